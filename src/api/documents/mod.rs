@@ -17,12 +17,16 @@ use crate::model::units::duration::Millis;
 
 mod dead_letters;
 mod deliveries;
+mod logs;
 mod operations;
 mod schedules;
+mod why;
 pub use dead_letters::*;
 pub use deliveries::*;
+pub use logs::*;
 pub use operations::*;
 pub use schedules::*;
+pub use why::*;
 
 /// Body of `POST /v1/tasks`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -296,142 +300,6 @@ pub struct History {
     /// Number of older events that are no longer retained.
     pub dropped: u32,
     pub duplicates: u32,
-}
-
-/// `GET /v1/tasks/{id}/why`: explains the state of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Why {
-    pub id: String,
-    pub state: State,
-    /// Explanations, most important first; never empty.
-    pub findings: Vec<Finding>,
-}
-
-/// Single explanation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Finding {
-    pub code: Reason,
-    /// Human-readable explanation and remedy.
-    pub message: String,
-    /// Id of the task concerned, if it is another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub task: Option<String>,
-    /// Number of tasks ahead of this one in its partition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ahead: Option<u64>,
-    /// `ahead` and `lag` are upper bounds: some of the counted offsets may not hold tasks, for example transaction
-    /// markers.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub at_most: bool,
-    /// Throughput of the task's partition in tasks per second, measured during this request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
-    /// Consumer lag of the task's type in tasks, over all partitions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lag: Option<u64>,
-    /// Milliseconds since the last event of a running task or the last heartbeat that lists it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quiet_ms: Option<u64>,
-    /// Estimated milliseconds until the task starts, at the measured rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected_in_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// The projection lags behind the log, so this response may be out of date.
-    #[default]
-    ProjectionLag,
-    /// A child or an event refers to the task, but it has not been published.
-    NotPublished,
-    /// Kafka no longer retains the task's record; no worker can take it.
-    RecordGone,
-    /// The task's type is paused.
-    Paused,
-    /// A kill switch matches the task; it will be cancelled instead of started.
-    MatchesKillSwitch,
-    /// No live worker takes the task's type.
-    NoWorker,
-    /// The worker stopped starting tasks of this type after too many failures (open circuit breaker).
-    CircuitOpen,
-    /// The worker has no start offset for the task's partition and needs one from an operator.
-    NoStartOffset,
-    /// A concurrency or rate limit is reached, or all slots are in use.
-    LimitReached,
-    /// No worker has ever consumed the task's partition.
-    NeverConsumed,
-    /// Other tasks are ahead in the partition.
-    QueuedBehind,
-    /// The oldest unfinished task of the partition blocks the tasks behind it (head-of-line blocking).
-    HeadOfLineBlocked,
-    /// A worker is done with the task; its result is not visible yet.
-    ResultPending,
-    /// A retry was requested; the task's record has not been published again yet.
-    RepublishPending,
-    Running,
-    /// The task's worker sends no heartbeats.
-    WorkerSilent,
-    /// The last attempt failed; the task waits for the next one.
-    Retrying,
-    Scheduled,
-    /// A descendant is still open.
-    OpenChild,
-    /// The task is run by an external system and has the state last reported.
-    External,
-    Ended,
-    /// The task never ran: its record was deleted, or never published.
-    Lost,
-    /// A descendant failed.
-    FailedChild,
-}
-
-/// Response of `GET /v1/tasks/{id}/log`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LogDocument {
-    pub id: String,
-    /// Number of the first line on this page; the oldest line ever logged is 0.
-    pub from: u64,
-    pub lines: Vec<String>,
-    pub total: u64,
-    /// Number of lines that the worker dropped.
-    pub dropped: u32,
-}
-
-/// Body of `POST /v1/tasks/{id}/log`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AppendLog {
-    /// Lines to append; text with line breaks is split. At most 1,000 lines of 16 KiB each, and 64 KiB in total.
-    #[schemars(extend("minItems" = 1))]
-    pub lines: Vec<String>,
-}
-
-/// Result of appending lines to a task's log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LogAppended {
-    pub id: String,
-    /// Number of lines written.
-    pub lines: usize,
-    /// A read with `?after=` this position includes the lines.
-    pub position: String,
-}
-
-/// Response of `GET /v1/tasks/{id}/attachments`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Attachments {
-    pub id: String,
-    pub attachments: Vec<AttachmentDocument>,
-}
-
-/// Small value stored with a task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct AttachmentDocument {
-    pub name: String,
-    /// Media type.
-    pub media: String,
-    pub bytes: u32,
-    pub at: String,
 }
 
 /// Response of `GET /v1/tasks/{id}/params`.

@@ -3,11 +3,11 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::task::json_answer;
-use crate::api::backends::{publish_event, stored};
+use crate::api::backends::stored;
 use crate::api::documents::{AttachmentDocument, Attachments};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::model::event::{Event, Kind};
 use crate::model::record::attachment::{Attached, Attachment, BYTES, MAX_COUNT, check_name};
@@ -17,16 +17,16 @@ use crate::runtime::now_ms;
 
 /// `GET /v1/tasks/{id}/attachments`.
 pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
-    let task = request.api.find(&request.id()?, request.after()?).await?;
+    let task = request.api.reads.find(&request.id()?, request.after()?).await?;
     let attachments = task.record.attachments.iter().map(document).collect();
     Ok(json_answer(200, &Attachments { id: task.id.to_string(), attachments }))
 }
 
 /// `GET /v1/tasks/{id}/attachments/{name}`.
 pub async fn get(request: ApiRequest) -> Result<Response, ApiError> {
-    let task = request.api.find(&request.id()?, request.after()?).await?;
+    let task = request.api.reads.find(&request.id()?, request.after()?).await?;
     let attached = attached(&task, &request.name)?;
-    let data = stored(request.api.store.attachment(task.partition, &task.id, &attached.name)).await?;
+    let data = stored(request.api.reads.store.attachment(task.partition, &task.id, &attached.name)).await?;
     let data = data.ok_or_else(|| unknown(&task, &request.name))?;
     let media = HeaderValue::from_str(&attached.media).unwrap_or(HeaderValue::from_static(BYTES));
     // Prevents browsers from rendering an attachment as a page of this origin.
@@ -49,7 +49,7 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let media = request.headers.get(header::CONTENT_TYPE).map_or(Ok(BYTES), HeaderValue::to_str).unwrap_or_default();
     let attachment = Attachment::new(request.name.as_str(), media, request.body.to_vec());
     let attachment = attachment.map_err(|why| ApiError::new(Code::UnsupportedMedia, why))?;
-    let task = request.api.find(&request.id()?, None).await?;
+    let task = request.api.reads.find(&request.id()?, None).await?;
     let message = format!("{}: {} bytes of {}", attachment.name, attachment.data.len(), attachment.media);
     let (found, ignored) = publish_and_wait(&request, &task, Kind::Attached, attachment, message).await?;
     if ignored {
@@ -61,7 +61,7 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// `DELETE /v1/tasks/{id}/attachments/{name}`.
 pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
-    let task = request.api.find(&request.id()?, None).await?;
+    let task = request.api.reads.find(&request.id()?, None).await?;
     let deleted = document(attached(&task, &request.name)?);
     let attachment = Attachment { name: request.name.clone(), media: String::new(), data: Vec::new() };
     let message = attachment.name.clone();
@@ -83,8 +83,8 @@ async fn publish_and_wait(
     event.attachment = Some(Box::new(attachment));
     event.message = Some(message);
     event.by = request.by.clone();
-    let position = publish_event(&request.api, event).await?;
-    request.api.await_outcome(task, position, "the attachment").await
+    let position = request.api.writes.publish_event(event).await?;
+    request.api.reads.await_outcome(task, position, "the attachment").await
 }
 
 fn attached<'a>(task: &'a TaskView, name: &str) -> Result<&'a Attached, ApiError> {

@@ -3,6 +3,8 @@
 //! An item may name an earlier item as its parent. Items are published level by level, so that a parent is published
 //! before its children.
 
+use crate::api::write::idempotency::{Outcomes, unknown_parent};
+use crate::api::write::transaction::MAX_ATOMIC_ITEMS;
 use std::sync::Arc;
 
 use axum::response::Response;
@@ -10,14 +12,13 @@ use futures::stream::{self, StreamExt};
 use rustc_hash::FxHashMap;
 use serde_json::value::RawValue;
 
-use super::create::unknown_parent;
-use super::task::json_answer;
-use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::{BatchItem, BatchOutcome, CreateTask, ItemOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, is_ndjson, parse_error, read_json};
+use crate::api::http::response::json_answer;
 use crate::api::read::status::position;
+use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
 use crate::api::write::transaction;
 use crate::api::write::validate::{Draft, trace_of};
@@ -35,12 +36,10 @@ const MAX_CONCURRENT_LOOKUPS: usize = 64;
 type Outcome = Result<Submitted, ApiError>;
 /// Log offset up to which cancels do not apply to the task, and the task's run.
 type Origin = (Option<i64>, u32);
-/// Outcomes of the items, in order.
-pub type Outcomes = Vec<(Option<TaskId>, Outcome)>;
 
 pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     if request.query.parsed::<bool>("atomic")?.unwrap_or_default() {
-        return transaction::create(request).await;
+        return create_atomic(request).await;
     }
     let api = request.api.clone();
     let items = parse_items(&request)?;
@@ -54,7 +53,24 @@ pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &outcome_document(outcomes.await?)))
 }
 
-pub fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
+async fn create_atomic(request: ApiRequest) -> Result<Response, ApiError> {
+    let api = request.api.clone();
+    let items = parse_items(&request)?;
+    if items.len() > MAX_ATOMIC_ITEMS {
+        let why = format!("the batch has {} items; the maximum for an atomic batch is {MAX_ATOMIC_ITEMS}", items.len());
+        return Err(ApiError::new(Code::TooManyItems, why).hint("send the rest as a second batch below the same root"));
+    }
+    let drafts = api.drafts(items, trace_of(&request.headers).as_deref()).await?;
+    let memory = request.memory;
+    let outcomes = detached(async move {
+        let done = api.submit_atomic(drafts).await;
+        drop(memory);
+        done
+    });
+    Ok(json_answer(200, &outcome_document(outcomes.await?)))
+}
+
+fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
     let items: Vec<BatchItem> = outcomes
         .into_iter()
         .enumerate()
@@ -78,7 +94,7 @@ pub fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
 }
 
 /// Parses the items one by one, so that an invalid item does not fail the others.
-pub fn parse_items(request: &ApiRequest) -> Result<Vec<Result<CreateTask, ApiError>>, ApiError> {
+fn parse_items(request: &ApiRequest) -> Result<Vec<Result<CreateTask, ApiError>>, ApiError> {
     let texts: Vec<&[u8]> = if is_ndjson(&request.headers) {
         let lines = request.body.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
         lines.filter(|line| !line.is_empty()).collect()
@@ -114,8 +130,8 @@ impl Batch {
         };
         let now_ms = now_ms();
         for (index, item) in items.into_iter().enumerate() {
-            let draft = match item.and_then(|input| api.draft(input, now_ms, trace)) {
-                Ok(draft) => match api.check_types(&draft).await {
+            let draft = match item.and_then(|input| api.writes.draft(input, now_ms, trace)) {
+                Ok(draft) => match api.writes.check_types(&draft).await {
                     Ok(()) => Ok(draft),
                     Err(error) => Err((Some(draft.id), error)),
                 },
@@ -148,7 +164,7 @@ impl Batch {
                 level.iter().filter_map(|&index| Some((index, self.drafts[index].take()?))).collect();
             let under_way = drafts.into_iter().map(|(index, draft)| {
                 let origin = (draft.new.asof, draft.new.run);
-                async move { (index, origin, api.submit(draft).await) }
+                async move { (index, origin, api.writes.submit(draft).await) }
             });
             let done: Vec<_> = stream::iter(under_way).buffered(MAX_CONCURRENT_PUBLISHES).collect().await;
             level = Vec::new();
@@ -190,8 +206,9 @@ impl Batch {
                 children_by_parent.entry(parent).or_default().push(index);
             }
         }
-        let lookups =
-            children_by_parent.into_iter().map(|(parent, children)| async move { (children, api.find_parent(&parent).await) });
+        let lookups = children_by_parent
+            .into_iter()
+            .map(|(parent, children)| async move { (children, api.writes.find_parent(&parent).await) });
         let found: Vec<_> = stream::iter(lookups).buffer_unordered(MAX_CONCURRENT_LOOKUPS).collect().await;
         for (children, parent) in found {
             for index in children {

@@ -5,13 +5,13 @@ use std::time::Duration;
 use axum::response::Response;
 use tokio::time::Instant;
 
-use super::task::json_answer;
-use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::{CancelOutcome, CancelTask};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
+use crate::api::state::Api;
 use crate::broker::BrokerError;
 use crate::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
 use crate::model::event::{Event, Kind};
@@ -27,7 +27,7 @@ const CONTROL_WRITE_DEADLINE: Duration = Duration::from_millis(CANCEL_GRACE_MS a
 pub async fn cancel(request: ApiRequest) -> Result<Response, ApiError> {
     let input: CancelTask = request.json_or_default()?;
     check_reason(input.reason.as_deref())?;
-    let task = request.api.find(&request.id()?, None).await?;
+    let task = request.api.reads.find(&request.id()?, None).await?;
     if task.record.state.is_terminal() || (!input.subtree && task.record.own.is_terminal()) {
         return Err(already_finished(&task));
     }
@@ -40,8 +40,8 @@ pub async fn cancel(request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
     let outcome = detached(async move {
         let subtree = input.subtree;
-        let position = api.cancel(&task, input, &event).await?;
-        api.cancel_outcome(&task, subtree, position).await
+        let position = publish_cancel(api, &task, input, &event).await?;
+        cancel_outcome(api, &task, subtree, position).await
     });
     let outcome = outcome.await?;
     Ok(json_answer(if outcome.already_requested == Some(true) { 200 } else { 202 }, &outcome))
@@ -62,69 +62,67 @@ pub fn check_reason(reason: Option<&str>) -> Result<(), ApiError> {
     }
 }
 
-impl Api {
-    /// Publishes the cancel. The event alone is sufficient; the control record only makes workers react sooner.
-    async fn cancel(&self, task: &TaskView, input: CancelTask, event: &Event) -> Result<Position, ApiError> {
-        let started = Instant::now();
-        let position = self.publisher.publish_event(event).await.map_err(ApiError::from_write)?;
-        if started.elapsed() >= CONTROL_WRITE_DEADLINE {
-            return Ok(position);
-        }
-        let request = CancelRequest { with: None, by: event.by.clone(), reason: input.reason.map(Into::into) };
-        if let Err(error) = self.write_cancel(task, position.offset, input.subtree, &request).await {
-            tracing::warn!(task = %task.id, %error, "cannot write the cancel for the workers; the tracker will write \
-                                                     it");
-        }
-        if started.elapsed() >= CONTROL_WRITE_DEADLINE
-            && let Err(error) = self.repair_late_cancel(task, position).await
-        {
-            tracing::warn!(task = %task.id, ?error, "a late cancel record may never be cleaned up");
-        }
-        Ok(position)
+/// Publishes the cancel. The event alone is sufficient; the control record only makes workers react sooner.
+async fn publish_cancel(api: &Api, task: &TaskView, input: CancelTask, event: &Event) -> Result<Position, ApiError> {
+    let started = Instant::now();
+    let position = api.publisher.publish_event(event).await.map_err(ApiError::from_write)?;
+    if started.elapsed() >= CONTROL_WRITE_DEADLINE {
+        return Ok(position);
     }
+    let request = CancelRequest { with: None, by: event.by.clone(), reason: input.reason.map(Into::into) };
+    if let Err(error) = write_cancel(api, task, position.offset, input.subtree, &request).await {
+        tracing::warn!(task = %task.id, %error, "cannot write the cancel for the workers; the tracker will write \
+                                                 it");
+    }
+    if started.elapsed() >= CONTROL_WRITE_DEADLINE
+        && let Err(error) = repair_late_cancel(api, task, position).await
+    {
+        tracing::warn!(task = %task.id, ?error, "a late cancel record may never be cleaned up");
+    }
+    Ok(position)
+}
 
-    /// Reads the outcome of the cancel. An earlier cancel that was not visible when the request arrived may already
-    /// cover it.
-    async fn cancel_outcome(&self, task: &TaskView, subtree: bool, position: Position) -> Result<CancelOutcome, ApiError> {
-        // The cancel has been written, so a lagging projection is not an error.
-        let Ok((found, ignored)) = self.await_outcome(task, position, "the request").await else {
-            return Ok(outcome(task, position, None));
-        };
-        match found.record.asked(subtree) {
-            Some(known) if ignored => Ok(outcome(&found, Position { offset: known.asof, ..position }, Some(true))),
-            None if ignored && found.record.state.is_terminal() => Err(already_finished(&found)),
-            _ => Ok(outcome(&found, position, Some(false))),
-        }
+/// Reads the outcome of the cancel. An earlier cancel that was not visible when the request arrived may already
+/// cover it.
+async fn cancel_outcome(api: &Api, task: &TaskView, subtree: bool, position: Position) -> Result<CancelOutcome, ApiError> {
+    // The cancel has been written, so a lagging projection is not an error.
+    let Ok((found, ignored)) = api.reads.await_outcome(task, position, "the request").await else {
+        return Ok(outcome(task, position, None));
+    };
+    match found.record.asked(subtree) {
+        Some(known) if ignored => Ok(outcome(&found, Position { offset: known.asof, ..position }, Some(true))),
+        None if ignored && found.record.state.is_terminal() => Err(already_finished(&found)),
+        _ => Ok(outcome(&found, position, Some(false))),
     }
+}
 
-    async fn write_cancel(&self, task: &TaskView, asof: i64, subtree: bool, request: &CancelRequest) -> Result<(), BrokerError> {
-        let (reason, by) = (request.reason.as_deref().map(str::to_owned), request.by.as_deref().map(str::to_owned));
-        let record = ControlRecord::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason, by });
-        let key = ControlKey::Cancel(task.id.to_string());
-        control::order(self.publisher.link(), self.publisher.names(), &key, &record).await.map(drop)
-    }
+async fn write_cancel(api: &Api, task: &TaskView, asof: i64, subtree: bool, request: &CancelRequest) -> Result<(), BrokerError> {
+    let (reason, by) = (request.reason.as_deref().map(str::to_owned), request.by.as_deref().map(str::to_owned));
+    let record = ControlRecord::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason, by });
+    let key = ControlKey::Cancel(task.id.to_string());
+    control::order(api.publisher.link(), api.publisher.names(), &key, &record).await.map(drop)
+}
 
-    /// Rewrites or deletes a control record that was written late: it may have replaced a newer one of the tracker,
-    /// which would never be cleaned up.
-    async fn repair_late_cancel(&self, task: &TaskView, position: Position) -> Result<(), ApiError> {
-        let Some(found) = self.read(&task.id).await? else { return Ok(()) };
-        // Not projected yet: the tracker will write its own control record later.
-        if found.checkpoint.offset <= position.offset {
-            return Ok(());
-        }
-        match found.record.cancel.as_deref().filter(|cancel| cancel.named) {
-            Some(cancel) if cancel.asof == position.offset => {}
-            Some(outbox::Cancel { asof, subtree, request, .. }) => self.write_cancel(task, *asof, *subtree, request).await?,
-            // Workers may still receive tasks of the tree; the tracker deletes the control record once they have
-            // passed them.
-            None if found.record.effects.iter().any(|effect| matches!(effect.what, EffectKind::Uncancel { .. })) => {}
-            None => {
-                let key = ControlKey::Cancel(task.id.to_string());
-                control::withdraw(self.publisher.link(), self.publisher.names(), &key).await?;
-            }
-        }
-        Ok(())
+/// Rewrites or deletes a control record that was written late: it may have replaced a newer one of the tracker,
+/// which would never be cleaned up.
+async fn repair_late_cancel(api: &Api, task: &TaskView, position: Position) -> Result<(), ApiError> {
+    let Some(found) = api.reads.read(&task.id).await? else { return Ok(()) };
+    // Not projected yet: the tracker will write its own control record later.
+    if found.checkpoint.offset <= position.offset {
+        return Ok(());
     }
+    match found.record.cancel.as_deref().filter(|cancel| cancel.named) {
+        Some(cancel) if cancel.asof == position.offset => {}
+        Some(outbox::Cancel { asof, subtree, request, .. }) => write_cancel(api, task, *asof, *subtree, request).await?,
+        // Workers may still receive tasks of the tree; the tracker deletes the control record once they have
+        // passed them.
+        None if found.record.effects.iter().any(|effect| matches!(effect.what, EffectKind::Uncancel { .. })) => {}
+        None => {
+            let key = ControlKey::Cancel(task.id.to_string());
+            control::withdraw(api.publisher.link(), api.publisher.names(), &key).await?;
+        }
+    }
+    Ok(())
 }
 
 fn outcome(task: &TaskView, position: Position, already_requested: Option<bool>) -> CancelOutcome {

@@ -8,15 +8,15 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use tokio::time::Instant;
 
-use super::task::json_answer;
-use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
 use crate::api::read::status::status;
+use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
 use crate::api::write::validate::trace_of;
 use crate::model::retention::{Expiry, ExpiryKind};
@@ -25,10 +25,6 @@ use crate::model::units::duration::Millis;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
-/// Time before the removal of a finished tree from which it accepts no more children. A child published earlier
-/// reopens the tree, a later one would have no parent. Covers [`PUBLISH_DEADLINE`] for the record and for its event,
-/// and clock differences.
-const REMOVAL_MARGIN_MS: i64 = 2 * PUBLISH_DEADLINE.as_millis() as i64 + 10_000;
 /// Maximum of `?wait=`.
 const MAX_WAIT: Millis = Millis::secs(300);
 
@@ -36,17 +32,18 @@ pub async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
     let wait = wait_parameter(&request)?;
     let input: CreateTask = request.json()?;
-    let mut draft = api.draft(input, now_ms(), trace_of(&request.headers).as_deref())?;
-    api.check_types(&draft).await?;
+    let mut draft = api.writes.draft(input, now_ms(), trace_of(&request.headers).as_deref())?;
+    api.writes.check_types(&draft).await?;
     if let Some(parent) = draft.id.parent_id() {
-        let parent = api.find_parent(&parent).await?;
+        let parent = api.writes.find_parent(&parent).await?;
         draft.new.asof = Some(parent.checkpoint.offset);
         draft.new.run = parent.record.run;
     }
     // Subscribe before publishing: if there are too many watchers, nothing has been published yet.
     let partition = api.publisher.partition_of(&draft.id);
-    let subscription =
-        wait.map(|wait| api.notices.subscribe(partition, &draft.id).map(|subscription| (wait, subscription))).transpose()?;
+    let subscription = wait
+        .map(|wait| api.reads.notices.subscribe(partition, &draft.id).map(|subscription| (wait, subscription)))
+        .transpose()?;
     let publisher = api.clone();
     // Free the body now, and its memory budget after publishing rather than at the end of the wait.
     request.body = Bytes::new();
@@ -62,7 +59,7 @@ pub async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
         Submitted::Existing(found) => (found, false),
     };
     let Some((wait, subscription)) = subscription else { return Ok(answer(if created { 201 } else { 200 }, &found)) };
-    let found = api.wait_finished(found, wait, &subscription).await;
+    let found = wait_finished(api, found, wait, &subscription).await;
     Ok(answer(if found.record.state.is_terminal() { 200 } else { 202 }, &found))
 }
 
@@ -82,58 +79,27 @@ fn answer(status_code: u16, found: &TaskView) -> Response {
     response
 }
 
-impl Api {
-    /// Returns the parent of a new task. Fails if it does not exist or is about to be removed.
-    pub async fn find_parent(&self, parent: &TaskId) -> Result<TaskView, ApiError> {
-        let found = self.find(parent, None).await.map_err(|error| match error.is(Code::NotFound) {
-            true => unknown_parent(parent),
-            false => error,
-        })?;
-        let Ok(root) = TaskId::parse(parent.root()) else { return Ok(found) };
-        let root_task = if root == *parent { Some(found.clone()) } else { self.read(&root).await? };
-        // The tree was removed just after the parent was read.
-        let Some(root_task) = root_task else { return Err(unknown_parent(parent)) };
-        let is_removed_soon =
-            |expiry: Expiry| expiry.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
-        match root_task.record.expiry.filter(|expiry| expiry.kind == ExpiryKind::Done).is_some_and(is_removed_soon) {
-            false => Ok(found),
-            true => {
-                let within = REMOVAL_MARGIN_MS / 1_000;
-                let why = format!("the tree of `{root}` has finished and will be removed within {within} s");
-                let error = ApiError::new(Code::UnknownParent, why).pointer("/parent");
-                Err(error.hint("retry a task of the tree first, which reopens it, or submit the task as a root"))
-            }
+/// Waits for the end of a task. Errors end the wait early, because the task is already published; returns the
+/// latest known state.
+async fn wait_finished(api: &Arc<Api>, known: TaskView, wait: Duration, subscription: &Subscription) -> TaskView {
+    let end = Instant::now() + wait;
+    let mut known = known;
+    let newest = |known: &TaskView, seen: &TaskView| seen.checkpoint.offset >= known.checkpoint.offset;
+    while !api.reads.shutdown.is_draining() {
+        if let Ok(Some(found)) = api.reads.read(&known.id).await
+            && newest(&known, &found)
+        {
+            known = found;
+        }
+        if known.record.state.is_terminal() {
+            break;
+        }
+        tokio::select! {
+            biased;
+            () = api.reads.shutdown.drain.cancelled() => break,
+            () = tokio::time::sleep_until(end) => break,
+            () = subscription.changed() => {}
         }
     }
-
-    /// Waits for the end of a task. Errors end the wait early, because the task is already published; returns the
-    /// latest known state.
-    async fn wait_finished(self: &Arc<Self>, known: TaskView, wait: Duration, subscription: &Subscription) -> TaskView {
-        let end = Instant::now() + wait;
-        let mut known = known;
-        let newest = |known: &TaskView, seen: &TaskView| seen.checkpoint.offset >= known.checkpoint.offset;
-        while !self.shutdown.is_draining() {
-            if let Ok(Some(found)) = self.read(&known.id).await
-                && newest(&known, &found)
-            {
-                known = found;
-            }
-            if known.record.state.is_terminal() {
-                break;
-            }
-            tokio::select! {
-                biased;
-                () = self.shutdown.drain.cancelled() => break,
-                () = tokio::time::sleep_until(end) => break,
-                () = subscription.changed() => {}
-            }
-        }
-        known
-    }
-}
-
-pub fn unknown_parent(parent: &TaskId) -> ApiError {
-    ApiError::new(Code::UnknownParent, format!("there is no task `{parent}`"))
-        .pointer("/parent")
-        .hint("create the parent first; in a batch, put it before its children")
+    known
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::response::Response;
 
-use super::task::json_answer;
 use super::watch::{Events, StreamClosed, event_stream, wait_for_change};
-use crate::api::Api;
-use crate::api::backends::{publish_event, stored};
+use crate::api::backends::stored;
 use crate::api::documents::{AppendLog, EndReason, LogAppended, LogDocument};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
+use crate::api::state::Api;
 use crate::model::event::log_line::lines_of;
 use crate::model::event::{Event, Kind};
 use crate::runtime::now_ms;
@@ -35,10 +35,10 @@ pub async fn append(request: ApiRequest) -> Result<Response, ApiError> {
         let place = place.map_or("/lines".to_owned(), |n| format!("/lines/{n}"));
         ApiError::new(Code::TooLarge, why).pointer(place).hint("send them in several requests, or attach them as a file")
     })?;
-    let task = request.api.find(&request.id()?, None).await?;
+    let task = request.api.reads.find(&request.id()?, None).await?;
     let count = lines.len();
     let event = Event { lines, ..Event::new(Kind::Log, task.id.clone(), task.record.run, now_ms()) };
-    let position = publish_event(&request.api, event).await.map_err(|error| error.hint_if_unknown(REPEAT))?;
+    let position = request.api.writes.publish_event(event).await.map_err(|error| error.hint_if_unknown(REPEAT))?;
     Ok(json_answer(202, &LogAppended { id: task.id.to_string(), lines: count, position: position.to_string() }))
 }
 
@@ -46,15 +46,15 @@ pub async fn append(request: ApiRequest) -> Result<Response, ApiError> {
 pub async fn page(request: ApiRequest) -> Result<Response, ApiError> {
     let from = first_line(&request)?;
     let limit = request.query.number("limit", LINES, 1..=MAX_LINES)?;
-    let task = request.api.find(&request.id()?, request.after()?).await?;
-    Ok(json_answer(200, &request.api.log_page(&task, from, limit).await?))
+    let task = request.api.reads.find(&request.id()?, request.after()?).await?;
+    Ok(json_answer(200, &log_page(&request.api, &task, from, limit).await?))
 }
 
 /// `GET /v1/tasks/{id}/log/watch`.
 pub async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
     let (id, from) = (request.id()?, resume(&request)?);
-    let subscription = request.api.notices.subscribe(request.api.publisher.partition_of(&id), &id)?;
-    let found = request.api.find(&id, request.after()?).await?;
+    let subscription = request.api.reads.notices.subscribe(request.api.publisher.partition_of(&id), &id)?;
+    let found = request.api.reads.find(&id, request.after()?).await?;
     let api = request.api.clone();
     Ok(event_stream(|events| async move { follow(&api, found, from, &subscription, events).await }))
 }
@@ -69,13 +69,11 @@ fn resume(request: &ApiRequest) -> Result<u64, ApiError> {
     last.map_or_else(|| first_line(request), Ok)
 }
 
-impl Api {
-    async fn log_page(&self, task: &TaskView, from: u64, limit: usize) -> Result<LogDocument, ApiError> {
-        let page = stored(self.store.log_lines(task.partition, &task.id, from, limit)).await?;
-        let total = u64::from(task.record.log_lines).max(page.from + page.lines.len() as u64);
-        let (id, dropped) = (task.id.to_string(), task.record.log_dropped);
-        Ok(LogDocument { id, from: page.from, lines: page.lines, total, dropped })
-    }
+async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result<LogDocument, ApiError> {
+    let page = stored(api.reads.store.log_lines(task.partition, &task.id, from, limit)).await?;
+    let total = u64::from(task.record.log_lines).max(page.from + page.lines.len() as u64);
+    let (id, dropped) = (task.id.to_string(), task.record.log_dropped);
+    Ok(LogDocument { id, from: page.from, lines: page.lines, total, dropped })
 }
 
 async fn follow(api: &Arc<Api>, found: TaskView, from: u64, subscription: &Subscription, mut events: Events) {
@@ -99,7 +97,7 @@ async fn follow(api: &Arc<Api>, found: TaskView, from: u64, subscription: &Subsc
 /// Sends the lines from `from` on. Returns false if the store could not return all of them.
 async fn send_lines(api: &Api, found: &TaskView, from: &mut u64, events: &mut Events) -> Result<bool, StreamClosed> {
     loop {
-        let Ok(page) = api.log_page(found, *from, LINES_PER_EVENT).await else { return Ok(false) };
+        let Ok(page) = log_page(api, found, *from, LINES_PER_EVENT).await else { return Ok(false) };
         if page.lines.is_empty() {
             return Ok(true);
         }

@@ -9,6 +9,7 @@ pub(crate) mod deliveries;
 pub(crate) mod list;
 pub(crate) mod log;
 pub(crate) mod operations;
+pub(crate) mod ops;
 pub(crate) mod patch;
 pub(crate) mod report;
 pub(crate) mod retry;

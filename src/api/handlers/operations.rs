@@ -1,59 +1,57 @@
 //! Endpoints for operator commands, written to the control topic: pauses, limits, kill switches.
 
+use super::types::type_answer;
 use std::time::Duration;
 
 use axum::response::Response;
 
 use super::cancel::check_reason;
-use super::task::json_answer;
-use crate::api::Api;
 use crate::api::documents::{KillDocument, Kills, PauseType, ResumeType, SetKill, SetLimits};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
+use crate::api::state::Api;
 use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, Kill, MAX_KILLS, Pause, RateLimit, Slots};
 use crate::model::task::id::check_type;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
-
-/// Maximum wait until this API has read its own control record.
-const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
-/// Maximum wait of a newly started API until it has read the control topic.
-const LOAD_DEADLINE: Duration = Duration::from_secs(5);
 
 /// `POST /v1/types/{type}/pause`.
 pub async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     let PauseType { reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
     let (api, name) = (&request.api, request.segment.clone());
-    api.check_type_exists(&name).await?;
+    api.types.check_type_exists(&name).await?;
     let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: now_ms(), reason });
-    api.write_control(ControlKey::Pause(name.clone()), Some(record)).await?;
-    api.type_answer(&name).await
+    api.fleet.write_control(ControlKey::Pause(name.clone()), Some(record)).await?;
+    type_answer(api, &name).await
 }
 
 /// `POST /v1/types/{type}/resume`.
 pub async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     let ResumeType {} = request.json_or_default()?;
     let (api, name) = (&request.api, request.segment.clone());
-    api.check_type_exists(&name).await?;
-    api.write_control(ControlKey::Pause(name.clone()), None).await?;
-    api.type_answer(&name).await
+    api.types.check_type_exists(&name).await?;
+    api.fleet.write_control(ControlKey::Pause(name.clone()), None).await?;
+    type_answer(api, &name).await
 }
 
 /// `PUT /v1/types/{type}/limits`: sets all limits; omitted limits revert to the configuration.
 pub async fn limits(request: ApiRequest) -> Result<Response, ApiError> {
     let SetLimits { slots, max_concurrency, rate } = request.json()?;
     let (api, name) = (&request.api, request.segment.clone());
-    let partitions = api.partitions_of(&name).await?;
+    let partitions = api.types.partitions_of(&name).await?;
     check_limits(slots, max_concurrency, partitions)?;
     if let Some(why) = rate.and_then(|rate| rate.check().err()) {
         return Err(ApiError::new(Code::BadField, why).pointer("/rate"));
     }
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
     let new = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
-    api.write_control(ControlKey::Slots(name.clone()), new.map(ControlRecord::Slots)).await?;
-    api.write_control(ControlKey::Rate(name.clone()), rate.map(|rate| ControlRecord::Rate(RateLimit { v, at_ms, rate }))).await?;
-    api.type_answer(&name).await
+    api.fleet.write_control(ControlKey::Slots(name.clone()), new.map(ControlRecord::Slots)).await?;
+    api.fleet
+        .write_control(ControlKey::Rate(name.clone()), rate.map(|rate| ControlRecord::Rate(RateLimit { v, at_ms, rate })))
+        .await?;
+    type_answer(api, &name).await
 }
 
 fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u32) -> Result<(), ApiError> {
@@ -78,9 +76,9 @@ pub async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> 
     if let Some(task_type) = &task_type {
         check_type(task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;
     }
-    api.wait_for_control_state().await?;
+    api.fleet.wait_for_control_state().await?;
     let full = {
-        let control = api.control.orders();
+        let control = api.fleet.control.orders();
         control.kills.len() >= MAX_KILLS && !control.kills.contains_key(&name)
     };
     if full {
@@ -89,27 +87,27 @@ pub async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> 
     }
     let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), task_type, reason };
     let record = Some(ControlRecord::Kill(new.clone()));
-    api.write_control(ControlKey::Kill(name.clone()), record).await?;
+    api.fleet.write_control(ControlKey::Kill(name.clone()), record).await?;
     Ok(json_answer(200, &document(&name, &new)))
 }
 
 /// `DELETE /v1/kill/{name}`.
 pub async fn delete_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
     let (api, name) = (&request.api, request.kill_name()?);
-    api.wait_for_control_state().await?;
-    let known = api.control.orders().kills.get(&name).cloned();
+    api.fleet.wait_for_control_state().await?;
+    let known = api.fleet.control.orders().kills.get(&name).cloned();
     let Some(known) = known else {
         return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
             .hint("list them with GET /v1/kill"));
     };
-    api.write_control(ControlKey::Kill(name.clone()), None).await?;
+    api.fleet.write_control(ControlKey::Kill(name.clone()), None).await?;
     Ok(json_answer(200, &document(&name, &known)))
 }
 
 /// `GET /v1/kill`.
 pub async fn list_kill_switches(request: ApiRequest) -> Result<Response, ApiError> {
-    request.api.wait_for_control_state().await?;
-    let kills = request.api.control.orders().kills.iter().map(|(name, kill)| document(name, kill)).collect();
+    request.api.fleet.wait_for_control_state().await?;
+    let kills = request.api.fleet.control.orders().kills.iter().map(|(name, kill)| document(name, kill)).collect();
     Ok(json_answer(200, &Kills { kills }))
 }
 
@@ -122,27 +120,5 @@ impl ApiRequest {
     fn kill_name(&self) -> Result<String, ApiError> {
         control::check_kill(&self.segment).map_err(|why| ApiError::new(Code::BadKillSwitch, why))?;
         Ok(self.segment.clone())
-    }
-}
-
-impl Api {
-    /// Writes or deletes a control record, and waits until this API has read it.
-    async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
-        let (link, names) = (self.publisher.link(), self.publisher.names());
-        let written = match record {
-            Some(record) => control::order(link, names, &key, &record).await,
-            None => control::withdraw(link, names, &key).await,
-        };
-        let position = written.map_err(ApiError::from_write)?;
-        tracing::info!(%key, "control record written");
-        // The write is done; only this API's own view may lag.
-        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
-        Ok(())
-    }
-
-    /// Waits until the control topic has been read to its end.
-    pub async fn wait_for_control_state(&self) -> Result<(), ApiError> {
-        let loaded = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await;
-        loaded.map_err(|why| ApiError::new(Code::KafkaUnavailable, why).hint("retry"))
     }
 }

@@ -3,13 +3,12 @@
 use axum::response::Response;
 use serde_json::Value;
 
-use super::task::json_answer;
-use crate::api::Api;
-use crate::api::backends::publish_event;
 use crate::api::documents::PatchTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, read_json};
+use crate::api::http::response::json_answer;
 use crate::api::read::status::status;
+use crate::api::state::Api;
 use crate::api::write::validate::check_policy;
 use crate::model::event::{Event, Kind};
 use crate::model::task::id::clip;
@@ -36,8 +35,8 @@ const FIXED: [&str; 14] = [
 
 pub async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     refuse_fixed(&request.body)?;
-    let patch = request.api.patch_of(request.json()?, now_ms())?;
-    let task = request.api.find(&request.id()?, None).await?;
+    let patch = patch_of(&request.api, request.json()?, now_ms())?;
+    let task = request.api.reads.find(&request.id()?, None).await?;
     if let Some(why) = patch.misfit(&task.record) {
         return Err(not_now(why));
     }
@@ -48,8 +47,8 @@ pub async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     event.message = Some(format!("changed: {}", patch.fields().join(", ")));
     event.by = request.by.clone();
     event.patch = Some(Box::new(patch));
-    let position = publish_event(&request.api, event).await?;
-    let (found, ignored) = request.api.await_outcome(&task, position, "the change").await?;
+    let position = request.api.writes.publish_event(event).await?;
+    let (found, ignored) = request.api.reads.await_outcome(&task, position, "the change").await?;
     if ignored {
         return Err(not_now(format!("`{}` has changed meanwhile: it is {}", found.id, found.record.own)));
     }
@@ -71,45 +70,31 @@ fn not_now(why: String) -> ApiError {
         .hint("cancel it, change it, and retry it; name, tags, link and options can be changed at any time")
 }
 
-impl Api {
-    fn patch_of(&self, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
-        let PatchTask {
-            name,
-            tags,
-            link,
-            options,
-            delay,
-            at,
-            expires,
-            retries,
-            min_backoff,
-            max_backoff,
-            timeout,
-            total_timeout,
-        } = input;
-        let starts = delay.is_some() || at.is_some();
-        let not_before_ms =
-            starts.then(|| self.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
-        let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
-        let patch = Patch {
-            name,
-            tags: tags.map(Option::unwrap_or_default),
-            link,
-            options,
-            not_before_ms,
-            expires_at_ms,
-            retries,
-            min_backoff,
-            max_backoff,
-            timeout,
-            total_timeout,
-        };
-        match patch.fields().is_empty() {
-            true => Err(ApiError::new(Code::BadField, "no change given").hint(
-                "give at least one field, such as `{\"name\": \"…\"}`; a start time cannot be removed, but \
-                 `{\"delay\": \"0s\"}` starts the task now",
-            )),
-            false => Ok(patch),
-        }
+fn patch_of(api: &Api, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
+    let PatchTask { name, tags, link, options, delay, at, expires, retries, min_backoff, max_backoff, timeout, total_timeout } =
+        input;
+    let starts = delay.is_some() || at.is_some();
+    let not_before_ms =
+        starts.then(|| api.writes.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
+    let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
+    let patch = Patch {
+        name,
+        tags: tags.map(Option::unwrap_or_default),
+        link,
+        options,
+        not_before_ms,
+        expires_at_ms,
+        retries,
+        min_backoff,
+        max_backoff,
+        timeout,
+        total_timeout,
+    };
+    match patch.fields().is_empty() {
+        true => Err(ApiError::new(Code::BadField, "no change given").hint(
+            "give at least one field, such as `{\"name\": \"…\"}`; a start time cannot be removed, but \
+             `{\"delay\": \"0s\"}` starts the task now",
+        )),
+        false => Ok(patch),
     }
 }

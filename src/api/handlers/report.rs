@@ -2,11 +2,10 @@
 
 use axum::response::Response;
 
-use super::task::json_answer;
-use crate::api::backends::publish_event;
 use crate::api::documents::{Report, ReportOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::status::status;
 use crate::model::event::{ErrorInfo, Event, Kind};
@@ -23,14 +22,14 @@ const REPORTABLE: [State; 6] =
 pub async fn report(request: ApiRequest) -> Result<Response, ApiError> {
     let report: Report = request.json()?;
     let result = check(&report)?;
-    let task = request.api.find(&request.id()?, None).await?;
+    let task = request.api.reads.find(&request.id()?, None).await?;
     if !task.record.is_external() {
         return Err(ApiError::new(Code::NotExternal, format!("`{}` is run by a worker and takes no reports", task.id))
             .hint("only tasks created with `external: true` take reports"));
     }
     let event = Event { by: request.by.clone(), ..event_of(&task, report, result) };
-    let position = publish_event(&request.api, event).await?;
-    let (found, ignored) = request.api.await_outcome(&task, position, "the report").await?;
+    let position = request.api.writes.publish_event(event).await?;
+    let (found, ignored) = request.api.reads.await_outcome(&task, position, "the report").await?;
     Ok(json_answer(200, &ReportOutcome { status: status(&found), ignored }))
 }
 

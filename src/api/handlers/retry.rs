@@ -3,14 +3,13 @@
 use axum::response::Response;
 use tokio::time::{Instant, timeout_at};
 
-use super::task::json_answer;
-use crate::api::Api;
-use crate::api::backends::publish_event;
 use crate::api::documents::{RetryOutcome, RetryTask};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::{AFTER_DEADLINE, TaskView};
 use crate::api::read::status::status;
+use crate::api::state::Api;
 use crate::model::event::{Event, Kind};
 use crate::model::outbox::EffectKind;
 use crate::model::record::MAX_MESSAGE_CHARS;
@@ -29,13 +28,13 @@ pub async fn retry(request: ApiRequest) -> Result<Response, ApiError> {
             ApiError::new(Code::BadField, format!("the reason is longer than {MAX_MESSAGE_CHARS} characters")).pointer("/reason")
         );
     }
-    let task = request.api.find(&request.id()?, None).await?;
+    let task = request.api.reads.find(&request.id()?, None).await?;
     check(&task, input.only_failed)?;
-    request.api.check_runs(&task).await?;
+    check_runs(&request.api, &task).await?;
     let only_failed = input.only_failed;
     let event = Event { by: request.by.clone(), ..event_of(&task, input) };
-    let position = publish_event(&request.api, event).await.map_err(|error| error.hint_if_unknown(REPEAT))?;
-    Ok(json_answer(202, &request.api.retry_outcome(&task, only_failed, position).await?))
+    let position = request.api.writes.publish_event(event).await.map_err(|error| error.hint_if_unknown(REPEAT))?;
+    Ok(json_answer(202, &retry_outcome(&request.api, &task, only_failed, position).await?))
 }
 
 /// Rejects a retry of a task that cannot start a new run.
@@ -92,55 +91,53 @@ fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
     })
 }
 
-impl Api {
-    /// Waits for the outcome of a retry request.
-    async fn retry_outcome(&self, task: &TaskView, only_failed: bool, position: Position) -> Result<RetryOutcome, ApiError> {
-        let (found, ignored) = self.await_outcome(task, position, "the request").await?;
-        if ignored {
-            // Another request or a report was written first.
-            let none_restartable = only_failed && found.record.state.is_terminal() && !has_restartable(&found);
-            return Err(if none_restartable { nothing_failed(&found) } else { not_finished(&found) });
-        }
-        if !only_failed {
-            return Ok(RetryOutcome { status: status(&found), run: found.record.run });
-        }
-        let run = match restarted_run(&found, position) {
-            Some(run) => run,
-            // All tasks have been restarted already.
-            None => self.highest_run(&found).await?,
-        };
-        let found = self.wait_for_restarts(found, position).await?;
-        Ok(RetryOutcome { status: status(&found), run })
+/// Waits for the outcome of a retry request.
+async fn retry_outcome(api: &Api, task: &TaskView, only_failed: bool, position: Position) -> Result<RetryOutcome, ApiError> {
+    let (found, ignored) = api.reads.await_outcome(task, position, "the request").await?;
+    if ignored {
+        // Another request or a report was written first.
+        let none_restartable = only_failed && found.record.state.is_terminal() && !has_restartable(&found);
+        return Err(if none_restartable { nothing_failed(&found) } else { not_finished(&found) });
     }
-
-    /// Rejects a retry if a task of the tree has reached the highest run.
-    pub async fn check_runs(&self, task: &TaskView) -> Result<(), ApiError> {
-        let highest = self.highest_run(task).await?;
-        if highest < MAX_RUN {
-            return Ok(());
-        }
-        let why = format!("a task in the tree of `{}` is in run {highest}; the maximum is {MAX_RUN}", task.id);
-        Err(ApiError::new(Code::TooManyRuns, why).hint("submit it as a new task"))
+    if !only_failed {
+        return Ok(RetryOutcome { status: status(&found), run: found.record.run });
     }
+    let run = match restarted_run(&found, position) {
+        Some(run) => run,
+        // All tasks have been restarted already.
+        None => highest_run(api, &found).await?,
+    };
+    let found = wait_for_restarts(api, found, position).await?;
+    Ok(RetryOutcome { status: status(&found), run })
+}
 
-    /// Highest run of any task in the tree.
-    async fn highest_run(&self, task: &TaskView) -> Result<u32, ApiError> {
-        let root = TaskId::parse(task.id.root()).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
-        Ok(self.read(&root).await?.map_or(task.record.run, |root| root.record.highest_run))
+/// Rejects a retry if a task of the tree has reached the highest run.
+pub async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiError> {
+    let highest = highest_run(api, task).await?;
+    if highest < MAX_RUN {
+        return Ok(());
     }
+    let why = format!("a task in the tree of `{}` is in run {highest}; the maximum is {MAX_RUN}", task.id);
+    Err(ApiError::new(Code::TooManyRuns, why).hint("submit it as a new task"))
+}
 
-    /// Waits, within a deadline, until all tasks of a retry have been restarted; before that the root still looks
-    /// finished.
-    async fn wait_for_restarts(&self, found: TaskView, position: Position) -> Result<TaskView, ApiError> {
-        let subscription = self.notices.subscribe(found.partition, &found.id)?;
-        let end = Instant::now() + AFTER_DEADLINE;
-        let mut newest = found;
-        loop {
-            newest = self.read(&newest.id).await?.unwrap_or(newest);
-            let restarting = newest.record.effects.iter().any(|effect| effect.cause == position.offset);
-            if !restarting || self.shutdown.is_draining() || timeout_at(end, subscription.changed()).await.is_err() {
-                return Ok(newest);
-            }
+/// Highest run of any task in the tree.
+async fn highest_run(api: &Api, task: &TaskView) -> Result<u32, ApiError> {
+    let root = TaskId::parse(task.id.root()).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
+    Ok(api.reads.read(&root).await?.map_or(task.record.run, |root| root.record.highest_run))
+}
+
+/// Waits, within a deadline, until all tasks of a retry have been restarted; before that the root still looks
+/// finished.
+async fn wait_for_restarts(api: &Api, found: TaskView, position: Position) -> Result<TaskView, ApiError> {
+    let subscription = api.reads.notices.subscribe(found.partition, &found.id)?;
+    let end = Instant::now() + AFTER_DEADLINE;
+    let mut newest = found;
+    loop {
+        newest = api.reads.read(&newest.id).await?.unwrap_or(newest);
+        let restarting = newest.record.effects.iter().any(|effect| effect.cause == position.offset);
+        if !restarting || api.reads.shutdown.is_draining() || timeout_at(end, subscription.changed()).await.is_err() {
+            return Ok(newest);
         }
     }
 }

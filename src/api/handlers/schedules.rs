@@ -8,8 +8,6 @@ use axum::response::Response;
 use tokio::time::{Instant, timeout_at};
 
 use super::cancel::check_reason;
-use super::task::json_answer;
-use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::{
     LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleAsked, ScheduleDocument, ScheduleNote, ScheduleTimes,
@@ -17,6 +15,8 @@ use crate::api::documents::{
 };
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
+use crate::api::http::response::json_answer;
+use crate::api::state::Api;
 use crate::control::schedules::{MAX_ASKS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, Span};
 use crate::control::{self, CONTROL_VERSION};
 use crate::model::json::RawJson;
@@ -39,25 +39,25 @@ const MAX_BACKFILL: usize = 1_000;
 /// `GET /v1/schedules`.
 pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
-    api.wait_for_control_state().await?;
+    api.fleet.wait_for_control_state().await?;
     let known: Vec<(String, Arc<Schedule>)> = {
-        let control = api.control.orders();
+        let control = api.fleet.control.orders();
         control.plan.schedules.iter().map(|(id, schedule)| (id.clone(), schedule.clone())).collect()
     };
-    Ok(json_answer(200, &Schedules { schedules: api.schedule_documents(known).await? }))
+    Ok(json_answer(200, &Schedules { schedules: schedule_documents(api, known).await? }))
 }
 
 /// `GET /v1/schedules/{id}`.
 pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
-    let known = request.api.schedule(&request.segment).await?;
-    request.api.schedule_answer(200, request.segment.clone(), known).await
+    let known = find_schedule(&request.api, &request.segment).await?;
+    schedule_answer(&request.api, 200, request.segment.clone(), known).await
 }
 
 /// `GET /v1/schedules/{id}/times`.
 pub async fn times(request: ApiRequest) -> Result<Response, ApiError> {
     let after = time(&request, "after")?.unwrap_or_else(now_ms);
     let count = request.query.number("count", TIMES, 1..=MAX_TIMES)?;
-    let known = request.api.schedule(&request.segment).await?;
+    let known = find_schedule(&request.api, &request.segment).await?;
     let times = firing_times(&known.spec)?.upcoming(after, count).into_iter().map(time_text).collect();
     Ok(json_answer(200, &ScheduleTimes { id: request.segment, times }))
 }
@@ -67,9 +67,9 @@ pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let NewSchedule { id, spec, paused } = request.json()?;
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why).pointer("/id"))?;
     let api = request.api.clone();
-    api.check_spec(&spec, "/spec").await?;
-    api.wait_for_control_state().await?;
-    if api.control.orders().plan.schedules.contains_key(&id) {
+    check_spec(api, &spec, "/spec").await?;
+    api.fleet.wait_for_control_state().await?;
+    if api.fleet.control.orders().plan.schedules.contains_key(&id) {
         return Err(ApiError::new(Code::DuplicateSchedule, format!("the schedule `{id}` already exists"))
             .pointer("/id")
             .hint("change it with PUT /v1/schedules/{id}, or delete it first"));
@@ -77,7 +77,7 @@ pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let now = now_ms();
     let paused = paused.then_some(schedule::Paused { at_ms: now, reason: None });
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
-    api.set_schedule(&id, new, 201).await
+    set_schedule(api, &id, new, 201).await
 }
 
 /// `PUT /v1/schedules/{id}`.
@@ -86,24 +86,24 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let spec: Spec = request.json()?;
     let applied = request.query.parsed::<bool>("applied")?.unwrap_or_default();
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why))?;
-    api.check_spec(&spec, "").await?;
-    api.wait_for_control_state().await?;
-    let (now, known) = (now_ms(), api.control.orders().plan.schedules.get(&id).cloned());
+    check_spec(api, &spec, "").await?;
+    api.fleet.wait_for_control_state().await?;
+    let (now, known) = (now_ms(), api.fleet.control.orders().plan.schedules.get(&id).cloned());
     let (from_ms, paused, status) = match &known {
         Some(known) if known.spec.same_times(&spec) => (known.from_ms, known.paused.clone(), 200),
         // New times apply from now on; nothing is made up for.
         Some(known) => (now, known.paused.clone(), 200),
         None => (now, None, 201),
     };
-    api.set_schedule(&id, Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec }, status).await
+    set_schedule(api, &id, Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec }, status).await
 }
 
 /// `DELETE /v1/schedules/{id}`.
 pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
-    let known = request.api.schedule(&request.segment).await?;
-    let documents = request.api.schedule_documents(vec![(request.segment.clone(), known)]).await?;
+    let known = find_schedule(&request.api, &request.segment).await?;
+    let documents = schedule_documents(&request.api, vec![(request.segment.clone(), known)]).await?;
     let (api, id) = (request.api.clone(), request.segment);
-    detached(async move { api.write_schedule(&ScheduleKey::Schedule(id), None::<&Schedule>).await }).await?;
+    detached(async move { api.fleet.write_schedule(&ScheduleKey::Schedule(id), None::<&Schedule>).await }).await?;
     Ok(json_answer(200, &documents.first()))
 }
 
@@ -111,22 +111,22 @@ pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
 pub async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     let PauseType { reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
-    let known = request.api.schedule(&request.segment).await?;
+    let known = find_schedule(&request.api, &request.segment).await?;
     let now = now_ms();
     let paused = Some(schedule::Paused { at_ms: now, reason });
-    request.api.set_schedule(&request.segment, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
+    set_schedule(&request.api, &request.segment, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
 }
 
 /// `POST /v1/schedules/{id}/resume`.
 pub async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     let ResumeType {} = request.json_or_default()?;
-    let known = request.api.schedule(&request.segment).await?;
+    let known = find_schedule(&request.api, &request.segment).await?;
     if known.paused.is_none() {
-        return request.api.schedule_answer(200, request.segment.clone(), known).await;
+        return schedule_answer(&request.api, 200, request.segment.clone(), known).await;
     }
     let now = now_ms();
     let new = Schedule { paused: None, at_ms: now, from_ms: now, ..(*known).clone() };
-    request.api.set_schedule(&request.segment, new, 200).await
+    set_schedule(&request.api, &request.segment, new, 200).await
 }
 
 /// Hint after a requested run with an unknown outcome.
@@ -135,11 +135,11 @@ const REPEAT_RUN: &str =
 
 /// `POST /v1/schedules/{id}/run`.
 pub async fn run(request: ApiRequest) -> Result<Response, ApiError> {
-    let known = request.api.schedule(&request.segment).await?;
-    request.api.check_type_exists(&known.spec.task.task_type).await?;
+    let known = find_schedule(&request.api, &request.segment).await?;
+    request.api.types.check_type_exists(&known.spec.task.task_type).await?;
     let request_runs = request_name();
     let tasks = vec![run_of(&request.segment, &request_runs)];
-    let done = request.api.request_runs(request.segment.clone(), request_runs, None, tasks).await;
+    let done = request_runs(&request.api, request.segment.clone(), request_runs, None, tasks).await;
     done.map_err(|error| error.hint_if_unknown(REPEAT_RUN))
 }
 
@@ -154,8 +154,8 @@ pub async fn backfill(request: ApiRequest) -> Result<Response, ApiError> {
     if to_ms < from_ms {
         return Err(bad_parameter("to", "it is before `from`"));
     }
-    let known = request.api.schedule(&request.segment).await?;
-    request.api.check_type_exists(&known.spec.task.task_type).await?;
+    let known = find_schedule(&request.api, &request.segment).await?;
+    request.api.types.check_type_exists(&known.spec.task.task_type).await?;
     let mut times = firing_times(&known.spec)?.upcoming(from_ms - 1, MAX_BACKFILL + 1);
     times.retain(|time| *time <= to_ms);
     if times.len() > MAX_BACKFILL {
@@ -163,7 +163,7 @@ pub async fn backfill(request: ApiRequest) -> Result<Response, ApiError> {
         return Err(ApiError::new(Code::TooManyTimes, why).hint("split the backfill into shorter spans"));
     }
     let tasks = times.iter().map(|time| task_of(&request.segment, *time)).collect();
-    request.api.request_runs(request.segment.clone(), request_name(), Some(Span { from_ms, to_ms }), tasks).await
+    request_runs(&request.api, request.segment.clone(), request_name(), Some(Span { from_ms, to_ms }), tasks).await
 }
 
 /// Makes requests of the same millisecond distinct.
@@ -191,123 +191,112 @@ fn note(note: &schedule::step::Note) -> ScheduleNote {
     ScheduleNote { outcome: note.outcome, time, at, task: note.task.clone(), count: note.count }
 }
 
-impl Api {
-    /// Returns an existing schedule.
-    async fn schedule(&self, id: &str) -> Result<Arc<Schedule>, ApiError> {
-        self.wait_for_control_state().await?;
-        let known = self.control.orders().plan.schedules.get(id).cloned();
-        known.ok_or_else(|| {
-            ApiError::new(Code::UnknownSchedule, format!("there is no schedule `{}`", clip(id)))
-                .hint("list them with GET /v1/schedules")
-        })
-    }
+/// Returns an existing schedule.
+async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
+    api.fleet.wait_for_control_state().await?;
+    let known = api.fleet.control.orders().plan.schedules.get(id).cloned();
+    known.ok_or_else(|| {
+        ApiError::new(Code::UnknownSchedule, format!("there is no schedule `{}`", clip(id)))
+            .hint("list them with GET /v1/schedules")
+    })
+}
 
-    async fn check_spec(&self, spec: &Spec, at: &str) -> Result<(), ApiError> {
-        if let Some(flaw) = spec.flaws().into_iter().next() {
-            let error = ApiError::new(Code::BadField, flaw.what).pointer(format!("{at}/{}", flaw.at));
-            return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
+async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
+    if let Some(flaw) = spec.flaws().into_iter().next() {
+        let error = ApiError::new(Code::BadField, flaw.what).pointer(format!("{at}/{}", flaw.at));
+        return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
+    }
+    let task = &spec.task;
+    let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
+    api.types.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
+    let params = RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
+    api.types.check_params(&task.task_type, &params, &format!("{at}/task/params"))?;
+    api.types.check_continuation_params(&task.then, &format!("{at}/task/then"))?;
+    api.types.check_continuation_types(&task.then).await.map_err(|error| error.below(&format!("{at}/task")))?;
+    let (rules, at) = (task.rules(), format!("{at}/task"));
+    api.types.check_notifications(&rules, now_ms()).map_err(|error| error.below(&at))?;
+    api.types.check_notification_types(&rules).await.map_err(|error| error.below(&at))
+}
+
+async fn set_schedule(api: &Arc<Api>, id: &str, new: Schedule, status: u16) -> Result<Response, ApiError> {
+    let full = {
+        let schedules = &api.fleet.control.orders().plan.schedules;
+        schedules.len() >= MAX_SCHEDULES && !schedules.contains_key(id)
+    };
+    if full {
+        return Err(ApiError::new(Code::TooManySchedules, format!("there are already {MAX_SCHEDULES} schedules"))
+            .hint("delete one: DELETE /v1/schedules/{id}"));
+    }
+    let key = ScheduleKey::Schedule(id.to_owned());
+    let new = Arc::new(new);
+    let record = new.clone();
+    let writer = api.clone();
+    detached(async move { writer.fleet.write_schedule(&key, Some(&*record)).await }).await?;
+    schedule_answer(api, status, id.to_owned(), new).await
+}
+
+/// Requests runs from the tracker, and waits for it within a deadline.
+async fn request_runs(
+    api: &Arc<Api>,
+    id: String,
+    request_runs: String,
+    backfill: Option<Span>,
+    tasks: Vec<String>,
+) -> Result<Response, ApiError> {
+    if api.fleet.control.orders().plan.asks.len() >= MAX_ASKS {
+        let why = format!("{MAX_ASKS} schedule requests are already pending");
+        return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
+    }
+    let (api, record) = (api.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill });
+    let (key, name) = (ScheduleKey::ScheduleRequest(id.clone(), request_runs.clone()), (id.clone(), request_runs));
+    detached(async move { api.fleet.write_schedule(&key, Some(&record)).await }).await?;
+    let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, api.fleet.control.changes());
+    let done = loop {
+        changes.borrow_and_update();
+        if !api.fleet.control.orders().plan.asks.contains_key(&name) {
+            break true;
         }
-        let task = &spec.task;
-        let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
-        self.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
-        let params =
-            RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
-        self.check_params(&task.task_type, &params, &format!("{at}/task/params"))?;
-        self.check_continuation_params(&task.then, &format!("{at}/task/then"))?;
-        self.check_continuation_types(&task.then).await.map_err(|error| error.below(&format!("{at}/task")))?;
-        let (rules, at) = (task.rules(), format!("{at}/task"));
-        self.check_notifications(&rules, now_ms()).map_err(|error| error.below(&at))?;
-        self.check_notification_types(&rules).await.map_err(|error| error.below(&at))
-    }
+        if api.reads.shutdown.is_draining() || !matches!(timeout_at(end, changes.changed()).await, Ok(Ok(()))) {
+            break false;
+        }
+    };
+    Ok(json_answer(202, &ScheduleAsked { id, tasks, done }))
+}
 
-    async fn set_schedule(self: &Arc<Self>, id: &str, new: Schedule, status: u16) -> Result<Response, ApiError> {
-        let full = {
-            let schedules = &self.control.orders().plan.schedules;
-            schedules.len() >= MAX_SCHEDULES && !schedules.contains_key(id)
+async fn schedule_answer(api: &Api, status: u16, id: String, schedule: Arc<Schedule>) -> Result<Response, ApiError> {
+    let documents = schedule_documents(api, vec![(id, schedule)]).await?;
+    Ok(json_answer(status, &documents.first()))
+}
+
+async fn schedule_documents(api: &Api, schedules: Vec<(String, Arc<Schedule>)>) -> Result<Vec<ScheduleDocument>, ApiError> {
+    let states: Vec<Arc<State>> = {
+        let control = api.fleet.control.orders();
+        schedules.iter().map(|(id, _)| control.plan.states.get(id).cloned().unwrap_or_default()).collect()
+    };
+    let last = states.iter().filter_map(|state| TaskId::parse(&state.last.as_ref()?.task).ok()).collect();
+    let ended = task_states(api, last).await?;
+    let mut documents = Vec::with_capacity(schedules.len());
+    for ((id, schedule), state) in schedules.into_iter().zip(states) {
+        let known = api.types.check_type_exists(&schedule.spec.task.task_type).await;
+        let error = match known {
+            Err(error) if error.is(Code::UnknownType) => Some(error.document().detail),
+            _ => None,
         };
-        if full {
-            return Err(ApiError::new(Code::TooManySchedules, format!("there are already {MAX_SCHEDULES} schedules"))
-                .hint("delete one: DELETE /v1/schedules/{id}"));
-        }
-        let (api, key, new) = (self.clone(), ScheduleKey::Schedule(id.to_owned()), Arc::new(new));
-        let record = new.clone();
-        detached(async move { api.write_schedule(&key, Some(&*record)).await }).await?;
-        self.schedule_answer(status, id.to_owned(), new).await
+        documents.push(document(id, &schedule, &state, &ended, error));
     }
+    Ok(documents)
+}
 
-    /// Writes or deletes a schedule record, and waits until this API has read it.
-    async fn write_schedule<T: serde::Serialize>(&self, key: &ScheduleKey, record: Option<&T>) -> Result<(), ApiError> {
-        let written = control::arrange(self.publisher.link(), self.publisher.names(), key, record).await;
-        let position = written.map_err(ApiError::from_write)?;
-        tracing::info!(%key, "schedule record written");
-        // The write is done; only this API's own view may lag.
-        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
-        Ok(())
+/// Reads the states of tasks that have a record.
+async fn task_states(api: &Api, ids: Vec<TaskId>) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
+    let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
+    ids.into_iter().for_each(|id| by_partition.entry(api.publisher.partition_of(&id)).or_default().push(id));
+    let mut states = BTreeMap::new();
+    for (partition, ids) in by_partition {
+        let nodes = api.reads.nodes(partition, &ids).await?;
+        states.extend(ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?.state))));
     }
-
-    /// Requests runs from the tracker, and waits for it within a deadline.
-    async fn request_runs(
-        self: &Arc<Self>,
-        id: String,
-        request_runs: String,
-        backfill: Option<Span>,
-        tasks: Vec<String>,
-    ) -> Result<Response, ApiError> {
-        if self.control.orders().plan.asks.len() >= MAX_ASKS {
-            let why = format!("{MAX_ASKS} schedule requests are already pending");
-            return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
-        }
-        let (api, record) = (self.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill });
-        let (key, name) = (ScheduleKey::ScheduleRequest(id.clone(), request_runs.clone()), (id.clone(), request_runs));
-        detached(async move { api.write_schedule(&key, Some(&record)).await }).await?;
-        let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, self.control.changes());
-        let done = loop {
-            changes.borrow_and_update();
-            if !self.control.orders().plan.asks.contains_key(&name) {
-                break true;
-            }
-            if self.shutdown.is_draining() || !matches!(timeout_at(end, changes.changed()).await, Ok(Ok(()))) {
-                break false;
-            }
-        };
-        Ok(json_answer(202, &ScheduleAsked { id, tasks, done }))
-    }
-
-    async fn schedule_answer(&self, status: u16, id: String, schedule: Arc<Schedule>) -> Result<Response, ApiError> {
-        let documents = self.schedule_documents(vec![(id, schedule)]).await?;
-        Ok(json_answer(status, &documents.first()))
-    }
-
-    async fn schedule_documents(&self, schedules: Vec<(String, Arc<Schedule>)>) -> Result<Vec<ScheduleDocument>, ApiError> {
-        let states: Vec<Arc<State>> = {
-            let control = self.control.orders();
-            schedules.iter().map(|(id, _)| control.plan.states.get(id).cloned().unwrap_or_default()).collect()
-        };
-        let last = states.iter().filter_map(|state| TaskId::parse(&state.last.as_ref()?.task).ok()).collect();
-        let ended = self.task_states(last).await?;
-        let mut documents = Vec::with_capacity(schedules.len());
-        for ((id, schedule), state) in schedules.into_iter().zip(states) {
-            let known = self.check_type_exists(&schedule.spec.task.task_type).await;
-            let error = match known {
-                Err(error) if error.is(Code::UnknownType) => Some(error.document().detail),
-                _ => None,
-            };
-            documents.push(document(id, &schedule, &state, &ended, error));
-        }
-        Ok(documents)
-    }
-
-    /// Reads the states of tasks that have a record.
-    async fn task_states(&self, ids: Vec<TaskId>) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
-        let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
-        ids.into_iter().for_each(|id| by_partition.entry(self.publisher.partition_of(&id)).or_default().push(id));
-        let mut states = BTreeMap::new();
-        for (partition, ids) in by_partition {
-            let nodes = self.nodes(partition, &ids).await?;
-            states.extend(ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?.state))));
-        }
-        Ok(states)
-    }
+    Ok(states)
 }
 
 fn document(

@@ -1,14 +1,14 @@
 //! Endpoints that read one task.
 
+use super::deliveries::deliveries;
 use std::sync::Arc;
 
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use axum::response::Response;
 
 use crate::api::documents::{Params, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
 use crate::api::read::status as documents;
@@ -17,30 +17,14 @@ use crate::model::event::Event;
 use crate::model::task::{Position, Source, Task, read_task};
 use crate::store::Index;
 
-/// Maximum page size of task lists.
-pub const MAX_PAGE: usize = 200;
-/// Default page size of task lists.
-pub const PAGE: usize = 50;
-
-pub fn json_answer<T: Serialize>(status: u16, document: &T) -> Response {
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    match serde_json::to_vec(document) {
-        Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "cannot encode a response as JSON");
-            ApiError::internal().into_response()
-        }
-    }
-}
-
 async fn found(request: &ApiRequest) -> Result<TaskView, ApiError> {
-    request.api.find(&request.id()?, request.after()?).await
+    request.api.reads.find(&request.id()?, request.after()?).await
 }
 
 /// `GET /v1/tasks/{id}`.
 pub async fn status(request: ApiRequest) -> Result<Response, ApiError> {
     let found = found(&request).await?;
-    let deliveries = request.api.deliveries(&found).await?;
+    let deliveries = deliveries(&request.api, &found).await?;
     Ok(json_answer(200, &crate::api::documents::Status { deliveries, ..documents::status(&found) }))
 }
 
@@ -61,12 +45,12 @@ pub async fn children(request: ApiRequest) -> Result<Response, ApiError> {
     let parent = found(&request).await?;
     let index = Index::Children(parent.id.clone());
     // One extra entry tells whether there is a next page.
-    let mut entries = request.api.page(parent.partition, &index, after.as_ref(), limit + 1).await?;
+    let mut entries = request.api.reads.page(parent.partition, &index, after.as_ref(), limit + 1).await?;
     let more = entries.len() > limit;
     entries.truncate(limit);
     let next = entries.last().filter(|_| more).map(cursor::encode);
     let ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
-    let children = request.api.read_many(parent.partition, &ids).await?;
+    let children = request.api.reads.read_many(parent.partition, &ids).await?;
     let tasks = children.iter().flatten().map(documents::status).collect();
     Ok(json_answer(200, &TaskPage { tasks, next, ..TaskPage::default() }))
 }
@@ -95,7 +79,7 @@ pub async fn params(request: ApiRequest) -> Result<Response, ApiError> {
 async fn in_topic(request: &ApiRequest, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
     let topic = request.api.publisher.names().tasks(&task_type);
     let place = Partition::new(topic.as_str(), position.partition);
-    let record = request.api.broker.read_at(&place, position.offset).await?;
+    let record = request.api.reads.broker.read_at(&place, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
     let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
@@ -111,8 +95,8 @@ async fn in_topic(request: &ApiRequest, task: &TaskView, task_type: Arc<str>, po
 
 /// Reads the params from the event that scheduled the task.
 async fn in_event(request: &ApiRequest, task: &TaskView, offset: i64) -> Result<Option<Params>, ApiError> {
-    let events = request.api.events(task.partition);
-    let record = request.api.broker.read_at(&events, offset).await?;
+    let events = request.api.reads.events(task.partition);
+    let record = request.api.reads.broker.read_at(&events, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
     let kept = event.filter(|event| event.id == task.id).and_then(|event| event.record);
     Ok(kept.map(|kept| Params { id: task.id.to_string(), params: kept.params }))

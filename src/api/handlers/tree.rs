@@ -4,14 +4,14 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, StreamExt};
 
-use super::task::json_answer;
-use crate::api::Api;
 use crate::api::documents::TreeNode;
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::diagram::{Format, dot, mermaid};
 use crate::api::read::status::tree_node;
+use crate::api::state::Api;
 use crate::model::task::id::{MAX_LEVELS, TaskId};
 use crate::store::Index;
 
@@ -25,7 +25,7 @@ pub async fn tree(request: ApiRequest) -> Result<Response, ApiError> {
     let depth = request.query.number("depth", DEPTH, 0..=MAX_LEVELS)?;
     let limit = request.query.number("limit", LIMIT, 1..=MAX_LIMIT)?;
     let shape = request.query.parsed::<Format>("format")?.unwrap_or_default();
-    let top = request.api.find(&request.id()?, request.after()?).await?;
+    let top = request.api.reads.find(&request.id()?, request.after()?).await?;
     let builder = TreeBuilder::read(&request.api, top, depth, limit).await?;
     let document = builder.document();
     Ok(match shape {
@@ -123,10 +123,10 @@ fn may_have_children(found: &TaskView) -> bool {
 
 /// Reads the first children of a task, and whether there are more.
 async fn page(api: &Api, index: usize, parent: &TaskView, room: usize) -> Result<(usize, Vec<TaskView>, bool), ApiError> {
-    let mut entries = api.page(parent.partition, &Index::Children(parent.id.clone()), None, room + 1).await?;
+    let mut entries = api.reads.page(parent.partition, &Index::Children(parent.id.clone()), None, room + 1).await?;
     let more = entries.len() > room;
     entries.truncate(room);
     let ids: Vec<TaskId> = entries.into_iter().map(|entry| entry.id).collect();
-    let children = api.read_many(parent.partition, &ids).await?;
+    let children = api.reads.read_many(parent.partition, &ids).await?;
     Ok((index, children.into_iter().flatten().collect(), more))
 }

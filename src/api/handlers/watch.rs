@@ -15,13 +15,13 @@ use tokio::sync::mpsc::{self, OwnedPermit, Sender};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::api::Api;
 use crate::api::documents::{EndReason, Status, StreamEnd};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
 use crate::api::read::status::status;
+use crate::api::state::Api;
 use crate::model::task::id::TaskId;
 use crate::runtime;
 
@@ -35,8 +35,8 @@ const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// `GET /v1/tasks/{id}/watch`.
 pub async fn task(request: ApiRequest) -> Result<Response, ApiError> {
     let id = request.id()?;
-    let subscription = request.api.notices.subscribe(request.api.publisher.partition_of(&id), &id)?;
-    let found = request.api.find(&id, request.after()?).await?;
+    let subscription = request.api.reads.notices.subscribe(request.api.publisher.partition_of(&id), &id)?;
+    let found = request.api.reads.find(&id, request.after()?).await?;
     let api = request.api.clone();
     Ok(event_stream(|events| async move { follow(&api, found, &subscription, events).await }))
 }
@@ -133,13 +133,13 @@ pub async fn wait_for_change(
     tokio::select! {
         biased;
         () = events.closed() => return Err(StreamClosed),
-        () = api.shutdown.drain.cancelled() => {
+        () = api.reads.shutdown.drain.cancelled() => {
             events.end(EndReason::Shutdown);
             return Err(StreamClosed);
         }
         () = subscription.changed() => {}
     }
-    match api.read(id).await {
+    match api.reads.read(id).await {
         Ok(Some(found)) => Ok(Some(found)),
         Ok(None) => {
             events.end(EndReason::Gone);

@@ -2,10 +2,10 @@
 
 use axum::response::Response;
 
-use super::task::json_answer;
 use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerType, Workers};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState, RunningTask, TypeStatus};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
@@ -14,7 +14,7 @@ use crate::runtime::now_ms;
 const MAX_WORKERS: usize = 1_000;
 
 pub async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
-    let (now, mut heartbeats) = (now_ms(), request.api.workers.beats());
+    let (now, mut heartbeats) = (now_ms(), request.api.fleet.workers.beats());
     heartbeats.sort_by_key(|(received, _)| std::cmp::Reverse(*received));
     heartbeats.truncate(MAX_WORKERS);
     let mut workers: Vec<WorkerDocument> =

@@ -5,6 +5,7 @@ pub(crate) mod openapi;
 pub(crate) mod ops;
 pub mod problem;
 pub(crate) mod request;
+pub(crate) mod response;
 pub(crate) mod router;
 pub(crate) mod routes;
 pub(crate) mod serve;

@@ -4,7 +4,9 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::problem::Code;
-use super::routes::{Parameter, RequestBody, ResponseBody, Route, routes};
+use super::request::Parameter;
+use super::routes::route::{RequestBody, ResponseBody, Route};
+use super::routes::routes;
 use crate::api::documents::{CreateTask, FleetChange, Problem, Report, Status, StreamEnd};
 use crate::config::Role;
 

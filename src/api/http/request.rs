@@ -12,8 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::problem::{ApiError, Code};
-use super::routes::Parameter;
-use crate::api::Api;
+use crate::api::state::{Api, BODY_BUDGET_KIB};
 use crate::model::task::id::{TaskId, clip};
 use crate::model::task::{Position, parse_time};
 
@@ -23,6 +22,14 @@ const BODY_DEADLINE: Duration = Duration::from_secs(30);
 const MEMORY_DEADLINE: Duration = Duration::from_secs(5);
 /// Bytes of an oversized body to read and discard, so that the client receives the error response.
 const MAX_DISCARDED: usize = 32 << 20;
+
+/// Query parameter.
+pub struct Parameter {
+    pub name: &'static str,
+    pub description: &'static str,
+    /// JSON Schema, as text.
+    pub schema: &'static str,
+}
 
 /// Authorized and parsed request.
 pub struct ApiRequest {
@@ -211,30 +218,25 @@ fn media(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-impl Api {
-    /// Reads a body within the limits on size, time and total memory.
-    pub async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
-        let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-        let size = announced.unwrap_or(self.max_body).min(self.max_body);
-        let memory = tokio::time::timeout(MEMORY_DEADLINE, self.body_memory.clone().acquire_many_owned(kib(size))).await;
-        let Ok(Ok(mut memory)) = memory else {
-            return Err(
-                ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests").hint("retry")
-            );
-        };
-        let read = tokio::time::timeout(BODY_DEADLINE, collect(body, self.max_body));
-        let late =
-            |_| ApiError::new(Code::BodyTimeout, format!("the body was not received within {} s", BODY_DEADLINE.as_secs()));
-        let body = read.await.map_err(late)??;
-        // A body of unknown length had reserved memory for the maximum.
-        let surplus = memory.num_permits().saturating_sub(kib(body.len()) as usize);
-        drop(memory.split(surplus));
-        Ok((body, memory))
-    }
+/// Reads a body within the limits on size, time and total memory.
+pub async fn read_body(api: &Api, headers: &HeaderMap, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let size = announced.unwrap_or(api.max_body).min(api.max_body);
+    let memory = tokio::time::timeout(MEMORY_DEADLINE, api.body_memory.clone().acquire_many_owned(kib(size))).await;
+    let Ok(Ok(mut memory)) = memory else {
+        return Err(ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests").hint("retry"));
+    };
+    let read = tokio::time::timeout(BODY_DEADLINE, collect(body, api.max_body));
+    let late = |_| ApiError::new(Code::BodyTimeout, format!("the body was not received within {} s", BODY_DEADLINE.as_secs()));
+    let body = read.await.map_err(late)??;
+    // A body of unknown length had reserved memory for the maximum.
+    let surplus = memory.num_permits().saturating_sub(kib(body.len()) as usize);
+    drop(memory.split(surplus));
+    Ok((body, memory))
 }
 
 fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024).min(crate::api::BODY_BUDGET_KIB)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.div_ceil(1024).min(BODY_BUDGET_KIB)).unwrap_or(u32::MAX)
 }
 
 async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {

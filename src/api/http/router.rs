@@ -8,15 +8,16 @@ use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, on};
+use axum::routing::{MethodFilter, get, on};
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use super::ops::Ops;
+use super::ops::{Ops, ok_response, ready_response};
 use super::problem::{ApiError, Code};
-use super::request::{ApiRequest, Query, check_media, check_optional_media};
-use super::routes::{RequestBody, Route, Verb, routes};
-use crate::api::Api;
+use super::request::{ApiRequest, Query, check_media, check_optional_media, read_body};
+use super::routes::route::{RequestBody, Route, Verb};
+use super::routes::routes;
+use crate::api::state::Api;
 use crate::model::task::id::{TaskId, clip};
 
 /// Metric label of requests without a route.
@@ -83,7 +84,7 @@ async fn handle(api: Arc<Api>, route: &'static Route, segments: Segments, reques
                 RequestBody::Bytes => {}
                 _ => check_media(&head.headers, matches!(route.request, RequestBody::JsonOrLines(_)))?,
             }
-            let (body, memory) = api.read_body(&head.headers, body).await?;
+            let (body, memory) = read_body(api, &head.headers, body).await?;
             (body, Some(memory))
         }
     };
@@ -124,4 +125,15 @@ pub fn unknown_route(request: &Request) -> ApiError {
 pub fn wrong_method(request: &Request) -> ApiError {
     ApiError::new(Code::MethodNotAllowed, format!("`{}` does not support {}", clip(request.uri().path()), request.method()))
         .hint("the `allow` header lists the supported methods")
+}
+
+/// Routes of a role without an API.
+pub fn ops_router(ops: Ops) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { ok_response() }))
+        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response()) }))
+        .route("/metrics", get(|State(ops): State<Ops>| async move { ops.render_metrics() }))
+        .fallback(|request| async move { unknown_route(&request) })
+        .method_not_allowed_fallback(|request| async move { wrong_method(&request) })
+        .with_state(ops)
 }

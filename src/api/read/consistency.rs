@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::api::Api;
+use super::reads::Reads;
 use crate::api::backends::not_visible_yet;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::Watermarks;
@@ -51,7 +51,7 @@ pub enum ReachedOffset {
 const GONE: &str = "check the id; finished trees are removed after the `retention` of their type, by default \
                     `topics.record_retention`";
 
-impl Api {
+impl Reads {
     /// Reads the current record of a task, if there is one.
     pub async fn read(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
         let found = self.read_many(self.publisher.partition_of(id), std::slice::from_ref(id)).await?;
@@ -70,7 +70,7 @@ impl Api {
         parents.sort();
         parents.dedup();
         wanted.extend(parents.iter().cloned());
-        let mut nodes = self.nodes(partition, &wanted).await?;
+        let mut nodes = self.records(partition, &wanted).await?;
         let parent_records = nodes.split_off(ids.len());
         let run_of = |id: &TaskId| {
             let place = parents.binary_search(&id.parent_id()?).ok()?;

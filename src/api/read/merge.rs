@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::consistency::TaskView;
-use crate::api::Api;
 use crate::api::http::problem::ApiError;
+use crate::api::read::reads::Reads;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
 
@@ -17,7 +17,7 @@ const MIN_PAGE: usize = 16;
 
 /// Cursor over the merged indexes.
 pub struct Merge<'a> {
-    api: &'a Api,
+    reads: &'a Reads,
     streams: Vec<IndexStream>,
     /// Entries read from an index at a time.
     page: usize,
@@ -35,12 +35,12 @@ struct IndexStream {
 
 impl<'a> Merge<'a> {
     /// Starts after `after`; prefetches about `page` entries per partition.
-    pub fn new(api: &'a Api, indexes: Vec<Index>, after: Option<Entry>, page: usize) -> Self {
+    pub fn new(reads: &'a Reads, indexes: Vec<Index>, after: Option<Entry>, page: usize) -> Self {
         let page = (page / indexes.len().max(1)).max(MIN_PAGE.min(page));
         let index_stream =
             |partition, index| IndexStream { partition, index, after: after.clone(), ahead: VecDeque::new(), exhausted: false };
         let of = |partition| indexes.iter().map(move |index| index_stream(partition, index.clone()));
-        Self { api, streams: api.partitions().into_iter().flat_map(of).collect(), page }
+        Self { reads, streams: reads.partitions().into_iter().flat_map(of).collect(), page }
     }
 
     /// Returns the next entries, at most `limit`, with the records that still exist. Empty at the end.
@@ -57,11 +57,12 @@ impl<'a> Merge<'a> {
 
     /// Refills the streams that have no prefetched entries.
     async fn fill(&mut self) -> Result<(), ApiError> {
-        let (api, page) = (self.api, self.page);
+        let reads = self.reads;
+        let page = self.page;
         let empty = self.streams.iter_mut().filter(|index_stream| index_stream.ahead.is_empty() && !index_stream.exhausted);
         stream::iter(empty.map(Ok))
             .try_for_each_concurrent(MAX_CONCURRENT_READS, |index_stream| async move {
-                let entries = api.page(index_stream.partition, &index_stream.index, index_stream.after.as_ref(), page).await?;
+                let entries = reads.page(index_stream.partition, &index_stream.index, index_stream.after.as_ref(), page).await?;
                 index_stream.exhausted = entries.len() < page;
                 index_stream.after = entries.last().cloned().or(index_stream.after.take());
                 index_stream.ahead = entries.into();
@@ -78,12 +79,15 @@ impl<'a> Merge<'a> {
             indexes.push(index);
             ids.push(entry.id.clone());
         }
-        let api = self.api;
-        let reads: Vec<_> = stream::iter(by_partition)
-            .map(|(partition, (indexes, ids))| async move { Ok::<_, ApiError>((indexes, api.read_many(partition, &ids).await?)) })
-            .buffer_unordered(MAX_CONCURRENT_READS)
-            .try_collect()
-            .await?;
+        let reads = self.reads;
+        let reads: Vec<_> =
+            stream::iter(by_partition)
+                .map(|(partition, (indexes, ids))| async move {
+                    Ok::<_, ApiError>((indexes, reads.read_many(partition, &ids).await?))
+                })
+                .buffer_unordered(MAX_CONCURRENT_READS)
+                .try_collect()
+                .await?;
         let mut records: Vec<(Entry, Option<TaskView>)> = entries.into_iter().map(|(_, entry)| (entry, None)).collect();
         for (index, found) in reads.into_iter().flat_map(|(indexes, found)| indexes.into_iter().zip(found)) {
             records[index].1 = found;

@@ -3,7 +3,9 @@
 pub(crate) mod consistency;
 pub(crate) mod cursor;
 pub mod diagram;
+pub(crate) mod fleet_feed;
 pub(crate) mod merge;
 pub(crate) mod notices;
+pub(crate) mod reads;
 pub(crate) mod status;
 pub(crate) mod tree_walk;

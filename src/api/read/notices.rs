@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::fleet_feed::{FleetFeed, too_many};
 use crate::api::backends::stored;
-use crate::api::handlers::watch_fleet::FleetFeed;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::task::id::TaskId;
 use crate::runtime::{self, Backoff};
@@ -131,11 +131,6 @@ impl Drop for Subscription {
             waiters_by_task.remove(&self.id);
         }
     }
-}
-
-pub fn too_many(limit: usize) -> ApiError {
-    ApiError::new(Code::Overloaded, format!("{limit} clients are already waiting"))
-        .hint("retry, at another API instance if there is one")
 }
 
 /// Subscribes to the store, and resubscribes after errors, until the guard is dropped.

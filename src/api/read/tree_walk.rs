@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::consistency::TaskView;
-use crate::api::Api;
 use crate::api::http::problem::{ApiError, Code};
+use crate::api::read::reads::Reads;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
 
@@ -13,7 +13,7 @@ use crate::store::{Entry, Index};
 const PAGE: usize = 200;
 
 pub struct TreeWalk<'a> {
-    api: &'a Api,
+    reads: &'a Reads,
     partition: u32,
     /// Top of the tree, until it has been returned.
     top: Option<TaskView>,
@@ -35,8 +35,8 @@ impl Level {
 }
 
 impl<'a> TreeWalk<'a> {
-    pub async fn new(api: &'a Api, top: TaskView, after: Option<Entry>) -> Result<Self, ApiError> {
-        let mut walk = Self { api, partition: top.partition, top: None, levels: Vec::new() };
+    pub async fn new(reads: &'a Reads, top: TaskView, after: Option<Entry>) -> Result<Self, ApiError> {
+        let mut walk = Self { reads, partition: top.partition, top: None, levels: Vec::new() };
         match after {
             None => walk.top = Some(top),
             Some(after) => walk.resume(&top.id, &after.id).await?,
@@ -54,7 +54,7 @@ impl<'a> TreeWalk<'a> {
         while tasks.len() < limit {
             let Some(level) = self.levels.last_mut() else { break };
             if level.ahead.is_empty() && !level.exhausted {
-                fill(self.api, self.partition, level).await?;
+                fill(self.reads, self.partition, level).await?;
             }
             match level.ahead.pop_front() {
                 Some((entry, found)) => self.emit(entry, found, &mut tasks),
@@ -80,7 +80,7 @@ impl<'a> TreeWalk<'a> {
         let mut path: Vec<TaskId> =
             std::iter::successors(Some(last.clone()), |id| id.parent_id()).take_while(|id| id.is_within(top.as_str())).collect();
         path.reverse();
-        let found = self.api.read_many(self.partition, &path).await?;
+        let found = self.reads.read_many(self.partition, &path).await?;
         for (step, found) in path.iter().zip(found).skip(1) {
             let gone = || ApiError::new(Code::BadCursor, format!("the task `{step}` of `cursor` is no longer retained"));
             let entry = Entry { seen_ms: found.ok_or_else(gone)?.record.seen_ms, id: step.clone() };
@@ -97,12 +97,12 @@ pub fn may_have_children(task: &TaskView) -> bool {
     !task.record.below.is_empty() || task.record.run > 1
 }
 
-async fn fill(api: &Api, partition: u32, level: &mut Level) -> Result<(), ApiError> {
-    let entries = api.page(partition, &Index::Children(level.parent.clone()), level.after.as_ref(), PAGE).await?;
+async fn fill(reads: &Reads, partition: u32, level: &mut Level) -> Result<(), ApiError> {
+    let entries = reads.page(partition, &Index::Children(level.parent.clone()), level.after.as_ref(), PAGE).await?;
     level.exhausted = entries.len() < PAGE;
     level.after = entries.last().cloned().or(level.after.take());
     let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
-    let found = api.read_many(partition, &ids).await?;
+    let found = reads.read_many(partition, &ids).await?;
     level.ahead = entries.into_iter().zip(found).filter_map(|(entry, found)| Some((entry, found?))).collect();
     Ok(())
 }

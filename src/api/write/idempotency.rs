@@ -4,11 +4,14 @@
 //! acknowledged, the reservation gets the position. Reservations only guard against concurrent requests; the log is
 //! the source of truth.
 
+use crate::model::retention::{Expiry, ExpiryKind};
+use crate::model::task::id::TaskId;
+use crate::publish::PUBLISH_DEADLINE;
 use tokio::time::Instant;
 
+use super::Writes;
 use super::lease::{Claim, Lease, PublishOutcome, WAIT_DEADLINE, in_progress, poll_pauses};
 use super::validate::Draft;
-use crate::api::Api;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::broker::BrokerError;
@@ -20,12 +23,19 @@ use crate::publish::{PublishError, Published};
 use crate::runtime::now_ms;
 use crate::store::Checkpoint;
 
+/// Time before the removal of a finished tree from which it accepts no more children. A child published earlier
+/// reopens the tree, a later one would have no parent. Covers [`PUBLISH_DEADLINE`] for the record and for its event,
+/// and clock differences.
+const REMOVAL_MARGIN_MS: i64 = 2 * PUBLISH_DEADLINE.as_millis() as i64 + 10_000;
 /// Outcome of a submission.
 pub enum Submitted {
     Created(TaskView),
     /// The same task already existed.
     Existing(TaskView),
 }
+
+/// Outcomes of several drafts, in order.
+pub type Outcomes = Vec<(Option<TaskId>, Result<Submitted, ApiError>)>;
 
 /// Failed publish.
 struct Failed {
@@ -34,7 +44,30 @@ struct Failed {
     may_be_published: bool,
 }
 
-impl Api {
+impl Writes {
+    /// Returns the parent of a new task. Fails if it does not exist or is about to be removed.
+    pub async fn find_parent(&self, parent: &TaskId) -> Result<TaskView, ApiError> {
+        let found = self.reads.find(parent, None).await.map_err(|error| match error.is(Code::NotFound) {
+            true => unknown_parent(parent),
+            false => error,
+        })?;
+        let Ok(root) = TaskId::parse(parent.root()) else { return Ok(found) };
+        let root_task = if root == *parent { Some(found.clone()) } else { self.reads.read(&root).await? };
+        // The tree was removed just after the parent was read.
+        let Some(root_task) = root_task else { return Err(unknown_parent(parent)) };
+        let is_removed_soon =
+            |expiry: Expiry| expiry.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
+        match root_task.record.expiry.filter(|expiry| expiry.kind == ExpiryKind::Done).is_some_and(is_removed_soon) {
+            false => Ok(found),
+            true => {
+                let within = REMOVAL_MARGIN_MS / 1_000;
+                let why = format!("the tree of `{root}` has finished and will be removed within {within} s");
+                let error = ApiError::new(Code::UnknownParent, why).pointer("/parent");
+                Err(error.hint("retry a task of the tree first, which reopens it, or submit the task as a root"))
+            }
+        }
+    }
+
     pub async fn submit(&self, draft: Draft) -> Result<Submitted, ApiError> {
         self.check_schedule_capacity(&draft).await?;
         if draft.generated {
@@ -47,7 +80,7 @@ impl Api {
             if let Some(existing) = self.existing(&draft).await? {
                 return Ok(Submitted::Existing(existing));
             }
-            match self.claim(&draft).await? {
+            match self.leases.claim(&draft).await? {
                 Claim::Ours(lease) => return self.publish_leased(&draft, lease, waited).await,
                 Claim::Published(position) => return Ok(Submitted::Existing(as_published(&draft, position))),
                 Claim::Busy if Instant::now() >= deadline => return Err(in_progress(&draft.id)),
@@ -63,7 +96,8 @@ impl Api {
         if draft.new.policy.not_before_ms.is_none() {
             return Ok(());
         }
-        let kept = self.checkpoint(self.publisher.partition_of(&draft.id)).await?.map_or(0, |checkpoint| checkpoint.kept_bytes);
+        let kept =
+            self.reads.checkpoint(self.publisher.partition_of(&draft.id)).await?.map_or(0, |checkpoint| checkpoint.kept_bytes);
         // The remainder is reserved for submissions in flight.
         if kept < MAX_KEPT_BYTES / 10 * 9 {
             return Ok(());
@@ -83,13 +117,13 @@ impl Api {
                 Err(error) => Err(Failed { error, may_be_published: false }),
             }
         };
-        let published = self.while_renewing(leases, publish).await;
+        let published = self.leases.while_renewing(leases, publish).await;
         let outcome = match &published {
             Ok(Submitted::Created(found)) => PublishOutcome::Published(found.position()),
             Err(failed) if failed.may_be_published => PublishOutcome::InDoubt,
             Ok(Submitted::Existing(_)) | Err(_) => PublishOutcome::Released,
         };
-        self.finish(std::iter::once((&lease, outcome))).await;
+        self.leases.finish(std::iter::once((&lease, outcome))).await;
         published.map_err(|failed| failed.error)
     }
 
@@ -99,7 +133,7 @@ impl Api {
         if !taken_over {
             return Ok(None);
         }
-        match self.find_optional(&draft.id).await {
+        match self.reads.find_optional(&draft.id).await {
             Ok(_) => self.existing(draft).await,
             Err(error) if error.is(Code::NotVisibleYet) => Ok(None),
             Err(error) => Err(error),
@@ -108,7 +142,7 @@ impl Api {
 
     /// Returns the existing task with this id, in this run or a later one; fails if it is a different task.
     pub async fn existing(&self, draft: &Draft) -> Result<Option<TaskView>, ApiError> {
-        let Some(found) = self.read(&draft.id).await? else { return Ok(None) };
+        let Some(found) = self.reads.read(&draft.id).await? else { return Ok(None) };
         let record = &found.record;
         // A task of an earlier run of the parent does not count.
         if !record.announced || record.run < draft.new.run {
@@ -146,7 +180,7 @@ impl Api {
         match error {
             PublishError::Invalid(why) => ApiError::new(Code::BadField, why),
             PublishError::NotOut(BrokerError::TooLarge(why)) => ApiError::new(Code::TooLarge, why),
-            PublishError::NotOut(BrokerError::Unknown(_)) => self.unknown_type(&draft.new.task_type, &[]),
+            PublishError::NotOut(BrokerError::Unknown(_)) => self.types.unknown_type(&draft.new.task_type, &[]),
             PublishError::NotOut(BrokerError::InDoubt(why) | BrokerError::Fatal(why)) => {
                 let why = format!("the task `{id}` may or may not have been published: {why}");
                 ApiError::new(Code::OutcomeUnknown, why).hint(again).existing(id)
@@ -185,4 +219,10 @@ pub fn as_published(draft: &Draft, position: Position) -> TaskView {
     let checkpoint = Checkpoint { offset: position.offset + 1, ..Checkpoint::default() };
     let partition = u32::try_from(position.partition).unwrap_or_default();
     TaskView { id: draft.id.clone(), partition, checkpoint, record, superseded: false }
+}
+
+pub fn unknown_parent(parent: &TaskId) -> ApiError {
+    ApiError::new(Code::UnknownParent, format!("there is no task `{parent}`"))
+        .pointer("/parent")
+        .hint("create the parent first; in a batch, put it before its children")
 }

@@ -3,14 +3,16 @@
 //! The reservation of the id is the lease. The owner renews it while publishing. If the owner dies, the lease expires
 //! and exactly one waiting request takes over.
 
+use crate::publish::Publisher;
+use crate::store::Store;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 
 use super::idempotency::id_taken;
 use super::validate::Draft;
-use crate::api::Api;
 use crate::api::backends::stored;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::task::Position;
@@ -58,7 +60,14 @@ pub enum PublishOutcome {
     Released,
 }
 
-impl Api {
+/// Access to the leases in the store.
+#[derive(Clone)]
+pub(crate) struct Leases {
+    pub store: Arc<dyn Store>,
+    pub publisher: Publisher,
+}
+
+impl Leases {
     /// Claims the lease on the id of a draft; fails if the id is reserved for a different task.
     pub async fn claim(&self, draft: &Draft) -> Result<Claim, ApiError> {
         let (partition, id, run) = (self.publisher.partition_of(&draft.id), draft.id.clone(), draft.new.run);

@@ -1,6 +1,44 @@
 //! Writes shared by several handlers: validation, idempotency, leases, transactions.
 
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use super::backends::detached;
+use super::http::problem::ApiError;
+use super::read::reads::Reads;
+use crate::broker::TransactionalProducer;
+use crate::model::event::Event;
+use crate::model::task::Position;
+use crate::publish::Publisher;
+use lease::Leases;
+use types::TypeCatalog;
+
 pub(crate) mod idempotency;
 pub(crate) mod lease;
 pub(crate) mod transaction;
+pub(crate) mod types;
 pub(crate) mod validate;
+
+/// Transactional producer of this process; `None` while none is open.
+pub type AtomicProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
+
+/// Submission of tasks and publishing of events. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Writes {
+    pub reads: Reads,
+    pub types: Arc<TypeCatalog>,
+    pub publisher: Publisher,
+    pub leases: Leases,
+    pub producer: AtomicProducer,
+    /// Transactional id of this process.
+    pub transactional_id: String,
+}
+
+impl Writes {
+    /// Publishes an event, even if the client disconnects meanwhile.
+    pub async fn publish_event(&self, event: Event) -> Result<Position, ApiError> {
+        let publisher = self.publisher.clone();
+        detached(async move { publisher.publish_event(&event).await.map_err(ApiError::from_write) }).await
+    }
+}

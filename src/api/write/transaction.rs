@@ -1,5 +1,6 @@
 //! `POST /v1/batches?atomic=true`: creates the tasks of one tree in one transaction.
 
+use super::idempotency::Outcomes;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,16 +10,15 @@ use rustc_hash::FxHashMap;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::Writes;
 use super::idempotency::{Submitted, as_published};
 use super::lease::{Claim, Lease, PublishOutcome, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
 use super::validate::{Draft, trace_of};
-use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::CreateTask;
-use crate::api::handlers::batch::{Outcomes, outcome_document, parse_items};
-use crate::api::handlers::task::json_answer;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::broker::{BrokerError, TransactionalProducer};
 use crate::model::task::Trace;
@@ -36,23 +36,6 @@ const NOTHING: &str = "nothing of the batch was published";
 
 /// Transactional producer of this process; `None` while none is open.
 pub type AtomicProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
-
-pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
-    let api = request.api.clone();
-    let items = parse_items(&request)?;
-    if items.len() > MAX_ATOMIC_ITEMS {
-        let why = format!("the batch has {} items; the maximum for an atomic batch is {MAX_ATOMIC_ITEMS}", items.len());
-        return Err(ApiError::new(Code::TooManyItems, why).hint("send the rest as a second batch below the same root"));
-    }
-    let drafts = api.drafts(items, trace_of(&request.headers).as_deref()).await?;
-    let memory = request.memory;
-    let outcomes = detached(async move {
-        let done = api.submit_atomic(drafts).await;
-        drop(memory);
-        done
-    });
-    Ok(json_answer(200, &outcome_document(outcomes.await?)))
-}
 
 /// Marks an error as that of an item.
 fn at(n: usize, error: ApiError) -> ApiError {
@@ -77,7 +60,7 @@ impl DraftState {
     }
 }
 
-impl Api {
+impl Writes {
     async fn drafts(&self, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Result<Vec<Draft>, ApiError> {
         let (now_ms, mut drafts) = (now_ms(), Vec::with_capacity(items.len()));
         let mut indexes = FxHashMap::<TaskId, usize>::default();
@@ -119,7 +102,7 @@ impl Api {
         Ok(draft)
     }
 
-    async fn submit_atomic(self: &Arc<Self>, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
+    async fn submit_atomic(&self, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
         let deadline = Instant::now() + WAIT_DEADLINE;
         let states = self.claim_all(&drafts, deadline).await?;
         let states = self.reclaim_mixed(&drafts, states, deadline).await?;
@@ -133,12 +116,12 @@ impl Api {
             return Ok(drafts.into_iter().zip(states).map(existing).collect());
         }
         if let Some(n) = states.iter().position(|draft_state| matches!(draft_state, DraftState::Existing(_))) {
-            self.release(leases.iter()).await;
+            self.leases.release(leases.iter()).await;
             let id = &drafts[n].id;
             let why = format!("`{id}` already exists, but other tasks of the batch do not");
             return Err(at(n, ApiError::new(Code::DuplicateId, why).existing(id)));
         }
-        let published = self.while_renewing(&leases, self.publish_atomic(&drafts)).await;
+        let published = self.leases.while_renewing(&leases, self.publish_atomic(&drafts)).await;
         let outcomes_by_lease = states.iter().enumerate().filter_map(|(n, draft_state)| {
             let outcome = match &published {
                 Ok(published) => {
@@ -149,7 +132,7 @@ impl Api {
             };
             Some((draft_state.lease()?, outcome))
         });
-        self.finish(outcomes_by_lease).await;
+        self.leases.finish(outcomes_by_lease).await;
         let published = published.map_err(|(error, _)| error)?;
         let created = |(draft, done): (Draft, Published)| {
             let found = as_published(&draft, done.position);
@@ -179,14 +162,14 @@ impl Api {
             let wrong = wrong.or(timed_out);
             let Some(first) = busy.filter(|_| wrong.is_none()) else {
                 let Some(error) = wrong else { return Ok(states.into_iter().flatten().collect()) };
-                self.release(states.iter().flatten().filter_map(DraftState::lease)).await;
+                self.leases.release(states.iter().flatten().filter_map(DraftState::lease)).await;
                 return Err(error);
             };
             let behind = states.iter_mut().zip(drafts).filter(|(_, draft)| draft.id > drafts[first].id);
             let released: Vec<DraftState> = behind.filter_map(|(draft_state, _)| draft_state.take()).collect();
-            self.release(released.iter().filter_map(DraftState::lease)).await;
+            self.leases.release(released.iter().filter_map(DraftState::lease)).await;
             if renewed.elapsed() >= RENEW_EVERY {
-                self.renew(states.iter().flatten().filter_map(DraftState::lease)).await;
+                self.leases.renew(states.iter().flatten().filter_map(DraftState::lease)).await;
                 renewed = Instant::now();
             }
             tokio::time::sleep(pauses.next_wait()).await;
@@ -207,7 +190,7 @@ impl Api {
         if !is_mixed {
             return Ok(states);
         }
-        self.release(states.iter().filter_map(DraftState::lease)).await;
+        self.leases.release(states.iter().filter_map(DraftState::lease)).await;
         self.claim_all(drafts, deadline).await
     }
 
@@ -219,27 +202,27 @@ impl Api {
         if let Some(found) = self.existing(draft).await? {
             return Ok(Some(DraftState::Existing(Box::new(found))));
         }
-        let lease = match self.claim(draft).await? {
+        let lease = match self.leases.claim(draft).await? {
             Claim::Ours(lease) => lease,
             Claim::Published(position) => return Ok(Some(DraftState::Existing(Box::new(as_published(draft, position))))),
             Claim::Busy => return Ok(None),
         };
         let found = self.find_published_earlier(draft, waited || lease.taken_over).await;
         if !matches!(found, Ok(None)) {
-            self.release(std::iter::once(&lease)).await;
+            self.leases.release(std::iter::once(&lease)).await;
         }
         Ok(Some(found?.map_or(DraftState::Ours(lease), |found| DraftState::Existing(Box::new(found)))))
     }
 
     /// Publishes in one transaction. The flag of an error tells whether the transaction may have been committed.
-    async fn publish_atomic(self: &Arc<Self>, drafts: &[Draft]) -> Result<Vec<Published>, (ApiError, bool)> {
+    async fn publish_atomic(&self, drafts: &[Draft]) -> Result<Vec<Published>, (ApiError, bool)> {
         let tasks: Vec<_> = drafts.iter().map(|draft| draft.new.clone()).collect();
         let (publisher, sender) = (self.publisher.clone(), self.producer.clone());
         let name = self.transactional_id.clone();
         let timed_out =
             |_| (ApiError::new(Code::Overloaded, format!("other batches are in progress; {NOTHING}")).hint("retry"), false);
         let mut sender = tokio::time::timeout(DEADLINE, sender.lock_owned()).await.map_err(timed_out)?;
-        let broker = self.broker.with_deadline(DEADLINE * 3);
+        let broker = self.reads.broker.with_deadline(DEADLINE * 3);
         let done = broker.call(move |broker, _| {
             let mut producer = match sender.take() {
                 Some(producer) => producer,

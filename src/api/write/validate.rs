@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 
-use crate::api::Api;
+use super::Writes;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::json::RawJson;
@@ -34,7 +34,7 @@ impl Draft {
     }
 }
 
-impl Api {
+impl Writes {
     pub fn draft(&self, input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
         check_type(&input.task_type).map_err(|why| bad_field("type", why))?;
         let (id, generated) = id_of(&input)?;
@@ -42,15 +42,15 @@ impl Api {
         if input.external {
             check_external(&input)?;
         } else {
-            self.check_params(&input.task_type, &params, "/params")?;
+            self.types.check_params(&input.task_type, &params, "/params")?;
         }
         let hash = spawn_hash(&input.task_type, &input.params);
         let mut new = NewTask::new(&input.task_type, params);
         check_short("key", input.key.as_deref())?;
         new.key = input.key.clone();
         new.policy = self.policy_of(input, now_ms)?;
-        self.check_continuation_params(&new.policy.rules.then, "/then")?;
-        self.check_notifications(&new.policy.rules, now_ms)?;
+        self.types.check_continuation_params(&new.policy.rules.then, "/then")?;
+        self.types.check_notifications(&new.policy.rules, now_ms)?;
         new.id = Some(id.clone());
         new.trace = trace.cloned().map(Box::new);
         Ok(Draft { id, generated, hash, new })
@@ -84,7 +84,7 @@ impl Api {
             (None, Some(at)) => parse_time(at).map_err(|why| bad_field("at", why))?,
             (None, None) => return Ok(None),
         };
-        let furthest = self.max_tree_age;
+        let furthest = self.types.max_tree_age;
         if start > now_ms.saturating_add(furthest.as_i64()) {
             let field = if at.is_some() { "at" } else { "delay" };
             return Err(bad_field(field, format!("the task would start more than {furthest} from now")).hint(
@@ -95,27 +95,12 @@ impl Api {
         Ok((start > now_ms).then_some(start))
     }
 
-    /// Validates params against the schema and the handler, if this process knows the type.
-    pub fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
-        match self.registry.get(task_type).and_then(|known| known.validate(params)) {
-            Some(misfit) => Err(ApiError::new(Code::Schema, misfit.message)
-                .pointer(format!("{at}{}", misfit.pointer))
-                .hint(format!("GET /v1/types shows the schema of `{task_type}`"))),
-            None => Ok(()),
+    pub async fn check_types(&self, draft: &Draft) -> Result<(), ApiError> {
+        if !draft.is_external() {
+            self.types.check_type_exists(&draft.new.task_type).await?;
         }
-    }
-
-    /// Validates the params of continuations. Skips those that include results, which are not known yet.
-    pub fn check_continuation_params(&self, continuations: &[Continuation], at: &str) -> Result<(), ApiError> {
-        for (n, then) in continuations.iter().enumerate() {
-            let here = format!("{at}/{n}");
-            if !then.with_results {
-                let params = RawJson::of(&then.params).map_err(|why| bad_field("then", why.to_string()))?;
-                self.check_params(&then.task_type, &params, &format!("{here}/params"))?;
-            }
-            self.check_continuation_params(&then.then, &format!("{here}/then"))?;
-        }
-        Ok(())
+        self.types.check_continuation_types(&draft.new.policy.rules.then).await?;
+        self.types.check_notification_types(&draft.new.policy.rules).await
     }
 }
 

@@ -1,17 +1,18 @@
 //! Endpoints that list, show, drop and redrive dead letters.
 
+use resolve::resolve_all;
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::response::Response;
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures::future::try_join_all;
 
-use super::task::{MAX_PAGE, PAGE, json_answer};
-use crate::api::Api;
 use crate::api::backends::detached;
 use crate::api::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadRefusal, DeadSelection, LetterOutcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
+use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
+use crate::api::state::Api;
 use crate::broker::{Broker, Partition};
 use crate::dead_letters::headers::has_moved_on;
 use crate::dead_letters::{Bounds, DeadLetterRecord, Fate, Filter, LetterId, MAX_SCANNED, Page};
@@ -41,7 +42,7 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     }
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let bounds = request.query.text("cursor").map(|cursor| read_cursor(&request.api, cursor)).transpose()?;
-    let page = request.api.letters(filter, bounds, limit).await?;
+    let page = list_letters(&request.api, filter, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| cursor(&request.api, bounds));
     let letters = page.letters.iter().map(document).collect();
     Ok(json_answer(200, &DeadPage { letters, next, scanned: page.scanned as u64 }))
@@ -49,14 +50,14 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// `GET /v1/dead/{letter}`.
 pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
-    let (letter, settled) = request.api.letter(&letter_id(&request.segment)?).await?;
+    let (letter, settled) = read_letter(&request.api, &letter_id(&request.segment)?).await?;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
     let value = original.value.as_deref().unwrap_or_default();
     let params = RawJson::parse(value).ok();
     let record = DeadRecord {
         letter: document(&letter),
-        outcome: request.api.outcome(&letter, settled).await?,
+        outcome: outcome_of(&request.api, &letter, settled).await?,
         key: original.key.as_deref().map(text),
         headers: original.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
         value_base64: (params.is_none() && !value.is_empty()).then(|| BASE64.encode(value)),
@@ -69,7 +70,7 @@ pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
 pub async fn one(request: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
     let id = letter_id(&request.segment)?;
     let (api, by) = (request.api.clone(), request.by.clone());
-    let outcomes = detached(async move { Ok(api.resolve_all(vec![id], fate, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(api, vec![id], fate, by).await) }).await?;
     outcomes.into_iter().collect::<Result<(), ApiError>>()?;
     let done = vec![request.segment];
     Ok(json_answer(200, &DeadOutcome { done, refused: Vec::new(), more: false }))
@@ -92,10 +93,10 @@ pub async fn many(request: ApiRequest, fate: Fate) -> Result<Response, ApiError>
     if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
         return Err(ApiError::new(Code::BadField, "`from` is after `to`").pointer("/from"));
     }
-    let page = request.api.letters(filter, None, limit).await?;
+    let page = list_letters(&request.api, filter, None, limit).await?;
     let ids: Vec<LetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
-    let outcomes = detached(async move { Ok(api.resolve_all(wanted, fate, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(api, wanted, fate, by).await) }).await?;
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for (id, outcome) in ids.iter().zip(outcomes) {
         match outcome {
@@ -161,61 +162,59 @@ fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
     })
 }
 
-impl Api {
-    /// Lists dead letters whose tasks have not moved on since. The page stays short if most letters are filtered out.
-    async fn letters(&self, filter: Filter, bounds: Option<Bounds>, limit: usize) -> Result<Page, ApiError> {
-        let mut all = Page { next: bounds, ..Page::default() };
-        for _ in 0..MAX_ROUNDS {
-            let (dead_letters, names, filter) = (self.dead_letters.clone(), self.publisher.names().clone(), filter.clone());
-            let (bounds, wanted) = (all.next.take(), limit - all.letters.len());
-            let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), wanted);
-            let page = self.broker.with_deadline(READ_DEADLINE).call(read).await?;
-            all.letters.extend(self.still_dead(page.letters).await?);
-            (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
-            if all.next.is_none() || all.letters.len() >= limit || all.scanned >= MAX_SCANNED {
-                break;
-            }
+/// Lists dead letters whose tasks have not moved on since. The page stays short if most letters are filtered out.
+async fn list_letters(api: &Api, filter: Filter, bounds: Option<Bounds>, limit: usize) -> Result<Page, ApiError> {
+    let mut all = Page { next: bounds, ..Page::default() };
+    for _ in 0..MAX_ROUNDS {
+        let (dead_letters, names, filter) = (api.dead_letters.clone(), api.publisher.names().clone(), filter.clone());
+        let (bounds, wanted) = (all.next.take(), limit - all.letters.len());
+        let read = move |broker: &dyn Broker, _| dead_letters.page(broker, &names, &filter, bounds.as_ref(), wanted);
+        let page = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
+        all.letters.extend(still_dead(api, page.letters).await?);
+        (all.next, all.scanned) = (page.next, all.scanned + page.scanned);
+        if all.next.is_none() || all.letters.len() >= limit || all.scanned >= MAX_SCANNED {
+            break;
         }
-        Ok(all)
     }
+    Ok(all)
+}
 
-    /// Filters out dead letters whose tasks have moved on, with one store read per events partition and 500 tasks.
-    async fn still_dead(&self, mut letters: Vec<DeadLetterRecord>) -> Result<Vec<DeadLetterRecord>, ApiError> {
-        let mut wanted: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
-        for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
-            wanted.entry(self.publisher.partition_of(id)).or_default().insert(id.clone());
-        }
-        let reads = wanted.into_iter().map(|(partition, ids)| async move {
-            let ids: Vec<TaskId> = ids.into_iter().collect();
-            let nodes = self.nodes(partition, &ids).await?;
-            Ok::<_, ApiError>(ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?))).collect::<Vec<_>>())
-        });
-        let nodes: BTreeMap<TaskId, TaskRecord> = try_join_all(reads).await?.into_iter().flatten().collect();
-        letters.retain(|letter| {
-            let task = letter.task.as_ref().and_then(|(id, run)| Some((nodes.get(id)?, *run)));
-            task.is_none_or(|(node, run)| !has_moved_on(node, run))
-        });
-        Ok(letters)
+/// Filters out dead letters whose tasks have moved on, with one store read per events partition and 500 tasks.
+async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec<DeadLetterRecord>, ApiError> {
+    let mut wanted: BTreeMap<u32, BTreeSet<TaskId>> = BTreeMap::new();
+    for (id, _) in letters.iter().filter_map(|letter| letter.task.as_ref()) {
+        wanted.entry(api.publisher.partition_of(id)).or_default().insert(id.clone());
     }
+    let reads = wanted.into_iter().map(|(partition, ids)| async move {
+        let ids: Vec<TaskId> = ids.into_iter().collect();
+        let nodes = api.reads.nodes(partition, &ids).await?;
+        Ok::<_, ApiError>(ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?))).collect::<Vec<_>>())
+    });
+    let nodes: BTreeMap<TaskId, TaskRecord> = try_join_all(reads).await?.into_iter().flatten().collect();
+    letters.retain(|letter| {
+        let task = letter.task.as_ref().and_then(|(id, run)| Some((nodes.get(id)?, *run)));
+        task.is_none_or(|(node, run)| !has_moved_on(node, run))
+    });
+    Ok(letters)
+}
 
-    /// Reads a dead letter and its resolution.
-    async fn letter(&self, id: &LetterId) -> Result<(DeadLetterRecord, Option<Fate>), ApiError> {
-        let (dead_letters, names, wanted) = (self.dead_letters.clone(), self.publisher.names().clone(), id.clone());
-        let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &wanted);
-        let found = self.broker.with_deadline(READ_DEADLINE).call(read).await?;
-        found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer retained")))
-    }
+/// Reads a dead letter and its resolution.
+async fn read_letter(api: &Api, id: &LetterId) -> Result<(DeadLetterRecord, Option<Fate>), ApiError> {
+    let (dead_letters, names, wanted) = (api.dead_letters.clone(), api.publisher.names().clone(), id.clone());
+    let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &wanted);
+    let found = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
+    found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer retained")))
+}
 
-    /// Determines the resolution shown to clients.
-    async fn outcome(&self, letter: &DeadLetterRecord, settled: Option<Fate>) -> Result<Option<LetterOutcome>, ApiError> {
-        let moved_on = match &letter.task {
-            Some((id, run)) if settled.is_none() => self.read(id).await?.is_some_and(|found| has_moved_on(&found.record, *run)),
-            _ => false,
-        };
-        Ok(match settled {
-            Some(Fate::Dropped) => Some(LetterOutcome::Dropped),
-            Some(Fate::Redriven) => Some(LetterOutcome::Redriven),
-            None => moved_on.then_some(LetterOutcome::Superseded),
-        })
-    }
+/// Determines the resolution shown to clients.
+async fn outcome_of(api: &Api, letter: &DeadLetterRecord, settled: Option<Fate>) -> Result<Option<LetterOutcome>, ApiError> {
+    let moved_on = match &letter.task {
+        Some((id, run)) if settled.is_none() => api.reads.read(id).await?.is_some_and(|found| has_moved_on(&found.record, *run)),
+        _ => false,
+    };
+    Ok(match settled {
+        Some(Fate::Dropped) => Some(LetterOutcome::Dropped),
+        Some(Fate::Redriven) => Some(LetterOutcome::Redriven),
+        None => moved_on.then_some(LetterOutcome::Superseded),
+    })
 }

@@ -5,6 +5,8 @@
 //! markers are then read to the end of the topic, and only unresolved letters are processed. After an unknown outcome
 //! the request looks for its own markers in the same way.
 
+use super::read_letter;
+use crate::api::handlers::retry::check_runs;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,10 +14,10 @@ use rustc_hash::FxHashSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::document;
-use crate::api::Api;
 use crate::api::handlers::retry::check;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
+use crate::api::state::Api;
 use crate::broker::{Broker, BrokerError, Partition, ProducerRecord};
 use crate::dead_letters::headers::has_moved_on;
 use crate::dead_letters::{DeadLetterIndex, DeadLetterRecord, Fate, LetterId, Settled, mark_headers};
@@ -67,212 +69,208 @@ struct OwnedRecord {
     headers: Vec<(String, Vec<u8>)>,
 }
 
-impl Api {
-    /// Resolves dead letters of one type. Returns one result per id, in order.
-    pub(super) async fn resolve_all(
-        &self,
-        ids: Vec<LetterId>,
-        fate: Fate,
-        by: Option<std::sync::Arc<str>>,
-    ) -> Vec<Result<(), ApiError>> {
-        let request = Request { fate, number: uuid::Uuid::now_v7().as_u128(), by };
-        let (mut outcomes, mut chunk_size) = (Vec::with_capacity(ids.len()), MAX_CHUNK);
-        while let rest @ [_, ..] = &ids[outcomes.len()..] {
-            let some = &rest[..rest.len().min(chunk_size)];
-            match self.resolve_chunk(some, &request).await {
-                Ok(results) => outcomes.extend(results),
-                // One dead letter exceeds the limit: continue with one per transaction.
-                Err(error) if error.is(Code::TooLarge) && some.len() > 1 => chunk_size = 1,
-                Err(error) => outcomes.extend(some.iter().map(|_| Err(error.clone()))),
-            }
+/// Resolves dead letters of one type. Returns one result per id, in order.
+pub(super) async fn resolve_all(
+    api: &Api,
+    ids: Vec<LetterId>,
+    fate: Fate,
+    by: Option<std::sync::Arc<str>>,
+) -> Vec<Result<(), ApiError>> {
+    let request = Request { fate, number: uuid::Uuid::now_v7().as_u128(), by };
+    let (mut outcomes, mut chunk_size) = (Vec::with_capacity(ids.len()), MAX_CHUNK);
+    while let rest @ [_, ..] = &ids[outcomes.len()..] {
+        let some = &rest[..rest.len().min(chunk_size)];
+        match resolve_chunk(api, some, &request).await {
+            Ok(results) => outcomes.extend(results),
+            // One dead letter exceeds the limit: continue with one per transaction.
+            Err(error) if error.is(Code::TooLarge) && some.len() > 1 => chunk_size = 1,
+            Err(error) => outcomes.extend(some.iter().map(|_| Err(error.clone()))),
         }
-        outcomes
     }
+    outcomes
+}
 
-    /// Resolves as many leading dead letters as fit into one transaction. Retries after being fenced and after
-    /// unknown outcomes.
-    async fn resolve_chunk(&self, ids: &[LetterId], request: &Request) -> Result<Vec<Result<(), ApiError>>, ApiError> {
-        let end = Instant::now() + DEADLINE;
-        let late =
-            |_| ApiError::new(Code::Overloaded, "other dead-letter requests are in progress; nothing was done").hint("retry");
-        let _turn = timeout_at(end, self.dead_letter_lock.lock()).await.map_err(late)?;
-        let (mut backoff, mut in_doubt) = (Backoff::new(MIN_BACKOFF, MAX_BACKOFF), false);
-        loop {
-            let (resolutions, mut outcomes) = self.prepare(ids, request).await;
-            let Some(first) = resolutions.first() else { return Ok(outcomes) };
-            let (name, dead_letters, input) = (first.partition.topic.clone(), self.dead_letters.clone(), request.clone());
-            let send =
-                move |broker: &dyn Broker, _| Ok::<_, BrokerError>(send(broker, &name, &dead_letters, &resolutions, &input));
-            let sent = self.broker.with_deadline(CALL_DEADLINE).call(send).await;
-            let error = match sent.map_err(|error| from_timeout(error.into()))? {
-                Ok(already) => {
-                    for (n, fate) in already {
-                        outcomes[n] = Err(already_resolved(&ids[n], fate));
-                    }
-                    return Ok(outcomes);
+/// Resolves as many leading dead letters as fit into one transaction. Retries after being fenced and after
+/// unknown outcomes.
+async fn resolve_chunk(api: &Api, ids: &[LetterId], request: &Request) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+    let end = Instant::now() + DEADLINE;
+    let late = |_| ApiError::new(Code::Overloaded, "other dead-letter requests are in progress; nothing was done").hint("retry");
+    let _turn = timeout_at(end, api.dead_letter_lock.lock()).await.map_err(late)?;
+    let (mut backoff, mut in_doubt) = (Backoff::new(MIN_BACKOFF, MAX_BACKOFF), false);
+    loop {
+        let (resolutions, mut outcomes) = prepare(api, ids, request).await;
+        let Some(first) = resolutions.first() else { return Ok(outcomes) };
+        let (name, dead_letters, input) = (first.partition.topic.clone(), api.dead_letters.clone(), request.clone());
+        let send = move |broker: &dyn Broker, _| Ok::<_, BrokerError>(send(broker, &name, &dead_letters, &resolutions, &input));
+        let sent = api.reads.broker.with_deadline(CALL_DEADLINE).call(send).await;
+        let error = match sent.map_err(|error| from_timeout(error.into()))? {
+            Ok(already) => {
+                for (n, fate) in already {
+                    outcomes[n] = Err(already_resolved(&ids[n], fate));
                 }
-                Err(error) => error,
+                return Ok(outcomes);
+            }
+            Err(error) => error,
+        };
+        // Full jitter, so that two API instances do not keep fencing each other.
+        let pause = backoff.next_wait().mul_f64(fastrand::f64());
+        in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
+        let again = error.is_passing() || matches!(error, BrokerError::Fenced(_));
+        if !again || Instant::now() + pause >= end {
+            let error = if in_doubt { ApiError::unacknowledged(&error.to_string()) } else { error.into() };
+            return Err(error.hint(REPEAT));
+        }
+        tracing::info!(%error, "retrying dead-letter transaction");
+        sleep(pause).await;
+    }
+}
+
+/// Prepares the records per dead letter, or the error. Large letters end the chunk early.
+async fn prepare(api: &Api, ids: &[LetterId], request: &Request) -> (Vec<Resolution>, Vec<Result<(), ApiError>>) {
+    let (mut resolutions, mut outcomes, mut tasks) = (Vec::new(), Vec::new(), FxHashSet::default());
+    let mut bytes = 0;
+    for (n, id) in ids.iter().enumerate() {
+        if bytes >= MAX_CHUNK_BYTES {
+            break;
+        }
+        outcomes.push(match prepare_one(api, n, id, request, &mut tasks).await {
+            Ok(Some(resolution)) => {
+                bytes += resolution.records.iter().map(OwnedRecord::bytes).sum::<usize>();
+                resolutions.push(resolution);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        });
+    }
+    (resolutions, outcomes)
+}
+
+/// Prepares one dead letter. `None`: an earlier attempt of this request has resolved it.
+async fn prepare_one(
+    api: &Api,
+    n: usize,
+    id: &LetterId,
+    request: &Request,
+    tasks: &mut FxHashSet<TaskId>,
+) -> Result<Option<Resolution>, ApiError> {
+    let (letter, _) = read_letter(api, id).await?;
+    let partition = Partition::new(api.publisher.names().dead(&id.task_type), id.partition);
+    if let Some(settled) = api.dead_letters.settled(&partition, id.offset) {
+        return check_resolved(id, &settled, request);
+    }
+    let first = match request.fate {
+        Fate::Dropped => Ok(drop_event(api, &letter, request).await?),
+        Fate::Redriven => redrive(api, &letter, request, tasks).await.map(Some),
+    };
+    let first = match first {
+        // The task may have moved on because of a redrive whose marker has not been read yet.
+        Err(error) if error.is(Code::DeadLetterSuperseded) || error.is(Code::NotFinished) => {
+            let (dead_letters, at) = (api.dead_letters.clone(), partition.clone());
+            api.reads.broker.with_deadline(SEND_DEADLINE).call(move |broker, _| dead_letters.read_all(broker, &at)).await?;
+            return match api.dead_letters.settled(&partition, id.offset) {
+                Some(settled) => check_resolved(id, &settled, request),
+                None => Err(error),
             };
-            // Full jitter, so that two API instances do not keep fencing each other.
-            let pause = backoff.next_wait().mul_f64(fastrand::f64());
-            in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
-            let again = error.is_passing() || matches!(error, BrokerError::Fenced(_));
-            if !again || Instant::now() + pause >= end {
-                let error = if in_doubt { ApiError::unacknowledged(&error.to_string()) } else { error.into() };
-                return Err(error.hint(REPEAT));
-            }
-            tracing::info!(%error, "retrying dead-letter transaction");
-            sleep(pause).await;
         }
-    }
+        first => first?,
+    };
+    let marker = marker(api, &letter, request);
+    let records = first.into_iter().chain([marker]).collect();
+    Ok(Some(Resolution { n, partition, offset: id.offset, records }))
+}
 
-    /// Prepares the records per dead letter, or the error. Large letters end the chunk early.
-    async fn prepare(&self, ids: &[LetterId], request: &Request) -> (Vec<Resolution>, Vec<Result<(), ApiError>>) {
-        let (mut resolutions, mut outcomes, mut tasks) = (Vec::new(), Vec::new(), FxHashSet::default());
-        let mut bytes = 0;
-        for (n, id) in ids.iter().enumerate() {
-            if bytes >= MAX_CHUNK_BYTES {
-                break;
-            }
-            outcomes.push(match self.prepare_one(n, id, request, &mut tasks).await {
-                Ok(Some(resolution)) => {
-                    bytes += resolution.records.iter().map(OwnedRecord::bytes).sum::<usize>();
-                    resolutions.push(resolution);
-                    Ok(())
-                }
-                Ok(None) => Ok(()),
-                Err(error) => Err(error),
-            });
-        }
-        (resolutions, outcomes)
-    }
+/// Returns an event for the history of the task, if the task has a record.
+async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> Result<Option<OwnedRecord>, ApiError> {
+    let Some((id, _)) = &letter.task else { return Ok(None) };
+    let Some(found) = api.reads.read(id).await? else { return Ok(None) };
+    let mut event = Event::new(Kind::DeadDropped, id.clone(), found.record.run, now_ms());
+    event.message = Some(format!("the dead letter {} was dropped", letter.id));
+    event.by = request.by.clone();
+    Ok(Some(event_record(api, &event)))
+}
 
-    /// Prepares one dead letter. `None`: an earlier attempt of this request has resolved it.
-    async fn prepare_one(
-        &self,
-        n: usize,
-        id: &LetterId,
-        request: &Request,
-        tasks: &mut FxHashSet<TaskId>,
-    ) -> Result<Option<Resolution>, ApiError> {
-        let (letter, _) = self.letter(id).await?;
-        let partition = Partition::new(self.publisher.names().dead(&id.task_type), id.partition);
-        if let Some(settled) = self.dead_letters.settled(&partition, id.offset) {
-            return check_resolved(id, &settled, request);
-        }
-        let first = match request.fate {
-            Fate::Dropped => Ok(self.drop_event(&letter, request).await?),
-            Fate::Redriven => self.redrive(&letter, request, tasks).await.map(Some),
-        };
-        let first = match first {
-            // The task may have moved on because of a redrive whose marker has not been read yet.
-            Err(error) if error.is(Code::DeadLetterSuperseded) || error.is(Code::NotFinished) => {
-                let (dead_letters, at) = (self.dead_letters.clone(), partition.clone());
-                self.broker.with_deadline(SEND_DEADLINE).call(move |broker, _| dead_letters.read_all(broker, &at)).await?;
-                return match self.dead_letters.settled(&partition, id.offset) {
-                    Some(settled) => check_resolved(id, &settled, request),
-                    None => Err(error),
-                };
-            }
-            first => first?,
-        };
-        let marker = self.marker(&letter, request);
-        let records = first.into_iter().chain([marker]).collect();
-        Ok(Some(Resolution { n, partition, offset: id.offset, records }))
+/// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again.
+async fn redrive(
+    api: &Api,
+    letter: &DeadLetterRecord,
+    request: &Request,
+    tasks: &mut FxHashSet<TaskId>,
+) -> Result<OwnedRecord, ApiError> {
+    if !letter.readable {
+        let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
+        return Err(
+            ApiError::new(Code::UnreadableDeadLetter, why).hint("drop it; `kafleet dead-letters show` prints its contents")
+        );
     }
-
-    /// Returns an event for the history of the task, if the task has a record.
-    async fn drop_event(&self, letter: &DeadLetterRecord, request: &Request) -> Result<Option<OwnedRecord>, ApiError> {
-        let Some((id, _)) = &letter.task else { return Ok(None) };
-        let Some(found) = self.read(id).await? else { return Ok(None) };
-        let mut event = Event::new(Kind::DeadDropped, id.clone(), found.record.run, now_ms());
-        event.message = Some(format!("the dead letter {} was dropped", letter.id));
-        event.by = request.by.clone();
-        Ok(Some(self.event_record(&event)))
+    if letter.by_reference && letter.original.value.is_none() {
+        return Err(source_gone(letter));
     }
-
-    /// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again.
-    async fn redrive(
-        &self,
-        letter: &DeadLetterRecord,
-        request: &Request,
-        tasks: &mut FxHashSet<TaskId>,
-    ) -> Result<OwnedRecord, ApiError> {
-        if !letter.readable {
-            let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
-            return Err(
-                ApiError::new(Code::UnreadableDeadLetter, why).hint("drop it; `kafleet dead-letters show` prints its contents")
-            );
-        }
-        if letter.by_reference && letter.original.value.is_none() {
-            return Err(source_gone(letter));
-        }
-        let task = match &letter.task {
-            Some((id, run)) => self.find_optional(id).await?.map(|found| (found, *run)),
-            None => None,
-        };
-        let Some((task, run)) = task else { return Ok(self.original_record(letter)) };
-        self.check_task(&task, run).await?;
-        if !tasks.insert(task.id.clone()) {
-            let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
-            return Err(ApiError::new(Code::DeadLetterSuperseded, why));
-        }
-        let mut event = Event::new(Kind::RetryRequested, task.id.clone(), run, now_ms());
-        event.message = Some(format!("redriven from the dead letter {}", letter.id));
-        event.record = embedded_record(letter).map(Box::new);
-        event.by = request.by.clone();
-        Ok(self.event_record(&event))
+    let task = match &letter.task {
+        Some((id, run)) => api.reads.find_optional(id).await?.map(|found| (found, *run)),
+        None => None,
+    };
+    let Some((task, run)) = task else { return Ok(original_record(api, letter)) };
+    check_task(api, &task, run).await?;
+    if !tasks.insert(task.id.clone()) {
+        let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
+        return Err(ApiError::new(Code::DeadLetterSuperseded, why));
     }
+    let mut event = Event::new(Kind::RetryRequested, task.id.clone(), run, now_ms());
+    event.message = Some(format!("redriven from the dead letter {}", letter.id));
+    event.record = embedded_record(letter).map(Box::new);
+    event.by = request.by.clone();
+    Ok(event_record(api, &event))
+}
 
-    /// Checks that the task is still at the end of the dead letter's run.
-    async fn check_task(&self, task: &TaskView, run: u32) -> Result<(), ApiError> {
-        let (id, node) = (&task.id, &task.record);
-        if has_moved_on(node, run) {
-            let why = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);
-            return Err(ApiError::new(Code::DeadLetterSuperseded, why).hint("to run the task again anyway, retry it"));
-        }
-        if node.run < run {
-            let why = format!("`{id}` is in run {}; the end of run {run} is not visible yet", node.run);
-            return Err(ApiError::new(Code::NotFinished, why).hint("retry in a moment"));
-        }
-        check(task, false)?;
-        self.check_runs(task).await
+/// Checks that the task is still at the end of the dead letter's run.
+async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<(), ApiError> {
+    let (id, node) = (&task.id, &task.record);
+    if has_moved_on(node, run) {
+        let why = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);
+        return Err(ApiError::new(Code::DeadLetterSuperseded, why).hint("to run the task again anyway, retry it"));
     }
-
-    /// Returns the original record, addressed to its task topic.
-    fn original_record(&self, letter: &DeadLetterRecord) -> OwnedRecord {
-        let original = &letter.original;
-        let headers = original.headers.iter().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default()));
-        OwnedRecord {
-            topic: self.publisher.names().tasks(&letter.id.task_type),
-            partition: None,
-            key: original.key.clone(),
-            value: original.value.clone(),
-            headers: headers.collect(),
-        }
+    if node.run < run {
+        let why = format!("`{id}` is in run {}; the end of run {run} is not visible yet", node.run);
+        return Err(ApiError::new(Code::NotFinished, why).hint("retry in a moment"));
     }
+    check(task, false)?;
+    check_runs(api, task).await
+}
 
-    fn marker(&self, letter: &DeadLetterRecord, request: &Request) -> OwnedRecord {
-        let headers = mark_headers(letter, request.fate, request.number, now_ms());
-        OwnedRecord {
-            topic: self.publisher.names().dead(&letter.id.task_type),
-            partition: Some(letter.id.partition),
-            key: None,
-            value: None,
-            headers: headers.map(|(name, value)| (name.to_owned(), value.into_bytes())).to_vec(),
-        }
+/// Returns the original record, addressed to its task topic.
+fn original_record(api: &Api, letter: &DeadLetterRecord) -> OwnedRecord {
+    let original = &letter.original;
+    let headers = original.headers.iter().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default()));
+    OwnedRecord {
+        topic: api.publisher.names().tasks(&letter.id.task_type),
+        partition: None,
+        key: original.key.clone(),
+        value: original.value.clone(),
+        headers: headers.collect(),
     }
+}
 
-    fn event_record(&self, event: &Event) -> OwnedRecord {
-        let mut value = Vec::with_capacity(256);
-        event.encode(&mut value);
-        OwnedRecord {
-            topic: self.publisher.names().events(),
-            partition: i32::try_from(self.publisher.partition_of(&event.id)).ok(),
-            key: Some(event.id.root().as_bytes().to_vec()),
-            value: Some(value),
-            headers: Vec::new(),
-        }
+fn marker(api: &Api, letter: &DeadLetterRecord, request: &Request) -> OwnedRecord {
+    let headers = mark_headers(letter, request.fate, request.number, now_ms());
+    OwnedRecord {
+        topic: api.publisher.names().dead(&letter.id.task_type),
+        partition: Some(letter.id.partition),
+        key: None,
+        value: None,
+        headers: headers.map(|(name, value)| (name.to_owned(), value.into_bytes())).to_vec(),
+    }
+}
+
+fn event_record(api: &Api, event: &Event) -> OwnedRecord {
+    let mut value = Vec::with_capacity(256);
+    event.encode(&mut value);
+    OwnedRecord {
+        topic: api.publisher.names().events(),
+        partition: i32::try_from(api.publisher.partition_of(&event.id)).ok(),
+        key: Some(event.id.root().as_bytes().to_vec()),
+        value: Some(value),
+        headers: Vec::new(),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use crate::api::Api;
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::merge::Merge;
+use crate::api::read::reads::Reads;
 use crate::api::read::tree_walk::{TreeWalk, may_have_children};
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
@@ -15,7 +15,7 @@ const PAGE: usize = 100;
 
 /// Cursor over all trees. A position is a task id with the time of its root.
 pub struct AllTrees<'a> {
-    api: &'a Api,
+    reads: &'a Reads,
     roots: Merge<'a>,
     ahead: VecDeque<(Entry, Option<TaskView>)>,
     /// Current tree and the time of its root.
@@ -24,18 +24,18 @@ pub struct AllTrees<'a> {
 
 impl<'a> AllTrees<'a> {
     /// Starts after `after`, or after its time if its id is not a task id.
-    pub async fn new(api: &'a Api, after: Option<Entry>) -> Result<Self, ApiError> {
+    pub async fn new(reads: &'a Reads, after: Option<Entry>) -> Result<Self, ApiError> {
         let root = after.as_ref().and_then(|after| TaskId::parse(after.id.root()).ok());
         let mut tree = None;
         // Skips a tree that has been removed meanwhile.
         if let (Some(after), Some(root)) = (&after, &root)
-            && let Some(top) = api.read(root).await?
-            && let Ok(walk) = TreeWalk::new(api, top, Some(after.clone())).await
+            && let Some(top) = reads.read(root).await?
+            && let Ok(walk) = TreeWalk::new(reads, top, Some(after.clone())).await
         {
             tree = Some((after.seen_ms, walk));
         }
         let behind = after.and_then(|after| Some(Entry { seen_ms: after.seen_ms, id: root? }));
-        Ok(Self { api, roots: Merge::new(api, vec![Index::Roots], behind, PAGE), ahead: VecDeque::new(), tree })
+        Ok(Self { reads, roots: Merge::new(reads, vec![Index::Roots], behind, PAGE), ahead: VecDeque::new(), tree })
     }
 
     pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
@@ -55,7 +55,7 @@ impl<'a> AllTrees<'a> {
             match self.ahead.pop_front() {
                 None => break,
                 Some((entry, Some(root))) if may_have_children(&root) => {
-                    self.tree = Some((entry.seen_ms, TreeWalk::new(self.api, root, None).await?));
+                    self.tree = Some((entry.seen_ms, TreeWalk::new(self.reads, root, None).await?));
                 }
                 Some(alone) => tasks.push(alone),
             }

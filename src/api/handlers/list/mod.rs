@@ -6,16 +6,16 @@ use std::time::Duration;
 use axum::response::Response;
 use tokio::time::Instant;
 
-use super::task::{MAX_PAGE, PAGE, json_answer};
-use crate::api::Api;
 use crate::api::documents::{Status, TaskPage};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::{ApiRequest, bad_parameter};
+use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
 use crate::api::read::merge::Merge;
 use crate::api::read::status::status;
 use crate::api::read::tree_walk::TreeWalk;
+use crate::api::state::Api;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
@@ -46,12 +46,12 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let (source, scans) = match root {
         Some(root) => {
             filter.level = Level::Any;
-            let top = request.api.find(&root, position).await?;
+            let top = request.api.reads.find(&root, position).await?;
             let scans = filter.filters_details() || filter.filters_kind() || filter.filters_time();
             (Source::Tree(Box::new(TreeWalk::new(&request.api, top, after).await?)), scans)
         }
         None => {
-            request.api.wait_for_position(position).await?;
+            request.api.reads.wait_for_position(position).await?;
             Source::open(&request.api, &filter, after, limit).await?
         }
     };
@@ -102,7 +102,7 @@ async fn state_indexes(api: &Api, filter: &Filter, state: State) -> Result<Vec<I
     if let Some(task_type) = &filter.task_type {
         return Ok(vec![Index::Members { task_type: task_type.as_str().into(), state }]);
     }
-    let counts = api.counts().await?;
+    let counts = api.reads.counts().await?;
     let has = counts.into_iter().filter(|(_, counts)| counts.contains_key(&state));
     Ok(has.map(|(task_type, _)| Index::Members { task_type: task_type.into(), state }).collect())
 }

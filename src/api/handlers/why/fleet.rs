@@ -1,11 +1,11 @@
 //! Explanations that depend on workers, operators and consumer lag.
 
-use crate::api::Api;
 use crate::api::documents::{Finding, Reason};
 use crate::api::handlers::types::limits_of;
 use crate::api::handlers::workers::{type_statuses, worker_totals};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
+use crate::api::state::Api;
 use crate::broker::{BrokerError, Partition};
 use crate::control::heartbeat::{Heartbeat, HeartbeatState};
 use crate::model::offsets::{Completed, Metadata};
@@ -18,105 +18,102 @@ use super::{age, explain_record};
 /// Maximum partitions of a type whose lag is added up.
 const MAX_PARTITIONS: u32 = 256;
 
-impl Api {
-    /// Pauses and kill switches that apply to the task.
-    pub(super) async fn blocking_commands(&self, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
-        self.wait_for_control_state().await?;
-        let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
-        let control = self.control.orders();
-        let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let paused = control.paused.get(task_type).map(|pause| {
-            let since = time_text(pause.at_ms);
-            let why = format!("the type `{task_type}` has been paused since {since}{}", because(&pause.reason));
-            Finding::new(Reason::Paused, format!("{why}; resume it with `kafleet types resume {task_type}`"))
+/// Pauses and kill switches that apply to the task.
+pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    api.fleet.wait_for_control_state().await?;
+    let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
+    let control = api.fleet.control.orders();
+    let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let paused = control.paused.get(task_type).map(|pause| {
+        let since = time_text(pause.at_ms);
+        let why = format!("the type `{task_type}` has been paused since {since}{}", because(&pause.reason));
+        Finding::new(Reason::Paused, format!("{why}; resume it with `kafleet types resume {task_type}`"))
+    });
+    let tags = task.record.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
+    let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
+        Finding::new(
+            Reason::MatchesKillSwitch,
+            format!("the kill switch `{name}` matches the task{}; it will be cancelled", because(&kill.reason)),
+        )
+    });
+    Ok(paused.into_iter().chain(killed).collect())
+}
+
+/// Explains for a queued task which workers could take it, and which limits they have reached.
+pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
+    let policy = api.types.registry.get(task_type).map(|registered| &registered.policy);
+    let limits = limits_of(task_type, &api.fleet.control.orders(), policy);
+    let heartbeats = api.fleet.workers.beats();
+    let Some(work) = worker_totals(&heartbeats, task_type) else {
+        let message = format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
+        let known = has_read_heartbeats(api).await?;
+        return Ok(known.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
+    };
+    let mut message = Vec::new();
+    if let Some(most) = limits.max_concurrency.filter(|most| work.in_flight >= u64::from(*most)) {
+        message.push(format!("`{task_type}` has reached its limit of {most} concurrent attempts over all workers"));
+    } else if work.in_flight >= work.slots {
+        let (slots, workers) = (work.slots, work.workers);
+        message.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are in use"));
+    }
+    message.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
+    let mut findings =
+        task.record.position.map_or_else(Vec::new, |partition| explain_stalled(&heartbeats, task_type, partition.partition));
+    findings.extend(message.into_iter().map(|message| Finding::new(Reason::LimitReached, message)));
+    Ok(findings)
+}
+
+/// Whether all heartbeats written before this call have been read.
+async fn has_read_heartbeats(api: &Api) -> Result<bool, ApiError> {
+    let partition = Partition::new(api.publisher.names().workers(), 0);
+    let ends = api.reads.broker.watermarks(&partition).await;
+    Ok(ends.is_ok_and(|ends| api.fleet.workers.has_read(ends.end)))
+}
+
+/// Counts the unfinished tasks of a type over all partitions. `None` if it has too many partitions.
+pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Count>, ApiError> {
+    let partitions = api.types.partitions_of(task_type).await?;
+    if partitions > MAX_PARTITIONS {
+        return Ok(None);
+    }
+    let names = api.publisher.names();
+    let (topic, group) = (names.tasks(task_type), names.group(task_type));
+    let offsets: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
+    let lag = api.reads.broker.call(move |broker, deadline| {
+        let committed = broker.group_offsets(&group, &offsets, deadline)?;
+        let mut counter = Counter::new(broker, deadline);
+        let open = offsets.iter().zip(committed).map(|(partition, committed)| {
+            let ends = broker.ends(partition, deadline)?;
+            let completed = match committed {
+                Some(at) => Metadata::decode(at.offset, &at.metadata)
+                    .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
+                None => Completed::starting_at(ends.first),
+            };
+            counter.open_below(partition, &completed, ends.end)
         });
-        let tags = task.record.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
-        let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
-            Finding::new(
-                Reason::MatchesKillSwitch,
-                format!("the kill switch `{name}` matches the task{}; it will be cancelled", because(&kill.reason)),
-            )
-        });
-        Ok(paused.into_iter().chain(killed).collect())
-    }
+        open.sum::<Result<Count, BrokerError>>()
+    });
+    Ok(Some(lag.await?))
+}
 
-    /// Explains for a queued task which workers could take it, and which limits they have reached.
-    pub(super) async fn explain_workers(&self, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
-        let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
-        let policy = self.registry.get(task_type).map(|registered| &registered.policy);
-        let limits = limits_of(task_type, &self.control.orders(), policy);
-        let heartbeats = self.workers.beats();
-        let Some(work) = worker_totals(&heartbeats, task_type) else {
-            let message = format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
-            let known = self.has_read_heartbeats().await?;
-            return Ok(known.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
-        };
-        let mut message = Vec::new();
-        if let Some(most) = limits.max_concurrency.filter(|most| work.in_flight >= u64::from(*most)) {
-            message.push(format!("`{task_type}` has reached its limit of {most} concurrent attempts over all workers"));
-        } else if work.in_flight >= work.slots {
-            let (slots, workers) = (work.slots, work.workers);
-            message.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are in use"));
-        }
-        message.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
-        let mut findings =
-            task.record.position.map_or_else(Vec::new, |partition| explain_stalled(&heartbeats, task_type, partition.partition));
-        findings.extend(message.into_iter().map(|message| Finding::new(Reason::LimitReached, message)));
-        Ok(findings)
-    }
-
-    /// Whether all heartbeats written before this call have been read.
-    async fn has_read_heartbeats(&self) -> Result<bool, ApiError> {
-        let partition = Partition::new(self.publisher.names().workers(), 0);
-        let ends = self.broker.watermarks(&partition).await;
-        Ok(ends.is_ok_and(|ends| self.workers.has_read(ends.end)))
-    }
-
-    /// Counts the unfinished tasks of a type over all partitions. `None` if it has too many partitions.
-    pub(super) async fn lag(&self, task_type: &str) -> Result<Option<Count>, ApiError> {
-        let partitions = self.partitions_of(task_type).await?;
-        if partitions > MAX_PARTITIONS {
-            return Ok(None);
-        }
-        let names = self.publisher.names();
-        let (topic, group) = (names.tasks(task_type), names.group(task_type));
-        let offsets: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
-        let lag = self.broker.call(move |broker, deadline| {
-            let committed = broker.group_offsets(&group, &offsets, deadline)?;
-            let mut counter = Counter::new(broker, deadline);
-            let open = offsets.iter().zip(committed).map(|(partition, committed)| {
-                let ends = broker.ends(partition, deadline)?;
-                let completed = match committed {
-                    Some(at) => Metadata::decode(at.offset, &at.metadata)
-                        .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
-                    None => Completed::starting_at(ends.first),
-                };
-                counter.open_below(partition, &completed, ends.end)
-            });
-            open.sum::<Result<Count, BrokerError>>()
-        });
-        Ok(Some(lag.await?))
-    }
-
-    /// Explains a task that a worker has taken, including the worker's last heartbeat.
-    pub(super) fn explain_taken(&self, task: &TaskView) -> Finding {
-        let finding = explain_record(task);
-        let (Some(worker), Reason::Running | Reason::WorkerSilent) = (task.record.worker.as_deref(), finding.code) else {
-            return finding;
-        };
-        let now = now_ms();
-        let heartbeat = self.workers.beats().into_iter().find(|(_, heartbeat)| heartbeat.id == worker);
-        let names_it =
-            |(_, heartbeat): &&(i64, Heartbeat)| heartbeat.running.iter().any(|running| running.id == task.id.as_str());
-        let named_ms = heartbeat.as_ref().filter(names_it).map(|(received, _)| *received);
-        let last_ms = task.record.history.iter().map(|entry| entry.at_ms).chain(named_ms).max();
-        let quiet_ms = last_ms.map(|last| now.saturating_sub(last).max(0) as u64);
-        let received = heartbeat.map_or_else(
-            || "; its worker has sent no heartbeat".to_owned(),
-            |(received, heartbeat)| describe_heartbeat(&heartbeat, now - received),
-        );
-        Finding { quiet_ms, message: finding.message + &received, ..finding }
-    }
+/// Explains a task that a worker has taken, including the worker's last heartbeat.
+pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
+    let finding = explain_record(task);
+    let (Some(worker), Reason::Running | Reason::WorkerSilent) = (task.record.worker.as_deref(), finding.code) else {
+        return finding;
+    };
+    let now = now_ms();
+    let heartbeat = api.fleet.workers.beats().into_iter().find(|(_, heartbeat)| heartbeat.id == worker);
+    let names_it = |(_, heartbeat): &&(i64, Heartbeat)| heartbeat.running.iter().any(|running| running.id == task.id.as_str());
+    let named_ms = heartbeat.as_ref().filter(names_it).map(|(received, _)| *received);
+    let last_ms = task.record.history.iter().map(|entry| entry.at_ms).chain(named_ms).max();
+    let quiet_ms = last_ms.map(|last| now.saturating_sub(last).max(0) as u64);
+    let received = heartbeat.map_or_else(
+        || "; its worker has sent no heartbeat".to_owned(),
+        |(received, heartbeat)| describe_heartbeat(&heartbeat, now - received),
+    );
+    Finding { quiet_ms, message: finding.message + &received, ..finding }
 }
 
 /// Explains why the worker of a partition starts nothing from it.

@@ -1,17 +1,18 @@
 //! `GET /v1/tasks/{id}/why`: explains the state of a task, from the store and the committed offsets of the task's
 //! consumer group.
 
+use fleet::{blocking_commands, consumer_lag, explain_taken, explain_workers};
 use std::time::Duration;
 
 use axum::response::Response;
 
-use super::task::json_answer;
-use crate::api::Api;
 use crate::api::backends::KAFKA_DEADLINE;
 use crate::api::documents::{Finding, Reason, Why};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
+use crate::api::state::Api;
 use crate::broker::{Broker, Committed, Partition, Watermarks};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
@@ -41,18 +42,18 @@ const MIN_REPORTED_LAG: i64 = 100;
 
 pub async fn why(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
-    let task = api.find(&request.id()?, request.after()?).await?;
+    let task = api.reads.find(&request.id()?, request.after()?).await?;
     let mut findings = match task.record.state {
         State::Queued if !task.record.is_external() => {
-            let mut findings = api.blocking_commands(&task).await?;
-            findings.extend(api.explain_queued(&task).await?);
+            let mut findings = blocking_commands(api, &task).await?;
+            findings.extend(explain_queued(api, &task).await?);
             findings
         }
-        State::WaitingForChildren => api.explain_waiting(&task).await?,
-        state if state.is_terminal() => api.explain_ended(&task).await?,
-        _ => vec![api.explain_taken(&task)],
+        State::WaitingForChildren => explain_waiting(api, &task).await?,
+        state if state.is_terminal() => explain_ended(api, &task).await?,
+        _ => vec![explain_taken(api, &task)],
     };
-    findings.extend(api.explain_lag(&task).await?);
+    findings.extend(explain_lag(api, &task).await?);
     let why = Why { id: task.id.to_string(), state: task.record.state, findings };
     Ok(json_answer(200, &why))
 }
@@ -154,232 +155,228 @@ fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed
     QueuePosition::Pending { completed: Box::new(completed), full }
 }
 
-impl Api {
-    async fn explain_queued(&self, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
-        if task.record.is_to_be_published() {
-            let message = "a retry was requested, and a tracker will publish the record again shortly; if this \
-                           persists, check that one is running";
-            return Ok(vec![Finding::new(Reason::RepublishPending, message)]);
-        }
-        let (Some(position), Some(task_type)) = (task.record.position, task.record.task_type.clone()) else {
-            return Ok(vec![explain_record(task)]);
-        };
-        let names = self.publisher.names();
-        let partition = Partition::new(names.tasks(&task_type), position.partition);
-        let ends = self.broker.watermarks(&partition).await?;
-        let committed = self.committed(&task_type, &partition).await?;
-        let queue_position = queue_position_of(position.offset, ends, committed.as_ref());
-        let mut findings = match queue_position {
-            QueuePosition::NeverConsumed { .. } | QueuePosition::Pending { .. } => self.explain_workers(task).await?,
-            QueuePosition::Deleted { .. } | QueuePosition::Consumed => Vec::new(),
-        };
-        findings.extend(match queue_position {
-            QueuePosition::Deleted { first } => vec![Finding::new(
-                Reason::RecordGone,
-                format!(
-                    "its record at {partition}, offset {}, has been deleted: the log starts at {first}; retention \
-                     was too short for the backlog",
-                    position.offset
-                ),
-            )],
-            // The finding about the missing start offset suffices.
-            QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => {
-                Vec::new()
-            }
-            QueuePosition::NeverConsumed { from } => {
-                let ahead = self.count_below(&partition, Completed::starting_at(from), position.offset).await?;
-                let before = ahead.text("task", "tasks");
-                let message = format!(
-                    "no worker has consumed {partition} yet, with {before} ahead of this one; check that one runs \
-                     with `--types {task_type}`"
-                );
-                vec![Finding { ahead: Some(ahead.tasks), at_most: ahead.at_most, ..Finding::new(Reason::NeverConsumed, message) }]
-            }
-            QueuePosition::Consumed => vec![Finding::new(
-                Reason::ResultPending,
-                "a worker has finished it, and its result is not visible yet; if this persists, its last event was \
-                 lost with the log of its partition",
-            )],
-            QueuePosition::Pending { completed, full } => {
-                let watermark = completed.watermark();
-                let ahead = self.count_below(&partition, *completed, position.offset).await?;
-                let mut findings = vec![self.explain_queue_position(&task_type, &partition, ahead, watermark).await?];
-                if full {
-                    findings.insert(0, self.explain_blocked(&task_type, &partition, watermark).await?);
-                }
-                findings
-            }
-        });
-        Ok(findings)
+async fn explain_queued(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    if task.record.is_to_be_published() {
+        let message = "a retry was requested, and a tracker will publish the record again shortly; if this \
+                       persists, check that one is running";
+        return Ok(vec![Finding::new(Reason::RepublishPending, message)]);
     }
-
-    async fn committed(&self, task_type: &str, partition: &Partition) -> Result<Option<Committed>, ApiError> {
-        let group = self.publisher.names().group(task_type);
-        let committed = self.broker.group_offsets(&group, vec![partition.clone()]).await?;
-        Ok(committed.into_iter().next().flatten())
-    }
-
-    async fn count_below(&self, partition: &Partition, completed: Completed, to: i64) -> Result<Count, ApiError> {
-        let at = partition.clone();
-        let count = move |broker: &dyn Broker, deadline| Counter::new(broker, deadline).open_below(&at, &completed, to);
-        Ok(self.broker.call(count).await?)
-    }
-
-    /// Measures the throughput of the partition.
-    async fn explain_queue_position(
-        &self,
-        task_type: &str,
-        partition: &Partition,
-        ahead: Count,
-        watermark: i64,
-    ) -> Result<Finding, ApiError> {
-        let begun = tokio::time::Instant::now();
-        tokio::time::sleep(SAMPLE).await;
-        let moved = self.committed(task_type, partition).await?.map_or(0, |committed| committed.offset - watermark).max(0);
-        let rate = moved as f64 / begun.elapsed().as_secs_f64();
-        let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
-        let when = match expected_in_ms {
-            Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
-            None => format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs()),
-        };
-        let lag = self.lag(task_type).await?;
-        let mut message = match ahead.tasks {
-            0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use".to_owned(),
-            _ => format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are")),
-        };
-        if let Some(lag) = lag {
-            message +=
-                &format!("; {} unfinished in total", lag.text(&format!("of `{task_type}` is"), &format!("of `{task_type}` are")));
-        }
-        let at_most = ahead.at_most || lag.is_some_and(|lag| lag.at_most);
-        let (lag, finding) = (lag.map(|lag| lag.tasks), Finding::new(Reason::QueuedBehind, message));
-        Ok(Finding { ahead: Some(ahead.tasks), at_most, rate: Some(rate), lag, expected_in_ms, ..finding })
-    }
-
-    /// Explains head-of-line blocking: the task at the watermark does not end, and the commit metadata is full.
-    async fn explain_blocked(&self, task_type: &str, partition: &Partition, watermark: i64) -> Result<Finding, ApiError> {
-        let record = self.broker.read_at(partition, watermark).await?;
-        let task_type = task_type.into();
-        let holder = record.and_then(|record| {
-            let position = Position { partition: partition.index, offset: watermark };
-            let value = record.value.as_deref();
-            let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
-            let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
-            read_task(&source, headers).ok().map(|task| task.id)
-        });
-        let message = format!("the task at offset {watermark} of {partition} has not ended and blocks the tasks behind it");
-        let finding = Finding::new(Reason::HeadOfLineBlocked, message);
-        Ok(match holder {
-            Some(id) => finding.about(&id),
-            None => finding,
-        })
-    }
-
-    /// Lists the open descendants, deepest first.
-    async fn explain_waiting(&self, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
-        let (mut open, mut ahead, mut inspected) = (Vec::new(), vec![task.id.clone()], 0);
-        while let Some(parent) = ahead.pop() {
-            for child in self.matching_children(&parent, task.partition, &mut inspected, |state| !state.is_terminal()).await? {
-                if child.record.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
-            }
-        }
-        open.sort_by_key(|child| std::cmp::Reverse(child.id.as_str().matches(':').count()));
-        let pending = crate::api::read::status::status(task).tree.pending.saturating_sub(1);
-        let mut findings: Vec<Finding> = open
-            .iter()
-            .take(MAX_LISTED)
-            .map(|child| {
-                let because = summarize_record(child);
-                Finding::new(Reason::OpenChild, format!("`{}` is {}: {because}", child.id, child.record.own)).about(&child.id)
-            })
-            .collect();
-        if let (Some(first), true) = (findings.first_mut(), pending > 1) {
-            first.message += &format!(" ({pending} tasks below are open in total)");
-        }
-        if findings.is_empty() {
-            let message = format!("{pending} tasks below it are open, but none of the first {inspected} inspected");
-            findings.push(Finding::new(Reason::OpenChild, message));
-        }
-        Ok(findings)
-    }
-
-    /// Explains an ended task by its own end, or by the deepest descendant that decided it.
-    async fn explain_ended(&self, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
-        let state = task.record.state;
-        if let Some(explain_lost) = explain_lost(task) {
-            return Ok(vec![explain_lost]);
-        }
-        if task.record.own == state {
-            let error = task.record.error.as_deref();
-            let message = match state.category() {
-                Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
-                _ if error.is_some_and(|error| error.kind == "cancelled") => {
-                    format!("it was {}", error.map_or("cancelled", |error| &error.message))
-                }
-                _ => format!("it {}: {}", ended(state), error_text(error)),
-            };
-            return Ok(vec![Finding::new(Reason::Ended, message)]);
-        }
-        let (mut parent, mut inspected, mut culprit) = (task.id.clone(), 0, None);
-        while let Some(child) =
-            self.matching_children(&parent, task.partition, &mut inspected, |is| is == state).await?.into_iter().next()
-        {
-            parent = child.id.clone();
-            let found = child.record.own == state;
-            culprit = Some(child);
-            if found {
-                break;
-            }
-        }
-        let message = match &culprit {
-            Some(child) => format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.record.error.as_deref())),
-            None => format!("a task below it {}, but none of the first {inspected} inspected", ended(state)),
-        };
-        let finding = Finding::new(Reason::FailedChild, message);
-        Ok(vec![match culprit {
-            Some(child) => finding.about(&child.id),
-            None => finding,
-        }])
-    }
-
-    /// Reads children in matching states, within the inspection budget.
-    async fn matching_children(
-        &self,
-        parent: &TaskId,
-        partition: u32,
-        inspected: &mut usize,
-        wanted: impl Fn(State) -> bool,
-    ) -> Result<Vec<TaskView>, ApiError> {
-        let (index, mut after, mut some) = (Index::Children(parent.clone()), None, Vec::new());
-        while *inspected < MAX_INSPECTED && some.len() < MAX_LISTED {
-            let entries = self.page(partition, &index, after.as_ref(), PAGE).await?;
-            let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
-            *inspected += ids.len();
-            let found = self.read_many(partition, &ids).await?.into_iter().flatten();
-            some.extend(found.filter(|child| !child.superseded && wanted(child.record.state)));
-            if entries.len() < PAGE {
-                break;
-            }
-            after = entries.into_iter().next_back();
-        }
-        Ok(some)
-    }
-
-    /// Reports projection lag, because of which the response may be out of date.
-    async fn explain_lag(&self, task: &TaskView) -> Result<Option<Finding>, ApiError> {
-        let Watermarks { end, first } = self.event_ends(task.partition, KAFKA_DEADLINE).await?;
-        let folded = self.checkpoint(task.partition).await?.map_or(first, |checkpoint| checkpoint.offset);
-        let lag = end.saturating_sub(folded);
-        let message = || {
-            let partition = task.partition;
+    let (Some(position), Some(task_type)) = (task.record.position, task.record.task_type.clone()) else {
+        return Ok(vec![explain_record(task)]);
+    };
+    let names = api.publisher.names();
+    let partition = Partition::new(names.tasks(&task_type), position.partition);
+    let ends = api.reads.broker.watermarks(&partition).await?;
+    let committed = committed_offset(api, &task_type, &partition).await?;
+    let queue_position = queue_position_of(position.offset, ends, committed.as_ref());
+    let mut findings = match queue_position {
+        QueuePosition::NeverConsumed { .. } | QueuePosition::Pending { .. } => explain_workers(api, task).await?,
+        QueuePosition::Deleted { .. } | QueuePosition::Consumed => Vec::new(),
+    };
+    findings.extend(match queue_position {
+        QueuePosition::Deleted { first } => vec![Finding::new(
+            Reason::RecordGone,
+            format!(
+                "its record at {partition}, offset {}, has been deleted: the log starts at {first}; retention \
+                 was too short for the backlog",
+                position.offset
+            ),
+        )],
+        // The finding about the missing start offset suffices.
+        QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => Vec::new(),
+        QueuePosition::NeverConsumed { from } => {
+            let ahead = count_below(api, &partition, Completed::starting_at(from), position.offset).await?;
+            let before = ahead.text("task", "tasks");
             let message = format!(
-                "the last {lag} events of partition {partition} are not projected yet, so this response may be out \
-                 of date; check that a tracker is running"
+                "no worker has consumed {partition} yet, with {before} ahead of this one; check that one runs \
+                 with `--types {task_type}`"
             );
-            Finding::new(Reason::ProjectionLag, message)
-        };
-        Ok((lag > MIN_REPORTED_LAG).then(message))
+            vec![Finding { ahead: Some(ahead.tasks), at_most: ahead.at_most, ..Finding::new(Reason::NeverConsumed, message) }]
+        }
+        QueuePosition::Consumed => vec![Finding::new(
+            Reason::ResultPending,
+            "a worker has finished it, and its result is not visible yet; if this persists, its last event was \
+             lost with the log of its partition",
+        )],
+        QueuePosition::Pending { completed, full } => {
+            let watermark = completed.watermark();
+            let ahead = count_below(api, &partition, *completed, position.offset).await?;
+            let mut findings = vec![explain_queue_position(api, &task_type, &partition, ahead, watermark).await?];
+            if full {
+                findings.insert(0, explain_blocked(api, &task_type, &partition, watermark).await?);
+            }
+            findings
+        }
+    });
+    Ok(findings)
+}
+
+async fn committed_offset(api: &Api, task_type: &str, partition: &Partition) -> Result<Option<Committed>, ApiError> {
+    let group = api.publisher.names().group(task_type);
+    let committed = api.reads.broker.group_offsets(&group, vec![partition.clone()]).await?;
+    Ok(committed.into_iter().next().flatten())
+}
+
+async fn count_below(api: &Api, partition: &Partition, completed: Completed, to: i64) -> Result<Count, ApiError> {
+    let at = partition.clone();
+    let count = move |broker: &dyn Broker, deadline| Counter::new(broker, deadline).open_below(&at, &completed, to);
+    Ok(api.reads.broker.call(count).await?)
+}
+
+/// Measures the throughput of the partition.
+async fn explain_queue_position(
+    api: &Api,
+    task_type: &str,
+    partition: &Partition,
+    ahead: Count,
+    watermark: i64,
+) -> Result<Finding, ApiError> {
+    let begun = tokio::time::Instant::now();
+    tokio::time::sleep(SAMPLE).await;
+    let moved = committed_offset(api, task_type, partition).await?.map_or(0, |committed| committed.offset - watermark).max(0);
+    let rate = moved as f64 / begun.elapsed().as_secs_f64();
+    let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
+    let when = match expected_in_ms {
+        Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
+        None => format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs()),
+    };
+    let lag = consumer_lag(api, task_type).await?;
+    let mut message = match ahead.tasks {
+        0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use".to_owned(),
+        _ => format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are")),
+    };
+    if let Some(lag) = lag {
+        message +=
+            &format!("; {} unfinished in total", lag.text(&format!("of `{task_type}` is"), &format!("of `{task_type}` are")));
     }
+    let at_most = ahead.at_most || lag.is_some_and(|lag| lag.at_most);
+    let (lag, finding) = (lag.map(|lag| lag.tasks), Finding::new(Reason::QueuedBehind, message));
+    Ok(Finding { ahead: Some(ahead.tasks), at_most, rate: Some(rate), lag, expected_in_ms, ..finding })
+}
+
+/// Explains head-of-line blocking: the task at the watermark does not end, and the commit metadata is full.
+async fn explain_blocked(api: &Api, task_type: &str, partition: &Partition, watermark: i64) -> Result<Finding, ApiError> {
+    let record = api.reads.broker.read_at(partition, watermark).await?;
+    let task_type = task_type.into();
+    let holder = record.and_then(|record| {
+        let position = Position { partition: partition.index, offset: watermark };
+        let value = record.value.as_deref();
+        let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
+        let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+        read_task(&source, headers).ok().map(|task| task.id)
+    });
+    let message = format!("the task at offset {watermark} of {partition} has not ended and blocks the tasks behind it");
+    let finding = Finding::new(Reason::HeadOfLineBlocked, message);
+    Ok(match holder {
+        Some(id) => finding.about(&id),
+        None => finding,
+    })
+}
+
+/// Lists the open descendants, deepest first.
+async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let (mut open, mut ahead, mut inspected) = (Vec::new(), vec![task.id.clone()], 0);
+    while let Some(parent) = ahead.pop() {
+        for child in matching_children(api, &parent, task.partition, &mut inspected, |state| !state.is_terminal()).await? {
+            if child.record.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
+        }
+    }
+    open.sort_by_key(|child| std::cmp::Reverse(child.id.as_str().matches(':').count()));
+    let pending = crate::api::read::status::status(task).tree.pending.saturating_sub(1);
+    let mut findings: Vec<Finding> = open
+        .iter()
+        .take(MAX_LISTED)
+        .map(|child| {
+            let because = summarize_record(child);
+            Finding::new(Reason::OpenChild, format!("`{}` is {}: {because}", child.id, child.record.own)).about(&child.id)
+        })
+        .collect();
+    if let (Some(first), true) = (findings.first_mut(), pending > 1) {
+        first.message += &format!(" ({pending} tasks below are open in total)");
+    }
+    if findings.is_empty() {
+        let message = format!("{pending} tasks below it are open, but none of the first {inspected} inspected");
+        findings.push(Finding::new(Reason::OpenChild, message));
+    }
+    Ok(findings)
+}
+
+/// Explains an ended task by its own end, or by the deepest descendant that decided it.
+async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let state = task.record.state;
+    if let Some(explain_lost) = explain_lost(task) {
+        return Ok(vec![explain_lost]);
+    }
+    if task.record.own == state {
+        let error = task.record.error.as_deref();
+        let message = match state.category() {
+            Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
+            _ if error.is_some_and(|error| error.kind == "cancelled") => {
+                format!("it was {}", error.map_or("cancelled", |error| &error.message))
+            }
+            _ => format!("it {}: {}", ended(state), error_text(error)),
+        };
+        return Ok(vec![Finding::new(Reason::Ended, message)]);
+    }
+    let (mut parent, mut inspected, mut culprit) = (task.id.clone(), 0, None);
+    while let Some(child) =
+        matching_children(api, &parent, task.partition, &mut inspected, |is| is == state).await?.into_iter().next()
+    {
+        parent = child.id.clone();
+        let found = child.record.own == state;
+        culprit = Some(child);
+        if found {
+            break;
+        }
+    }
+    let message = match &culprit {
+        Some(child) => format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.record.error.as_deref())),
+        None => format!("a task below it {}, but none of the first {inspected} inspected", ended(state)),
+    };
+    let finding = Finding::new(Reason::FailedChild, message);
+    Ok(vec![match culprit {
+        Some(child) => finding.about(&child.id),
+        None => finding,
+    }])
+}
+
+/// Reads children in matching states, within the inspection budget.
+async fn matching_children(
+    api: &Api,
+    parent: &TaskId,
+    partition: u32,
+    inspected: &mut usize,
+    wanted: impl Fn(State) -> bool,
+) -> Result<Vec<TaskView>, ApiError> {
+    let (index, mut after, mut some) = (Index::Children(parent.clone()), None, Vec::new());
+    while *inspected < MAX_INSPECTED && some.len() < MAX_LISTED {
+        let entries = api.reads.page(partition, &index, after.as_ref(), PAGE).await?;
+        let ids: Vec<TaskId> = entries.iter().map(|entry| entry.id.clone()).collect();
+        *inspected += ids.len();
+        let found = api.reads.read_many(partition, &ids).await?.into_iter().flatten();
+        some.extend(found.filter(|child| !child.superseded && wanted(child.record.state)));
+        if entries.len() < PAGE {
+            break;
+        }
+        after = entries.into_iter().next_back();
+    }
+    Ok(some)
+}
+
+/// Reports projection lag, because of which the response may be out of date.
+async fn explain_lag(api: &Api, task: &TaskView) -> Result<Option<Finding>, ApiError> {
+    let Watermarks { end, first } = api.reads.event_ends(task.partition, KAFKA_DEADLINE).await?;
+    let folded = api.reads.checkpoint(task.partition).await?.map_or(first, |checkpoint| checkpoint.offset);
+    let lag = end.saturating_sub(folded);
+    let message = || {
+        let partition = task.partition;
+        let message = format!(
+            "the last {lag} events of partition {partition} are not projected yet, so this response may be out \
+             of date; check that a tracker is running"
+        );
+        Finding::new(Reason::ProjectionLag, message)
+    };
+    Ok((lag > MIN_REPORTED_LAG).then(message))
 }
 
 fn is_result(kind: Kind) -> bool {

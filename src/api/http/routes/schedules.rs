@@ -1,10 +1,11 @@
 //! Routes of recurring schedules.
 
 use super::errors::{SCHEDULE, SCHEDULED};
-use super::{Parameter, RequestBody, ResponseBody, Route, TIME, Verb, of, operate, read};
+use super::route::{RequestBody, ResponseBody, Route, TIME, Verb, of, operate, read};
 use crate::api::documents as doc;
 use crate::api::handlers::schedules;
 use crate::api::http::problem::Code;
+use crate::api::http::request::Parameter;
 
 pub static ROUTES: &[Route] = &[
     Route {

@@ -1,4 +1,6 @@
+use super::route::RequestBody;
 use super::*;
+use crate::api::http::problem::Code;
 
 #[test]
 fn routes_are_unique() {

@@ -1,0 +1,52 @@
+//! Documents of logs and attachments.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Response of `GET /v1/tasks/{id}/log`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogDocument {
+    pub id: String,
+    /// Number of the first line on this page; the oldest line ever logged is 0.
+    pub from: u64,
+    pub lines: Vec<String>,
+    pub total: u64,
+    /// Number of lines that the worker dropped.
+    pub dropped: u32,
+}
+
+/// Body of `POST /v1/tasks/{id}/log`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppendLog {
+    /// Lines to append; text with line breaks is split. At most 1,000 lines of 16 KiB each, and 64 KiB in total.
+    #[schemars(extend("minItems" = 1))]
+    pub lines: Vec<String>,
+}
+
+/// Result of appending lines to a task's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogAppended {
+    pub id: String,
+    /// Number of lines written.
+    pub lines: usize,
+    /// A read with `?after=` this position includes the lines.
+    pub position: String,
+}
+
+/// Response of `GET /v1/tasks/{id}/attachments`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Attachments {
+    pub id: String,
+    pub attachments: Vec<AttachmentDocument>,
+}
+
+/// Small value stored with a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AttachmentDocument {
+    pub name: String,
+    /// Media type.
+    pub media: String,
+    pub bytes: u32,
+    pub at: String,
+}

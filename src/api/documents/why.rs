@@ -1,0 +1,94 @@
+//! Documents that explain the state of a task.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::model::record::state::State;
+
+/// `GET /v1/tasks/{id}/why`: explains the state of a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Why {
+    pub id: String,
+    pub state: State,
+    /// Explanations, most important first; never empty.
+    pub findings: Vec<Finding>,
+}
+
+/// Single explanation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    pub code: Reason,
+    /// Human-readable explanation and remedy.
+    pub message: String,
+    /// Id of the task concerned, if it is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Number of tasks ahead of this one in its partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<u64>,
+    /// `ahead` and `lag` are upper bounds: some of the counted offsets may not hold tasks, for example transaction
+    /// markers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
+    /// Throughput of the task's partition in tasks per second, measured during this request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Consumer lag of the task's type in tasks, over all partitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag: Option<u64>,
+    /// Milliseconds since the last event of a running task or the last heartbeat that lists it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_ms: Option<u64>,
+    /// Estimated milliseconds until the task starts, at the measured rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_in_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The projection lags behind the log, so this response may be out of date.
+    #[default]
+    ProjectionLag,
+    /// A child or an event refers to the task, but it has not been published.
+    NotPublished,
+    /// Kafka no longer retains the task's record; no worker can take it.
+    RecordGone,
+    /// The task's type is paused.
+    Paused,
+    /// A kill switch matches the task; it will be cancelled instead of started.
+    MatchesKillSwitch,
+    /// No live worker takes the task's type.
+    NoWorker,
+    /// The worker stopped starting tasks of this type after too many failures (open circuit breaker).
+    CircuitOpen,
+    /// The worker has no start offset for the task's partition and needs one from an operator.
+    NoStartOffset,
+    /// A concurrency or rate limit is reached, or all slots are in use.
+    LimitReached,
+    /// No worker has ever consumed the task's partition.
+    NeverConsumed,
+    /// Other tasks are ahead in the partition.
+    QueuedBehind,
+    /// The oldest unfinished task of the partition blocks the tasks behind it (head-of-line blocking).
+    HeadOfLineBlocked,
+    /// A worker is done with the task; its result is not visible yet.
+    ResultPending,
+    /// A retry was requested; the task's record has not been published again yet.
+    RepublishPending,
+    Running,
+    /// The task's worker sends no heartbeats.
+    WorkerSilent,
+    /// The last attempt failed; the task waits for the next one.
+    Retrying,
+    Scheduled,
+    /// A descendant is still open.
+    OpenChild,
+    /// The task is run by an external system and has the state last reported.
+    External,
+    Ended,
+    /// The task never ran: its record was deleted, or never published.
+    Lost,
+    /// A descendant failed.
+    FailedChild,
+}

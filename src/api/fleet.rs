@@ -1,0 +1,56 @@
+//! State of the fleet outside of the store: the control topic and the heartbeats of workers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::http::problem::{ApiError, Code};
+use crate::control::heartbeat::WorkerRegistry;
+use crate::control::schedules::ScheduleKey;
+use crate::control::{self, ControlKey, ControlRecord, ControlWatch};
+use crate::publish::Publisher;
+
+/// Maximum wait until this API has read its own control record.
+pub const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
+/// Maximum wait of a newly started API until it has read the control topic.
+const LOAD_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Access to the control topic and to heartbeats.
+pub(crate) struct Fleet {
+    /// Pauses, limits, kill switches and schedules, read from the control topic.
+    pub control: Arc<ControlWatch>,
+    /// Latest heartbeat of each worker.
+    pub workers: Arc<WorkerRegistry>,
+    pub publisher: Publisher,
+}
+
+impl Fleet {
+    /// Writes or deletes a control record, and waits until this API has read it.
+    pub async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
+        let (link, names) = (self.publisher.link(), self.publisher.names());
+        let written = match record {
+            Some(record) => control::order(link, names, &key, &record).await,
+            None => control::withdraw(link, names, &key).await,
+        };
+        let position = written.map_err(ApiError::from_write)?;
+        tracing::info!(%key, "control record written");
+        // The write is done; only this API's own view may lag.
+        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
+        Ok(())
+    }
+
+    /// Writes or deletes a schedule record, and waits until this API has read it.
+    pub async fn write_schedule<T: serde::Serialize>(&self, key: &ScheduleKey, record: Option<&T>) -> Result<(), ApiError> {
+        let written = control::arrange(self.publisher.link(), self.publisher.names(), key, record).await;
+        let position = written.map_err(ApiError::from_write)?;
+        tracing::info!(%key, "schedule record written");
+        // The write is done; only this API's own view may lag.
+        let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
+        Ok(())
+    }
+
+    /// Waits until the control topic has been read to its end.
+    pub async fn wait_for_control_state(&self) -> Result<(), ApiError> {
+        let loaded = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await;
+        loaded.map_err(|why| ApiError::new(Code::KafkaUnavailable, why).hint("retry"))
+    }
+}

@@ -1,0 +1,46 @@
+//! Health, readiness and metrics endpoints, and the index page.
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+use crate::api::backends::{KAFKA_DEADLINE, stored};
+use crate::api::http::openapi;
+use crate::api::http::ops::{ok_response, ready_response};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::ApiRequest;
+use crate::api::http::response::json_answer;
+use crate::api::http::routes::routes;
+
+/// `GET /healthz`: the process responds.
+pub async fn healthz(_request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(ok_response())
+}
+
+/// `GET /readyz`: the process, the store and Kafka are ready.
+pub async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
+    let api = &request.api;
+    api.ops.ready()?;
+    let not_ready = |error: ApiError| ApiError::new(Code::NotReady, error.document().detail);
+    stored(api.reads.store.check()).await.map_err(not_ready)?;
+    api.reads.event_ends(0, KAFKA_DEADLINE).await.map_err(not_ready)?;
+    Ok(ready_response())
+}
+
+/// `GET /metrics`.
+pub async fn metrics(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(request.api.ops.render_metrics())
+}
+
+/// `GET /openapi.json`.
+pub async fn openapi(_request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &openapi::document()))
+}
+
+/// `GET /`: lists the endpoints.
+pub async fn index(_request: ApiRequest) -> Result<Response, ApiError> {
+    let mut page = format!("kafleet {}\n\nHTTP API; described by /openapi.json\n\n", env!("CARGO_PKG_VERSION"));
+    for route in routes() {
+        page.push_str(&format!("{:<32} {}\n", route.label(), route.summary));
+    }
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response())
+}

@@ -1,0 +1,78 @@
+//! Routes of dead letters.
+
+use super::errors::{DROP_ONE, REDRIVE_ONE, SETTLE_MANY};
+use super::route::{CURSOR, LIMIT, RequestBody, ResponseBody, Route, TEXT, TIME, TYPE_NAME, Verb, of, operate, read};
+use crate::api::documents as doc;
+use crate::api::handlers::dead_letters;
+use crate::api::http::problem::Code;
+use crate::api::http::request::Parameter;
+use crate::dead_letters::Fate;
+
+pub static ROUTES: &[Route] = &[
+    Route {
+        query: &[
+            Parameter { name: "type", description: "Only dead letters of this type.", schema: TYPE_NAME },
+            Parameter { name: "code", description: "Only dead letters with this code.", schema: TEXT },
+            Parameter { name: "from", description: "Only tasks dead-lettered at or after this time.", schema: TIME },
+            Parameter { name: "to", description: "Only tasks dead-lettered before this time.", schema: TIME },
+            CURSOR,
+            LIMIT,
+        ],
+        problems: &[Code::BadParameter, Code::BadCursor, Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read("/v1/dead", "List the unresolved dead letters, newest first", ResponseBody::Json(of::<doc::DeadPage>), |request| {
+            Box::pin(dead_letters::list(request))
+        })
+    },
+    Route {
+        query: &[],
+        problems: &[Code::BadId, Code::NotFound, Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read(
+            "/v1/dead/{letter}",
+            "Get a dead letter with its original record",
+            ResponseBody::Json(of::<doc::DeadRecord>),
+            |request| Box::pin(dead_letters::show(request)),
+        )
+    },
+    Route {
+        problems: DROP_ONE,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/{letter}/drop",
+            "Drop a dead letter",
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::one(request, Fate::Dropped)),
+        )
+    },
+    Route {
+        problems: REDRIVE_ONE,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/{letter}/redrive",
+            "Redrive a dead letter: run its task again, in a new run",
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::one(request, Fate::Redriven)),
+        )
+    },
+    Route {
+        request: RequestBody::Json(of::<doc::DeadSelection>),
+        problems: SETTLE_MANY,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/drop",
+            "Drop the newest dead letters of a type",
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::many(request, Fate::Dropped)),
+        )
+    },
+    Route {
+        request: RequestBody::Json(of::<doc::DeadSelection>),
+        problems: SETTLE_MANY,
+        ..operate(
+            Verb::Post,
+            "/v1/dead/redrive",
+            "Redrive the newest dead letters of a type",
+            ResponseBody::Json(of::<doc::DeadOutcome>),
+            |request| Box::pin(dead_letters::many(request, Fate::Redriven)),
+        )
+    },
+];

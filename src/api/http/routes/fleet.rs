@@ -1,0 +1,92 @@
+//! Routes of types, kill switches and workers.
+
+use super::errors::KILL;
+use super::route::{RequestBody, ResponseBody, Route, Verb, of, operate, read};
+use crate::api::documents as doc;
+use crate::api::handlers::{operations, types, workers};
+use crate::api::http::problem::Code;
+
+pub static ROUTES: &[Route] = &[
+    Route {
+        query: &[],
+        problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read("/v1/types", "List the task types with task counts by state", ResponseBody::Json(of::<doc::Types>), |request| {
+            Box::pin(types::types(request))
+        })
+    },
+    Route {
+        problems: &[Code::BadParameter, Code::UnknownType, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read(
+            "/v1/types/{type}/backlog",
+            "Get the number of queued and running tasks of a type, for scaling",
+            ResponseBody::Json(of::<doc::Backlog>),
+            |request| Box::pin(types::backlog(request)),
+        )
+    },
+    Route {
+        request: RequestBody::MaybeJson(of::<doc::PauseType>),
+        ..operate(
+            Verb::Post,
+            "/v1/types/{type}/pause",
+            "Pause a type; running attempts finish",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::pause(request)),
+        )
+    },
+    Route {
+        request: RequestBody::MaybeJson(of::<doc::ResumeType>),
+        ..operate(
+            Verb::Post,
+            "/v1/types/{type}/resume",
+            "Resume a paused type",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::resume(request)),
+        )
+    },
+    Route {
+        request: RequestBody::Json(of::<doc::SetLimits>),
+        ..operate(
+            Verb::Put,
+            "/v1/types/{type}/limits",
+            "Set the limits of a type; omitted limits revert to the configuration",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::limits(request)),
+        )
+    },
+    Route {
+        query: &[],
+        problems: &[Code::KafkaUnavailable],
+        ..read("/v1/kill", "List the active kill switches", ResponseBody::Json(of::<doc::Kills>), |request| {
+            Box::pin(operations::list_kill_switches(request))
+        })
+    },
+    Route {
+        request: RequestBody::MaybeJson(of::<doc::SetKill>),
+        problems: KILL,
+        ..operate(
+            Verb::Put,
+            "/v1/kill/{name}",
+            "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",
+            ResponseBody::Json(of::<doc::KillDocument>),
+            |request| Box::pin(operations::set_kill_switch(request)),
+        )
+    },
+    Route {
+        successes: &[(200, "Deleted; the deleted kill switch.")],
+        problems: KILL,
+        ..operate(
+            Verb::Delete,
+            "/v1/kill/{name}",
+            "Delete a kill switch",
+            ResponseBody::Json(of::<doc::KillDocument>),
+            |request| Box::pin(operations::delete_kill_switch(request)),
+        )
+    },
+    Route {
+        query: &[],
+        problems: &[],
+        ..read("/v1/workers", "List the workers with their last heartbeats", ResponseBody::Json(of::<doc::Workers>), |request| {
+            Box::pin(workers::workers(request))
+        })
+    },
+];

@@ -1,0 +1,154 @@
+//! Buffer of change notices for watchers of more than one task. A client that reconnects to the same process resumes
+//! from it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, broadcast};
+
+use super::reads::Reads;
+use crate::api::http::problem::{ApiError, Code};
+use crate::model::task::id::TaskId;
+use crate::store::Notice;
+
+/// Maximum concurrent watchers of the fleet, a tree or a type.
+pub const MAX_FLEET_WATCHERS: usize = 5_000;
+/// Notices buffered for reconnecting clients, and the lag at which a watcher skips to the present.
+const BUFFERED: usize = 1_024;
+
+pub struct FleetFeed {
+    /// Random name of this process: event ids of another process are not valid here.
+    name: String,
+    notice: Mutex<Buffer>,
+    live: broadcast::Sender<Arc<FleetChanges>>,
+    slots: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Buffer {
+    /// Number of the last notice; the first is 1.
+    number: u64,
+    last: VecDeque<Arc<FleetChanges>>,
+}
+
+/// Numbered notice.
+pub struct FleetChanges {
+    pub number: u64,
+    pub notice: Notice,
+    /// Types of the tasks, read once for all watchers. `None` if they could not be read.
+    types: OnceCell<Option<Vec<Option<Arc<str>>>>>,
+}
+
+/// Position of a watcher.
+pub struct Watch {
+    /// Notices between the client's last event and now.
+    pub missed: VecDeque<Arc<FleetChanges>>,
+    pub live: broadcast::Receiver<Arc<FleetChanges>>,
+    /// Number of the last notice before `live`.
+    pub from: u64,
+    pub resumed: bool,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Default for FleetFeed {
+    fn default() -> Self {
+        Self {
+            name: format!("{:08x}", fastrand::u32(..)),
+            notice: Mutex::default(),
+            live: broadcast::Sender::new(BUFFERED),
+            slots: Arc::new(Semaphore::new(MAX_FLEET_WATCHERS)),
+        }
+    }
+}
+
+impl FleetFeed {
+    pub fn publish(&self, notice: Notice) {
+        // Some events change no task, for example those that only advance log time.
+        if matches!(&notice, Notice::Changed { ids: Some(ids), .. } if ids.is_empty()) {
+            return;
+        }
+        let mut kept = self.notice.lock();
+        kept.number += 1;
+        let notice = Arc::new(FleetChanges { number: kept.number, notice, types: OnceCell::new() });
+        if kept.last.len() == BUFFERED {
+            kept.last.pop_front();
+        }
+        kept.last.push_back(notice.clone());
+        // Sending fails only if there are no watchers.
+        let _ = self.live.send(notice);
+    }
+
+    /// Resumes after the event with this id, if it is still buffered.
+    pub fn watch(&self, last: Option<&str>) -> Result<Watch, ApiError> {
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
+        let kept = self.notice.lock();
+        let known = last.and_then(|id| self.number_of(id)).filter(|number| {
+            let oldest = kept.last.front().map_or(kept.number + 1, |notice| notice.number);
+            (oldest - 1..=kept.number).contains(number)
+        });
+        let missed = known.map(|known| kept.last.iter().filter(|notice| notice.number > known).cloned().collect());
+        let resumed = missed.is_some();
+        Ok(Watch { missed: missed.unwrap_or_default(), live: self.live.subscribe(), from: kept.number, resumed, _slot: slot })
+    }
+
+    /// Moves a watcher to the present.
+    pub fn skip_to_present(&self, watch: &mut Watch) {
+        let kept = self.notice.lock();
+        (watch.live, watch.from) = (self.live.subscribe(), kept.number);
+    }
+
+    fn number_of(&self, id: &str) -> Option<u64> {
+        id.strip_prefix(&self.name)?.strip_prefix('-')?.parse().ok()
+    }
+
+    pub fn id_of(&self, number: u64) -> String {
+        format!("{}-{number}", self.name)
+    }
+}
+
+impl FleetChanges {
+    /// Returns the type of each task; `None` for tasks without a record.
+    pub async fn types(&self, reads: &Reads, partition: u32, ids: &[TaskId]) -> Option<&Vec<Option<Arc<str>>>> {
+        let read = async || {
+            let nodes = reads.records(partition, ids).await.ok()?;
+            Some(nodes.into_iter().map(|node| node?.task_type).collect())
+        };
+        self.types.get_or_init(read).await.as_ref()
+    }
+}
+
+pub fn too_many(limit: usize) -> ApiError {
+    ApiError::new(Code::Overloaded, format!("{limit} clients are already waiting"))
+        .hint("retry, at another API instance if there is one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(n: i64) -> Notice {
+        Notice::Changed { partition: 0, offset: n, ids: Some(vec![TaskId::parse("a").unwrap()]) }
+    }
+
+    fn missed(feed: &FleetFeed, last: &str) -> Option<Vec<u64>> {
+        let watch = feed.watch(Some(last)).unwrap();
+        watch.resumed.then(|| watch.missed.iter().map(|notice| notice.number).collect())
+    }
+
+    #[test]
+    fn watch_resumes_while_its_position_is_buffered() {
+        let feed = FleetFeed::default();
+        assert_eq!(missed(&feed, &feed.id_of(0)), Some(vec![]));
+        (1..=3).for_each(|n| feed.publish(notice(n)));
+        feed.publish(Notice::Changed { partition: 0, offset: 4, ids: Some(vec![]) });
+        assert_eq!(missed(&feed, &feed.id_of(1)), Some(vec![2, 3]), "notices without ids are dropped");
+        assert_eq!(missed(&feed, &feed.id_of(3)), Some(vec![]));
+        for unknown in [feed.id_of(4), "00-1".into(), "0:7".into(), format!("{}-", feed.name), String::new()] {
+            assert_eq!(missed(&feed, &unknown), None, "{unknown}");
+        }
+        (4..=BUFFERED as i64 + 2).for_each(|n| feed.publish(notice(n)));
+        assert_eq!(missed(&feed, &feed.id_of(1)), None, "no longer buffered");
+        assert_eq!(missed(&feed, &feed.id_of(2)).map(|missed| missed.len()), Some(BUFFERED));
+    }
+}

@@ -1,0 +1,112 @@
+//! State shared by all requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, Semaphore};
+
+use super::backends::KAFKA_DEADLINE;
+use super::fleet::Fleet;
+use super::http::auth::Access;
+use super::http::ops::Ops;
+use super::read::notices::Notices;
+use super::read::reads::Reads;
+use super::write::lease::Leases;
+use super::write::types::{Topics, TypeCatalog};
+use super::write::{AtomicProducer, Writes};
+use crate::broker::Broker;
+use crate::broker::shared_producer::SharedProducer;
+use crate::config::{ApiConfig, Names};
+use crate::control::{ControlState, ControlWatch};
+use crate::dead_letters::DeadLetterIndex;
+use crate::handlers::Registry;
+use crate::model::units::duration::Millis;
+use crate::publish::Publisher;
+use crate::runtime::{Health, Shutdown};
+use crate::store::Store;
+use crate::telemetry::Metrics;
+
+/// Memory for request bodies at once, in KiB.
+pub const BODY_BUDGET_KIB: usize = 256 << 10;
+/// Maximum concurrent blocking calls to Kafka.
+const BROKER_CALLS: usize = 64;
+
+/// Dependencies and settings of the API.
+pub struct ApiSetup {
+    pub broker: Arc<dyn Broker>,
+    pub store: Arc<dyn Store>,
+    /// Source of the params schemas.
+    pub registry: Registry,
+    pub config: ApiConfig,
+    pub names: Names,
+    pub events_partitions: u32,
+    /// Longest time a tree may stay open; no task may start later than this from now.
+    pub max_tree_age: Millis,
+    pub metrics: Metrics,
+    pub health: Health,
+}
+
+/// State shared by all requests.
+pub(crate) struct Api {
+    pub reads: Reads,
+    pub types: Arc<TypeCatalog>,
+    pub writes: Writes,
+    pub fleet: Fleet,
+    pub publisher: Publisher,
+    pub dead_letters: Arc<DeadLetterIndex>,
+    /// Serializes dead-letter resolutions, so that concurrent requests do not fence each other's transactional
+    /// producer.
+    pub dead_letter_lock: Arc<Mutex<()>>,
+    pub access: Access,
+    pub ops: Ops,
+    pub max_body: usize,
+    pub max_attachment: usize,
+    pub body_memory: Arc<Semaphore>,
+}
+
+impl Api {
+    pub fn new(setup: ApiSetup, address: SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
+        let access = Access::new(&setup.config, address)?;
+        let transactional_id = setup.names.api_sender(&uuid::Uuid::now_v7().to_string());
+        let broker = setup.broker.client().with_deadline(KAFKA_DEADLINE).with_limit(BROKER_CALLS);
+        let link = SharedProducer::open(setup.broker, None)?;
+        let publisher = Publisher::new(link, setup.names, setup.events_partitions, "kafleet/api");
+        let reads = Reads {
+            store: setup.store.clone(),
+            broker: broker.clone(),
+            publisher: publisher.clone(),
+            notices: Arc::new(Notices::new(setup.events_partitions)),
+            shutdown: shutdown.clone(),
+        };
+        let types = Arc::new(TypeCatalog {
+            registry: setup.registry,
+            broker,
+            publisher: publisher.clone(),
+            max_tree_age: setup.max_tree_age,
+            topics: Topics::default(),
+        });
+        let writes = Writes {
+            reads: reads.clone(),
+            types: types.clone(),
+            publisher: publisher.clone(),
+            leases: Leases { store: setup.store, publisher: publisher.clone() },
+            producer: AtomicProducer::default(),
+            transactional_id,
+        };
+        let control = ControlWatch::new(ControlState::without_cancels().with_plan());
+        Ok(Self {
+            reads,
+            types,
+            writes,
+            fleet: Fleet { control, workers: Arc::default(), publisher: publisher.clone() },
+            publisher,
+            dead_letters: Arc::default(),
+            dead_letter_lock: Arc::default(),
+            access,
+            ops: Ops { metrics: setup.metrics, health: setup.health, shutdown },
+            max_body: setup.config.max_body.as_usize(),
+            max_attachment: setup.config.max_attachment.as_usize(),
+            body_memory: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! Task types: their topics and the schemas of their params.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::validate::bad_field;
+use crate::api::http::problem::{ApiError, Code};
+use crate::broker::{Client, TopicInfo};
+use crate::handlers::Registry;
+use crate::handlers::builtin::callback::{self, Callbacks};
+use crate::handlers::builtin::email::{self, Emails};
+use crate::model::json::RawJson;
+use crate::model::task::Rules;
+use crate::model::task::action::{Notification, NotificationRules};
+use crate::model::task::continuation::Continuation;
+use crate::model::task::id::clip;
+use crate::model::units::duration::Millis;
+use crate::publish::Publisher;
+
+/// Time for which the cached topic list is valid.
+pub const CACHE_TTL: Duration = Duration::from_secs(5);
+/// Minimum interval between reads for unknown types and after errors.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum edit distance of a suggested name.
+const MAX_DISTANCE: usize = 2;
+
+/// Number of partitions per type.
+type Known = Arc<BTreeMap<String, u32>>;
+
+/// Cache of the types that have a topic.
+#[derive(Default)]
+pub struct Topics(Mutex<Cache>);
+
+#[derive(Default)]
+struct Cache {
+    known: Option<(Instant, Known)>,
+    failed: Option<(Instant, ApiError)>,
+}
+
+impl Cache {
+    fn known(&self, newer_than: Duration) -> Option<Known> {
+        self.known.as_ref().filter(|(read, _)| read.elapsed() < newer_than).map(|(_, known)| known.clone())
+    }
+}
+
+/// Known task types, to validate tasks against.
+pub(crate) struct TypeCatalog {
+    pub registry: Registry,
+    pub broker: Client,
+    pub publisher: Publisher,
+    /// Longest time a tree may stay open.
+    pub max_tree_age: Millis,
+    pub topics: Topics,
+}
+
+impl TypeCatalog {
+    /// Rejects a type without a topic.
+    pub async fn check_type_exists(&self, name: &str) -> Result<(), ApiError> {
+        self.partitions_of(name).await.map(drop)
+    }
+
+    /// Rejects continuations of a type without a topic.
+    pub async fn check_continuation_types(&self, continuations: &[Continuation]) -> Result<(), ApiError> {
+        let mut types = Vec::new();
+        types_of(continuations, "/then", &mut types);
+        for (at, name) in types {
+            self.check_type_exists(name).await.map_err(|error| error.pointer(at))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of partitions of a type's topic.
+    pub async fn partitions_of(&self, name: &str) -> Result<u32, ApiError> {
+        if let Some(partitions) = self.topics(CACHE_TTL).await?.get(name) {
+            return Ok(*partitions);
+        }
+        let known = self.topics(RETRY_INTERVAL).await?;
+        let names: Vec<&str> = known.keys().map(String::as_str).collect();
+        known.get(name).copied().ok_or_else(|| self.unknown_type(name, &names))
+    }
+
+    pub fn unknown_type(&self, name: &str, known: &[&str]) -> ApiError {
+        let similar: Vec<String> = similar_names(name, known).iter().map(|name| format!("`{name}`")).collect();
+        let hint = match similar.as_slice() {
+            [] => "`kafleet topics apply` creates the topics of configured types; GET /v1/types lists them".to_owned(),
+            similar => {
+                format!("did you mean {}? If the type is new, `kafleet topics apply` creates its topic", similar.join(" or "))
+            }
+        };
+        let topic = self.publisher.names().tasks(name);
+        ApiError::new(Code::UnknownType, format!("the type `{}` has no topic `{}`", clip(name), clip(&topic))).hint(hint)
+    }
+
+    /// Returns the types with a topic, not older than `newer_than`. While Kafka is unavailable, the last known list.
+    pub async fn topics(&self, newer_than: Duration) -> Result<Known, ApiError> {
+        // Holding the lock while reading lets concurrent requests share the result, including an error.
+        let mut cache = self.topics.0.lock().await;
+        if let Some(known) = cache.known(newer_than) {
+            return Ok(known);
+        }
+        if let Some((_, error)) = cache.failed.as_ref().filter(|(failed, _)| failed.elapsed() < RETRY_INTERVAL) {
+            return cache.known.as_ref().map(|(_, known)| known.clone()).ok_or_else(|| error.clone());
+        }
+        let prefix = self.publisher.names().tasks("");
+        match self.broker.topics(&prefix).await.map_err(ApiError::from) {
+            Ok(topics) => {
+                let names = self.publisher.names();
+                let of = |topic: &TopicInfo| Some((names.type_of(&topic.name)?.to_owned(), topic.partitions));
+                let known: Known = Arc::new(topics.iter().filter_map(of).collect());
+                *cache = Cache { known: Some((Instant::now(), known.clone())), failed: None };
+                Ok(known)
+            }
+            Err(error) => {
+                cache.failed = Some((Instant::now(), error.clone()));
+                cache.known.as_ref().map(|(_, known)| known.clone()).ok_or(error)
+            }
+        }
+    }
+
+    /// Validates params against the schema and the handler, if this process knows the type.
+    pub fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
+        match self.registry.get(task_type).and_then(|known| known.validate(params)) {
+            Some(misfit) => Err(ApiError::new(Code::Schema, misfit.message)
+                .pointer(format!("{at}{}", misfit.pointer))
+                .hint(format!("GET /v1/types shows the schema of `{task_type}`"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Validates the params of continuations. Skips those that include results, which are not known yet.
+    pub fn check_continuation_params(&self, continuations: &[Continuation], at: &str) -> Result<(), ApiError> {
+        for (n, then) in continuations.iter().enumerate() {
+            let here = format!("{at}/{n}");
+            if !then.with_results {
+                let params = RawJson::of(&then.params).map_err(|why| bad_field("then", why.to_string()))?;
+                self.check_params(&then.task_type, &params, &format!("{here}/params"))?;
+            }
+            self.check_continuation_params(&then.then, &format!("{here}/then"))?;
+        }
+        Ok(())
+    }
+
+    /// Rejects invalid notification rules, as far as this process knows the delivery types.
+    pub fn check_notifications(&self, rules: &Rules, now_ms: i64) -> Result<(), ApiError> {
+        let furthest = self.max_tree_age;
+        let tells = rules.all_tells();
+        for (at, checks) in tells.iter().map(|tells| (&tells.at, tells.checks)) {
+            for (n, check) in checks.iter().enumerate() {
+                if check.due_ms(now_ms).is_some_and(|due| due > now_ms.saturating_add(furthest.as_i64())) {
+                    let why = format!("the check is due more than {furthest} from now, longer than a tree may stay open");
+                    return Err(ApiError::new(Code::BadField, why).pointer(format!("{at}/checks/{n}")));
+                }
+            }
+        }
+        for (at, notification) in tells.iter().flat_map(NotificationRules::tellings) {
+            let (kind, params) = params_of(notification);
+            let misfit = self.registry.get(kind).and_then(|known| known.validate(&params));
+            if let Some(misfit) = misfit {
+                return Err(ApiError::new(Code::BadField, misfit.message).pointer(format!(
+                    "{at}/{}{}",
+                    notification.kind(),
+                    misfit.pointer
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rejects notifications whose delivery type has no topic.
+    pub async fn check_notification_types(&self, rules: &Rules) -> Result<(), ApiError> {
+        let mut checked: Vec<&str> = Vec::new();
+        for (at, notification) in rules.all_tells().iter().flat_map(NotificationRules::tellings) {
+            let (kind, _) = params_of(notification);
+            if checked.contains(&kind) {
+                continue;
+            }
+            checked.push(kind);
+            self.check_type_exists(kind).await.map_err(|error| match error.is(Code::UnknownType) {
+                true => ApiError::new(Code::UnknownType, format!("this fleet has no workers for {}s", notification.kind()))
+                    .pointer(at)
+                    .hint(match notification {
+                        Notification::Callback(_) => {
+                            "add `[callbacks]` to the configuration of the workers and run `kafleet topics apply`"
+                        }
+                        Notification::Email(_) => {
+                            "add `[email]` to the configuration of the workers and run `kafleet topics apply`"
+                        }
+                    }),
+                false => error,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects the types of continuations, with their JSON pointers.
+fn types_of<'a>(continuations: &'a [Continuation], at: &str, types: &mut Vec<(String, &'a str)>) {
+    for (n, then) in continuations.iter().enumerate() {
+        types.push((format!("{at}/{n}/type"), &then.task_type));
+        types_of(&then.then, &format!("{at}/{n}/then"), types);
+    }
+}
+
+/// Returns at most three similar names, most similar first.
+fn similar_names<'a>(name: &str, known: &[&'a str]) -> Vec<&'a str> {
+    let mut similar: Vec<(usize, &str)> = known.iter().map(|known| (distance(name, known), *known)).collect();
+    similar.retain(|(distance, known)| *distance <= MAX_DISTANCE || (name.len() >= 3 && known.starts_with(name)));
+    similar.sort();
+    similar.into_iter().map(|(_, known)| known).take(3).collect()
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, to) in b.bytes().enumerate() {
+            let change = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Returns the delivery type and its params, without the notification payload.
+fn params_of(notification: Notification<'_>) -> (&'static str, RawJson) {
+    let nothing = RawJson::null();
+    let (kind, params) = match notification {
+        Notification::Callback(callback) => (callback::TYPE, RawJson::of(&Callbacks::params(callback, nothing))),
+        Notification::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, nothing))),
+    };
+    (kind, params.unwrap_or_else(|_| RawJson::null()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_type_names_are_suggested() {
+        let known = ["echo", "foreach", "resize", "resize-video"];
+        for (typed, meant) in [
+            ("ehco", vec!["echo"]),
+            ("resise", vec!["resize"]),
+            ("resize", vec!["resize", "resize-video"]),
+            ("for", vec!["foreach"]),
+            ("transcode", vec![]),
+        ] {
+            assert_eq!(similar_names(typed, &known), meant, "{typed}");
+        }
+    }
+}
