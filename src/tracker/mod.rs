@@ -26,7 +26,7 @@ use crate::broker::{Broker, ConsumerSpec, Partition};
 use crate::config::{Names, TrackerConfig};
 use crate::model::retention::Lifetimes;
 use crate::model::units::duration::Millis;
-use crate::runtime::{self, Health, Shutdown, blocking};
+use crate::runtime::{self, Health, Shutdown};
 use crate::store::Store;
 use crate::telemetry::Metrics;
 use announcer::Announcer;
@@ -69,9 +69,7 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
         prefetch_bytes: PREFETCH_BYTES,
         ..ConsumerSpec::default()
     };
-    let broker = setup.broker.clone();
-    let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
-    let consumer = consumer.context("the consumer of events cannot be opened")?;
+    let consumer = setup.broker.client().consumer(spec).await.context("the consumer of events cannot be opened")?;
     let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
@@ -97,8 +95,9 @@ async fn start_announcer(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyh
         return Ok(None);
     }
     let (setup, shutdown) = (setup.clone(), shutdown.clone());
-    let opened = blocking(move || Announcer::open(setup, shutdown)).await.map_err(anyhow::Error::msg)?;
-    let announcer = opened.context("the observer's producer cannot be opened")?;
+    let broker = setup.broker.client();
+    let announcer =
+        broker.call(move |_, _| Announcer::open(setup, shutdown)).await.context("the observer's producer cannot be opened")?;
     runtime::thread("kafleet-observer", announcer.run()).context("a thread for the observer cannot be started").map(Some)
 }
 
@@ -110,8 +109,9 @@ async fn measure_lag(setup: Arc<TrackerSetup>) {
         tokio::time::sleep(LAG_INTERVAL).await;
         let Ok(fences) = setup.store.fences(&partitions).await else { continue };
         for (number, fence) in partitions.iter().zip(fences) {
-            let (broker, partition) = (setup.broker.clone(), Partition::new(topic.clone(), *number as i32));
-            let Ok(Ok(ends)) = blocking(move || broker.ends(&partition, Duration::from_secs(5))).await else { continue };
+            let partition = Partition::new(topic.clone(), *number as i32);
+            let broker = setup.broker.client().with_deadline(Duration::from_secs(5));
+            let Ok(ends) = broker.watermarks(&partition).await else { continue };
             let lag = ends.end - fence.map_or(ends.first, |fence| fence.offset);
             setup.metrics.lag.with_label_values(&[&*topic, &number.to_string()]).set(lag.max(0));
         }

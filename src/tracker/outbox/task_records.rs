@@ -1,7 +1,6 @@
 //! Task records that the tracker publishes: the original once more for a retry, or a new one for a continuation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::planner::OutboxPlanner;
 use crate::broker::{BrokerError, Partition, Record};
@@ -12,11 +11,9 @@ use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Position, Task, header};
 use crate::publish::{set_policy, task_headers};
-use crate::runtime::blocking;
 use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, terminal_event};
 use crate::tracker::outbox::fan_in;
 
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// `ce_source` of records created by the tracker.
 const SOURCE: &str = "kafleet/tracker";
 
@@ -191,8 +188,7 @@ impl OutboxPlanner {
     }
 
     async fn read(&self, place: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {
-        let broker = self.setup.broker.clone();
-        match blocking(move || broker.read_at(&place, offset, CALL_DEADLINE)).await.map_err(BrokerError::Unavailable)? {
+        match self.setup.broker.client().read_at(&place, offset).await {
             Err(BrokerError::Unknown(_)) => Ok(None),
             read => read,
         }
@@ -204,8 +200,7 @@ impl OutboxPlanner {
         if self.topics.contains(&topic) {
             return Ok(None);
         }
-        let (broker, prefix) = (self.setup.broker.clone(), topic.clone());
-        let known = blocking(move || broker.topics(&prefix, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        let known = self.setup.broker.client().topics(&topic).await.map_err(|error| error.to_string())?;
         self.topics.extend(known.into_iter().map(|info| info.name));
         let missing = !self.topics.contains(&topic);
         Ok(missing.then(|| format!("the topic `{topic}` does not exist (hint: add its type and run `kafleet topics apply`)")))
