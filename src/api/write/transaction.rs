@@ -35,7 +35,7 @@ const MAX_CONCURRENT_CLAIMS: usize = 64;
 const NOTHING: &str = "nothing of the batch was published";
 
 /// Transactional producer of this process; `None` while none is open.
-pub type AtomicProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
+pub type BatchProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
 
 pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
