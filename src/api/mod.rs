@@ -77,7 +77,7 @@ pub(crate) struct Api {
     max_attachment: usize,
     max_tree_age: Millis,
     body_memory: Arc<Semaphore>,
-    producer: write::transaction::AtomicProducer,
+    producer: write::transaction::BatchProducer,
     /// Transactional id of this process.
     transactional_id: String,
     shutdown: Shutdown,
@@ -104,7 +104,7 @@ impl Api {
             max_attachment: setup.config.max_attachment.as_usize(),
             max_tree_age: setup.max_tree_age,
             body_memory: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
-            producer: write::transaction::AtomicProducer::default(),
+            producer: write::transaction::BatchProducer::default(),
             transactional_id,
             shutdown,
         })
