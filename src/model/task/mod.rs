@@ -576,6 +576,7 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
 
 pub mod action;
 pub mod continuation;
+pub mod delivery;
 pub mod hash;
 pub mod id;
 pub mod partition;

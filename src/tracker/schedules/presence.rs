@@ -10,7 +10,7 @@ use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::runtime::blocking;
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
