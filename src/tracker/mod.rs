@@ -14,6 +14,7 @@ pub mod outbox;
 pub mod project;
 pub mod rebuild;
 mod schedules;
+pub mod setup;
 pub mod upkeep;
 
 use std::sync::Arc;
@@ -22,43 +23,20 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::sync::oneshot;
 
-use crate::broker::{Broker, ConsumerSpec, Partition};
-use crate::config::{Names, TrackerConfig};
-use crate::model::retention::Lifetimes;
-use crate::model::units::duration::Millis;
-use crate::runtime::{self, Health, Shutdown};
-use crate::store::Store;
-use crate::telemetry::Metrics;
+use crate::broker::{ConsumerSpec, Partition};
+use crate::runtime::{self, Shutdown};
 use announcer::Announcer;
 use consume::poll_loop::PollLoop;
 use project::partition_task::PartitionTask;
+pub use setup::TrackerSetup;
 use upkeep::ticker::TrackerShared;
 
 /// Maximum bytes of events prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
 /// Deadline for the announcer to leave its group.
 const ANNOUNCER_DEADLINE: Duration = Duration::from_secs(8);
-/// Deadline for reading the control topic, which another client's open transaction may delay.
-const READ_DEADLINE: Duration = Duration::from_secs(60);
 /// Interval of lag measurements.
 const LAG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Dependencies and settings of a tracker.
-pub struct TrackerSetup {
-    pub broker: Arc<dyn Broker>,
-    pub store: Arc<dyn Store>,
-    pub config: TrackerConfig,
-    /// Retention of trees and records. Written to the log where the log says otherwise.
-    pub lifetimes: Lifetimes,
-    /// Retention of tasks in Kafka (`topics.task_retention`).
-    pub task_retention: Millis,
-    /// Interval of topic checks (`topics.check_interval`).
-    pub topic_check: Millis,
-    pub names: Names,
-    pub events_partitions: u32,
-    pub metrics: Metrics,
-    pub health: Health,
-}
 
 /// Runs the tracker until shutdown.
 pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> {

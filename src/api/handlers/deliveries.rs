@@ -6,10 +6,6 @@ use crate::api::Api;
 use crate::api::documents::{CheckDue, Deliveries, Delivery, Outcome};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
-use crate::handlers::builtin::callback;
-use crate::handlers::builtin::callback::Callbacks;
-use crate::handlers::builtin::email;
-use crate::handlers::builtin::email::Emails;
 use crate::model::json::RawJson;
 use crate::model::outbox::EffectKind;
 use crate::model::record::TaskRecord;
@@ -17,7 +13,8 @@ use crate::model::record::notifications;
 use crate::model::record::notifications::NotificationLog;
 use crate::model::record::state::State;
 use crate::model::task::Rules;
-use crate::model::task::action::{Notification, NotificationRules};
+use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification, NotificationRules};
+use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
@@ -136,8 +133,8 @@ fn checks_due(log: &NotificationLog) -> Vec<CheckDue> {
 fn params_of(notification: Notification<'_>) -> (&'static str, RawJson) {
     let nothing = RawJson::null();
     let (kind, params) = match notification {
-        Notification::Callback(callback) => (callback::TYPE, RawJson::of(&Callbacks::params(callback, nothing))),
-        Notification::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, nothing))),
+        Notification::Callback(callback) => (CALLBACK_TYPE, RawJson::of(&CallbackParams::new(callback, nothing))),
+        Notification::Email(email) => (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, nothing))),
     };
     (kind, params.unwrap_or_else(|_| RawJson::null()))
 }

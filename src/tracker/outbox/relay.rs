@@ -13,16 +13,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::entry::{OutboxEntry, OutboxPlanner};
+use super::entry::OutboxEntry;
+use super::planner::OutboxPlanner;
 use super::subtree::{STEP, SubtreeCommand};
 use crate::broker::{BrokerError, DependentRecord, Partition, ProducerRecord, TransactionalProducer, Transactions};
 use crate::model::outbox::Effect;
 use crate::model::task::id::TaskId;
 use crate::runtime::{Backoff, now_ms};
 use crate::store::{Checkpoint, Entry, Outbox};
-use crate::tracker::TrackerSetup;
+use crate::tracker::outbox::withdrawals::Withdrawals;
+use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::ticker::TrackerShared;
-use crate::tracker::upkeep::withdrawals::Withdrawals;
 
 /// Maximum timers, and tasks with effects, per transaction.
 const BATCH: usize = 500;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::Names;
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 /// Deadline of one call to Kafka.
 const CALL_DEADLINE: Duration = Duration::from_secs(3);

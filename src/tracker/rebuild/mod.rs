@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::TrackerSetup;
 use super::consume::poll_loop::PollLoop;
+use super::setup::TrackerSetup;
 use crate::broker::{ConsumerSpec, Partition};
 use crate::runtime::{self, Shutdown};
 use crate::store::Store;

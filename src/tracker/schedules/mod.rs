@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{READ_DEADLINE, TrackerSetup};
+use super::setup::{READ_DEADLINE, TrackerSetup};
 use crate::broker::{ProducerRecord, RecordRef, TransactionalProducer, Transactions};
 use crate::control::follow::{Sink, follow_uncommitted};
 use crate::control::schedules::ScheduleKey;

@@ -8,7 +8,7 @@ use crate::broker::Partition;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 pub fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
     partition_of(id.root().as_bytes(), setup.events_partitions)

@@ -18,8 +18,8 @@ use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Rules};
 use crate::publish::{NewTask, scheduled_event, time_text};
-use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::entry::{Message, event_message};
+use crate::tracker::setup::TrackerSetup;
 
 /// Maximum records per transaction; the rest follows in the next one.
 const BATCH: usize = 500;

@@ -25,7 +25,7 @@ use crate::model::retention::REMOVED;
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 use crate::store::{Entry, Index, Store};
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 

@@ -23,10 +23,10 @@ use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 use crate::store::{Entry, Index, StoreError};
 use crate::topics::{Needs, Standing, TopicWatch};
-use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::entry::event_message;
 use crate::tracker::outbox::relay::Folded;
 use crate::tracker::outbox::worker_progress::Surveys;
+use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval of checks.

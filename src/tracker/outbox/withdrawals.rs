@@ -23,8 +23,8 @@ use crate::model::record::rollup::children_of;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, StoreError};
-use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::worker_progress::{Surveys, WorkerProgress};
+use crate::tracker::setup::TrackerSetup;
 
 const PAGE: usize = 500;
 /// Records of one tree visited per turn; its last page may exceed this by less than one page.
