@@ -2,7 +2,7 @@
 
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value};
-use super::{Bytes, Config, api, callbacks, email, kafka, ops, redis, topics, tracker, type_rules, worker};
+use super::{Bytes, Config, api, callbacks, email, kafka, ops, topics, tracker, type_rules, worker};
 use crate::model::schedule::{Spec, check_name};
 use crate::model::units::duration::Millis;
 
