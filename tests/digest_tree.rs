@@ -1,6 +1,9 @@
 //! The example `digest_tree` on thousands of real files, with real Kafka and Redis and two worker processes, verified
 //! with `sha256sum`.
 
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
+
 #[path = "fleet/processes.rs"]
 #[allow(dead_code, reason = "the fleet's tests use more of it")]
 mod processes;
@@ -137,10 +140,7 @@ async fn ready(address: &str, process: &mut Process) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn digests_match_sha256sum() {
-    let (Ok(brokers), Ok(_)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
-        eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
-        return;
-    };
+    let Some((brokers, _)) = support::services::kafka_and_redis() else { return };
     let (base, tree) = choose();
     eprintln!("{}: {} files, {} directories, {} bytes", base.display(), tree.files.len(), tree.directories, tree.bytes);
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();

@@ -1,5 +1,8 @@
 //! Kafka with TLS and SASL. Runs if `KAFLEET_TEST_KAFKA_SASL` is set, as by `tests/services run`.
 
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
+
 use std::collections::BTreeMap;
 use std::env::var;
 use std::sync::Arc;
@@ -21,9 +24,10 @@ impl DeliverySink for Outcomes {
 
 /// Returns `None` if no such listener is available.
 fn section(password: Option<&str>) -> Option<BTreeMap<String, String>> {
+    let servers = support::services::address("KAFLEET_TEST_KAFKA_SASL")?;
     let password = password.map_or_else(|| var("KAFLEET_TEST_KAFKA_PASSWORD").expect("the password"), str::to_owned);
     let entries = [
-        ("bootstrap.servers", var("KAFLEET_TEST_KAFKA_SASL").ok()?),
+        ("bootstrap.servers", servers),
         ("security.protocol", "SASL_SSL".to_owned()),
         ("ssl.ca.location", var("KAFLEET_TEST_KAFKA_CA").expect("the certificate")),
         ("sasl.mechanism", "PLAIN".to_owned()),
@@ -44,7 +48,7 @@ fn new_topic(kafka: &Kafka) -> String {
 
 #[test]
 fn records_are_produced_and_read_over_sasl_ssl() {
-    let Some(section) = section(None) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
+    let Some(section) = section(None) else { return };
     let kafka = Kafka::new(&section).expect("a client");
     let topic = new_topic(&kafka);
     let (sender, outcomes) = channel();
@@ -63,7 +67,7 @@ fn records_are_produced_and_read_over_sasl_ssl() {
 
 #[test]
 fn wrong_password_is_denied() {
-    let Some(section) = section(Some("wrong")) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
+    let Some(section) = section(Some("wrong")) else { return };
     let kafka = Kafka::new(&section).expect("a client");
 
     let end = Instant::now() + DEADLINE;
@@ -79,7 +83,7 @@ fn wrong_password_is_denied() {
 
 #[test]
 fn missing_certificate_file_is_named_in_error() {
-    let Some(mut section) = section(None) else { return eprintln!("skipped: KAFLEET_TEST_KAFKA_SASL is not set") };
+    let Some(mut section) = section(None) else { return };
     section.insert("ssl.ca.location".to_owned(), "/nowhere/ca.pem".to_owned());
 
     let error = Kafka::new(&section).err().expect("refused").to_string();

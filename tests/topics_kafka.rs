@@ -1,5 +1,8 @@
 //! Topics and settings on a real Kafka. Runs if `KAFLEET_TEST_KAFKA` is set, as by `tests/services run`.
 
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,10 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Configuration with a unique prefix; `None` without Kafka.
 fn config() -> Option<Config> {
-    let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
-        eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
-        return None;
-    };
+    let servers = support::services::kafka()?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kafleet.toml");
     let text = "[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\npublish_results = true\n";

@@ -13,7 +13,7 @@ use super::read::notices::Notices;
 use super::read::reads::Reads;
 use super::write::lease::Leases;
 use super::write::types::{Topics, TypeCatalog};
-use super::write::{AtomicProducer, Writes};
+use super::write::{BatchProducer, Writes};
 use crate::broker::Broker;
 use crate::broker::shared_producer::SharedProducer;
 use crate::config::{ApiConfig, Names};
@@ -90,7 +90,7 @@ impl Api {
             types: types.clone(),
             publisher: publisher.clone(),
             leases: Leases { store: setup.store, publisher: publisher.clone() },
-            producer: AtomicProducer::default(),
+            producer: BatchProducer::default(),
             transactional_id,
         };
         let control = ControlWatch::new(ControlState::without_cancels().with_plan());

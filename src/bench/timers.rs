@@ -197,7 +197,7 @@ fn consume(broker: &dyn Broker, topic: &str, count: u64) -> anyhow::Result<FxHas
         consumer.poll(1_000, Duration::from_millis(1), &mut |record| {
             let key = record.key.and_then(|key| std::str::from_utf8(key).ok()).unwrap_or_default();
             consumed.entry(key.to_owned()).or_default().push(now_ms());
-            seen = seen + 1;
+            seen += 1;
             last_record = Instant::now();
         })?;
         if last_record.elapsed() > ROUND_DEADLINE {

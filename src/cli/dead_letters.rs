@@ -106,7 +106,7 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         let page: DeadPage = client.get(&["v1", "dead"], &query).await?;
         found.letters.extend(page.letters);
         found.next = page.next;
-        found.scanned = found.scanned + page.scanned;
+        found.scanned += page.scanned;
         if found.next.is_none() || found.letters.len() >= limit {
             break;
         }

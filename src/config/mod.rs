@@ -33,6 +33,7 @@ mod type_rules;
 mod types;
 mod worker;
 
+pub use self::redis::RedisConfig;
 pub use crate::model::units::bytes::Bytes;
 pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig};
 pub use callbacks::{CallbacksConfig, SecretConfig};
@@ -45,7 +46,6 @@ pub use ops::OpsConfig;
 pub use policy::{Alarm, CellLimits, ErrorKinds, TypePolicy};
 pub use problem::{Problem, Problems};
 pub use rate::{Rate, RateBy};
-pub use redis::RedisConfig;
 pub use shape::schema;
 pub use topics::TopicsConfig;
 pub use tracker::TrackerConfig;

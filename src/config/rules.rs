@@ -2,7 +2,7 @@
 
 use super::document::{Document, dotted, join};
 use super::shape::{Finding, bad_value};
-use super::{Bytes, Config, api, callbacks, email, kafka, ops, redis, topics, tracker, type_rules, worker};
+use super::{Bytes, Config, api, callbacks, email, kafka, ops, topics, tracker, type_rules, worker};
 use crate::model::schedule::{Spec, check_name};
 use crate::model::units::duration::Millis;
 
@@ -12,7 +12,7 @@ pub(super) const MIN_MEMORY: Bytes = Bytes(16 << 20);
 /// Returns all problems of a configuration that fits the schema.
 pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
     let mut found = kafka::problems(document, &config.kafka);
-    found.extend(redis::problems(document, &config.redis));
+    found.extend(super::redis::problems(document, &config.redis));
     found.extend(topics::problems(document, &config.topics));
     found.extend(worker::problems(document, &config.worker));
     found.extend(tracker::problems(document, &config.tracker));

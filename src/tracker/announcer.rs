@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
-use super::TrackerSetup;
+use super::setup::TrackerSetup;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, Commit, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
 use crate::model::event::Event;

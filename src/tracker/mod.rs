@@ -14,6 +14,7 @@ pub mod outbox;
 pub mod project;
 pub mod rebuild;
 mod schedules;
+pub mod setup;
 pub mod upkeep;
 
 use std::sync::Arc;
@@ -22,43 +23,20 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::sync::oneshot;
 
-use crate::broker::{Broker, ConsumerSpec, Partition};
-use crate::config::{Names, TrackerConfig};
-use crate::model::retention::Lifetimes;
-use crate::model::units::duration::Millis;
-use crate::runtime::{self, Health, Shutdown, blocking};
-use crate::store::Store;
-use crate::telemetry::Metrics;
+use crate::broker::{ConsumerSpec, Partition};
+use crate::runtime::{self, Shutdown};
 use announcer::Announcer;
 use consume::poll_loop::PollLoop;
 use project::partition_task::PartitionTask;
+pub use setup::TrackerSetup;
 use upkeep::ticker::TrackerShared;
 
 /// Maximum bytes of events prefetched by the client.
 const PREFETCH_BYTES: usize = 16 << 20;
 /// Deadline for the announcer to leave its group.
 const ANNOUNCER_DEADLINE: Duration = Duration::from_secs(8);
-/// Deadline for reading the control topic, which another client's open transaction may delay.
-const READ_DEADLINE: Duration = Duration::from_secs(60);
 /// Interval of lag measurements.
 const LAG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Dependencies and settings of a tracker.
-pub struct TrackerSetup {
-    pub broker: Arc<dyn Broker>,
-    pub store: Arc<dyn Store>,
-    pub config: TrackerConfig,
-    /// Retention of trees and records. Written to the log where the log says otherwise.
-    pub lifetimes: Lifetimes,
-    /// Retention of tasks in Kafka (`topics.task_retention`).
-    pub task_retention: Millis,
-    /// Interval of topic checks (`topics.check_interval`).
-    pub topic_check: Millis,
-    pub names: Names,
-    pub events_partitions: u32,
-    pub metrics: Metrics,
-    pub health: Health,
-}
 
 /// Runs the tracker until shutdown.
 pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
@@ -69,9 +47,7 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
         prefetch_bytes: PREFETCH_BYTES,
         ..ConsumerSpec::default()
     };
-    let broker = setup.broker.clone();
-    let consumer = blocking(move || broker.consumer(&spec)).await.map_err(anyhow::Error::msg)?;
-    let consumer = consumer.context("the consumer of events cannot be opened")?;
+    let consumer = setup.broker.client().consumer(spec).await.context("the consumer of events cannot be opened")?;
     let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
@@ -97,8 +73,9 @@ async fn start_announcer(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyh
         return Ok(None);
     }
     let (setup, shutdown) = (setup.clone(), shutdown.clone());
-    let opened = blocking(move || Announcer::open(setup, shutdown)).await.map_err(anyhow::Error::msg)?;
-    let announcer = opened.context("the observer's producer cannot be opened")?;
+    let broker = setup.broker.client();
+    let announcer =
+        broker.call(move |_, _| Announcer::open(setup, shutdown)).await.context("the observer's producer cannot be opened")?;
     runtime::thread("kafleet-observer", announcer.run()).context("a thread for the observer cannot be started").map(Some)
 }
 
@@ -110,8 +87,9 @@ async fn measure_lag(setup: Arc<TrackerSetup>) {
         tokio::time::sleep(LAG_INTERVAL).await;
         let Ok(fences) = setup.store.fences(&partitions).await else { continue };
         for (number, fence) in partitions.iter().zip(fences) {
-            let (broker, partition) = (setup.broker.clone(), Partition::new(topic.clone(), *number as i32));
-            let Ok(Ok(ends)) = blocking(move || broker.ends(&partition, Duration::from_secs(5))).await else { continue };
+            let partition = Partition::new(topic.clone(), *number as i32);
+            let broker = setup.broker.client().with_deadline(Duration::from_secs(5));
+            let Ok(ends) = broker.watermarks(&partition).await else { continue };
             let lag = ends.end - fence.map_or(ends.first, |fence| fence.offset);
             setup.metrics.lag.with_label_values(&[&*topic, &number.to_string()]).set(lag.max(0));
         }

@@ -91,6 +91,8 @@ pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
     violations.append(&mut orders.answers.wrong.lock());
     if !violations.is_empty() {
         folder.keep();
+        let (seconds, logs) = (length.as_secs_f64(), folder.0.path().display());
+        violations.push(format!("run with KAFLEET_SEED={seed} KAFLEET_ORDERS={seconds:.0}; logs: {logs}"));
     }
     violations
 }
@@ -142,9 +144,15 @@ async fn freeze(process: &crate::process::Process, span: Duration) {
 async fn judge(environment: &mut Environment, orders: &Orders, told: &impl Fn(&str)) -> Vec<String> {
     environment.fleet.restart_exited();
     orders.resume(Instant::now() + PATIENCE).await;
-    let open = settle(environment, orders).await;
-    if !open.is_empty() {
-        return vec![format!("not at their end within {PATIENCE:?}: {open:?}")];
+    let all: BTreeSet<String> = orders.answers.items.lock().keys().cloned().collect();
+    let roots = all.iter().filter(|id| !id.contains(':')).cloned().collect();
+    // A root does not wait for superseded tasks below it. One that never ends keeps its partition from being committed, and so
+    // cancels from being withdrawn.
+    for ids in [roots, all] {
+        let open = settle(environment, orders, ids).await;
+        if !open.is_empty() {
+            return vec![format!("not at their end within {PATIENCE:?}: {open:?}")];
+        }
     }
     told("everything has ended");
     let addresses = environment.kafka.addresses();
@@ -201,12 +209,9 @@ fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, exe
     )
 }
 
-/// Waits until every tree has ended; what does not end by itself is cancelled. Returns what is open all the same.
-async fn settle(environment: &mut Environment, orders: &Orders) -> BTreeSet<String> {
+/// Waits until these tasks have ended; what does not end by itself is cancelled. Returns what is open all the same.
+async fn settle(environment: &mut Environment, orders: &Orders, mut open: BTreeSet<String>) -> BTreeSet<String> {
     let begun = Instant::now();
-    let roots: BTreeSet<String> =
-        orders.answers.items.lock().keys().map(|id| id.split(':').next().unwrap_or_default().to_owned()).collect();
-    let mut open = roots;
     while begun.elapsed() < PATIENCE {
         environment.fleet.restart_exited();
         let looks = open.iter().cloned().map(|id| async move {

@@ -36,6 +36,9 @@ mod orders;
 mod process;
 mod proxy;
 mod redis;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
 mod tasks;
 mod topics;
 mod trees;
@@ -71,8 +74,7 @@ fn main() -> ExitCode {
     });
     let orders = Trial::test("accepted_requests_take_effect_once", || {
         let seconds = kept::seconds("KAFLEET_REQUESTS");
-        if seconds.is_none() && std::env::var_os("KAFLEET_TEST_KAFKA").is_none() {
-            eprintln!("skipped: neither KAFLEET_TEST_KAFKA nor KAFLEET_REQUESTS is set");
+        if seconds.is_none() && support::services::kafka().is_none() {
             return Ok(());
         }
         let seed = std::env::var("KAFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -96,9 +98,8 @@ impl Settings {
     fn read() -> Option<Self> {
         let number = |name| std::env::var(name).ok().map(|text: String| text.parse::<f64>().unwrap_or_else(|_| panic!("{name}")));
         let minutes = number("KAFLEET_CHAOS");
-        if minutes.is_none() && std::env::var_os("KAFLEET_TEST_KAFKA").is_none() {
-            eprintln!("skipped: neither KAFLEET_TEST_KAFKA nor KAFLEET_CHAOS is set");
-            return None;
+        if minutes.is_none() {
+            support::services::kafka()?;
         }
         let seed = number("KAFLEET_SEED").map_or_else(|| fastrand::u64(..1_000_000), |seed| seed as u64);
         let (length, rate) = minutes.map_or((SHORT, 3.0), |minutes| (Duration::from_secs_f64(minutes * 60.0), 6.0));

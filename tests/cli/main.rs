@@ -15,4 +15,7 @@ mod redis;
 mod run;
 mod schedules;
 mod services;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
 mod watch;

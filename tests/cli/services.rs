@@ -27,10 +27,7 @@ impl Fleet {
 
     /// Adds lines to the section `topics`.
     fn with(topics: &str) -> Option<Self> {
-        let (Ok(kafka), Ok(redis)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
-            eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not set");
-            return None;
-        };
+        let (kafka, redis) = crate::support::services::kafka_and_redis()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
         let types = "[types.echo]\nhandler = \"echo\"\n";
         let folder = config_folder(&format!("[topics]\nevents_partitions = 3\ntask_partitions = 2\n{topics}\n{types}"));

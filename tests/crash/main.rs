@@ -15,6 +15,9 @@ mod rolling;
 #[path = "../worker/fleet.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod fleet;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
 #[path = "../worker/tail.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod tail;

@@ -1,9 +1,8 @@
 //! A fleet with all roles in this process.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::kafka::Kafka;
@@ -30,7 +29,7 @@ use crate::redis::Server;
 use crate::task_types::{Branch, CancelLog, Cancellable, FailureGate, Flaky, Gate, Leaf};
 use crate::topics;
 
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub use crate::support::wait::{DEADLINE, wait_until};
 
 fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
     let topics = broker.topics(&names.tasks(""), DEADLINE).unwrap();
@@ -38,27 +37,9 @@ fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
     topics.iter().flat_map::<Vec<_>, _>(of).collect()
 }
 
-/// Polls until the condition yields a value; panics with its description after [`DEADLINE`].
-pub async fn wait_until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        if let Some(response) = ask().await {
-            return response;
-        }
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Bootstrap servers of the test Kafka. Prints that the test is skipped and returns `None` without Kafka or Redis.
+/// Bootstrap servers of the test Kafka, or `None` with a skipped test without Kafka or Redis.
 pub fn brokers() -> Option<String> {
-    match (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) {
-        (Ok(brokers), Ok(_)) => Some(brokers),
-        _ => {
-            eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
-            None
-        }
-    }
+    crate::support::services::kafka_and_redis().map(|(brokers, _)| brokers)
 }
 
 pub fn unique_prefix() -> String {

@@ -52,6 +52,9 @@ mod rebuild_after_wipe;
 #[allow(dead_code, reason = "the tracker's tests use more of it")]
 mod redis;
 mod silent_worker;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
 mod task_types;
 #[path = "../topics/mod.rs"]
 mod topics;

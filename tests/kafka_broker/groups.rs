@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kafleet::broker::{Broker, BrokerError, Commit, Consumer, GroupEvent, StartOffset};
+use kafleet::broker::{Broker, BrokerError, Commit, GroupEvent, StartOffset};
 
 use super::{DEADLINE, Fixture, assigned, fixture, fixture_with, poll_until, unique};
 

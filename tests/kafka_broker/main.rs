@@ -1,6 +1,10 @@
 //! Behaviour specific to a real Kafka, in addition to the conformance suite. Runs if `KAFLEET_TEST_KAFKA` is set, as
 //! by `tests/services run`.
 
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord,
-    RecordRef, StartOffset, TopicChange, TopicSpec,
+    Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord, RecordRef,
+    StartOffset, TopicChange, TopicSpec,
 };
 
 mod groups;
@@ -53,10 +57,7 @@ fn fixture(partitions: u32) -> Option<Fixture> {
 }
 
 fn fixture_with(partitions: u32, settings: &[(&str, &str)]) -> Option<Fixture> {
-    let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
-        eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
-        return None;
-    };
+    let servers = support::services::kafka()?;
     let mut section = section(&servers);
     section.extend(settings.iter().map(|(key, value)| (key.to_string(), value.to_string())));
     let kafka = Kafka::new(&section).expect("a client");

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use axum::http::Method;
 use kafleet::broker::Partition;
-use kafleet::control::ControlState as Told;
+use kafleet::control::{Cancel, ControlKey, ControlState as Told};
 use kafleet::model::event::{Event, Kind};
+use kafleet::model::task::id::TaskId;
 use kafleet::tracker::project::projection::Logged;
 use serde_json::{Value, json};
 
@@ -149,6 +150,18 @@ impl Fleet {
         orders.cancels().map(|(id, _)| id.to_owned()).collect()
     }
 
+    /// All cancels that were ever published to the workers, those that were withdrawn included, by task.
+    fn published_cancels(&self) -> BTreeMap<String, Vec<Cancel>> {
+        let mut all = BTreeMap::<String, Vec<Cancel>>::new();
+        self.each_record(&Partition::new(self.names.control(), 0), &mut |record| {
+            let key = record.key.and_then(|key| ControlKey::parse(std::str::from_utf8(key).ok()?).ok()?);
+            if let (Some(ControlKey::Cancel(id)), Some(value)) = (key, record.value) {
+                all.entry(id).or_default().push(serde_json::from_slice(value).unwrap());
+            }
+        });
+        all
+    }
+
     /// An api that dies, stands still, or is not heard may leave a cancel behind that nobody takes back.
     pub fn may_leave_cancels(&self) -> bool {
         let harms = |step: &Step| match step {
@@ -172,6 +185,7 @@ pub fn judge(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) {
     for number in 0..fleet.scenario.events_partitions {
         let all = logged(fleet, number);
         never_begun(fleet, &all, violations);
+        published(fleet, records, &all, violations);
         log.extend(all.into_iter().map(|logged| (format!("{number}:{}", logged.offset), logged.event)));
     }
     created(fleet, records, &log, violations);
@@ -211,6 +225,23 @@ fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
     }
 }
 
+/// The cancel of every task that the tracker ends before a worker took it is published to the workers.
+fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut Vec<String>) {
+    let cancels = fleet.published_cancels();
+    for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind == Kind::Cancelled) {
+        let record = records.get(event.id.as_str()).filter(|record| event.worker.is_none() && !record.is_external());
+        let Some(record) = record.filter(|record| record.run == event.run) else { continue };
+        let applies = |cancel: &Cancel| cancel.asof > record.asof && cancel.asof < *offset;
+        let own = cancels.get(event.id.as_str()).is_some_and(|all| all.iter().any(applies));
+        let of_ancestor =
+            |id: &str| cancels.get(id).is_some_and(|all| all.iter().any(|cancel| cancel.subtree && applies(cancel)));
+        if !own && !TaskId::ancestors(&event.id).any(of_ancestor) {
+            violations
+                .push(format!("`{}` was cancelled by the tracker, and its cancel was never published: {event:?}", event.id));
+        }
+    }
+}
+
 /// Cancels, retries and changes that were accepted are in the log, each for one who asked.
 fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     let answers = fleet.answers.borrow();
@@ -235,7 +266,10 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
             log.iter().filter_map(|(place, event)| Some((number(place), name_in(event, id)?))).collect();
         given.sort_unstable();
         let is = records.get(id).and_then(|node| node.policy.as_ref()?.name.clone());
-        if given.last().map(|(_, name)| *name) != is.as_deref() {
+        let last = given.last().copied();
+        if last.map(|(_, name)| name) != is.as_deref()
+            && !last.is_some_and(|(offset, _)| is_created_again(log, id, offset, is.as_deref()))
+        {
             violations.push(format!("the name of `{id}` is {is:?}, and it was given {given:?}"));
         }
         for (_, name) in answers.names.iter().filter(|(other, _)| other == id) {
@@ -244,6 +278,16 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
             }
         }
     }
+}
+
+/// After this offset the task was created again with this name, in a later run of its parent.
+fn is_created_again(log: &BTreeMap<String, Event>, id: &str, after: i64, name: Option<&str>) -> bool {
+    let of_task = || log.iter().filter(|(_, event)| event.id.as_str() == id && event.kind.creates());
+    let before = of_task().filter(|(offset, _)| number(offset) < after).map(|(_, event)| event.run).max();
+    let announced = of_task().filter(|(offset, event)| number(offset) > after && Some(event.run) > before);
+    let mut names =
+        announced.filter_map(|(_, event)| Some(event.task.as_ref()?.policy.as_ref().and_then(|policy| policy.name.as_deref())));
+    names.any(|announced| announced == name)
 }
 
 fn number(place: &str) -> i64 {

@@ -137,11 +137,7 @@ impl Fixture {
 
 /// URL of the Redis for tests.
 pub fn test_redis() -> Option<String> {
-    let url = std::env::var("KAFLEET_TEST_REDIS").ok().filter(|url| !url.is_empty());
-    if url.is_none() {
-        eprintln!("skipped: KAFLEET_TEST_REDIS names no redis");
-    }
-    url
+    crate::support::services::redis()
 }
 
 pub async fn raw(url: &str) -> redis::aio::MultiplexedConnection {

@@ -10,6 +10,9 @@ mod redis_only;
 #[path = "../redis/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tracker's tests use more of it")]
 mod servers;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
 mod topologies;
 
 /// Runs each case as a test over each store, and all of them in sequence over servers started for them.

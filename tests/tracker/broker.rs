@@ -20,10 +20,7 @@ pub struct OwnBroker {
 impl OwnBroker {
     /// Starts the broker; `None` if no services were started.
     pub fn start() -> Option<Self> {
-        let Some(libraries) = std::env::var_os("KAFLEET_TEST_KAFKA_LIBS") else {
-            eprintln!("skipped: KAFLEET_TEST_KAFKA_LIBS names no libraries");
-            return None;
-        };
+        let libraries = crate::support::services::address("KAFLEET_TEST_KAFKA_LIBS")?;
         let (libraries, folder) = (PathBuf::from(libraries), tempfile::tempdir().unwrap());
         let [port, controller] = [free_port(), free_port()];
         let properties = properties(port, controller, folder.path());

@@ -31,10 +31,7 @@ const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 /// Kafka of the test services; `None` with a message if they were not started.
 fn kafka() -> Option<Arc<Kafka>> {
-    let (Ok(brokers), Ok(_)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
-        eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
-        return None;
-    };
+    let (brokers, _) = crate::support::services::kafka_and_redis()?;
     Some(client(brokers))
 }
 

@@ -48,5 +48,8 @@ mod redis;
 mod schedules;
 mod services;
 mod sole_owner;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
 mod waiting;
 mod withdrawals;

@@ -284,8 +284,7 @@ fn unverified(told: &[RebuildEvent]) -> usize {
 /// A single server and a cluster of three, with a slot migration while the copy is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn rebuild_works_into_and_from_a_cluster() {
-    if std::env::var("KAFLEET_TEST_REDIS").is_err() {
-        eprintln!("skipped: KAFLEET_TEST_REDIS is not set");
+    if crate::support::services::redis().is_none() {
         return;
     }
     let (servers, cluster) = ([Server::start(), Server::start()], Cluster::start());
@@ -341,10 +340,7 @@ async fn put(fixture: &Fixture, partition: u32, fence: Checkpoint) {
 
 /// A Redis with two databases, and a log in memory.
 fn redis(partitions: u32) -> Option<(Fixture, Fixture, Server)> {
-    if std::env::var("KAFLEET_TEST_REDIS").is_err() {
-        eprintln!("skipped: KAFLEET_TEST_REDIS is not set");
-        return None;
-    }
+    crate::support::services::redis()?;
     let server = Server::start();
     let (fixture, _) = fixture(partitions);
     let source = fixture.with(fixture.broker.clone(), Arc::new(server.store("fleet")));

@@ -15,10 +15,7 @@ const TREES: usize = 200;
 
 /// Test fixture; `None` with a message if the services were not started.
 pub fn fixture(partitions: u32) -> Option<(Fixture, Server)> {
-    let (Ok(brokers), Ok(_)) = (std::env::var("KAFLEET_TEST_KAFKA"), std::env::var("KAFLEET_TEST_REDIS")) else {
-        eprintln!("skipped: KAFLEET_TEST_KAFKA and KAFLEET_TEST_REDIS are not both set");
-        return None;
-    };
+    let (brokers, _) = crate::support::services::kafka_and_redis()?;
     let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap();
     let server = Server::start();
     let store = server.store("kafleet");

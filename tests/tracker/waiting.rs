@@ -132,6 +132,38 @@ async fn cancel_stays_until_its_worker_has_committed() {
     tracker.stop().await;
 }
 
+/// A task of the parent's first run appears when the second one has ended: the parent does not wait for it, its cancel does.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let position = put_task(&fixture, "p:x").await;
+    let tracker = fixture.tracker().await;
+    fixture.write(&[of_type("p", "nowhere"), event(Kind::CancelRequested, "p")]).await;
+    until_state(&fixture, "p", State::Cancelled).await;
+    until("the first cancel is withdrawn", || is_withdrawn(&fixture, "p")).await;
+    let later = |event: Event| Event { run: 2, ..event };
+    let mut again = of_type("p", "nowhere");
+    // Made after the cancel, which lies there.
+    again.task.as_mut().unwrap().asof = Some(1);
+    let mut held = Event { task: placed("p:x", position).task, ..by(Kind::Started, "p:x", "w") };
+    held.task.as_mut().unwrap().task_type = "root".into();
+    fixture.write(&[later(again), later(by(Kind::Succeeded, "p", "w")), held]).await;
+    until("the cancel is published again", || async { told(&fixture, "p").is_some() }).await;
+    assert_eq!(node(&fixture, "p").await.unwrap().state, State::Succeeded);
+    // Of a type without records; it stands behind the other one, which so has been looked at when this one is done.
+    fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
+    until_state(&fixture, "y", State::Cancelled).await;
+    until("the other cancel is withdrawn", || is_withdrawn(&fixture, "y")).await;
+    assert!(told(&fixture, "p").is_some(), "the record is not committed");
+    let at = Partition::new(fixture.names.tasks("root"), position.partition);
+    let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
+    fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
+    until("the cancel is withdrawn", || is_withdrawn(&fixture, "p")).await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
 /// Kafka does not report the workers' offsets: other effects are published meanwhile, and the cancel stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn unavailable_group_offsets_block_nothing() {

@@ -68,10 +68,7 @@ pub async fn kafka(partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
 /// Creates a fleet as [`kafka`] does, with additional librdkafka settings.
 pub async fn kafka_with(settings: &[(&str, &str)], partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let Ok(servers) = std::env::var("KAFLEET_TEST_KAFKA") else {
-        eprintln!("skipped: KAFLEET_TEST_KAFKA is not set");
-        return None;
-    };
+    let servers = crate::support::services::kafka()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
     let prefix = format!("worker-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
     let mut section = BTreeMap::from([("bootstrap.servers".to_owned(), servers)]);

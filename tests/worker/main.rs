@@ -30,6 +30,9 @@ mod rebalance;
 mod release;
 mod removed;
 mod stopping;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "each test crate uses a part of it")]
+mod support;
 mod tail;
 #[path = "../topics/mod.rs"]
 mod topics;

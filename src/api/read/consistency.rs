@@ -154,7 +154,7 @@ impl Reads {
 
     /// Waits briefly until the projection has reached the current end of a partition. Returns an error value if it
     /// has not.
-    async fn lag_at_end(&self, partition: u32) -> Result<Option<ApiError>, ApiError> {
+    pub async fn lag_at_end(&self, partition: u32) -> Result<Option<ApiError>, ApiError> {
         let Watermarks { first, end } = self.event_ends(partition, UNKNOWN_DEADLINE).await?;
         // An empty partition needs no projection.
         if first == end {

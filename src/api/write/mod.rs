@@ -21,7 +21,7 @@ pub(crate) mod types;
 pub(crate) mod validate;
 
 /// Transactional producer of this process; `None` while none is open.
-pub type AtomicProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
+pub type BatchProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
 
 /// Submission of tasks and publishing of events. Cheap to clone.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct Writes {
     pub types: Arc<TypeCatalog>,
     pub publisher: Publisher,
     pub leases: Leases,
-    pub producer: AtomicProducer,
+    pub producer: BatchProducer,
     /// Transactional id of this process.
     pub transactional_id: String,
 }

@@ -35,7 +35,7 @@ const MAX_CONCURRENT_CLAIMS: usize = 64;
 const NOTHING: &str = "nothing of the batch was published";
 
 /// Transactional producer of this process; `None` while none is open.
-pub type AtomicProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
+pub type BatchProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
 
 /// Marks an error as that of an item.
 fn at(n: usize, error: ApiError) -> ApiError {
@@ -178,7 +178,8 @@ impl Writes {
     }
 
     /// Claims all ids again if some tasks exist and others do not: their transaction may have become visible during
-    /// the lookups. All events of a tree lie in one partition, so once one is visible, all of its transaction are.
+    /// the lookups, for the first time or after the store was lost. All events of a tree lie in one partition, so a
+    /// transaction is visible as a whole once the projection has reached the partition's end.
     async fn reclaim_mixed(
         &self,
         drafts: &[Draft],
@@ -191,6 +192,11 @@ impl Writes {
             return Ok(states);
         }
         self.leases.release(states.iter().filter_map(DraftState::lease)).await;
+        if let Some(first) = drafts.first()
+            && let Some(lag) = self.reads.lag_at_end(self.publisher.partition_of(&first.id)).await?
+        {
+            return Err(lag);
+        }
         self.claim_all(drafts, deadline).await
     }
 

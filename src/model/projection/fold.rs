@@ -36,6 +36,8 @@ struct Applied {
     is_fresh: bool,
     /// Continuations are due.
     has_due: bool,
+    /// The task is open and has inherited the cancel of an ancestor.
+    inherits_cancel: bool,
 }
 
 impl Records {
@@ -60,7 +62,7 @@ impl Records {
 
     /// Updates continuations, descendants and ancestors after the change of the event's own task.
     fn apply_consequences(&mut self, event: &Event, applied: Applied, cause: Change<'_>) -> Verdict {
-        let Applied { step, before, deferred, is_newer, is_fresh, has_due } = applied;
+        let Applied { step, before, deferred, is_newer, is_fresh, has_due, inherits_cancel } = applied;
         if has_due {
             self.create_continuations(&event.id, cause);
             self.node_mut(&event.id).into_iter().for_each(|node| refresh(node, cause));
@@ -79,6 +81,9 @@ impl Records {
             self.record_deferred(&event.id, change, before, now);
         }
         self.propagate(&event.id, Some(before), cause);
+        if inherits_cancel {
+            self.reissue_inherited_cancel(&event.id, cause.position);
+        }
         if step.started {
             self.mark_start(event);
         }
@@ -222,6 +227,7 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     }
     let is_newer = context.above.is_some() || event.kind == Kind::RetryRequested;
     let inherited = requests::inherit_cancel(node, context.above, cause);
+    let inherits_cancel = inherited.is_some() && !node.own.is_terminal();
     let changes_deferred = event.record.is_some() || kept_before > 0;
     let deferred = if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room) } else { None };
     let deferred = deferred.map(|change| (change, kept_before, node.kept));
@@ -234,5 +240,5 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     if !has_due {
         refresh(node, cause);
     }
-    Applied { step, before, deferred, is_newer, is_fresh, has_due }
+    Applied { step, before, deferred, is_newer, is_fresh, has_due, inherits_cancel }
 }

@@ -92,6 +92,25 @@ impl Records {
         let (above, cancel) = cancels.filter(|(_, cancel)| cancel.subtree).max_by_key(|(_, cancel)| cancel.asof)?;
         Some(AncestorCancel { asof: cancel.asof, request: cancel.request.below(above) })
     }
+
+    /// Publishes an inherited cancel to the workers again, unless it still is: it is withdrawn when its tree has ended, and
+    /// one of `fail_fast` is not published while nothing is open below. The record of the new descendant is in its topic.
+    pub(super) fn reissue_inherited_cancel(&mut self, id: &TaskId, position: Place) {
+        let Some(asof) = self.node(id.as_str()).and_then(TaskRecord::cancelled_by).map(|cancel| cancel.asof) else { return };
+        let is_source = |cancel: &Cancel| cancel.asof == asof && cancel.subtree && cancel.request.with.is_none();
+        let cancel_of = |above: &str| self.node(above).and_then(|node| node.cancel.as_deref());
+        let source = id.ancestors().find(|above| cancel_of(above).is_some_and(is_source));
+        let Some(source) = source.and_then(|source| TaskId::parse(source).ok()) else { return };
+        let Some(node) = self.node_mut(&source) else { return };
+        let has_ended = node.state.is_terminal();
+        let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| !cancel.named) else { return };
+        cancel.named = !has_ended;
+        replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree: true });
+        // A superseded descendant does not reopen its ancestors: no later change of state would withdraw the cancel.
+        if has_ended {
+            withdraw_cancel(node, position);
+        }
+    }
 }
 
 /// Applies an ancestor's cancel to a new task, unless the task was created after it. Returns the history entry.

@@ -9,6 +9,7 @@ use super::json::RawJson;
 pub mod action;
 pub mod continuation;
 mod decode;
+pub mod delivery;
 pub mod hash;
 pub mod header;
 pub mod id;

@@ -1,7 +1,6 @@
 //! In-memory store for `kafleet dev`, tests and simulation. Behaves like the Redis store but ends with the process,
 //! and rejects batches when it is full.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,18 +10,19 @@ use rustc_hash::FxHashMap;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Instant;
 
-use super::audit::{AuditPage, Sizes};
+use super::audit::AuditPage;
 use super::log_tail::LogTail;
 use super::{
     Changes, Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TaskRecord,
     TypeCount,
 };
 use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
-use crate::model::record::state::State;
 use crate::model::retention::Lifetimes;
 use crate::model::task::id::TaskId;
+use partition::Partition;
 
 mod audit;
+mod partition;
 
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
@@ -67,33 +67,6 @@ struct Contents {
     revision: u64,
     /// Revision of the last wipe or restore: writers opened before it are fenced off, even in an empty partition.
     replaced: u64,
-}
-
-#[derive(Clone, Default)]
-struct Partition {
-    fence: Option<Checkpoint>,
-    revision: u64,
-    records: FxHashMap<TaskId, Vec<u8>>,
-    indexes: FxHashMap<Index, BTreeSet<Entry>>,
-    counts: BTreeMap<(Arc<str>, State), i64>,
-    logs: FxHashMap<TaskId, LogTail<String>>,
-    attachments: FxHashMap<TaskId, BTreeMap<String, Vec<u8>>>,
-    kept: FxHashMap<TaskId, Vec<u8>>,
-    /// Finished roots by the time of their removal.
-    done: BTreeMap<i64, VecDeque<TaskId>>,
-    lifetimes: Option<Lifetimes>,
-    sizes: Sizes,
-    bytes: usize,
-    /// Reservations by id and run.
-    reservations: FxHashMap<(TaskId, u32), Reserved>,
-    /// Keys of `reservations` by expiry.
-    ends: BTreeSet<(Instant, (TaskId, u32))>,
-}
-
-#[derive(Clone)]
-struct Reserved {
-    mark: Reservation,
-    end: Instant,
 }
 
 /// Contents of a store at some moment.
@@ -189,122 +162,6 @@ fn full(what: &str) -> StoreError {
     StoreError::Invalid(format!(
         "the memory store is full: {what}\n\nhint: it is meant for development; use redis, or raise its limits"
     ))
-}
-
-impl Partition {
-    fn apply(&mut self, changes: &Changes) {
-        for (id, record) in &changes.nodes {
-            let old = self.records.insert(id.clone(), record.clone());
-            self.bytes = self.bytes + record.len() - old.map_or(0, |old| old.len());
-        }
-        self.apply_indexes(changes);
-        self.apply_done(changes);
-        let added = Sizes::of(changes);
-        self.sizes.tasks += added.tasks;
-        self.sizes.entries.iter_mut().zip(added.entries).for_each(|(size, added)| *size += added);
-        for (task_type, state, change) in &changes.counts {
-            let key = (task_type.clone(), *state);
-            let count = self.counts.entry(key.clone()).or_default();
-            *count += change;
-            if *count == 0 {
-                self.counts.remove(&key);
-            }
-        }
-        for (id, kept) in &changes.kept {
-            let old = match kept {
-                Some(kept) => self.kept.insert(id.clone(), kept.clone()),
-                None => self.kept.remove(id),
-            };
-            self.bytes = self.bytes + kept.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
-        }
-        for (id, lines) in &changes.logs {
-            let tail = self.logs.entry(id.clone()).or_default();
-            let before = tail.bytes();
-            lines.iter().for_each(|line| tail.push(line.clone(), line.len()));
-            self.bytes = self.bytes + tail.bytes() - before;
-        }
-        for (id, name, data) in &changes.attachments {
-            let attached = self.attachments.entry(id.clone()).or_default();
-            let old = match data {
-                Some(data) => attached.insert(name.clone(), data.clone()),
-                None => attached.remove(name),
-            };
-            self.bytes = self.bytes + data.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
-        }
-        for id in &changes.gone {
-            let attached = self.attachments.remove(id).map_or(0, |attached| attached.values().map(Vec::len).sum());
-            let record = self.records.remove(id).map_or(0, |record| record.len());
-            let log = self.logs.remove(id).map_or(0, |tail| tail.bytes());
-            self.bytes = self.bytes.saturating_sub(record + log + attached);
-        }
-        if changes.lifetimes.is_some() {
-            self.lifetimes.clone_from(&changes.lifetimes);
-        }
-    }
-
-    fn apply_indexes(&mut self, changes: &Changes) {
-        for (index, entry) in &changes.removed {
-            if let Some(entries) = self.indexes.get_mut(index) {
-                entries.remove(entry);
-                if entries.is_empty() {
-                    self.indexes.remove(index);
-                }
-            }
-        }
-        for (index, entry) in &changes.added {
-            self.indexes.entry(index.clone()).or_default().insert(entry.clone());
-        }
-    }
-
-    fn apply_done(&mut self, changes: &Changes) {
-        for entry in &changes.done {
-            self.done.entry(entry.seen_ms).or_default().push_back(entry.id.clone());
-        }
-        let Some((due_ms, count)) = changes.done_with else { return };
-        if let Some(done) = self.done.get_mut(&due_ms) {
-            done.drain(..count.min(done.len()));
-            if done.is_empty() {
-                self.done.remove(&due_ms);
-            }
-        }
-    }
-
-    fn first_done(&self, after_ms: i64, limit: usize) -> Vec<Entry> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let Some((seen_ms, ids)) = self.done.range((Excluded(after_ms), Unbounded)).next() else { return Vec::new() };
-        ids.iter().take(limit).map(|id| Entry { seen_ms: *seen_ms, id: id.clone() }).collect()
-    }
-
-    fn page(&self, index: &Index, after: Option<&Entry>, limit: usize) -> Vec<Entry> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let Some(entries) = self.indexes.get(index) else { return Vec::new() };
-        let after = after.map_or(Unbounded, Excluded);
-        match index {
-            Index::Children(_) | Index::Timers | Index::Effects | Index::Ages => {
-                entries.range((after, Unbounded)).take(limit).cloned().collect()
-            }
-            Index::Roots | Index::Members { .. } => entries.range((Unbounded, after)).rev().take(limit).cloned().collect(),
-        }
-    }
-
-    fn drop_expired(&mut self, now: Instant) {
-        while self.ends.first().is_some_and(|(end, _)| *end <= now) {
-            let Some((_, key)) = self.ends.pop_first() else { return };
-            self.reservations.remove(&key);
-        }
-    }
-
-    fn hold(&mut self, key: (TaskId, u32), mark: &Reservation, end: Instant) {
-        self.release(&key);
-        self.ends.insert((end, key.clone()));
-        self.reservations.insert(key, Reserved { mark: mark.clone(), end });
-    }
-
-    fn release(&mut self, key: &(TaskId, u32)) {
-        if let Some(reserved) = self.reservations.remove(key) {
-            self.ends.remove(&(reserved.end, key.clone()));
-        }
-    }
 }
 
 #[async_trait]

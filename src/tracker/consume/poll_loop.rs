@@ -13,7 +13,7 @@ use crate::broker::{BrokerError, Commit, Consumer, GroupEvent, Partition, Record
 use crate::model::event::{DecodeError, Event};
 use crate::model::task::partition::partition_of;
 use crate::runtime::{self, Shutdown};
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 const POLL_RECORDS: usize = 2_000;
 const BUSY_WAIT: Duration = Duration::from_millis(2);

@@ -7,7 +7,6 @@ use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::outbox::Effect;
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
-pub use crate::tracker::outbox::planner::OutboxPlanner;
 
 /// A record to be produced.
 pub struct Message {

@@ -6,7 +6,7 @@ use crate::model::record::rollup;
 use crate::model::task::continuation::{Continuation, Ended, Joined, MAX_JOINED_BYTES, number_of};
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index};
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 /// Records per read; each may have a result of several hundred KiB.
 const STEP: usize = 64;

@@ -5,15 +5,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::handlers::builtin::callback;
-use crate::handlers::builtin::callback::Callbacks;
-use crate::handlers::builtin::email;
-use crate::handlers::builtin::email::Emails;
 use crate::model::event::Event;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::Delivery;
-use crate::model::task::action::Notification;
+use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification};
+use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
 use crate::model::units::duration::Millis;
@@ -37,9 +34,9 @@ pub fn delivery_event(
     let body = RawJson::of(&body(id, node, delivery, lean)).map_err(|why| why.to_string())?;
     let (kind, params, attempts) = match notification {
         Notification::Callback(callback) => {
-            (callback::TYPE, RawJson::of(&Callbacks::params(callback, body)), (callback.retries, callback.timeout))
+            (CALLBACK_TYPE, RawJson::of(&CallbackParams::new(callback, body)), (callback.retries, callback.timeout))
         }
-        Notification::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, body)), (email.retries, email.timeout)),
+        Notification::Email(email) => (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, body)), (email.retries, email.timeout)),
     };
     let mut new = NewTask::new(kind, params.map_err(|why| why.to_string())?);
     new.id = Some(TaskId::parse(&delivery.id(id, notification)).map_err(|why| why.to_string())?);

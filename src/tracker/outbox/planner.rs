@@ -6,35 +6,32 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::control_records::{cancel_record, first_cancel_record};
+use super::deferrals::Deferrals;
 use super::entry::{Message, OutboxEntry, effect_done, event_message, terminal_event};
 use crate::broker::BrokerError;
-use crate::control::{CONTROL_VERSION, Cancel, ControlKey};
 use crate::model::event::{Event, Kind};
-use crate::model::outbox::{Effect, EffectKind, KeptRecord, TimerKind, withdrawal_cause};
+use crate::model::outbox::{Effect, EffectKind, KeptRecord, TimerKind};
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::Delivery;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::store::Entry;
-use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::notification::delivery_event;
 use crate::tracker::outbox::subtree::SubtreeCommand;
 use crate::tracker::outbox::task_records::apply_patch;
-use crate::tracker::upkeep::withdrawals::{CancelProgress, Withdrawals};
+use crate::tracker::outbox::withdrawals::Withdrawals;
+use crate::tracker::setup::TrackerSetup;
 
-/// Minimum deferral of an effect that waits for Kafka, so that others get their turn.
-const DEFERRAL: Duration = Duration::from_secs(3);
-/// Deferral per deferred task, which bounds the rate of repeated attempts.
-const DEFERRAL_PER_TASK: Duration = Duration::from_millis(20);
 /// Duration after which a failed read excludes its partition from further reads in the same pass.
 const MAX_READ_TIME: Duration = Duration::from_secs(1);
 /// Approximate maximum bytes of continuations per transaction.
 const MAX_BYTES: usize = 8 << 20;
-/// Partition of the control topic, which has only one.
-const CONTROL_PARTITION: i32 = 0;
 
 /// Type and partition of a task's record.
-fn location(node: &TaskRecord) -> (Option<Arc<str>>, Option<i32>) {
+type Location = (Option<Arc<str>>, Option<i32>);
+
+fn location(node: &TaskRecord) -> Location {
     (node.task_type.clone(), node.position.map(|position| position.partition))
 }
 
@@ -48,9 +45,25 @@ pub struct OutboxPlanner {
     pub(super) topics: HashSet<String>,
     /// Timers and effects whose records cannot be sent, with the reason.
     pub(super) unsendable: HashMap<(TaskId, String), String>,
-    withdrawals: Arc<Withdrawals>,
-    /// Deferred tasks with their turn, and the end of the deferral.
-    deferred: HashMap<(TaskId, i64), Instant>,
+    deferrals: Deferrals,
+}
+
+/// Entries and subtree commands planned in one pass over the effects.
+#[derive(Default)]
+struct Pass {
+    entries: Vec<OutboxEntry>,
+    commands: Vec<(TaskId, Effect)>,
+    /// Bytes of continuations and notifications.
+    bytes: usize,
+    /// Partitions without an answer to a read in this pass.
+    unresponsive: HashSet<Location>,
+}
+
+impl Pass {
+    fn count_bytes(&mut self, entry: OutboxEntry) -> OutboxEntry {
+        self.bytes += entry.bytes();
+        entry
+    }
 }
 
 impl OutboxPlanner {
@@ -63,14 +76,13 @@ impl OutboxPlanner {
             control,
             topics: HashSet::new(),
             unsendable: HashMap::new(),
-            withdrawals,
-            deferred: HashMap::new(),
+            deferrals: Deferrals::new(withdrawals),
         }
     }
 
     /// Number of tasks whose effects are deferred.
     pub fn deferred(&self) -> usize {
-        self.deferred.len() + self.withdrawals.len()
+        self.deferrals.len()
     }
 
     /// Records that an entry cannot be sent; its next plan becomes a failure event.
@@ -109,9 +121,12 @@ impl OutboxPlanner {
                     Some(bytes) => self.release(&id, &node, &bytes, now).await?,
                     None => continue,
                 },
-                TimerKind::Check(number) => self.check(&id, &node, number, now),
-                TimerKind::Expire => self.end(&id, &node, Kind::Expired, "it was not started in time", "expire", now),
-                TimerKind::Cancel => self.end_cancelled(&id, &node, now),
+                TimerKind::Check(number) => self.timer_entry(&id, "check", &checked_event(&id, &node, number, now)),
+                TimerKind::Expire => {
+                    let event = terminal_event(&id, node.run, Kind::Expired, "it was not started in time", now);
+                    self.timer_entry(&id, "expire", &event)
+                }
+                TimerKind::Cancel => self.timer_entry(&id, "cancel", &cancelled_event(&id, &node, now)),
             };
             planned.push(entry);
         }
@@ -125,7 +140,8 @@ impl OutboxPlanner {
         let unsendable_reason = self.unsendable_reason(id, OutboxEntry::TIMER, node).await?;
         let Some(record) = KeptRecord::decode(kept).filter(|_| unsendable_reason.is_none()) else {
             let why = unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
-            return Ok(self.end(id, node, Kind::Failed, &format!("it could not be released: {why}"), "fail", now));
+            let why = format!("it could not be released: {why}");
+            return Ok(self.timer_entry(id, "fail", &terminal_event(id, node.run, Kind::Failed, &why, now)));
         };
         let mut headers = record.released(node.attempt);
         apply_patch(&mut headers, node, node.attempt == 0);
@@ -140,29 +156,13 @@ impl OutboxPlanner {
         Ok(OutboxEntry::record_and_event(id, OutboxEntry::TIMER, "release", task, released))
     }
 
-    /// Publishes a state check. The fold evaluates the task's state at the offset of this event.
-    fn check(&self, id: &TaskId, node: &TaskRecord, number: u32, now: i64) -> OutboxEntry {
-        let mut event = Event::new(Kind::Checked, id.clone(), node.run, now);
-        event.check = Some(number);
-        OutboxEntry::plain(id, OutboxEntry::TIMER, "check", vec![self.event(&event)])
+    /// Publishes the event of a timer.
+    fn timer_entry(&self, id: &TaskId, kind: &'static str, event: &Event) -> OutboxEntry {
+        OutboxEntry::plain(id, OutboxEntry::TIMER, kind, vec![self.event(event)])
     }
 
-    /// Ends the task.
-    fn end(&self, id: &TaskId, node: &TaskRecord, kind: Kind, why: &str, name: &'static str, now: i64) -> OutboxEntry {
-        let event = self.event(&terminal_event(id, node.run, kind, why, now));
-        OutboxEntry::plain(id, OutboxEntry::TIMER, name, vec![event])
-    }
-
-    /// Ends a cancelled task that no worker holds, and whose end no worker reports.
-    fn end_cancelled(&self, id: &TaskId, node: &TaskRecord, now: i64) -> OutboxEntry {
-        let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
-        let why = request.message(", before a worker took it");
-        let event = Event { by: request.by, ..terminal_event(id, node.run, Kind::Cancelled, &why, now) };
-        OutboxEntry::plain(id, OutboxEntry::TIMER, "cancel", vec![self.event(&event)])
-    }
-
-    /// Plans entries for the effects of these tasks, in order, and collects subtree commands: effects behind a
-    /// subtree command wait for its end. Effects that wait for workers do not block those behind them.
+    /// Plans entries for the effects of these tasks, in order, and collects subtree commands: effects behind a subtree
+    /// command wait for its end. Effects that wait for workers do not block those behind them.
     pub async fn effects(
         &mut self,
         entries: &[Entry],
@@ -170,112 +170,89 @@ impl OutboxPlanner {
         limit: usize,
         now: i64,
     ) -> Result<(Vec<OutboxEntry>, Vec<(TaskId, Effect)>), String> {
-        let (mut planned, mut subtree_commands, mut bytes) = (Vec::new(), Vec::new(), 0);
-        let mut unresponsive = HashSet::new();
+        let mut pass = Pass::default();
         self.retain_only(entries);
-        let ids = self.ready(entries, &is_published, limit);
+        let ids = self.deferrals.ready(entries, &is_published, limit);
         for (id, node) in ids.iter().zip(self.nodes(&ids).await?) {
             let Some(node) = node else { continue };
             for effect in &node.effects {
-                let dedup_key = effect.id();
-                if is_published(id, &dedup_key) || planned.len() >= limit {
+                if is_published(id, &effect.id()) || pass.entries.len() >= limit {
                     continue;
                 }
-                match effect.what {
-                    EffectKind::Publish { .. } if unresponsive.contains(&location(&node)) => self.defer(id, &node),
-                    EffectKind::Publish { run } => {
-                        let asked = Instant::now();
-                        match self.republish(id, &node, *effect, run, now).await? {
-                            Some(entry) => planned.push(entry),
-                            None => {
-                                unresponsive.extend((asked.elapsed() > MAX_READ_TIME).then(|| location(&node)));
-                                self.defer(id, &node);
-                            }
-                        }
-                    }
-                    EffectKind::Follow { .. } | EffectKind::NotifyAction(_) if bytes > MAX_BYTES => continue,
-                    EffectKind::NotifyAction(delivery) => {
-                        let entry = self.notify(id, &node, *effect, delivery, now)?;
-                        bytes += entry.bytes();
-                        planned.push(entry);
-                    }
-                    EffectKind::Follow { run } => {
-                        let entry = self.start_continuation(id, &node, *effect, run, now).await?;
-                        bytes += entry.bytes();
-                        planned.push(entry);
-                    }
-                    // Other effects go first, so that the task can then be deferred.
-                    EffectKind::Uncancel { .. } if node.effects.len() > 1 => continue,
-                    // Withdrawn before the api has written the cancel, the late control record would stay forever.
-                    EffectKind::Uncancel { due_ms } if due_ms > now => {
-                        let wait = Duration::from_millis(due_ms.abs_diff(now)).min(DEFERRAL);
-                        self.defer_for(id, &node, wait);
-                    }
-                    EffectKind::Uncancel { .. } => {
-                        let Some(key) = node.turn().map(|turn| (id.clone(), turn)) else { continue };
-                        match self.withdrawals.progress(&key) {
-                            Some(CancelProgress::Passed) => {
-                                self.withdrawals.forget(&key);
-                                planned.push(self.uncancel(id, *effect, now));
-                            }
-                            Some(CancelProgress::Waiting) => {}
-                            None => self.withdrawals.request(key),
-                        }
-                    }
-                    EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. } => {
-                        subtree_commands.push((id.clone(), *effect));
-                        break;
-                    }
+                if is_subtree_command(effect.what) {
+                    pass.commands.push((id.clone(), *effect));
+                    break;
                 }
+                let entry = self.effect(id, &node, *effect, &mut pass, now).await?;
+                pass.entries.extend(entry);
             }
         }
-        Ok((planned, subtree_commands))
+        Ok((pass.entries, pass.commands))
     }
 
-    /// Selects the tasks to plan now: neither deferred ones nor, if only the withdrawal of a cancel is left, more
-    /// than can be published.
-    fn ready(&self, entries: &[Entry], is_published: impl Fn(&TaskId, &str) -> bool, limit: usize) -> Vec<TaskId> {
-        let mut withdrawn = 0;
-        let is_ready = |entry: &&Entry| {
-            let key = (entry.id.clone(), entry.seen_ms);
-            if self.deferred.contains_key(&key) {
-                return false;
+    /// Plans the entry of one effect; `None` if it has to wait.
+    async fn effect(
+        &mut self,
+        id: &TaskId,
+        node: &TaskRecord,
+        effect: Effect,
+        pass: &mut Pass,
+        now: i64,
+    ) -> Result<Option<OutboxEntry>, String> {
+        match effect.what {
+            EffectKind::Publish { run } => self.republish_or_defer(id, node, effect, run, pass, now).await,
+            EffectKind::Follow { .. } | EffectKind::NotifyAction(_) if pass.bytes > MAX_BYTES => Ok(None),
+            EffectKind::NotifyAction(delivery) => Ok(Some(pass.count_bytes(self.notify(id, node, effect, delivery, now)?))),
+            EffectKind::Follow { run } => Ok(Some(pass.count_bytes(self.start_continuation(id, node, effect, run, now).await?))),
+            EffectKind::Uncancel { due_ms } => Ok(self.withdraw_cancel(id, node, effect, due_ms, now)),
+            EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. } => Ok(None),
+        }
+    }
+
+    /// Plans a retry, or defers it if the task's record cannot be read now.
+    async fn republish_or_defer(
+        &mut self,
+        id: &TaskId,
+        node: &TaskRecord,
+        effect: Effect,
+        run: u32,
+        pass: &mut Pass,
+        now: i64,
+    ) -> Result<Option<OutboxEntry>, String> {
+        let mut entry = None;
+        if !pass.unresponsive.contains(&location(node)) {
+            let asked = Instant::now();
+            entry = self.republish(id, node, effect, run, now).await?;
+            if entry.is_none() && asked.elapsed() > MAX_READ_TIME {
+                pass.unresponsive.insert(location(node));
             }
-            let Some(cause) = withdrawal_cause(entry.seen_ms) else { return true };
-            match self.withdrawals.progress(&key) {
-                Some(CancelProgress::Waiting) => false,
-                Some(CancelProgress::Passed) => {
-                    withdrawn += 1;
-                    withdrawn <= limit
-                }
-                None => !is_published(&entry.id, &Effect { cause, what: EffectKind::Uncancel { due_ms: 0 } }.id()),
-            }
-        };
-        entries.iter().filter(is_ready).map(|entry| entry.id.clone()).collect()
+        }
+        if entry.is_none() {
+            self.deferrals.defer(id, node);
+        }
+        Ok(entry)
+    }
+
+    /// Plans the withdrawal of a cancel once workers have passed it.
+    fn withdraw_cancel(&mut self, id: &TaskId, node: &TaskRecord, effect: Effect, due_ms: i64, now: i64) -> Option<OutboxEntry> {
+        // Other effects go first, so that the task can then be deferred.
+        if node.effects.len() > 1 {
+            return None;
+        }
+        // Withdrawn before the api has written the cancel, the late control record would stay forever.
+        if due_ms > now {
+            self.deferrals.defer_until(id, node, Duration::from_millis(due_ms.abs_diff(now)));
+            return None;
+        }
+        let messages = || vec![cancel_record(&self.control, id, None), self.event(&effect_done(id, effect, now))];
+        self.deferrals.take_passed(id, node).then(|| OutboxEntry::plain(id, effect.id(), "uncancel", messages()))
     }
 
     /// Drops state of tasks without pending effects.
     fn retain_only(&mut self, entries: &[Entry]) {
         let ids: HashSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
-        self.withdrawals.retain_only(entries);
+        self.deferrals.retain_only(entries);
         self.unsendable.retain(|(id, dedup_key), _| dedup_key == OutboxEntry::TIMER || ids.contains(id));
-        self.deferred.retain(|_, until| *until > Instant::now());
-    }
-
-    /// Defers a task unless it has other effects. The withdrawal of a cancel has a turn of its own and does not
-    /// count.
-    fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
-        let others = node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::Uncancel { .. })).count();
-        if let 0 | 1 = others {
-            let wait = DEFERRAL.max(DEFERRAL_PER_TASK.saturating_mul(self.deferred.len() as u32));
-            self.defer_for(id, node, wait);
-        }
-    }
-
-    fn defer_for(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
-        if let Some(turn) = node.turn() {
-            self.deferred.insert((id.clone(), turn), Instant::now() + wait);
-        }
     }
 
     /// Builds the requested subtree commands, in order, without those that are no longer pending.
@@ -290,33 +267,11 @@ impl OutboxPlanner {
 
     fn subtree_command(&self, id: &TaskId, node: &TaskRecord, effect: Effect, now: i64) -> SubtreeCommand {
         let first = match effect.what {
-            EffectKind::End { asof } => Some(self.cancel(id, node, asof, true, now)),
-            EffectKind::Cancel { asof, subtree } => Some(self.cancel(id, node, asof, subtree, now)),
+            EffectKind::End { asof } => Some(first_cancel_record(&self.control, id, node, (asof, true), now)),
+            EffectKind::Cancel { asof, subtree } => Some(first_cancel_record(&self.control, id, node, (asof, subtree), now)),
             _ => None,
         };
         SubtreeCommand::new(id, node, effect, first, (&self.events, self.number), now)
-    }
-
-    /// Builds the cancel record for workers, published before the subtree command starts so that running tasks stop
-    /// soon. The api may have published it already.
-    fn cancel(&self, id: &TaskId, node: &TaskRecord, asof: i64, subtree: bool, now: i64) -> Message {
-        let request = node.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
-        let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);
-        let by = request.and_then(|request| request.by.as_deref()).map(str::to_owned);
-        let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason, by };
-        self.control(id, serde_json::to_string(&cancel).ok())
-    }
-
-    fn uncancel(&self, id: &TaskId, effect: Effect, now: i64) -> OutboxEntry {
-        let messages = vec![self.control(id, None), self.event(&effect_done(id, effect, now))];
-        OutboxEntry::plain(id, effect.id(), "uncancel", messages)
-    }
-
-    /// Builds the control record of a task's cancel; `None` deletes it.
-    fn control(&self, id: &TaskId, value: Option<String>) -> Message {
-        let (topic, partition) = (self.control.clone(), Some(CONTROL_PARTITION));
-        let (key, value) = (ControlKey::Cancel(id.to_string()).to_string().into_bytes(), value.map(String::into_bytes));
-        Message { topic, partition, key, value, headers: Vec::new() }
     }
 
     /// Publishes a delivery to its own partition, whose tracker releases it.
@@ -342,4 +297,22 @@ impl OutboxPlanner {
     pub(super) fn event(&self, event: &Event) -> Message {
         event_message(&self.events, self.number, event)
     }
+}
+
+fn is_subtree_command(what: EffectKind) -> bool {
+    matches!(what, EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. })
+}
+
+/// Event of a state check. The fold evaluates the task's state at the offset of this event.
+fn checked_event(id: &TaskId, node: &TaskRecord, number: u32, now: i64) -> Event {
+    let mut event = Event::new(Kind::Checked, id.clone(), node.run, now);
+    event.check = Some(number);
+    event
+}
+
+/// Terminal event of a cancelled task that no worker holds, and whose end no worker reports.
+fn cancelled_event(id: &TaskId, node: &TaskRecord, now: i64) -> Event {
+    let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
+    let why = request.message(", before a worker took it");
+    Event { by: request.by, ..terminal_event(id, node.run, Kind::Cancelled, &why, now) }
 }

@@ -13,16 +13,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::entry::{OutboxEntry, OutboxPlanner};
+use super::entry::OutboxEntry;
+use super::planner::OutboxPlanner;
 use super::subtree::{STEP, SubtreeCommand};
-use crate::broker::{BrokerError, DependentRecord, Partition, ProducerRecord, TransactionalProducer};
+use crate::broker::{BrokerError, DependentRecord, Partition, ProducerRecord, TransactionalProducer, Transactions};
 use crate::model::outbox::Effect;
 use crate::model::task::id::TaskId;
-use crate::runtime::{Backoff, blocking, now_ms};
+use crate::runtime::{Backoff, now_ms};
 use crate::store::{Checkpoint, Entry, Outbox};
-use crate::tracker::TrackerSetup;
+use crate::tracker::outbox::withdrawals::Withdrawals;
+use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::ticker::TrackerShared;
-use crate::tracker::upkeep::withdrawals::Withdrawals;
 
 /// Maximum timers, and tasks with effects, per transaction.
 const BATCH: usize = 500;
@@ -43,7 +44,6 @@ const MAX_SKIPPED: usize = 9_000;
 const MAX_VISITED: usize = 2 * STEP;
 /// Deadline for all records of a transaction; the broker aborts it after `transaction.timeout.ms`.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval of rechecks while publishing is blocked.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Lead time for opening the producer before a timer is due.
@@ -84,7 +84,7 @@ pub struct OutboxRelay {
 
 /// A producer that may publish once the store is folded up to `from`.
 struct TransactionalSession {
-    producer: Box<dyn TransactionalProducer>,
+    producer: Transactions,
     from: i64,
 }
 
@@ -233,14 +233,15 @@ impl OutboxRelay {
 
     /// Opens the producer, which fences earlier owners, then reads the partition's end: their events lie before it.
     async fn open(&self) -> Result<TransactionalSession, String> {
-        let (broker, name) = (self.setup.broker.clone(), format!("{}.firing.{}", self.setup.names.events(), self.number));
+        let name = format!("{}.firing.{}", self.setup.names.events(), self.number);
         let events = Partition::new(self.setup.names.events(), self.number as i32);
-        let opened = blocking(move || {
-            let producer = broker.atomic_producer(&name)?;
-            let from = broker.ends(&events, CALL_DEADLINE)?.end;
+        let broker = self.setup.broker.client();
+        let open = async {
+            let producer = broker.transactional_producer(&name).await?;
+            let from = broker.watermarks(&events).await?.end;
             Ok(TransactionalSession { producer, from })
-        });
-        opened.await?.map_err(|error: BrokerError| error.to_string())
+        };
+        open.await.map_err(|error: BrokerError| error.to_string())
     }
 
     async fn plan(
@@ -315,18 +316,18 @@ impl OutboxRelay {
 
     /// Publishes the entries in one transaction.
     async fn commit(&mut self, session: TransactionalSession, planned: Vec<OutboxEntry>) -> Result<TransactionalSession, String> {
-        let TransactionalSession { mut producer, from } = session;
+        let TransactionalSession { producer, from } = session;
         let (events, number): (Arc<str>, u32) = (self.setup.names.events().into(), self.number);
-        let (sent, planned, producer) = blocking(move || {
+        let send = move |producer: &mut dyn TransactionalProducer| {
             let messages: Vec<_> = planned.iter().flat_map(|entry| &entry.messages).collect();
             let headers: Vec<Vec<(&str, &[u8])>> = messages.iter().map(|message| message.headers()).collect();
             let records: Vec<ProducerRecord<'_>> =
                 messages.iter().zip(&headers).map(|(message, headers)| message.producer_record(headers)).collect();
             let mut dependent_events = |positions: &[(i32, i64)]| dependent_events(&planned, positions, &events, number);
             let sent = producer.send_with_dependents(&records, &mut dependent_events, SEND_DEADLINE);
-            (sent, planned, producer)
-        })
-        .await?;
+            (sent, planned)
+        };
+        let (producer, (sent, planned)) = producer.run(send).await.map_err(|error| error.to_string())?;
         match sent {
             Ok(positions) => {
                 self.record_published(&planned, &positions);

@@ -1,22 +1,19 @@
 //! Task records that the tracker publishes: the original once more for a retry, or a new one for a continuation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::original_record::{OriginalRecord, original_record};
 use super::planner::OutboxPlanner;
-use crate::broker::{BrokerError, Partition, Record};
-use crate::model::event::{Event, Kind};
-use crate::model::outbox::{Effect, KeptRecord};
+use crate::model::event::Kind;
+use crate::model::outbox::Effect;
 use crate::model::record::TaskRecord;
 use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Position, Task, header};
 use crate::publish::{set_policy, task_headers};
-use crate::runtime::blocking;
 use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, terminal_event};
 use crate::tracker::outbox::fan_in;
 
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// `ce_source` of records created by the tracker.
 const SOURCE: &str = "kafleet/tracker";
 
@@ -42,7 +39,7 @@ impl OutboxPlanner {
         }
         let found = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
-            None => match self.original_record(id, node).await {
+            None => match original_record(&self.setup, (&self.events, self.number), self.topic_of(node), id, node).await {
                 Err(error) if error.is_transient() => {
                     tracing::warn!(task = %id, %error, "cannot read the record of a task to be retried; retrying");
                     return Ok(None);
@@ -52,7 +49,7 @@ impl OutboxPlanner {
                 }),
             },
         };
-        let record = found.map(|found| self.retry_record(id, node, found, run, effect.cause));
+        let record = found.map(|found| retry_record(self.topic_of(node), id, node, found, run, effect.cause));
         let record = record.map_err(|why| format!("the retry is not possible: {why}"));
         Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)))
     }
@@ -156,56 +153,13 @@ impl OutboxPlanner {
         }))
     }
 
-    fn retry_record(&self, id: &TaskId, node: &TaskRecord, found: OriginalRecord, run: u32, asof: i64) -> Message {
-        let set = [
-            (header::ID, id.to_string()),
-            (header::RUN, run.to_string()),
-            (header::AS_OF, asof.to_string()),
-            (header::ANNOUNCED, "1".to_owned()),
-        ];
-        let removed = [header::NOT_BEFORE, header::ATTEMPT, header::EXPIRES];
-        let mut headers = found.headers;
-        headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
-        apply_patch(&mut headers, node, false);
-        headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
-        if let Some(parent) = id.parent().filter(|_| !headers.iter().any(|(name, _)| name == header::PARENT)) {
-            headers.push((header::PARENT.to_owned(), parent.as_bytes().to_vec()));
-        }
-        let key = found.key.unwrap_or_else(|| id.as_str().as_bytes().to_vec());
-        Message { topic: self.topic_of(node), partition: None, key, value: found.value, headers }
-    }
-
-    /// Reads the task's record from its topic, or from the event that contained it.
-    async fn original_record(&self, id: &TaskId, node: &TaskRecord) -> Result<Option<OriginalRecord>, BrokerError> {
-        if let Some(position) = node.position {
-            let place = Partition::new(self.topic_of(node), position.partition);
-            if let Some(record) = self.read(place, position.offset).await? {
-                return Ok(Some(OriginalRecord::of(record)));
-            }
-        }
-        let Some(offset) = node.told_at else { return Ok(None) };
-        let place = Partition::new(self.events.clone(), self.number as i32);
-        let record = self.read(place, offset).await?;
-        let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
-        Ok(event.filter(|event| event.id == *id).and_then(|event| event.record).map(|kept| OriginalRecord::kept(*kept)))
-    }
-
-    async fn read(&self, place: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {
-        let broker = self.setup.broker.clone();
-        match blocking(move || broker.read_at(&place, offset, CALL_DEADLINE)).await.map_err(BrokerError::Unavailable)? {
-            Err(BrokerError::Unknown(_)) => Ok(None),
-            read => read,
-        }
-    }
-
     /// Reports a missing topic, because sending to it would block everything else.
     async fn missing_topic(&mut self, node: &TaskRecord) -> Result<Option<String>, String> {
         let topic = self.topic_of(node).to_string();
         if self.topics.contains(&topic) {
             return Ok(None);
         }
-        let (broker, prefix) = (self.setup.broker.clone(), topic.clone());
-        let known = blocking(move || broker.topics(&prefix, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        let known = self.setup.broker.client().topics(&topic).await.map_err(|error| error.to_string())?;
         self.topics.extend(known.into_iter().map(|info| info.name));
         let missing = !self.topics.contains(&topic);
         Ok(missing.then(|| format!("the topic `{topic}` does not exist (hint: add its type and run `kafleet topics apply`)")))
@@ -224,21 +178,22 @@ pub(crate) fn apply_patch(headers: &mut Vec<(String, Vec<u8>)>, node: &TaskRecor
     }
 }
 
-/// Original record of a task.
-struct OriginalRecord {
-    key: Option<Vec<u8>>,
-    value: Option<Vec<u8>>,
-    headers: Vec<(String, Vec<u8>)>,
-}
-
-impl OriginalRecord {
-    fn of(record: Record) -> Self {
-        let headers = record.headers.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect();
-        Self { key: record.key, value: record.value, headers }
+/// Builds the record of a retry from the original one.
+fn retry_record(topic: Arc<str>, id: &TaskId, node: &TaskRecord, found: OriginalRecord, run: u32, asof: i64) -> Message {
+    let set = [
+        (header::ID, id.to_string()),
+        (header::RUN, run.to_string()),
+        (header::AS_OF, asof.to_string()),
+        (header::ANNOUNCED, "1".to_owned()),
+    ];
+    let removed = [header::NOT_BEFORE, header::ATTEMPT, header::EXPIRES];
+    let mut headers = found.headers;
+    headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
+    apply_patch(&mut headers, node, false);
+    headers.extend(set.map(|(name, value)| (name.to_owned(), value.into_bytes())));
+    if let Some(parent) = id.parent().filter(|_| !headers.iter().any(|(name, _)| name == header::PARENT)) {
+        headers.push((header::PARENT.to_owned(), parent.as_bytes().to_vec()));
     }
-
-    fn kept(record: KeptRecord) -> Self {
-        let value = Some(record.params.text().as_bytes().to_vec());
-        Self { key: record.key_bytes(), value, headers: record.header_bytes() }
-    }
+    let key = found.key.unwrap_or_else(|| id.as_str().as_bytes().to_vec());
+    Message { topic, partition: None, key, value: found.value, headers }
 }

@@ -9,8 +9,7 @@ use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::Names;
-use crate::runtime::blocking;
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 /// Deadline of one call to Kafka.
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
@@ -50,9 +49,10 @@ impl Surveys {
         let mut survey: Survey =
             fresh.into_iter().filter_map(|name| latest.get(&name).map(|(_, found)| (name, Ok(found.clone())))).collect();
         if !stale.is_empty() {
-            let (broker, names, begun) = (setup.broker.clone(), setup.names.clone(), Instant::now());
+            let (broker, names, begun) = (setup.broker.client(), setup.names.clone(), Instant::now());
             let asked: Vec<_> = stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
-            let measured = blocking(move || measure(&*broker, &names, asked)).await?;
+            let measure = move |broker: &dyn Broker, _| Ok(measure(broker, &names, asked));
+            let measured = broker.call(measure).await.map_err(|error: BrokerError| error.to_string())?;
             let found = measured.iter().filter_map(|(name, found)| Some((name.clone(), (begun, found.clone().ok()?))));
             latest.extend(found);
             survey.extend(measured);

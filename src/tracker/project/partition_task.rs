@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 use super::projection::Projection;
 use crate::broker::Partition;
 use crate::model::projection::FOLD_VERSION;
-use crate::runtime::{self, Backoff, blocking};
+use crate::runtime::{self, Backoff};
 use crate::store::{Checkpoint, StoreError};
 use crate::topics::Standing;
-use crate::tracker::TrackerSetup;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::outbox::relay::{Folded, OutboxRelay};
 use crate::tracker::schedules::{OWNER, Schedules};
+use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::stale_cancels::StaleCancels;
 use crate::tracker::upkeep::store_audit::{Losses, StoreAudit};
 use crate::tracker::upkeep::ticker::{PartitionUpkeep, TrackerShared};
@@ -29,7 +29,6 @@ use crate::tracker::upkeep::ticker::{PartitionUpkeep, TrackerShared};
 const TRACKER: u32 = 0;
 /// Attempts at claiming a partition between two batches of a rebuild.
 const MAX_CLAIMS: u32 = 100;
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval of attempts to open a partition that cannot be folded.
 const STUCK_RETRY: Duration = Duration::from_secs(10);
 /// Interval of checkpoint reads over the readers' connection. In an idle partition they detect an unavailable store
@@ -337,8 +336,7 @@ impl PartitionTask {
     /// log stops the partition, because guessing could lose events.
     async fn check_fence(&self, found: Option<Checkpoint>) -> Result<(i64, i64), End> {
         let partition = Partition::new(self.setup.names.events(), self.number);
-        let (broker, at) = (self.setup.broker.clone(), partition.clone());
-        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await.map_err(End::Stuck)?;
+        let ends = self.setup.broker.client().watermarks(&partition).await;
         let ends = ends.map_err(|error| End::Rewind { reason: "broker", message: error.to_string() })?;
         let Some(fence) = found else { return Ok((ends.first, ends.end)) };
         if fence.version > FOLD_VERSION {

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::verify::{self, Verdict};
-use super::{CALL_DEADLINE, Job, RebuildEvent, Refusal, Report};
+use super::{Job, RebuildEvent, Refusal, Report};
 use crate::broker::{Partition, Watermarks};
-use crate::runtime::{Backoff, blocking};
+use crate::runtime::Backoff;
 use crate::store::{Checkpoint, StoreError};
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
@@ -137,9 +137,8 @@ impl Copier {
 
     pub(super) async fn ends(&self) -> Result<Watermarks, End> {
         let setup = &self.job.setup.tracker;
-        let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), self.handle.number));
-        let ends = blocking(move || broker.ends(&partition, CALL_DEADLINE)).await.map_err(End::Again)?;
-        ends.map_err(|error| End::Again(error.to_string()))
+        let partition = Partition::new(setup.names.events(), self.handle.number);
+        setup.broker.client().watermarks(&partition).await.map_err(|error| End::Again(error.to_string()))
     }
 
     /// Folds the next batch, at most up to `until`.

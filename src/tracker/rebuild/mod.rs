@@ -16,10 +16,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::TrackerSetup;
 use super::consume::poll_loop::PollLoop;
+use super::setup::TrackerSetup;
 use crate::broker::{ConsumerSpec, Partition};
-use crate::runtime::{self, Shutdown, blocking};
+use crate::runtime::{self, Shutdown};
 use crate::store::Store;
 use crate::store::inspect::Inspect;
 use copier::Copier;
@@ -34,7 +34,6 @@ pub use preflight::preflight;
 const PREFETCH_BYTES: usize = 16 << 20;
 /// Interval of reading the ends of the log.
 const MEASURE: Duration = Duration::from_secs(1);
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Deadline for the copiers to stop.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -208,9 +207,8 @@ pub struct Running {
 /// Starts folding.
 pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Refusal> {
     let (tracker, shutdown) = (setup.tracker.clone(), Shutdown::new());
-    let broker = tracker.broker.clone();
     let spec = ConsumerSpec { prefetch_bytes: PREFETCH_BYTES, ..ConsumerSpec::default() };
-    let consumer = blocking(move || broker.consumer(&spec)).await.map_err(Refusal::Unavailable)?;
+    let consumer = tracker.broker.client().consumer(spec).await;
     let consumer = consumer.map_err(|error| Refusal::Unavailable(format!("the consumer of events cannot be opened: {error}")))?;
     let (reporting, reports) = mpsc::unbounded_channel();
     let progress = Arc::new(RebuildProgress::of(&plan));
@@ -315,8 +313,8 @@ async fn measure(job: Arc<Job>) {
     loop {
         ticks.tick().await;
         for (task, part) in job.plan.partitions.iter().zip(&job.progress.parts) {
-            let (broker, partition) = (setup.broker.clone(), Partition::new(topic.clone(), task.number as i32));
-            let Ok(Ok(ends)) = blocking(move || broker.ends(&partition, CALL_DEADLINE)).await else { continue };
+            let partition = Partition::new(topic.clone(), task.number as i32);
+            let Ok(ends) = setup.broker.client().watermarks(&partition).await else { continue };
             part.end.fetch_max(ends.end, Relaxed);
             let lag = (ends.end - part.folded.load(Relaxed)).max(0);
             setup.metrics.lag.with_label_values(&[&*topic, &task.number.to_string()]).set(lag);

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CALL_DEADLINE, Rebuild, RebuildPlan, Refusal, Task};
+use super::{Rebuild, RebuildPlan, Refusal, Task};
 use crate::broker::{Broker, BrokerError, Partition, Watermarks};
 use crate::model::event::Event;
 use crate::model::projection::FOLD_VERSION;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::publish::time_text;
-use crate::runtime::{blocking, now_ms};
+use crate::runtime::now_ms;
 use crate::store::{Checkpoint, Entry, Index, Reservation, Stage, Store, StoreError};
 
 /// Maximum number of incomplete trees that are counted.
@@ -82,13 +82,12 @@ async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, Refusal> 
 }
 
 async fn ends(setup: &Rebuild, partitions: &[u32]) -> Result<Vec<Watermarks>, Refusal> {
-    let (broker, events, partitions) = (setup.tracker.broker.clone(), setup.tracker.names.events(), partitions.to_vec());
-    let read = blocking(move || {
-        let events: Arc<str> = events.into();
-        let of = |number: u32| broker.ends(&Partition::new(events.clone(), number as i32), CALL_DEADLINE);
-        partitions.into_iter().map(of).collect::<Result<Vec<_>, _>>()
-    });
-    Ok(read.await.map_err(Refusal::Unavailable)??)
+    let (broker, events) = (setup.tracker.broker.client(), Arc::<str>::from(setup.tracker.names.events()));
+    let mut ends = Vec::with_capacity(partitions.len());
+    for number in partitions {
+        ends.push(broker.watermarks(&Partition::new(events.clone(), *number as i32)).await?);
+    }
+    Ok(ends)
 }
 
 impl Preflight<'_> {
@@ -167,8 +166,8 @@ impl Preflight<'_> {
     /// Append time of the first event at these offsets.
     async fn find(&self, places: impl Iterator<Item = i64> + Send + 'static, number: usize) -> Result<Option<i64>, Refusal> {
         let setup = &self.setup.tracker;
-        let (broker, partition) = (setup.broker.clone(), Partition::new(setup.names.events(), number as i32));
-        Ok(blocking(move || find(&*broker, &partition, places)).await.map_err(Refusal::Unavailable)??)
+        let partition = Partition::new(setup.names.events(), number as i32);
+        Ok(setup.broker.client().call(move |broker, _| find(broker, &partition, places)).await?)
     }
 
     /// Counts trees of the source that began before the log does.

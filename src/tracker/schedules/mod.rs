@@ -14,12 +14,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{READ_DEADLINE, TrackerSetup};
-use crate::broker::{BrokerError, ProducerRecord, RecordRef, TransactionalProducer};
+use super::setup::{READ_DEADLINE, TrackerSetup};
+use crate::broker::{ProducerRecord, RecordRef, TransactionalProducer, Transactions};
 use crate::control::follow::{Sink, follow_uncommitted};
 use crate::control::schedules::ScheduleKey;
 use crate::control::{ControlState, ControlWatch, keep};
-use crate::runtime::{Backoff, blocking, now_ms};
+use crate::runtime::{Backoff, now_ms};
 use crate::telemetry::Metrics;
 use table::ScheduleTable;
 use transaction::{ScheduleTransaction, TaskFactory};
@@ -111,23 +111,23 @@ impl Schedules {
     }
 
     /// Opens the producer, which fences earlier owners.
-    async fn open(&self) -> Result<Box<dyn TransactionalProducer>, String> {
-        let (broker, name) = (self.setup.broker.clone(), format!("{}.schedules", self.setup.names.events()));
-        blocking(move || broker.atomic_producer(&name)).await?.map_err(|error: BrokerError| error.to_string())
+    async fn open(&self) -> Result<Transactions, String> {
+        let (broker, name) = (self.setup.broker.client(), format!("{}.schedules", self.setup.names.events()));
+        broker.transactional_producer(&name).await.map_err(|error| error.to_string())
     }
 
     /// Publishes the records in one transaction.
     async fn send(
         &self,
-        mut producer: Box<dyn TransactionalProducer>,
+        producer: Transactions,
         transaction: ScheduleTransaction,
-    ) -> Result<(Box<dyn TransactionalProducer>, ScheduleTransaction), String> {
-        let (sent, producer, transaction) = blocking(move || {
+    ) -> Result<(Transactions, ScheduleTransaction), String> {
+        let send = move |producer: &mut dyn TransactionalProducer| {
             let records: Vec<ProducerRecord<'_>> =
                 transaction.messages.iter().map(|message| message.producer_record(&[])).collect();
-            (producer.send_all(&records, SEND_DEADLINE), producer, transaction)
-        })
-        .await?;
+            (producer.send_all(&records, SEND_DEADLINE), transaction)
+        };
+        let (producer, (sent, transaction)) = producer.run(send).await.map_err(|error| error.to_string())?;
         sent.map_err(|error| error.to_string())?;
         Ok((producer, transaction))
     }

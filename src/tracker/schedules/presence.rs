@@ -2,17 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::table::Entry;
 use crate::broker::Partition;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
-use crate::runtime::blocking;
-use crate::tracker::TrackerSetup;
-
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
+use crate::tracker::setup::TrackerSetup;
 
 pub fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
     partition_of(id.root().as_bytes(), setup.events_partitions)
@@ -46,8 +42,8 @@ async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<
 
 /// Current end of an events partition.
 pub async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, String> {
-    let (broker, events) = (setup.broker.clone(), Partition::new(setup.names.events(), at as i32));
-    let ends = blocking(move || broker.ends(&events, CALL_DEADLINE)).await?;
+    let events = Partition::new(setup.names.events(), at as i32);
+    let ends = setup.broker.client().watermarks(&events).await;
     ends.map(|ends| ends.end).map_err(|error| error.to_string())
 }
 

@@ -18,16 +18,14 @@ use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Rules};
 use crate::publish::{NewTask, scheduled_event, time_text};
-use crate::runtime::blocking;
-use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::entry::{Message, event_message};
+use crate::tracker::setup::TrackerSetup;
 
 /// Maximum records per transaction; the rest follows in the next one.
 const BATCH: usize = 500;
 /// Times of a backfill per transaction.
 const BACKFILL_STEP: usize = 100;
 const SOURCE: &str = "kafleet/schedules";
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Time for which a missing topic is not looked up again.
 const MISSING_TTL: Duration = Duration::from_secs(2);
 const CONTROL_PARTITION: i32 = 0;
@@ -229,8 +227,7 @@ impl TaskFactory {
             Some((true, _)) => true,
             Some((false, asked)) if asked.elapsed() < MISSING_TTL => false,
             _ => {
-                let (broker, wanted) = (self.setup.broker.clone(), topic.clone());
-                let infos = blocking(move || broker.topics(&wanted, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+                let infos = self.setup.broker.client().topics(&topic).await.map_err(|error| error.to_string())?;
                 let exists = infos.iter().any(|info| info.name == topic);
                 self.topics.insert(topic.clone(), (exists, Instant::now()));
                 exists

@@ -23,9 +23,9 @@ use crate::model::record::rollup::children_of;
 use crate::model::record::state::State;
 use crate::model::retention::REMOVED;
 use crate::model::task::id::TaskId;
-use crate::runtime::{blocking, now_ms};
+use crate::runtime::now_ms;
 use crate::store::{Entry, Index, Store};
-use crate::tracker::TrackerSetup;
+use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -71,19 +71,19 @@ impl Gap {
 
 impl Gaps {
     pub async fn find(setup: &TrackerSetup) -> Result<Self, String> {
-        let (broker, names) = (setup.broker.clone(), setup.names.clone());
-        let find = blocking(move || {
+        let names = setup.names.clone();
+        let find = move |broker: &dyn Broker, _| {
             let mut gaps = BTreeMap::new();
             for topic in broker.topics(&names.tasks(""), CALL_DEADLINE)? {
                 let Some(task_type) = names.type_of(&topic.name) else { continue };
                 let all = (0..topic.partitions as i32).map(|index| Partition::new(topic.name.as_str(), index));
-                for (index, gap) in gaps_of(&*broker, &names, task_type, all.collect())? {
+                for (index, gap) in gaps_of(broker, &names, task_type, all.collect())? {
                     gaps.insert((Arc::from(task_type), index), gap);
                 }
             }
             Ok(Self(gaps))
-        });
-        find.await?.map_err(|error: BrokerError| error.to_string())
+        };
+        setup.broker.client().call(find).await.map_err(|error: BrokerError| error.to_string())
     }
 
     /// Records which types live workers take. Must be called after the logs were read: a worker that starts later

@@ -16,7 +16,7 @@ use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::runtime::now_ms;
 use crate::store::Checkpoint;
-use crate::tracker::{READ_DEADLINE, TrackerSetup};
+use crate::tracker::setup::{READ_DEADLINE, TrackerSetup};
 
 /// Kafka removes whole segments by their newest record, so records may exceed the retention by the span of a segment
 /// (the default of `segment.ms`).

@@ -20,13 +20,13 @@ use crate::model::event::{Event, Kind};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::runtime::{blocking, now_ms};
+use crate::runtime::now_ms;
 use crate::store::{Entry, Index, StoreError};
 use crate::topics::{Needs, Standing, TopicWatch};
-use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::entry::event_message;
 use crate::tracker::outbox::relay::Folded;
 use crate::tracker::outbox::worker_progress::Surveys;
+use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval of checks.
@@ -73,8 +73,8 @@ impl TrackerShared {
     }
 
     pub async fn producer(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, String> {
-        let broker = setup.broker.clone();
-        let open = || async { blocking(move || SharedProducer::open(broker, None)).await?.map_err(|error| error.to_string()) };
+        let broker = setup.broker.client();
+        let open = || async { broker.shared_producer(None).await.map_err(|error| error.to_string()) };
         self.producer.get_or_try_init(open).await
     }
 
@@ -105,8 +105,8 @@ impl TrackerShared {
 
     /// Returns true if all heartbeats are read. Otherwise every worker would seem silent.
     async fn has_read_heartbeats(&self, setup: &TrackerSetup) -> Result<bool, String> {
-        let (broker, at) = (setup.broker.clone(), Partition::new(setup.names.workers(), WORKERS_PARTITION));
-        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        let partition = Partition::new(setup.names.workers(), WORKERS_PARTITION);
+        let ends = setup.broker.client().watermarks(&partition).await.map_err(|error| error.to_string())?;
         Ok(self.workers.has_read(ends.end))
     }
 }
@@ -199,8 +199,8 @@ impl PartitionUpkeep {
 
     /// Current end of the partition.
     async fn end(&self) -> Result<i64, String> {
-        let (broker, at) = (self.setup.broker.clone(), Partition::new(self.events.clone(), self.number as i32));
-        let ends = blocking(move || broker.ends(&at, CALL_DEADLINE)).await?.map_err(|error| error.to_string())?;
+        let partition = Partition::new(self.events.clone(), self.number as i32);
+        let ends = self.setup.broker.client().watermarks(&partition).await.map_err(|error| error.to_string())?;
         Ok(ends.end)
     }
 

@@ -9,11 +9,11 @@ use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderName, HeaderValue};
 
-use super::CallbackParams;
 use crate::config::CallbacksConfig;
 use crate::handlers::ParamsError;
 use crate::handlers::egress::policy::{Pattern, is_in, is_public};
 use crate::handlers::egress::secrets::{Part, Secret, parts};
+use crate::model::task::delivery::CallbackParams;
 
 /// Headers that callbacks set themselves.
 const RESERVED_HEADERS: [&str; 10] = [

@@ -4,7 +4,6 @@
 //! followed and no proxy is used, since either would bypass that check. Secrets are inserted at the last moment, and
 //! messages contain neither the URL nor the response.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,8 +12,6 @@ use data_encoding::BASE64;
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, StatusCode, Url};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::http::retry_after;
@@ -24,7 +21,8 @@ use crate::handlers::schema;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
-use crate::model::task::action::{CALLBACK_TYPE, Callback};
+use crate::model::task::action::CALLBACK_TYPE;
+use crate::model::task::delivery::CallbackParams;
 use crate::model::units::duration::Millis;
 use egress_policy::{CallbackPolicy, ForbiddenAddress, Resolver};
 
@@ -39,21 +37,6 @@ const MIN_BACKOFF: Millis = Millis::secs(1);
 const MAX_BACKOFF: Millis = Millis::secs(600);
 const TIMEOUT: Millis = Millis::secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Params of a callback task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CallbackParams {
-    /// URL to call. `${name}` in its path or query refers to a secret of `[callbacks.secrets]`.
-    pub url: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
-    /// Name of the secret that signs the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<String>,
-    /// Request body, sent unchanged.
-    pub body: RawJson,
-}
 
 /// Handler of callback tasks.
 pub struct Callbacks {
@@ -74,12 +57,6 @@ impl Callbacks {
             .build()
             .map_err(|why| format!("cannot create an http client: {why}"))?;
         Ok(Self { client, policy })
-    }
-
-    /// Builds the params of a callback task.
-    pub fn params(callback: &Callback, body: RawJson) -> CallbackParams {
-        let Callback { url, headers, secret, .. } = callback.clone();
-        CallbackParams { url, headers, secret, body }
     }
 
     /// Creates the type with its policy and schema.

@@ -9,8 +9,6 @@ use lettre::transport::smtp::authentication::Credentials;
 use lettre::transport::smtp::client::{Certificate, Tls, TlsParameters};
 use lettre::transport::smtp::{Error, response::Severity};
 use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::config::{AddressPattern, EmailConfig, MailTls, TypePolicy, parse_mailbox};
 use crate::handlers::egress::secrets::Source;
@@ -18,7 +16,8 @@ use crate::handlers::schema;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
-use crate::model::task::action::{EMAIL_TYPE, Email};
+use crate::model::task::action::EMAIL_TYPE;
+use crate::model::task::delivery::EmailParams;
 use crate::model::units::duration::Millis;
 use template::Templates;
 
@@ -34,25 +33,6 @@ const MAX_BACKOFF: Millis = Millis::secs(600);
 const TIMEOUT: Millis = Millis::secs(60);
 /// SMTP codes about the client's credentials rather than the message; fixed only by the operator.
 const ACCESS_CODES: [u16; 4] = [530, 534, 535, 538];
-
-/// Params of an email task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct EmailParams {
-    pub to: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cc: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bcc: Vec<String>,
-    /// Subject template. Default: the task and its state.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subject: Option<String>,
-    /// Body template. Default: a summary of the task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body: Option<String>,
-    /// Values for the templates, in the format of a callback's body.
-    pub about: RawJson,
-}
 
 /// Handler of email tasks.
 pub struct Emails(Arc<Mailer>);
@@ -88,12 +68,6 @@ impl Emails {
             from: parse_mailbox(&config.from)?,
             recipients: recipients?,
         })))
-    }
-
-    /// Builds the params of an email task.
-    pub fn params(email: &Email, about: RawJson) -> EmailParams {
-        let Email { to, cc, bcc, subject, body, .. } = email.clone();
-        EmailParams { to, cc, bcc, subject, body, about }
     }
 
     /// Creates the type with its policy and schema.

@@ -3,9 +3,9 @@
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, context};
 
-use super::EmailParams;
 use crate::handlers::ParamsError;
 use crate::model::json::RawJson;
+use crate::model::task::delivery::EmailParams;
 
 /// Maximum length of a subject, in characters; longer ones are truncated.
 const MAX_SUBJECT_CHARS: usize = 300;

@@ -1,6 +1,7 @@
 //! Reaction of a task to failed children.
 
 use super::*;
+use crate::model::outbox::EffectKind;
 
 fn failing_fast(task: &str, max_failed: Option<u32>) -> Event {
     with_policy(task, Policy { rules: Rules { fail_fast: true, max_failed, ..Rules::default() }, ..Policy::default() })
@@ -36,6 +37,31 @@ fn first_failed_child_cancels_the_others() {
     late[6].task.as_mut().unwrap().asof = Some(5);
     let kept = fold_log(&late, 1, 9);
     assert_eq!((kept.node("r:late").state, kept.node("r:later").state), (State::Cancelling, State::Queued));
+}
+
+/// The tasks of a batch are published one after the other: a child may fail before its own child is published.
+#[test]
+fn cancel_that_a_late_descendant_inherits_from_an_ended_task_is_published() {
+    let log = [
+        failing_fast("r", None),
+        submitted("r:a"),
+        event(Kind::Succeeded, "r"),
+        failed("r:a"),
+        submitted("r:a:b"),
+        submitted("r:a:c"),
+        event(Kind::Cancelled, "r:a:b"),
+        event(Kind::Cancelled, "r:a:c"),
+    ];
+    assert_eq!(effects(&fold_log(&log[..4], 2, 9), "r"), "", "nothing is open");
+    assert_eq!(states(&log, "r:a:b"), ["cancelling", "cancelling", "cancelled", "cancelled"]);
+    assert_eq!(effects(&fold_log(&log[..6], 2, 9), "r"), "cancel-4");
+    let record = fold_log(&log[..6], 2, 9).node("r");
+    assert_eq!(record.effects[0].what, EffectKind::Cancel { asof: 3, subtree: true });
+    assert_eq!(
+        states(&log, "r")[3..],
+        ["failed", "waiting_for_children", "waiting_for_children", "waiting_for_children", "failed"]
+    );
+    assert_eq!(effects(&fold_log(&log, 2, 9), "r"), "cancel-4 uncancel-7", "workers may still take its record");
 }
 
 #[test]

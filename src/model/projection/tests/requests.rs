@@ -218,6 +218,38 @@ fn cancel_is_withdrawn_when_all_descendants_have_ended() {
 }
 
 #[test]
+fn withdrawn_cancel_is_published_again_for_a_late_descendant() {
+    let done = |effect: &str| Event { effect: Some(effect.into()), ..event(Kind::EffectDone, "r") };
+    let end = |run| in_run(event(Kind::Succeeded, "r"), run);
+    let withdrawn =
+        [submitted("r"), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r"), done("cancel-1"), done("uncancel-2")];
+    let late = [&withdrawn[..], &[submitted("r:late")]].concat();
+    assert_eq!((effects_of(&withdrawn, "r"), effects_of(&late, "r")), (String::new(), "cancel-5".to_owned()));
+    let ended = [&late[..], &[event(Kind::Cancelled, "r:late")]].concat();
+    assert_eq!(effects_of(&ended, "r"), "cancel-5 uncancel-6");
+    // One that a later run has superseded leaves the state of its parent as it is.
+    let superseded =
+        [&withdrawn[..], &[event(Kind::RetryRequested, "r"), done("publish-5"), end(2), submitted("r:late")]].concat();
+    assert_eq!(states(&superseded, "r:late"), ["cancelling"]);
+    assert_eq!((states(&superseded, "r")[8], &*effects_of(&superseded, "r")), ("succeeded", "cancel-8 uncancel-8"));
+}
+
+/// No worker has it, and the cancel has ended it.
+#[test]
+fn withdrawn_cancel_is_not_published_for_an_external_descendant() {
+    let done = |effect: &str| Event { effect: Some(effect.into()), ..event(Kind::EffectDone, "r") };
+    let log = [
+        submitted("r"),
+        event(Kind::CancelRequested, "r"),
+        event(Kind::Cancelled, "r"),
+        done("cancel-1"),
+        done("uncancel-2"),
+        external("r:x", true),
+    ];
+    assert_eq!((states(&log, "r:x"), effects_of(&log, "r")), (vec!["cancelled"], String::new()));
+}
+
+#[test]
 fn later_cancel_is_not_withdrawn_with_an_earlier_one() {
     let cancel = event(Kind::CancelRequested, "a");
     let again = event(Kind::RetryRequested, "a");

@@ -23,8 +23,8 @@ use crate::model::record::rollup::children_of;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, StoreError};
-use crate::tracker::TrackerSetup;
 use crate::tracker::outbox::worker_progress::{Surveys, WorkerProgress};
+use crate::tracker::setup::TrackerSetup;
 
 const PAGE: usize = 500;
 /// Records of one tree visited per turn; its last page may exceed this by less than one page.
@@ -365,7 +365,10 @@ impl Tree {
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
         // Includes tasks ended by a worker, which may lose its partition before it has committed them.
-        if node.history.iter().any(|entry| ends(entry.kind) && !entry.ignored) && !node.is_external() {
+        let has_ended = node.history.iter().any(|entry| ends(entry.kind) && !entry.ignored);
+        // A superseded task may still be open when its tree has ended.
+        let is_ending = !node.own.is_terminal() && node.cancelled_by().is_some();
+        if (has_ended || is_ending) && !node.is_external() {
             self.types.extend(node.task_type.clone());
         }
     }

@@ -1,0 +1,32 @@
+//! Records of cancels on the control topic.
+
+use std::sync::Arc;
+
+use super::entry::Message;
+use crate::control::{CONTROL_VERSION, Cancel, ControlKey};
+use crate::model::record::TaskRecord;
+use crate::model::task::id::TaskId;
+
+/// Partition of the control topic, which has only one.
+const CONTROL_PARTITION: i32 = 0;
+
+/// Record of a task's cancel; `None` deletes it.
+pub fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>) -> Message {
+    Message::plain(
+        topic.clone(),
+        CONTROL_PARTITION,
+        ControlKey::Cancel(id.to_string()).to_string(),
+        value.map(String::into_bytes),
+    )
+}
+
+/// Record published before a subtree command starts, so that running tasks stop soon. The api may have published it
+/// already. `scope`: the cancel's offset, and whether it applies to the whole tree.
+pub fn first_cancel_record(topic: &Arc<str>, id: &TaskId, node: &TaskRecord, scope: (i64, bool), now: i64) -> Message {
+    let (asof, subtree) = scope;
+    let request = node.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
+    let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);
+    let by = request.and_then(|request| request.by.as_deref()).map(str::to_owned);
+    let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason, by };
+    cancel_record(topic, id, serde_json::to_string(&cancel).ok())
+}

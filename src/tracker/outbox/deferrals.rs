@@ -1,0 +1,98 @@
+//! Tasks whose effects have to wait: for Kafka, for a time, or for workers to pass a cancel.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::withdrawals::{CancelProgress, Withdrawals};
+use crate::model::outbox::{Effect, EffectKind, withdrawal_cause};
+use crate::model::record::TaskRecord;
+use crate::model::task::id::TaskId;
+use crate::store::Entry;
+
+/// Minimum deferral of an effect that waits for Kafka, so that others get their turn.
+const DEFERRAL: Duration = Duration::from_secs(3);
+/// Deferral per deferred task, which bounds the rate of repeated attempts.
+const DEFERRAL_PER_TASK: Duration = Duration::from_millis(20);
+
+/// Deferred effects of one events partition.
+pub struct Deferrals {
+    withdrawals: Arc<Withdrawals>,
+    /// Deferred tasks with their turn, and the end of the deferral.
+    until: HashMap<(TaskId, i64), Instant>,
+}
+
+impl Deferrals {
+    pub fn new(withdrawals: Arc<Withdrawals>) -> Self {
+        Self { withdrawals, until: HashMap::new() }
+    }
+
+    /// Number of deferred tasks.
+    pub fn len(&self) -> usize {
+        self.until.len() + self.withdrawals.len()
+    }
+
+    /// Selects the tasks to plan now: neither deferred ones nor, if only the withdrawal of a cancel is left, more
+    /// than can be published.
+    pub fn ready(&self, entries: &[Entry], is_published: impl Fn(&TaskId, &str) -> bool, limit: usize) -> Vec<TaskId> {
+        let mut withdrawn = 0;
+        let is_ready = |entry: &&Entry| {
+            let key = (entry.id.clone(), entry.seen_ms);
+            if self.until.contains_key(&key) {
+                return false;
+            }
+            let Some(cause) = withdrawal_cause(entry.seen_ms) else { return true };
+            match self.withdrawals.progress(&key) {
+                Some(CancelProgress::Waiting) => false,
+                Some(CancelProgress::Passed) => {
+                    withdrawn += 1;
+                    withdrawn <= limit
+                }
+                None => !is_published(&entry.id, &Effect { cause, what: EffectKind::Uncancel { due_ms: 0 } }.id()),
+            }
+        };
+        entries.iter().filter(is_ready).map(|entry| entry.id.clone()).collect()
+    }
+
+    /// Drops ended deferrals, and cancels without pending effects.
+    pub fn retain_only(&mut self, entries: &[Entry]) {
+        self.withdrawals.retain_only(entries);
+        self.until.retain(|_, until| *until > Instant::now());
+    }
+
+    /// Defers a task unless it has other effects. The withdrawal of a cancel has a turn of its own and does not count.
+    pub fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
+        let others = node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::Uncancel { .. })).count();
+        if let 0 | 1 = others {
+            let wait = DEFERRAL.max(DEFERRAL_PER_TASK.saturating_mul(self.until.len() as u32));
+            self.defer_for(id, node, wait);
+        }
+    }
+
+    /// Defers a task for this time, and at most for [`DEFERRAL`].
+    pub fn defer_until(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
+        self.defer_for(id, node, wait.min(DEFERRAL));
+    }
+
+    fn defer_for(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
+        if let Some(turn) = node.turn() {
+            self.until.insert((id.clone(), turn), Instant::now() + wait);
+        }
+    }
+
+    /// Returns true, once, if workers have passed the cancel of a task. Otherwise requests its progress.
+    pub fn take_passed(&self, id: &TaskId, node: &TaskRecord) -> bool {
+        let Some(key) = node.turn().map(|turn| (id.clone(), turn)) else { return false };
+        match self.withdrawals.progress(&key) {
+            Some(CancelProgress::Passed) => self.withdrawals.forget(&key),
+            Some(CancelProgress::Waiting) => return false,
+            None => {
+                self.withdrawals.request(key);
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,32 @@
+//! Dependencies and settings shared by all parts of the tracker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::Broker;
+use crate::config::{Names, TrackerConfig};
+use crate::model::retention::Lifetimes;
+use crate::model::units::duration::Millis;
+use crate::runtime::Health;
+use crate::store::Store;
+use crate::telemetry::Metrics;
+
+/// Deadline for reading the control topic, which another client's open transaction may delay.
+pub const READ_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Dependencies and settings of a tracker.
+pub struct TrackerSetup {
+    pub broker: Arc<dyn Broker>,
+    pub store: Arc<dyn Store>,
+    pub config: TrackerConfig,
+    /// Retention of trees and records. Written to the log where the log says otherwise.
+    pub lifetimes: Lifetimes,
+    /// Retention of tasks in Kafka (`topics.task_retention`).
+    pub task_retention: Millis,
+    /// Interval of topic checks (`topics.check_interval`).
+    pub topic_check: Millis,
+    pub names: Names,
+    pub events_partitions: u32,
+    pub metrics: Metrics,
+    pub health: Health,
+}

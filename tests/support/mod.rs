@@ -1,0 +1,4 @@
+//! Fixtures shared by the test crates.
+
+pub mod services;
+pub mod wait;
