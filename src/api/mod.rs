@@ -9,19 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, Client};
-use crate::config::{ApiConfig, Names};
 use crate::control::heartbeat;
-use crate::control::heartbeat::WorkerRegistry;
-use crate::control::{self, ControlState, ControlWatch};
-use crate::handlers::Registry;
-use crate::model::units::duration::Millis;
-use crate::publish::Publisher;
+use crate::control::{self};
 use crate::runtime::{Health, Shutdown};
-use crate::store::Store;
 use crate::telemetry::Metrics;
 
 mod backends;

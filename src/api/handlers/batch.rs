@@ -20,7 +20,6 @@ use crate::api::http::response::json_answer;
 use crate::api::read::status::position;
 use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
-use crate::api::write::transaction;
 use crate::api::write::validate::{Draft, trace_of};
 use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
@@ -60,10 +59,10 @@ async fn create_atomic(request: ApiRequest) -> Result<Response, ApiError> {
         let why = format!("the batch has {} items; the maximum for an atomic batch is {MAX_ATOMIC_ITEMS}", items.len());
         return Err(ApiError::new(Code::TooManyItems, why).hint("send the rest as a second batch below the same root"));
     }
-    let drafts = api.drafts(items, trace_of(&request.headers).as_deref()).await?;
+    let drafts = api.writes.drafts(items, trace_of(&request.headers).as_deref()).await?;
     let memory = request.memory;
     let outcomes = detached(async move {
-        let done = api.submit_atomic(drafts).await;
+        let done = api.writes.submit_atomic(drafts).await;
         drop(memory);
         done
     });

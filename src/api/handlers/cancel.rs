@@ -40,8 +40,8 @@ pub async fn cancel(request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
     let outcome = detached(async move {
         let subtree = input.subtree;
-        let position = publish_cancel(api, &task, input, &event).await?;
-        cancel_outcome(api, &task, subtree, position).await
+        let position = publish_cancel(&api, &task, input, &event).await?;
+        cancel_outcome(&api, &task, subtree, position).await
     });
     let outcome = outcome.await?;
     Ok(json_answer(if outcome.already_requested == Some(true) { 200 } else { 202 }, &outcome))

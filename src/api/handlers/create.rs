@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::backends::detached;
 use crate::api::documents::CreateTask;
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::problem::ApiError;
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
@@ -19,10 +19,7 @@ use crate::api::read::status::status;
 use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
 use crate::api::write::validate::trace_of;
-use crate::model::retention::{Expiry, ExpiryKind};
-use crate::model::task::id::TaskId;
 use crate::model::units::duration::Millis;
-use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
 /// Maximum of `?wait=`.
@@ -49,7 +46,7 @@ pub async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
     request.body = Bytes::new();
     let memory = request.memory.take();
     let submitted = detached(async move {
-        let submitted = publisher.submit(draft).await;
+        let submitted = publisher.writes.submit(draft).await;
         drop(memory);
         submitted
     });
@@ -59,7 +56,7 @@ pub async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
         Submitted::Existing(found) => (found, false),
     };
     let Some((wait, subscription)) = subscription else { return Ok(answer(if created { 201 } else { 200 }, &found)) };
-    let found = wait_finished(api, found, wait, &subscription).await;
+    let found = wait_finished(&api, found, wait, &subscription).await;
     Ok(answer(if found.record.state.is_terminal() { 200 } else { 202 }, &found))
 }
 

@@ -3,18 +3,14 @@
 use futures::future::try_join_all;
 
 use crate::api::documents::{CheckDue, Deliveries, Delivery, Outcome};
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
-use crate::model::json::RawJson;
 use crate::model::outbox::EffectKind;
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications;
 use crate::model::record::notifications::NotificationLog;
 use crate::model::record::state::State;
-use crate::model::task::Rules;
-use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification, NotificationRules};
-use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
 use crate::publish::time_text;
 use crate::runtime::now_ms;

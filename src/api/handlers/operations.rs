@@ -1,7 +1,6 @@
 //! Endpoints for operator commands, written to the control topic: pauses, limits, kill switches.
 
 use super::types::type_answer;
-use std::time::Duration;
 
 use axum::response::Response;
 
@@ -10,7 +9,6 @@ use crate::api::documents::{KillDocument, Kills, PauseType, ResumeType, SetKill,
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
-use crate::api::state::Api;
 use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, Kill, MAX_KILLS, Pause, RateLimit, Slots};
 use crate::model::task::id::check_type;
 use crate::publish::time_text;

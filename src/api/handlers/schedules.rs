@@ -17,8 +17,8 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
+use crate::control::CONTROL_VERSION;
 use crate::control::schedules::{MAX_ASKS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, Span};
-use crate::control::{self, CONTROL_VERSION};
 use crate::model::json::RawJson;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{self, Schedule, Spec, Times, check_name, run_of, task_of};
@@ -67,7 +67,7 @@ pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let NewSchedule { id, spec, paused } = request.json()?;
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why).pointer("/id"))?;
     let api = request.api.clone();
-    check_spec(api, &spec, "/spec").await?;
+    check_spec(&api, &spec, "/spec").await?;
     api.fleet.wait_for_control_state().await?;
     if api.fleet.control.orders().plan.schedules.contains_key(&id) {
         return Err(ApiError::new(Code::DuplicateSchedule, format!("the schedule `{id}` already exists"))
@@ -77,7 +77,7 @@ pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let now = now_ms();
     let paused = paused.then_some(schedule::Paused { at_ms: now, reason: None });
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
-    set_schedule(api, &id, new, 201).await
+    set_schedule(&api, &id, new, 201).await
 }
 
 /// `PUT /v1/schedules/{id}`.
@@ -86,7 +86,7 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let spec: Spec = request.json()?;
     let applied = request.query.parsed::<bool>("applied")?.unwrap_or_default();
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why))?;
-    check_spec(api, &spec, "").await?;
+    check_spec(&api, &spec, "").await?;
     api.fleet.wait_for_control_state().await?;
     let (now, known) = (now_ms(), api.fleet.control.orders().plan.schedules.get(&id).cloned());
     let (from_ms, paused, status) = match &known {
@@ -95,7 +95,7 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
         Some(known) => (now, known.paused.clone(), 200),
         None => (now, None, 201),
     };
-    set_schedule(api, &id, Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec }, status).await
+    set_schedule(&api, &id, Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec }, status).await
 }
 
 /// `DELETE /v1/schedules/{id}`.
@@ -137,9 +137,9 @@ const REPEAT_RUN: &str =
 pub async fn run(request: ApiRequest) -> Result<Response, ApiError> {
     let known = find_schedule(&request.api, &request.segment).await?;
     request.api.types.check_type_exists(&known.spec.task.task_type).await?;
-    let request_runs = request_name();
-    let tasks = vec![run_of(&request.segment, &request_runs)];
-    let done = request_runs(&request.api, request.segment.clone(), request_runs, None, tasks).await;
+    let name = request_name();
+    let tasks = vec![run_of(&request.segment, &name)];
+    let done = request_runs(&request.api, request.segment.clone(), name, None, tasks).await;
     done.map_err(|error| error.hint_if_unknown(REPEAT_RUN))
 }
 
@@ -239,7 +239,7 @@ async fn set_schedule(api: &Arc<Api>, id: &str, new: Schedule, status: u16) -> R
 async fn request_runs(
     api: &Arc<Api>,
     id: String,
-    request_runs: String,
+    name: String,
     backfill: Option<Span>,
     tasks: Vec<String>,
 ) -> Result<Response, ApiError> {
@@ -247,13 +247,15 @@ async fn request_runs(
         let why = format!("{MAX_ASKS} schedule requests are already pending");
         return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
     }
-    let (api, record) = (api.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill });
-    let (key, name) = (ScheduleKey::ScheduleRequest(id.clone(), request_runs.clone()), (id.clone(), request_runs));
-    detached(async move { api.fleet.write_schedule(&key, Some(&record)).await }).await?;
+    let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
+    let request = (id.clone(), name.clone());
+    let key = ScheduleKey::ScheduleRequest(id.clone(), name);
+    let writer = api.clone();
+    detached(async move { writer.fleet.write_schedule(&key, Some(&record)).await }).await?;
     let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, api.fleet.control.changes());
     let done = loop {
         changes.borrow_and_update();
-        if !api.fleet.control.orders().plan.asks.contains_key(&name) {
+        if !api.fleet.control.orders().plan.asks.contains_key(&request) {
             break true;
         }
         if api.reads.shutdown.is_draining() || !matches!(timeout_at(end, changes.changed()).await, Ok(Ok(()))) {
@@ -293,7 +295,7 @@ async fn task_states(api: &Api, ids: Vec<TaskId>) -> Result<BTreeMap<String, cra
     ids.into_iter().for_each(|id| by_partition.entry(api.publisher.partition_of(&id)).or_default().push(id));
     let mut states = BTreeMap::new();
     for (partition, ids) in by_partition {
-        let nodes = api.reads.nodes(partition, &ids).await?;
+        let nodes = api.reads.records(partition, &ids).await?;
         states.extend(ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?.state))));
     }
     Ok(states)

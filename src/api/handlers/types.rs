@@ -2,28 +2,19 @@
 
 use crate::api::write::types::CACHE_TTL;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
 
 use axum::response::Response;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::workers::worker_totals;
-use crate::api::backends::stored;
 use crate::api::documents::{Backlog, Paused, TypeDocument, TypeLimits, Types};
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
-use crate::api::write::validate::Draft;
-use crate::broker::TopicInfo;
 use crate::config::TypePolicy;
 use crate::control::ControlState;
 use crate::control::heartbeat::Heartbeat;
 use crate::model::record::state::State;
-use crate::model::task::continuation::Continuation;
-use crate::model::task::id::clip;
 use crate::publish::time_text;
 
 /// Returns one type in the form of `GET /v1/types`.

@@ -2,19 +2,15 @@
 //! bounded buffer; otherwise the stream starts with a change of everything.
 
 use crate::api::read::fleet_feed::{FleetChanges, Watch};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::response::Response;
-use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, broadcast};
 
 use super::watch::{Events, event_stream};
 use crate::api::documents::{EndReason, FleetChange};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::{ApiRequest, bad_parameter};
-use crate::api::read::notices::too_many;
 use crate::api::state::Api;
 use crate::model::task::id::{TaskId, check_type};
 use crate::store::Notice;

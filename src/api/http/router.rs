@@ -84,7 +84,7 @@ async fn handle(api: Arc<Api>, route: &'static Route, segments: Segments, reques
                 RequestBody::Bytes => {}
                 _ => check_media(&head.headers, matches!(route.request, RequestBody::JsonOrLines(_)))?,
             }
-            let (body, memory) = read_body(api, &head.headers, body).await?;
+            let (body, memory) = read_body(&api, &head.headers, body).await?;
             (body, Some(memory))
         }
     };

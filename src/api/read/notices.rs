@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::fleet_feed::{FleetFeed, too_many};
 use crate::api::backends::stored;
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::problem::ApiError;
 use crate::model::task::id::TaskId;
 use crate::runtime::{self, Backoff};
 use crate::store::{Notice, Store};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::notices::{Notices, Subscription};
+use super::notices::Notices;
 use crate::api::backends::stored;
 use crate::api::http::problem::ApiError;
 use crate::broker::{Client, Partition, Watermarks};
@@ -68,10 +68,5 @@ impl Reads {
             *counts.entry(count.task_type.to_string()).or_default().entry(count.state).or_default() += count.count;
         }
         Ok(counts)
-    }
-
-    /// Subscribes to the changes of a task.
-    pub fn subscribe(&self, id: &TaskId) -> Result<Subscription, ApiError> {
-        self.notices.subscribe(self.publisher.partition_of(id), id)
     }
 }

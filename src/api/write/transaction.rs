@@ -1,26 +1,20 @@
 //! `POST /v1/batches?atomic=true`: creates the tasks of one tree in one transaction.
 
 use super::idempotency::Outcomes;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::response::Response;
 use futures::stream::{self, StreamExt};
 use rustc_hash::FxHashMap;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::Writes;
 use super::idempotency::{Submitted, as_published};
 use super::lease::{Claim, Lease, PublishOutcome, RENEW_EVERY, WAIT_DEADLINE, in_progress, poll_pauses};
-use super::validate::{Draft, trace_of};
-use crate::api::backends::detached;
+use super::validate::Draft;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::ApiRequest;
-use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
-use crate::broker::{BrokerError, TransactionalProducer};
+use crate::broker::BrokerError;
 use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
 use crate::publish::{PublishError, Published};
@@ -33,9 +27,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Maximum concurrent claims.
 const MAX_CONCURRENT_CLAIMS: usize = 64;
 const NOTHING: &str = "nothing of the batch was published";
-
-/// Transactional producer of this process; `None` while none is open.
-pub type BatchProducer = Arc<Mutex<Option<Box<dyn TransactionalProducer>>>>;
 
 /// Marks an error as that of an item.
 fn at(n: usize, error: ApiError) -> ApiError {
@@ -61,7 +52,7 @@ impl DraftState {
 }
 
 impl Writes {
-    async fn drafts(&self, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Result<Vec<Draft>, ApiError> {
+    pub async fn drafts(&self, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Result<Vec<Draft>, ApiError> {
         let (now_ms, mut drafts) = (now_ms(), Vec::with_capacity(items.len()));
         let mut indexes = FxHashMap::<TaskId, usize>::default();
         for (n, item) in items.into_iter().enumerate() {
@@ -102,7 +93,7 @@ impl Writes {
         Ok(draft)
     }
 
-    async fn submit_atomic(&self, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
+    pub async fn submit_atomic(&self, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
         let deadline = Instant::now() + WAIT_DEADLINE;
         let states = self.claim_all(&drafts, deadline).await?;
         let states = self.reclaim_mixed(&drafts, states, deadline).await?;

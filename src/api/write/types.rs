@@ -11,12 +11,11 @@ use super::validate::bad_field;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::{Client, TopicInfo};
 use crate::handlers::Registry;
-use crate::handlers::builtin::callback::{self, Callbacks};
-use crate::handlers::builtin::email::{self, Emails};
 use crate::model::json::RawJson;
 use crate::model::task::Rules;
-use crate::model::task::action::{Notification, NotificationRules};
+use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification, NotificationRules};
 use crate::model::task::continuation::Continuation;
+use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::clip;
 use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
@@ -232,8 +231,8 @@ fn distance(a: &str, b: &str) -> usize {
 fn params_of(notification: Notification<'_>) -> (&'static str, RawJson) {
     let nothing = RawJson::null();
     let (kind, params) = match notification {
-        Notification::Callback(callback) => (callback::TYPE, RawJson::of(&Callbacks::params(callback, nothing))),
-        Notification::Email(email) => (email::TYPE, RawJson::of(&Emails::params(email, nothing))),
+        Notification::Callback(callback) => (CALLBACK_TYPE, RawJson::of(&CallbackParams::new(callback, nothing))),
+        Notification::Email(email) => (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, nothing))),
     };
     (kind, params.unwrap_or_else(|_| RawJson::null()))
 }

@@ -8,7 +8,7 @@ use super::Writes;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::json::RawJson;
-use crate::model::task::continuation::{Continuation, check_thens, number_of};
+use crate::model::task::continuation::{check_thens, number_of};
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, check_type};
 use crate::model::task::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, Policy, Rules, Trace, check_tags, parse_time};

@@ -70,7 +70,7 @@ pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
 pub async fn one(request: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
     let id = letter_id(&request.segment)?;
     let (api, by) = (request.api.clone(), request.by.clone());
-    let outcomes = detached(async move { Ok(resolve_all(api, vec![id], fate, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(&api, vec![id], fate, by).await) }).await?;
     outcomes.into_iter().collect::<Result<(), ApiError>>()?;
     let done = vec![request.segment];
     Ok(json_answer(200, &DeadOutcome { done, refused: Vec::new(), more: false }))
@@ -96,7 +96,7 @@ pub async fn many(request: ApiRequest, fate: Fate) -> Result<Response, ApiError>
     let page = list_letters(&request.api, filter, None, limit).await?;
     let ids: Vec<LetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
-    let outcomes = detached(async move { Ok(resolve_all(api, wanted, fate, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(&api, wanted, fate, by).await) }).await?;
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for (id, outcome) in ids.iter().zip(outcomes) {
         match outcome {
@@ -187,7 +187,7 @@ async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec
     }
     let reads = wanted.into_iter().map(|(partition, ids)| async move {
         let ids: Vec<TaskId> = ids.into_iter().collect();
-        let nodes = api.reads.nodes(partition, &ids).await?;
+        let nodes = api.reads.records(partition, &ids).await?;
         Ok::<_, ApiError>(ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?))).collect::<Vec<_>>())
     });
     let nodes: BTreeMap<TaskId, TaskRecord> = try_join_all(reads).await?.into_iter().flatten().collect();

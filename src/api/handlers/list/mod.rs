@@ -48,7 +48,7 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
             filter.level = Level::Any;
             let top = request.api.reads.find(&root, position).await?;
             let scans = filter.filters_details() || filter.filters_kind() || filter.filters_time();
-            (Source::Tree(Box::new(TreeWalk::new(&request.api, top, after).await?)), scans)
+            (Source::Tree(Box::new(TreeWalk::new(&request.api.reads, top, after).await?)), scans)
         }
         None => {
             request.api.reads.wait_for_position(position).await?;
@@ -72,13 +72,13 @@ impl<'a> Source<'a> {
         if let Some(state) = filter.indexed_state() {
             let scans = filter.filters_details() || filter.level == Level::Roots;
             let indexes = state_indexes(api, filter, state).await?;
-            return Ok((Self::Index(Merge::new(api, indexes, start, if scans { BATCH } else { limit + 1 })), scans));
+            return Ok((Self::Index(Merge::new(&api.reads, indexes, start, if scans { BATCH } else { limit + 1 })), scans));
         }
         let scans = filter.filters_details() || filter.filters_kind();
         match filter.level {
-            Level::Any => Ok((Self::AllTrees(Box::new(AllTrees::new(api, start).await?)), scans || filter.filters_time())),
+            Level::Any => Ok((Self::AllTrees(Box::new(AllTrees::new(&api.reads, start).await?)), scans || filter.filters_time())),
             Level::Roots => {
-                Ok((Self::Index(Merge::new(api, vec![Index::Roots], start, if scans { BATCH } else { limit + 1 })), scans))
+                Ok((Self::Index(Merge::new(&api.reads, vec![Index::Roots], start, if scans { BATCH } else { limit + 1 })), scans))
             }
         }
     }

@@ -2,8 +2,7 @@
 
 use super::errors::{ATTACH, ATTACHED, BATCH, CANCEL, CREATE, DETACH, PATCH, REPORT, RETRY, TELL, WATCH};
 use super::route::{
-    AFTER, CURSOR, DURATION, FROM_LINE, LIMIT, RequestBody, ResponseBody, Route, TEXT, TIME, TYPE_NAME, Verb, WAIT, of, operate,
-    read,
+    AFTER, CURSOR, FROM_LINE, LIMIT, RequestBody, ResponseBody, Route, TEXT, TIME, TYPE_NAME, Verb, WAIT, of, operate, read,
 };
 use crate::api::documents as doc;
 use crate::api::handlers::{
