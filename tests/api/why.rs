@@ -142,7 +142,7 @@ async fn running_and_retrying_tasks_are_explained() {
     let retrying = why(&fleet, "a").await;
     assert_eq!(codes(&retrying), [Reason::Retrying]);
     let message = &retrying.findings[0].message;
-    assert_eq!(message, "attempt 1 failed: timeout: too slow; the next one begins at 2030-03-17T17:46:40.000Z");
+    assert_eq!(message, "attempt 1 failed: timeout: too slow; the next attempt starts at 2030-03-17T17:46:40.000Z");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ fn lines_of_one_tree_are_submitted_atomically() {
     broken.stderr_has(&["line 2: not JSON", "nothing was submitted"]);
     let foreign = line(json!({"type": "echo", "id": "other"}));
     let refused = send(&(root.clone() + &child("a") + &foreign), &[]).exits_with(2);
-    refused.stderr_has(&["`other` is not of the tree of `r`", "nothing of the batch was published", "(at `/2`)", "hint: "]);
+    refused.stderr_has(&["`other` is not in the tree of `r`", "nothing of the batch was published", "(at `/2`)", "hint: "]);
     send(&(root.clone() + &line(json!({"type": "nope", "id": "a", "parent": "r"}))), &[]).exits_with(3).stderr_has(&["`nope`"]);
     let many: String = (0..1_001).map(|n| child(&format!("c{n}"))).collect();
     send(&many, &[]).exits_with(2).stderr_has(&["an atomic submission has at most 1000 lines", "hint: "]);

@@ -345,7 +345,9 @@ fn tasks_are_delayed_and_retried() {
     let far = dev.json(&["submit", "echo", "[2]", "--delay", "1h", "--id", "far"]);
     assert_eq!(far["state"], "scheduled");
     dev.wait_until_visible("far");
-    dev.run(&["retry", "far"]).exits_with(1).stderr_has(&["`far` is scheduled: only what has ended can be retried", "hint: "]);
+    dev.run(&["retry", "far"])
+        .exits_with(1)
+        .stderr_has(&["`far` is scheduled: only tasks that have ended can be retried", "hint: "]);
     dev.run(&["retry", "nobody"]).exits_with(3).stderr_has(&["there is no task `nobody`"]);
     dev.run(&["submit", "broken", "{}", "--id", "bad", "--wait"]).exits_with(1);
     dev.run(&["retry", "bad", "--wait"]).exits_with(1).stdout_has(&["failed"]);

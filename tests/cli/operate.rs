@@ -32,7 +32,9 @@ fn type_is_paused_limited_and_resumed() {
     dev.wait_until_visible("waits");
     let ran = dev.run(&["types", "limit", "echo", "--slots", "3", "--rate", "100/s"]).exits_with(0);
     ran.stdout_has(&["paused, slots 3*, rate 100/1s*"]);
-    dev.run(&["types", "limit", "echo", "--max-concurrency", "1"]).exits_with(2).stderr_has(&["below the 2 partitions"]);
+    dev.run(&["types", "limit", "echo", "--max-concurrency", "1"])
+        .exits_with(2)
+        .stderr_has(&["below the number of partitions of the topic, 2"]);
     assert_eq!(dev.json(&["status", "waits"])["state"], "queued");
     dev.run(&["types", "limit", "echo", "--reset"]).exits_with(0);
     dev.run(&["types", "resume", "echo"]).exits_with(0);

@@ -47,7 +47,7 @@ for i=1,#counters,2 do
   end
 end
 local noted=tonumber(redis.call('HGET',KEYS[1],ARGV[3+fields]) or 0)
-if noted~=sum then out[#out+1]='the counters add up to '..sum..' tasks instead of '..noted' end
+if noted~=sum then out[#out+1]='the counters add up to '..sum..' tasks instead of '..noted end
 return out";
 
 /// KEYS: the index, then the timer, effect and age indexes. ARGV: common key prefix, limits in entries and bytes, and
