@@ -61,7 +61,10 @@ fn list(directory: &Path, cx: &Context) -> TaskResult<Listed> {
         let entry = entry.map_err(|why| unreadable(directory, &why))?;
         let path = entry.path();
         if path.to_str().is_none() {
-            return Err(Failure::fail(format!("`{}` has a name that is not UTF-8, which params cannot carry", path.display())));
+            return Err(Failure::fail(format!(
+                "`{}` has a name that is not UTF-8, which params cannot carry",
+                path.display()
+            )));
         }
         // Symbolic links are not followed, so that there are no cycles.
         let kind = entry.file_type().map_err(|why| unreadable(&path, &why))?;
@@ -188,6 +191,10 @@ mod tests {
         }
         fs::write(dir.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9")), "").unwrap();
         let outcome = TestRun::new().run(DigestTree { path: dir.path().into() }).await;
-        assert!(outcome.failure().message.contains("/caf\u{fffd}` has a name that is not UTF-8"), "{}", outcome.failure());
+        assert!(
+            outcome.failure().message.contains("/caf\u{fffd}` has a name that is not UTF-8"),
+            "{}",
+            outcome.failure()
+        );
     }
 }

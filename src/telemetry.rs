@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 
 use prometheus::core::Collector;
-use prometheus::{CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 use tracing_subscriber::EnvFilter;
 
 /// Environment variable with the format of logs: `text` or `json`.
@@ -24,8 +26,11 @@ pub fn init_logs(default: &str) {
     let filter = EnvFilter::try_from_env("KAFLEET_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in a process (as in tests) keeps the first subscriber.
-    let _ =
-        if logs_are_text() { logs.with_target(false).compact().try_init() } else { logs.json().flatten_event(true).try_init() };
+    let _ = if logs_are_text() {
+        logs.with_target(false).compact().try_init()
+    } else {
+        logs.json().flatten_event(true).try_init()
+    };
 }
 
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
@@ -129,7 +134,13 @@ impl Registrar {
         self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    fn histogram(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {
+    fn histogram(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> Result<HistogramVec, prometheus::Error> {
         self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?)
     }
 }
@@ -167,7 +178,11 @@ impl TaskMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
         Ok(Self {
             started: new.counter("kafleet_tasks_started_total", "Attempts started.", &["type"])?,
-            finished: new.counter("kafleet_tasks_finished_total", "Attempts ended, by outcome.", &["type", "outcome"])?,
+            finished: new.counter(
+                "kafleet_tasks_finished_total",
+                "Attempts ended, by outcome.",
+                &["type", "outcome"],
+            )?,
             in_flight: new.gauge("kafleet_tasks_in_flight", "Attempts running now.", &["type"])?,
             slots: new.gauge("kafleet_type_slots", "Concurrent attempts allowed in this worker.", &["type"])?,
             slots_stuck: new.gauge(
@@ -181,7 +196,12 @@ impl TaskMetrics {
                 "1 while this worker starts no tasks of the type because of too many failures.",
                 &["type"],
             )?,
-            queue_wait: new.histogram("kafleet_task_queue_wait_seconds", "Time from creation to start.", &["type"], SECONDS)?,
+            queue_wait: new.histogram(
+                "kafleet_task_queue_wait_seconds",
+                "Time from creation to start.",
+                &["type"],
+                SECONDS,
+            )?,
             run_time: new.histogram("kafleet_task_run_seconds", "Duration of an attempt.", &["type"], SECONDS)?,
             retries: new.counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,
             dead_letters: new.counter(
@@ -293,7 +313,12 @@ impl ScheduleMetrics {
                 "Times of recurring schedules, by outcome: fired, skipped (the previous task had not ended), missed.",
                 &["outcome"],
             )?,
-            lateness: new.histogram("kafleet_schedule_lateness_seconds", "Delay of a schedule's firing.", &[], SECONDS)?,
+            lateness: new.histogram(
+                "kafleet_schedule_lateness_seconds",
+                "Delay of a schedule's firing.",
+                &[],
+                SECONDS,
+            )?,
             count: new.gauge("kafleet_schedules", "Recurring schedules, in the process that fires them.", &[])?,
         })
     }
@@ -320,7 +345,8 @@ mod tests {
         let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
         let source = read("src/telemetry.rs");
         let manual = read("docs/metrics.md");
-        let names: Vec<&str> = source.split('"').filter(|text| text.starts_with("kafleet_") && !text.contains(' ')).collect();
+        let names: Vec<&str> =
+            source.split('"').filter(|text| text.starts_with("kafleet_") && !text.contains(' ')).collect();
         assert!(names.len() > 20, "{names:?}");
         let missing: Vec<_> =
             names.into_iter().filter(|name| *name != "kafleet_" && !manual.contains(&format!("`{name}`"))).collect();

@@ -70,7 +70,9 @@ fn choose() -> (PathBuf, Tree) {
             continue;
         }
         let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
-        ahead.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+        ahead.extend(
+            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
+        );
         if let Some(tree) = tree
             && best.as_ref().is_none_or(|(_, least)| tree.bytes < least.bytes)
         {
@@ -170,7 +172,8 @@ async fn digests_match_sha256sum() {
         let digested = node.output.as_ref().map(|output| output.value().unwrap());
         assert_eq!(digested, Some(json!({"sha256": sum, "bytes": bytes})), "{}", file.display());
     }
-    let root = store.nodes(partition_of(ROOT.as_bytes(), fleet.events_partitions), &[TaskId::parse(ROOT).unwrap()]).await;
+    let root =
+        store.nodes(partition_of(ROOT.as_bytes(), fleet.events_partitions), &[TaskId::parse(ROOT).unwrap()]).await;
     let (_, _, below) = children_of(&root.unwrap().remove(0).unwrap().below);
     assert_eq!((below.total(), below.get(State::Succeeded)), (all - 1, all - 1));
     counts_agree(&store, &fleet, &tree).await;

@@ -79,9 +79,9 @@ async fn params_are_validated_by_schema_and_then_by_type() {
         (json!({"url": "x"}), "", "\"width\" is a required property"),
         (json!(null), "", "is not of type"),
     ] {
-        let misfit = registered.validate(&RawJson::of(&params).unwrap()).unwrap();
-        assert_eq!(misfit.pointer, pointer, "{params}");
-        assert!(misfit.message.contains(expected), "{misfit}");
+        let rejection = registered.validate(&RawJson::of(&params).unwrap()).unwrap();
+        assert_eq!(rejection.pointer, pointer, "{params}");
+        assert!(rejection.message.contains(expected), "{rejection}");
         let outcome = TestRun::new().handle("resize", &registered, RawJson::of(&params).unwrap()).await;
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (Fail::Dead, "schema"));
     }
@@ -168,7 +168,8 @@ async fn false_is_a_result_and_unsuccessful_is_a_failure() {
 #[tokio::test]
 async fn echo_returns_params_verbatim() {
     let params = r#"{"b":1.0,  "a":[false,"é"]}"#;
-    let outcome = TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
+    let outcome =
+        TestRun::new().handle("echo", &Registered::new(Echo), RawJson::parse(params.as_bytes()).unwrap()).await;
     assert_eq!(outcome.answer.unwrap().text(), params);
 }
 
@@ -198,7 +199,11 @@ fn types(toml: &str) -> BTreeMap<String, TypeConfig> {
 }
 
 fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<String>> {
-    register_config(registry, &types(toml), &HandlerEnv { dir, worker: &WorkerConfig::default(), callbacks: None, email: None })
+    register_config(
+        registry,
+        &types(toml),
+        &HandlerEnv { dir, worker: &WorkerConfig::default(), callbacks: None, email: None },
+    )
 }
 
 #[test]
@@ -230,8 +235,8 @@ fn configuration_defines_types_and_overrides_policies() {
     assert_eq!((resize.slots(), resize.timeout, resize.retry.retries), (7, Millis::secs(3), 2));
     let count = registry.get("count").unwrap();
     assert_eq!(count.policy.order, Order::Key);
-    let misfit = count.validate(&RawJson::parse(b"{}").unwrap()).unwrap();
-    assert!(misfit.message.contains("\"text\" is a required property"), "{misfit}");
+    let rejection = count.validate(&RawJson::parse(b"{}").unwrap()).unwrap();
+    assert!(rejection.message.contains("\"text\" is a required property"), "{rejection}");
     assert!(registry.get("notify").unwrap().schema.accepts_anything());
     assert!(registry.get("f").unwrap().validate(&RawJson::parse(b"{}").unwrap()).is_some());
 }
@@ -254,9 +259,15 @@ fn every_configuration_problem_is_reported_with_its_key() {
         ("[types.a]\nhandler = 'exec'\ncommand = ['']", "`types.a.command`: missing; hint"),
         ("[types.a]\nhandler = 'http'", "`types.a.url`: missing; hint"),
         ("[types.a]\nhandler = 'http'\nurl = 'ftp://x'", "`types.a.url`: `ftp://x` is not an http or https url"),
-        ("[types.a]\nhandler = 'http'\nurl = 'http://x'\nmethod = 'GET'", "`types.a.method`: `GET` is unknown: use POST"),
+        (
+            "[types.a]\nhandler = 'http'\nurl = 'http://x'\nmethod = 'GET'",
+            "`types.a.method`: `GET` is unknown: use POST",
+        ),
         ("[types.a]\nhandler = 'http'\nurl = 'http://x'\nheaders = { 'a b' = '1' }", "`types.a.headers`: `a b` is not"),
-        ("[types.a]\nhandler = 'http'\nurl = 'http://x'\nheaders = { a = \"sec\\nret\" }", "`types.a.headers.a`: the value has"),
+        (
+            "[types.a]\nhandler = 'http'\nurl = 'http://x'\nheaders = { a = \"sec\\nret\" }",
+            "`types.a.headers.a`: the value has",
+        ),
         ("[types.a]\nhandler = 'echo'\nschema = 'none.json'", "none.json`: No such file"),
         ("[types.a]\nhandler = 'echo'\nschema = 'broken.json'", "broken.json`: not JSON"),
         ("[types.a]\nhandler = 'echo'\nschema = 'no-schema.json'", "no-schema.json`: not a JSON Schema"),

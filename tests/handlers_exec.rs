@@ -70,8 +70,10 @@ fn assert_gone(pids: &[Pid]) {
 
 /// Program with a child process that ignores everything but SIGKILL; their pids are written to the file.
 fn unkillable_group(file: &Path) -> Program {
-    let own =
-        format!("trap '' TERM; (trap '' TERM; while :; do sleep 60; done) & echo $! >> {0}; echo $$ >> {0}", file.display());
+    let own = format!(
+        "trap '' TERM; (trap '' TERM; while :; do sleep 60; done) & echo $! >> {0}; echo $$ >> {0}",
+        file.display()
+    );
     sh(&format!("{own}; while :; do sleep 60; done"))
 }
 
@@ -118,7 +120,8 @@ async fn exit_code_determines_outcome() {
 async fn failure_quotes_plain_lines_rather_than_protocol_lines() {
     let talk = r#"echo '{"log": "step 1"}' >&2; echo '{"progress": 1}' >&2; echo '{"warn": "hot"}' >&2"#;
     let failed =
-        attempt(sh(&format!("{talk}; echo 'disk full' >&2; echo '{{\"log\": \"step 2\"}}' >&2; exit 3")), json!({})).await;
+        attempt(sh(&format!("{talk}; echo 'disk full' >&2; echo '{{\"log\": \"step 2\"}}' >&2; exit 3")), json!({}))
+            .await;
     assert_eq!(failed.failure().message, "exit code 3: disk full");
     // Protocol lines are quoted if there are no others.
     assert_eq!(attempt(sh(&format!("{talk}; exit 3")), json!({})).await.failure().message, "exit code 3: step 1\nhot");
@@ -176,7 +179,8 @@ async fn program_output_is_bounded() {
     let exact = Program { max_output: 5, ..sh("printf 12345") };
     assert_eq!(attempt(exact, json!({})).await.output(), json!(12345));
 
-    let long_line = attempt(sh("head -c 1000000 /dev/zero | tr '\\0' x >&2; echo >&2; echo after >&2"), json!({})).await;
+    let long_line =
+        attempt(sh("head -c 1000000 /dev/zero | tr '\\0' x >&2; echo >&2; echo after >&2"), json!({})).await;
     assert_eq!(long_line.log().iter().map(|line| line.len()).collect::<Vec<_>>(), [16 * 1024, 5]);
 
     let chatty = attempt(sh("seq 1 20000 >&2"), json!({})).await;
@@ -247,7 +251,8 @@ async fn dropped_attempt_kills_its_process_group() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_programs_leave_no_zombies() {
-    let attempts = (0..60).map(|n| tokio::spawn(async move { attempt(sh("sleep 0.05; cat"), json!(n)).await.output() }));
+    let attempts =
+        (0..60).map(|n| tokio::spawn(async move { attempt(sh("sleep 0.05; cat"), json!(n)).await.output() }));
     for (n, attempt) in attempts.collect::<Vec<_>>().into_iter().enumerate() {
         assert_eq!(attempt.await.unwrap(), json!(n));
     }
@@ -259,7 +264,9 @@ async fn concurrent_programs_leave_no_zombies() {
 fn children(parent: u32) -> Vec<Pid> {
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect::<Vec<_>>()).collect()
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap())).collect::<Vec<_>>())
+        .collect()
 }
 
 const WORKER: &str = "KAFLEET_TEST_WORKER";
@@ -270,7 +277,8 @@ const ALONE: &str = "KAFLEET_TEST_ALONE";
 #[tokio::test(flavor = "multi_thread")]
 async fn as_a_worker_process() {
     let Ok(dir) = std::env::var(WORKER) else { return };
-    let attempts = (0..3).map(|n| tokio::spawn(attempt(unkillable_group(&Path::new(&dir).join(n.to_string())), json!({}))));
+    let attempts =
+        (0..3).map(|n| tokio::spawn(attempt(unkillable_group(&Path::new(&dir).join(n.to_string())), json!({}))));
     for attempt in attempts.collect::<Vec<_>>() {
         attempt.await.unwrap();
     }
@@ -290,8 +298,9 @@ fn families(dir: &Path) -> Vec<Pid> {
 }
 
 fn guard_of(worker: u32) -> Option<Pid> {
-    let is_guard =
-        |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "kafleet-guard");
+    let is_guard = |pid: &Pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "kafleet-guard")
+    };
     children(worker).into_iter().find(is_guard)
 }
 
@@ -357,9 +366,11 @@ fn worker_killed_at_any_time_leaves_no_programs() {
 }
 
 fn with_environment(mark: &str) -> Vec<Pid> {
-    let pids = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids =
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has = |pid: &i32| {
-        std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|env| env.split(|&b| b == 0).any(|v| v == mark.as_bytes()))
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|env| env.split(|&b| b == 0).any(|v| v == mark.as_bytes()))
     };
     pids.filter(has).map(Pid::from_raw).collect()
 }
@@ -368,7 +379,8 @@ fn with_environment(mark: &str) -> Vec<Pid> {
 fn alone(test: &str) -> bool {
     let inside = std::env::var(ALONE).is_ok_and(|name| name == test);
     if !inside {
-        let status = Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(ALONE, test).status().unwrap();
+        let status =
+            Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(ALONE, test).status().unwrap();
         assert!(status.success());
     }
     inside

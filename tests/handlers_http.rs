@@ -23,13 +23,19 @@ const DEADLINE: Duration = Duration::from_secs(60);
 async fn serve() -> SocketAddr {
     let app = Router::new()
         .route("/seen", any(seen))
-        .route("/status/{code}", any(|Path(code): Path<u16>| async move { (StatusCode::from_u16(code).unwrap(), "told you so") }))
+        .route(
+            "/status/{code}",
+            any(|Path(code): Path<u16>| async move { (StatusCode::from_u16(code).unwrap(), "told you so") }),
+        )
         .route("/busy", any(|| async { (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], "later") }))
         .route("/moved", any(|| async { (StatusCode::FOUND, [("location", "/seen")]) }))
         .route("/empty", any(|| async { StatusCode::NO_CONTENT }))
         .route("/text", any(|| async { "just text" }))
         .route("/endless", any(endless))
-        .route("/stuck", any(|| async { Body::from_stream(futures::stream::pending::<Result<&str, std::io::Error>>()) }))
+        .route(
+            "/stuck",
+            any(|| async { Body::from_stream(futures::stream::pending::<Result<&str, std::io::Error>>()) }),
+        )
         .route("/slow", any(std::future::pending::<()>));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -108,14 +114,22 @@ async fn status_determines_retry() {
     ] {
         let outcome = attempt(&TestRun::new(), call(address, &format!("/status/{code}"))).await;
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (then, "http_status"), "{code}");
-        assert!(outcome.failure().message.starts_with(&format!("`127.0.0.1` answered {code}")), "{}", outcome.failure());
+        assert!(
+            outcome.failure().message.starts_with(&format!("`127.0.0.1` answered {code}")),
+            "{}",
+            outcome.failure()
+        );
         assert!(outcome.failure().message.ends_with(": told you so"), "{}", outcome.failure());
     }
     let busy = attempt(&TestRun::new(), call(address, "/busy")).await;
     assert_eq!(busy.failure().then, Fail::Retry { after: Some(Duration::from_secs(7)) });
     let moved = attempt(&TestRun::new(), call(address, "/moved")).await;
     assert_eq!(moved.failure().then, Fail::Final);
-    assert!(moved.failure().message.contains("302 Found to `/seen`; hint: redirects are not followed"), "{}", moved.failure());
+    assert!(
+        moved.failure().message.contains("302 Found to `/seen`; hint: redirects are not followed"),
+        "{}",
+        moved.failure()
+    );
 }
 
 #[tokio::test]
@@ -158,7 +172,11 @@ async fn timeout_has_kind_timeout() {
     for (address, path) in [(full, "/connect"), (address, "/slow"), (address, "/stuck")] {
         let outcome = attempt(&TestRun::new().timeout(Duration::from_millis(300)), call(address, path)).await;
         let failure = outcome.failure();
-        assert_eq!((failure.then, failure.kind.as_ref()), (Fail::Retry { after: None }, "timeout"), "{path}: {failure}");
+        assert_eq!(
+            (failure.then, failure.kind.as_ref()),
+            (Fail::Retry { after: None }, "timeout"),
+            "{path}: {failure}"
+        );
     }
     // The connect timeout is shorter than the attempt's.
     let outcome = attempt(&TestRun::new().timeout(DEADLINE), call(full, "/connect")).await;

@@ -10,7 +10,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::{Broker, BrokerError, DeliverySink, Partition, ProducerRecord, RecordRef, TopicChange, TopicSpec};
+use kafleet::broker::{
+    Broker, BrokerError, DeliverySink, Partition, ProducerRecord, RecordRef, TopicChange, TopicSpec,
+};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -54,7 +56,8 @@ fn records_are_produced_and_read_over_sasl_ssl() {
     let (sender, outcomes) = channel();
     let producer = kafka.producer(Arc::new(Outcomes(sender))).expect("a producer");
     let headers: &[(&str, &[u8])] = &[("ce_id", b"t1")];
-    let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"k"), value: Some(b"over tls"), headers };
+    let record =
+        ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"k"), value: Some(b"over tls"), headers };
     producer.send(&record, 7).expect("room");
 
     let acknowledgement = outcomes.recv_timeout(DEADLINE).expect("an outcome").expect("delivered");

@@ -50,10 +50,10 @@ fn api() -> Value {
         LogAppended,
         LogDocument,
         Params,
-        DeadPage,
-        DeadRecord,
-        DeadSelection,
-        DeadOutcome,
+        DeadLetterPage,
+        DeadLetterDetail,
+        DeadLetterSelection,
+        DeadLetterResults,
         Report,
         ReportOutcome,
         RetryTask,
@@ -63,13 +63,13 @@ fn api() -> Value {
         Backlog,
         Paused,
         TypeLimits,
-        WorkerType,
+        WorkerTotals,
         PauseType,
         ResumeType,
         SetLimits,
-        SetKill,
-        KillDocument,
-        Kills,
+        SetKillSwitch,
+        KillSwitchDocument,
+        KillSwitches,
         CancelTask,
         CancelOutcome,
         Workers,
@@ -78,7 +78,7 @@ fn api() -> Value {
         ScheduleDocument,
         Schedules,
         ScheduleTimes,
-        ScheduleAsked,
+        ScheduleRequestOutcome,
         RunningDocument,
         FleetChange,
         StreamEnd,
@@ -172,11 +172,17 @@ fn each_file_is_a_schema_or_checked_here() {
 #[test]
 fn each_api_document_is_published() {
     let published = api();
-    let sources = [include_str!("../src/api/documents/mod.rs"), include_str!("../src/api/documents/operations.rs")].concat();
-    for name in
-        sources.lines().filter_map(|line| line.strip_prefix("pub struct ")).filter_map(|rest| rest.split([' ', '<', '(']).next())
+    let sources =
+        [include_str!("../src/api/documents/mod.rs"), include_str!("../src/api/documents/operations.rs")].concat();
+    for name in sources
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub struct "))
+        .filter_map(|rest| rest.split([' ', '<', '(']).next())
     {
-        assert!(published["$defs"].get(name).is_some(), "`{name}` of src/api/documents/mod.rs is not in schemas/api.json");
+        assert!(
+            published["$defs"].get(name).is_some(),
+            "`{name}` of src/api/documents/mod.rs is not in schemas/api.json"
+        );
     }
 }
 
@@ -239,7 +245,10 @@ fn example_records_are_decoded_as_documented() {
                 assert_eq!(task.params.value().unwrap(), expected["params"], "{about}");
                 let policy = task.policy.map_or(Value::Null, |policy| serde_json::to_value(policy).unwrap());
                 assert_eq!(policy, expected["policy"], "{about}");
-                assert!(expected["created_at_ms"].is_null() || expected["created_at_ms"] == task.created_at_ms, "{about}");
+                assert!(
+                    expected["created_at_ms"].is_null() || expected["created_at_ms"] == task.created_at_ms,
+                    "{about}"
+                );
             }
         }
     }
@@ -277,8 +286,7 @@ fn code_and_schema_accept_the_same_headers() {
         ("traceparent", "00-1-2-01", &"x".repeat(513)),
     ] {
         for (value, is_good) in [(good, true), (bad, false)] {
-            let example =
-                json!({"type": "echo", "partition": 0, "offset": 1, "timestamp_ms": 1, "value": "1", "headers": {name: value}});
+            let example = json!({"type": "echo", "partition": 0, "offset": 1, "timestamp_ms": 1, "value": "1", "headers": {name: value}});
             let read = task_of(&example);
             let fit = fits("task-headers.json", &example["headers"]);
             assert_eq!((read.is_ok(), fit.is_ok()), (is_good, is_good), "{name}: {value}: {read:?} {fit:?}");
@@ -359,13 +367,16 @@ fn example_control_records_are_decoded() {
             value: Some(value.as_bytes()),
             headers: &Vec::new(),
         };
-        let read = kafleet::control::ControlState::default().with_plan().take(&record);
+        let read = kafleet::control::ControlState::default().with_schedules().take(&record);
         let fit = fits("control.json", &json!({kind: example["value"].clone()}));
         let good = example["refused"] != true;
         assert_eq!((read.is_ok(), fit.is_ok()), (good, good), "{about}: {read:?} {fit:?}");
         assert!(wire.contains(&format!("`{kind}/<")), "docs/wire.md does not explain `{kind}/…`");
         for field in example["value"].as_object().unwrap().keys() {
-            assert!(wire.contains(&format!("`{field}`")) || wire.contains(&format!("\"{field}\"")), "`{field}` of {kind}");
+            assert!(
+                wire.contains(&format!("`{field}`")) || wire.contains(&format!("\"{field}\"")),
+                "`{field}` of {kind}"
+            );
         }
     }
 }
@@ -380,7 +391,8 @@ fn dead_letter_example_matches_the_schema() {
 #[test]
 fn sample_configuration_is_valid() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("kafleet.toml");
-    let loaded = load_with(Some(&sample), &Overrides::default(), &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
+    let loaded =
+        load_with(Some(&sample), &Overrides::default(), &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(["echo", "foreach"].iter().all(|name| loaded.config.types.contains_key(*name)));
     let program = &loaded.config.types["word-count"].command[0];
     assert!(Path::new(program).is_file(), "`{program}` of the sample is not there");

@@ -72,8 +72,10 @@ async fn control_topic_is_read_past_transaction_markers() {
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();
     let topic = names.control();
-    let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
-    let sent = tokio::task::block_in_place(|| broker.atomic_producer(&topic).unwrap().send_all(&[record], DEADLINE));
+    let record =
+        ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
+    let sent =
+        tokio::task::block_in_place(|| broker.transactional_producer(&topic).unwrap().send_all(&[record], DEADLINE));
     assert!(sent.is_ok(), "{sent:?}");
     let control = tokio::task::block_in_place(|| read_control(&*broker, &names, DEADLINE)).unwrap();
     assert_eq!(control.events_partitions, Some(3));

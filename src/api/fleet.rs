@@ -39,8 +39,12 @@ impl Fleet {
     }
 
     /// Writes or deletes a schedule record, and waits until this API has read it.
-    pub async fn write_schedule<T: serde::Serialize>(&self, key: &ScheduleKey, record: Option<&T>) -> Result<(), ApiError> {
-        let written = control::arrange(self.publisher.link(), self.publisher.names(), key, record).await;
+    pub async fn write_schedule<T: serde::Serialize>(
+        &self,
+        key: &ScheduleKey,
+        record: Option<&T>,
+    ) -> Result<(), ApiError> {
+        let written = control::put_schedule(self.publisher.link(), self.publisher.names(), key, record).await;
         let position = written.map_err(ApiError::from_write)?;
         tracing::info!(%key, "schedule record written");
         // The write is done; only this API's own view may lag.

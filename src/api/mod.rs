@@ -46,10 +46,11 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
     let listening = read::notices::listen(api.reads.notices.clone(), api.reads.store.clone());
     // A control topic that cannot be read fails the requests that need it; it is not part of this role's health.
-    let orders = control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), api.publisher.names(), None);
+    let state =
+        control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), api.publisher.names(), None);
     let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), api.publisher.names());
     let link = api.publisher.link().clone();
-    Ok(Open { router: http::router::router(api), link, _listening: listening, _following: [orders, beats] })
+    Ok(Open { router: http::router::router(api), link, _listening: listening, _following: [state, beats] })
 }
 
 /// Rejects a configuration that is not safe to serve on this address.
@@ -68,7 +69,12 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
 }
 
 /// Serves `/healthz`, `/readyz` and `/metrics` for a role that has no API.
-pub async fn run_ops(listener: TcpListener, metrics: Metrics, health: Health, shutdown: Shutdown) -> anyhow::Result<()> {
+pub async fn run_ops(
+    listener: TcpListener,
+    metrics: Metrics,
+    health: Health,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     let ops = http::ops::Ops { metrics, health, shutdown: shutdown.clone() };
     http::serve::serve(listener, http::router::ops_router(ops), &shutdown).await;
     Ok(())

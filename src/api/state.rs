@@ -93,7 +93,7 @@ impl Api {
             producer: BatchProducer::default(),
             transactional_id,
         };
-        let control = ControlWatch::new(ControlState::without_cancels().with_plan());
+        let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
         Ok(Self {
             reads,
             types,

@@ -91,7 +91,9 @@ pub fn run() -> anyhow::Result<()> {
             };
             Ok(services.kafka()?.raw_loop(&raw, ROUND_DEADLINE)?)
         }
-        ChildRole::RawProduce { services, prefix, records, events } => load::raw_produce(&services, &prefix, records, events),
+        ChildRole::RawProduce { services, prefix, records, events } => {
+            load::raw_produce(&services, &prefix, records, events)
+        }
         role => tokio::runtime::Runtime::new()?.block_on(run_async(role)),
     }
 }
@@ -124,7 +126,12 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
     }
 }
 
-fn worker(services: &Services, prefix: &str, events_partitions: u32, registry: Registry) -> anyhow::Result<WorkerSetup> {
+fn worker(
+    services: &Services,
+    prefix: &str,
+    events_partitions: u32,
+    registry: Registry,
+) -> anyhow::Result<WorkerSetup> {
     Ok(WorkerSetup {
         broker: Arc::new(services.kafka()?),
         registry,

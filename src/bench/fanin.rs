@@ -65,7 +65,8 @@ pub async fn fanin(bench: &Fanin, services: &Services) -> anyhow::Result<Report>
     }
     let bytes = fleet.record_bytes().await?;
     fleet.close().await?;
-    let common = Common { tasks: BASELINE_TASKS, partitions: bench.partitions, linger: bench.linger, ..Common::default() };
+    let common =
+        Common { tasks: BASELINE_TASKS, partitions: bench.partitions, linger: bench.linger, ..Common::default() };
     let mut baselines = Vec::new();
     for _ in 0..BASELINE_ROUNDS {
         baselines.push(Baseline::measure(&common, &services.linger(bench.linger), bytes).await?);

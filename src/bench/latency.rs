@@ -141,7 +141,8 @@ fn plain(bench: &Latency, services: &Services) -> anyhow::Result<Vec<f64>> {
     let filler = Filler::new(&topics)?;
     let started = Instant::now();
     let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
-    let starts = (0..bench.partitions).map(|number| (Partition::new(topic.as_str(), number as i32), StartOffset::Beginning));
+    let starts =
+        (0..bench.partitions).map(|number| (Partition::new(topic.as_str(), number as i32), StartOffset::Beginning));
     consumer.assign(&starts.collect::<Vec<_>>())?;
     let mut took = Vec::new();
     std::thread::scope(|scope| {
@@ -206,7 +207,9 @@ impl TaskTimes {
 
     /// Records a visible success. The start time is in whole milliseconds of the same clock: half of one is added.
     fn visible(&self, id: &TaskId, started_at_ms: i64) {
-        self.update(id, |open| open.seen = open.seen.or(Some((started_at_ms as f64 + 0.5 - open.at_ms, millis(open.at)))));
+        self.update(id, |open| {
+            open.seen = open.seen.or(Some((started_at_ms as f64 + 0.5 - open.at_ms, millis(open.at))))
+        });
     }
 
     fn update(&self, id: &TaskId, what: impl FnOnce(&mut Open)) {
@@ -236,7 +239,13 @@ fn millis(since: Instant) -> f64 {
 }
 
 /// Publishes tasks one by one, as requests to an api do.
-async fn submit(publisher: &Publisher, times: &Arc<TaskTimes>, name: &str, rate: u32, tasks: u64) -> anyhow::Result<()> {
+async fn submit(
+    publisher: &Publisher,
+    times: &Arc<TaskTimes>,
+    name: &str,
+    rate: u32,
+    tasks: u64,
+) -> anyhow::Result<()> {
     let params = RawJson::parse(load::params().as_bytes())?;
     let started = tokio::time::Instant::now();
     let mut calls = JoinSet::<Result<(), PublishError>>::new();

@@ -91,7 +91,13 @@ impl Filler {
     }
 
     /// Sends the tasks with these numbers, all with the same params.
-    pub fn tasks(&self, names: &Names, task_type: &str, numbers: std::ops::Range<u64>, params: &str) -> anyhow::Result<()> {
+    pub fn tasks(
+        &self,
+        names: &Names,
+        task_type: &str,
+        numbers: std::ops::Range<u64>,
+        params: &str,
+    ) -> anyhow::Result<()> {
         let topic = names.tasks(task_type);
         let model = Task { task_type: task_type.into(), ..task(0)? };
         for n in numbers {
@@ -189,7 +195,8 @@ impl Log {
 
     /// Fills the events topic and waits for all acknowledgements.
     pub fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
-        let mut writer = LogWriter { filler: Filler::new(topics)?, topic: topics.names.events(), topics, value: Vec::new() };
+        let mut writer =
+            LogWriter { filler: Filler::new(topics)?, topic: topics.names.events(), topics, value: Vec::new() };
         let model = task(0)?;
         for n in 0..self.shape.roots {
             let root = Task { id: Shape::root(n)?, ..model.clone() };
@@ -265,7 +272,12 @@ fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) {
 }
 
 /// Publishes tasks with tracking, as an api does.
-pub async fn publish_tracked(services: &Services, prefix: &str, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+pub async fn publish_tracked(
+    services: &Services,
+    prefix: &str,
+    events_partitions: u32,
+    tasks: u64,
+) -> anyhow::Result<()> {
     let producer = SharedProducer::open(Arc::new(services.kafka()?), None)?;
     let publisher = Publisher::new(producer, Names::new(prefix), events_partitions, SOURCE);
     let mut next = 0;
@@ -344,8 +356,9 @@ fn check_events_of(topics: &BenchTopics, events_partitions: u32, tasks: u64, kin
     let mut other = 0u64;
     let topic: Arc<str> = topics.names.events().into();
     let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
-    let partitions: Vec<(Partition, StartOffset)> =
-        (0..events_partitions).map(|number| (Partition::new(topic.clone(), number as i32), StartOffset::Beginning)).collect();
+    let partitions: Vec<(Partition, StartOffset)> = (0..events_partitions)
+        .map(|number| (Partition::new(topic.clone(), number as i32), StartOffset::Beginning))
+        .collect();
     consumer.assign(&partitions)?;
     let mut left = topics.records(&topic, events_partitions)?;
     let until = Instant::now() + Duration::from_secs(120);

@@ -15,7 +15,8 @@ impl LocalKafka {
         // Only addresses of this machine can be bound.
         let is_here = |host: &str| TcpListener::bind((host, 0)).is_ok();
         let ports = addresses.split(',').filter_map(|address| address.trim().rsplit_once(':'));
-        let ports: Vec<u16> = ports.filter(|(host, _)| is_here(host)).filter_map(|(_, port)| port.parse().ok()).collect();
+        let ports: Vec<u16> =
+            ports.filter(|(host, _)| is_here(host)).filter_map(|(_, port)| port.parse().ok()).collect();
         Self(owners(&sockets(&ports)))
     }
 

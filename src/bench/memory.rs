@@ -126,7 +126,8 @@ impl Part {
             TopicSpec { name, partitions, replication: None, config }
         };
         let names = type_names(self.types);
-        let specs: Vec<_> = names.iter().flat_map(|name| [topics.names.tasks(name), topics.names.dead(name)]).map(spec).collect();
+        let specs: Vec<_> =
+            names.iter().flat_map(|name| [topics.names.tasks(name), topics.names.dead(name)]).map(spec).collect();
         for outcome in topics.broker.apply_topics(&specs, CALL_DEADLINE)? {
             if let crate::broker::TopicChange::Failed(error) = outcome.change {
                 bail!("cannot create topic `{}`: {error}", outcome.name);

@@ -180,7 +180,10 @@ impl BenchTopics {
             partitions,
             replication: None,
             config: match append_time {
-                true => vec![("message.timestamp.type".into(), "LogAppendTime".into()), ("retention.ms".into(), "-1".into())],
+                true => vec![
+                    ("message.timestamp.type".into(), "LogAppendTime".into()),
+                    ("retention.ms".into(), "-1".into()),
+                ],
                 false => Vec::new(),
             },
         };
@@ -198,7 +201,14 @@ impl BenchTopics {
                 bail!("cannot create topic `{}`: {error}", outcome.name);
             }
         }
-        Ok(Self { broker, kafka: services.local_kafka(), names, partitions, events_partitions, commit_readers: Mutex::default() })
+        Ok(Self {
+            broker,
+            kafka: services.local_kafka(),
+            names,
+            partitions,
+            events_partitions,
+            commit_readers: Mutex::default(),
+        })
     }
 
     /// Number of records in a topic, from its partitions' watermarks.

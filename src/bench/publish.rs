@@ -41,7 +41,8 @@ pub fn publish(bench: &PublishBench, services: &Services) -> anyhow::Result<Repo
     add_rounds(&mut report, "publish with tracking", common.tasks, &tracked);
     add_rounds(&mut report, "raw produce of the same records", common.tasks, &raw);
     add_rounds(&mut report, "raw produce of the tasks alone", common.tasks, &raw_tasks);
-    let ratios = |baseline: &[Round]| tracked.iter().zip(baseline).map(|(round, baseline)| round.rate / baseline.rate).collect();
+    let ratios =
+        |baseline: &[Round]| tracked.iter().zip(baseline).map(|(round, baseline)| round.rate / baseline.rate).collect();
     report.add("tracked to raw tasks alone", "", ratios(&raw_tasks));
     report.add("tracked to raw of the same records", "", ratios(&raw));
     report.ratio = report.figures.last().map(|figure| figure.median);
@@ -58,7 +59,8 @@ pub(super) fn raw_produce_round(
 ) -> anyhow::Result<Round> {
     let services = services.clone();
     let prefix = topics.names.prefix.clone();
-    let process = Process::start("raw producer", &ChildRole::RawProduce { services, prefix, records: common.tasks, events })?;
+    let process =
+        Process::start("raw producer", &ChildRole::RawProduce { services, prefix, records: common.tasks, events })?;
     let tasks = topics.names.tasks(NOOP);
     let events_topic = topics.names.events();
     measure(process, &topics.kafka, common.tasks, || {

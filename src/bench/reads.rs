@@ -81,7 +81,11 @@ pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<Report>
     }
     report.add("projection meanwhile", "events/s", of(&|round| round.projected));
     for (label, permille) in [("p50", 500), ("p99", 990), ("max", 1_000)] {
-        report.add(&format!("read while projecting {label}"), "ms", of(&|round| percentile(round.busy_reads.clone(), permille)));
+        report.add(
+            &format!("read while projecting {label}"),
+            "ms",
+            of(&|round| percentile(round.busy_reads.clone(), permille)),
+        );
     }
     report.add("api peak memory", "MiB", of(&|round| mib(round.api_bytes)));
     report.redis = rounds.last().map(|round| round.version.clone());
@@ -142,7 +146,8 @@ async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(
         "api",
         &ChildRole::Api { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS, port },
     )?;
-    let client = Client { http: reqwest::Client::builder().no_proxy().build()?, base: format!("http://127.0.0.1:{port}") };
+    let client =
+        Client { http: reqwest::Client::builder().no_proxy().build()?, base: format!("http://127.0.0.1:{port}") };
     let until = Instant::now() + START;
     let is_ready = async || {
         let answer = client.http.get(format!("{}/readyz", client.base)).send().await;
@@ -203,12 +208,18 @@ async fn reads_while_projecting(client: &Client, store: &Redis, log: Log) -> any
 }
 
 /// Measures the projection rate in events per second.
-async fn measure_projection(store: Redis, events: u64, is_over: Arc<AtomicBool>, until: Instant) -> anyhow::Result<f64> {
+async fn measure_projection(
+    store: Redis,
+    events: u64,
+    is_over: Arc<AtomicBool>,
+    until: Instant,
+) -> anyhow::Result<f64> {
     let mut first = None;
     loop {
-        let checkpoints = store.fences(&partitions()).await;
-        let projected = checkpoints
-            .map(|checkpoints| checkpoints.into_iter().flatten().map(|checkpoint| checkpoint.offset as u64).sum::<u64>());
+        let checkpoints = store.checkpoints(&partitions()).await;
+        let projected = checkpoints.map(|checkpoints| {
+            checkpoints.into_iter().flatten().map(|checkpoint| checkpoint.offset as u64).sum::<u64>()
+        });
         let projected = projected.inspect_err(|_| is_over.store(true, Ordering::Relaxed))?;
         let (started, before) = *first.get_or_insert((Instant::now(), projected));
         if projected == 0 {

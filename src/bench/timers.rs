@@ -103,7 +103,12 @@ impl TimersFleet {
         Ok(Self { store, publisher, tracker, topics })
     }
 
-    async fn publish(&self, name: &str, numbers: std::ops::Range<u64>, due_ms: impl Fn(u64) -> i64) -> anyhow::Result<()> {
+    async fn publish(
+        &self,
+        name: &str,
+        numbers: std::ops::Range<u64>,
+        due_ms: impl Fn(u64) -> i64,
+    ) -> anyhow::Result<()> {
         let params = RawJson::parse(load::params().as_bytes())?;
         let mut next = numbers.start;
         while next < numbers.end {
@@ -132,7 +137,8 @@ impl TimersFleet {
         let until = Instant::now() + ROUND_DEADLINE;
         loop {
             let counts = self.store.counts(&partitions()).await?;
-            let waiting: u64 = counts.iter().filter(|count| count.state == State::Scheduled).map(|count| count.count).sum();
+            let waiting: u64 =
+                counts.iter().filter(|count| count.state == State::Scheduled).map(|count| count.count).sum();
             if waiting == want {
                 return Ok(());
             }

@@ -64,7 +64,11 @@ pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Resul
     let bytes = rounds.iter().map(|round| round.redis_bytes as f64 / common.tasks as f64);
     report.add("redis memory", "B/task", bytes.collect());
     report.add("plain writes to redis", "tasks/s", rounds.iter().map(|round| round.plain_rate).collect());
-    report.add("projection to plain writes", "", rounds.iter().map(|round| round.projection.rate / round.plain_rate).collect());
+    report.add(
+        "projection to plain writes",
+        "",
+        rounds.iter().map(|round| round.projection.rate / round.plain_rate).collect(),
+    );
     report.ratio = report.figures.last().map(|figure| figure.median);
     report.redis = rounds.last().map(|round| round.version.clone());
     report.checked = true;
@@ -120,7 +124,7 @@ async fn projection(services: &Services, topics: &BenchTopics, store: &Redis, lo
     let extra = log.extra_events();
     let each = log.shape.events();
     let progress = move || {
-        let checkpoints = runtime.block_on(store.fences(&partitions()))?;
+        let checkpoints = runtime.block_on(store.checkpoints(&partitions()))?;
         let projected: i64 = checkpoints.into_iter().flatten().map(|checkpoint| checkpoint.offset).sum();
         Ok(((projected.max(0) as u64).saturating_sub(extra) / each, true))
     };
@@ -133,7 +137,8 @@ async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
     let mut below = 0;
     for root in (0..shape.roots).map(Shape::root) {
         let root = root?;
-        let found = store.nodes(partition_of(root.root().as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root)).await?;
+        let found =
+            store.nodes(partition_of(root.root().as_bytes(), EVENTS_PARTITIONS), std::slice::from_ref(&root)).await?;
         let node = found.into_iter().next().flatten().with_context(|| format!("the root `{root}` is missing"))?;
         if node.state != State::Succeeded {
             bail!("the root `{root}` is {}", node.state.name());

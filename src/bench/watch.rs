@@ -59,11 +59,17 @@ pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<Report>
     let fleet = WatchFleet::open(services, bench).await?;
     let empty = fleet.api.cost();
     let mut watchers = Watchers::default();
-    watchers.watch(&fleet.address, bench.watchers, |n| format!("/v1/tasks/watch-{:012}/watch", n / WATCHERS_PER_TASK)).await?;
+    watchers
+        .watch(&fleet.address, bench.watchers, |n| format!("/v1/tasks/watch-{:012}/watch", n / WATCHERS_PER_TASK))
+        .await?;
     let tasks_only = fleet.settle().await;
     let idle = fleet.cpu_share(Duration::from_secs(10)).await;
     report.add("api memory without watchers", "MiB", vec![mib(empty.resident_bytes)]);
-    report.add("memory of a watcher", "KiB", vec![kib_each(tasks_only.resident_bytes, empty.resident_bytes, bench.watchers)]);
+    report.add(
+        "memory of a watcher",
+        "KiB",
+        vec![kib_each(tasks_only.resident_bytes, empty.resident_bytes, bench.watchers)],
+    );
     report.add("api CPU while nothing happens", "% of a core", vec![idle * 100.0]);
     let few = fleet.changes(bench, &watchers, WATCHERS_PER_TASK).await?;
     report.add(&format!("CPU of a change with {WATCHERS_PER_TASK} receivers"), "µs", vec![few.0]);
@@ -170,7 +176,8 @@ impl WatchFleet {
     async fn wait_until_ready(&mut self, tasks: u64) -> anyhow::Result<()> {
         let until = Instant::now() + ROUND_DEADLINE;
         loop {
-            let shown: u64 = self.store.counts(&super::fleet::partitions()).await?.iter().map(|count| count.count).sum();
+            let shown: u64 =
+                self.store.counts(&super::fleet::partitions()).await?.iter().map(|count| count.count).sum();
             if shown >= tasks && TcpStream::connect(&self.address).await.is_ok() {
                 return Ok(());
             }

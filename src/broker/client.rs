@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 
 use super::shared_producer::SharedProducer;
 use super::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Listed, Partition, Record,
-    TopicInfo, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Record,
+    RecordListing, TopicInfo, TransactionalProducer, Watermarks,
 };
 use crate::runtime::blocking;
 
@@ -58,14 +58,19 @@ impl Client {
     /// # Errors
     /// Errors of the function, and `Unavailable` if it panics, or if a client with a limit gets no permit or no answer
     /// within the deadline.
-    pub async fn call<T, E>(&self, call: impl FnOnce(&dyn Broker, Duration) -> Result<T, E> + Send + 'static) -> Result<T, E>
+    pub async fn call<T, E>(
+        &self,
+        call: impl FnOnce(&dyn Broker, Duration) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<BrokerError> + Send + 'static,
     {
         let deadline = self.deadline;
         let broker = self.broker.clone();
-        let Some(permits) = self.permits.clone() else { return finished(blocking(move || call(&*broker, deadline)).await) };
+        let Some(permits) = self.permits.clone() else {
+            return finished(blocking(move || call(&*broker, deadline)).await);
+        };
         let limited = tokio::time::timeout(deadline, async {
             // The semaphore is never closed.
             let permit = permits.acquire_owned().await;
@@ -81,7 +86,10 @@ impl Client {
     }
 
     /// Opens a shared producer. Outcomes of the owner's own tokens are passed to `owner`.
-    pub async fn shared_producer(&self, owner: Option<Arc<dyn DeliverySink>>) -> Result<Arc<SharedProducer>, BrokerError> {
+    pub async fn shared_producer(
+        &self,
+        owner: Option<Arc<dyn DeliverySink>>,
+    ) -> Result<Arc<SharedProducer>, BrokerError> {
         let broker = self.broker.clone();
         finished(blocking(move || SharedProducer::open(broker, owner)).await)
     }
@@ -89,7 +97,7 @@ impl Client {
     /// Opens a transactional producer, which fences the previous one of this name.
     pub async fn transactional_producer(&self, name: &str) -> Result<Transactions, BrokerError> {
         let name = name.to_owned();
-        self.call(move |broker, _| broker.atomic_producer(&name)).await.map(Transactions)
+        self.call(move |broker, _| broker.transactional_producer(&name)).await.map(Transactions)
     }
 
     /// Lists all topics whose names begin with `prefix`.
@@ -111,9 +119,14 @@ impl Client {
     }
 
     /// Lists at most `max_records` committed records in a range of offsets.
-    pub async fn records_in(&self, partition: &Partition, range: Range<i64>, max_records: usize) -> Result<Listed, BrokerError> {
+    pub async fn list_records(
+        &self,
+        partition: &Partition,
+        range: Range<i64>,
+        max_records: usize,
+    ) -> Result<RecordListing, BrokerError> {
         let partition = partition.clone();
-        self.call(move |broker, deadline| broker.records_in(&partition, range, max_records, deadline)).await
+        self.call(move |broker, deadline| broker.list_records(&partition, range, max_records, deadline)).await
     }
 
     /// Reads the committed record at an offset; see [`Broker::read_at`].
@@ -123,7 +136,11 @@ impl Client {
     }
 
     /// Returns a group's committed offsets, one entry per partition.
-    pub async fn group_offsets(&self, group: &str, partitions: Vec<Partition>) -> Result<Vec<Option<Committed>>, BrokerError> {
+    pub async fn group_offsets(
+        &self,
+        group: &str,
+        partitions: Vec<Partition>,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
         let group = group.to_owned();
         self.call(move |broker, deadline| broker.group_offsets(&group, &partitions, deadline)).await
     }

@@ -172,7 +172,7 @@ impl BrokerError {
     }
 
     /// True for errors worth sending the record again, with the same client or its replacement.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         self.is_transient() || matches!(self, Self::Fatal(_))
     }
 }
@@ -187,7 +187,7 @@ pub trait Broker: Send + Sync + 'static {
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError>;
 
     /// Opens a transactional producer. Opening another one with the same name fences this one.
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError>;
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError>;
 
     /// Lists all topics whose names begin with `prefix`.
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError>;
@@ -201,18 +201,23 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Returns the first record that a read-committed consumer sees at or after an offset. Never starts a transaction
     /// and never waits for one to end.
-    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError>;
+    fn first_visible(
+        &self,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError>;
 
     /// Lists the committed records in a range of offsets, at most `max_records` of them. Reads the records themselves,
     /// up to a few MiB, and never waits for a transaction to end.
-    fn records_in(
+    fn list_records(
         &self,
         partition: &Partition,
         range: Range<i64>,
         max_records: usize,
         deadline: Duration,
-    ) -> Result<Listed, BrokerError> {
-        let mut listed = Listed { offsets: Vec::new(), to: range.start };
+    ) -> Result<RecordListing, BrokerError> {
+        let mut listed = RecordListing { offsets: Vec::new(), to: range.start };
         while listed.to < range.end && listed.offsets.len() < max_records {
             let first_visible = self.first_visible(partition, listed.to, deadline)?;
             match first_visible.record {
@@ -221,7 +226,8 @@ pub trait Broker: Send + Sync + 'static {
                     listed.to = record.offset + 1;
                 }
                 record => {
-                    listed.to = if record.is_some() { range.end } else { first_visible.place.clamp(listed.to, range.end) };
+                    listed.to =
+                        if record.is_some() { range.end } else { first_visible.place.clamp(listed.to, range.end) };
                     break;
                 }
             }
@@ -235,8 +241,13 @@ pub trait Broker: Send + Sync + 'static {
     /// `Unavailable` also while the record belongs to an open transaction.
     fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
         let first_visible = self.first_visible(partition, offset, deadline)?;
-        if first_visible.record.is_none() && first_visible.place <= offset && offset < self.ends(partition, deadline)?.end {
-            return Err(BrokerError::Unavailable(format!("the record at offset {offset} of {partition} is not committed yet")));
+        if first_visible.record.is_none()
+            && first_visible.place <= offset
+            && offset < self.ends(partition, deadline)?.end
+        {
+            return Err(BrokerError::Unavailable(format!(
+                "the record at offset {offset} of {partition} is not committed yet"
+            )));
         }
         Ok(first_visible.record.filter(|record| record.offset == offset))
     }
@@ -280,7 +291,7 @@ pub enum GroupEvent {
     /// The position is outside the log.
     OutOfRange(Partition),
     /// A failure that the client itself keeps retrying.
-    Trouble(BrokerError),
+    ClientError(BrokerError),
 }
 
 /// Offset at which reading of a partition starts.
@@ -312,7 +323,12 @@ pub struct Committed {
 pub trait Consumer: Send {
     /// Passes at most `max` records to the sink, waiting up to `wait` for the first one. Returns the other events.
     /// With `max` 0 only group events are requested; a record already in transit may still arrive.
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError>;
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError>;
 
     /// Starts reading partitions at the given offsets: partitions that the group assigned, or any partitions without
     /// a group. A partition that is already read is moved to the new offset.
@@ -328,7 +344,11 @@ pub trait Consumer: Send {
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError>;
 
     /// Returns the committed offsets of the consumer's group.
-    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError>;
+    fn committed(
+        &mut self,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError>;
 
     /// Pauses or resumes the delivery of records of these partitions.
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError>;
@@ -422,7 +442,7 @@ pub struct CommittedProbe {
 
 /// Offsets of the committed records in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct RecordListing {
     pub offsets: Vec<i64>,
     /// The range is completely listed below this offset, and unknown from it on.
     pub to: i64,

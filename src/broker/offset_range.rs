@@ -43,12 +43,14 @@ pub fn read(
     while !open.is_empty() {
         let left = deadline.saturating_sub(started.elapsed());
         if left.is_zero() {
-            let error = format!("{} of {} partitions were not read to the end within {deadline:?}", open.len(), ranges.len());
+            let error =
+                format!("{} of {} partitions were not read to the end within {deadline:?}", open.len(), ranges.len());
             return Err(BrokerError::Unavailable(error));
         }
         let events = consumer.poll(BATCH, POLL.min(left), &mut |record| {
-            let of =
-                |range: &&mut OffsetRange| range.partition.index == record.partition && *range.partition.topic == *record.topic;
+            let of = |range: &&mut OffsetRange| {
+                range.partition.index == record.partition && *range.partition.topic == *record.topic
+            };
             let Some(range) = open.iter_mut().find(of) else { return };
             last_record = Instant::now();
             if (range.from..range.to).contains(&record.offset) {
@@ -56,7 +58,9 @@ pub fn read(
             }
             range.from = range.from.max(record.offset + 1);
         })?;
-        if let Some(GroupEvent::OutOfRange(partition)) = events.iter().find(|event| matches!(event, GroupEvent::OutOfRange(_))) {
+        if let Some(GroupEvent::OutOfRange(partition)) =
+            events.iter().find(|event| matches!(event, GroupEvent::OutOfRange(_)))
+        {
             return Err(BrokerError::Unavailable(format!("records of {partition} were removed while they were read")));
         }
         for (partition, position) in consumer.positions()? {

@@ -144,7 +144,7 @@ impl SharedProducer {
                 Err(error) => Err(error),
             };
             match outcome {
-                Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < end => {
+                Err(error) if error.is_retryable() && Instant::now() + FULL_PAUSE < end => {
                     in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
                     sleep(FULL_PAUSE).await;
                 }

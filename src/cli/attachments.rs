@@ -110,7 +110,12 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Prints the api's document as JSON, or a table; `empty` is the message for an empty table.
-fn show(output: &Output, document: &impl Serialize, attachments: &[AttachmentDocument], empty: &str) -> Result<(), Failure> {
+fn show(
+    output: &Output,
+    document: &impl Serialize,
+    attachments: &[AttachmentDocument],
+    empty: &str,
+) -> Result<(), Failure> {
     if output.is_json() {
         return output.json(document);
     }

@@ -31,7 +31,8 @@ pub async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let started = Instant::now();
     let request = CancelTask { subtree: !args.task_only, reason: args.reason };
-    let outcome: CancelOutcome = client.call(Method::POST, &["v1", "tasks", &args.id, "cancel"], Some(&request)).await?;
+    let outcome: CancelOutcome =
+        client.call(Method::POST, &["v1", "tasks", &args.id, "cancel"], Some(&request)).await?;
     if let Some(wait) = args.wait {
         let status = client.status(&args.id).await?;
         let ended = super::wait::finish(&client, &output, status, wait, started).await?;
@@ -42,7 +43,10 @@ pub async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
     } else if outcome.already_requested == Some(true) {
         eprint_line(format_args!("cancellation of `{}` was already requested", outcome.id));
     } else {
-        eprint_line(format_args!("cancellation of `{}` requested; follow it with `kafleet status {0} --wait`", outcome.id));
+        eprint_line(format_args!(
+            "cancellation of `{}` requested; follow it with `kafleet status {0} --wait`",
+            outcome.id
+        ));
     }
     Ok(Code::Ok)
 }

@@ -26,7 +26,8 @@ pub async fn children(args: ChildrenArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let id = args.id;
     let is_first = args.cursor.is_none();
-    let found = list::pages(&client, &["v1", "tasks", &id, "children"], &Vec::new(), args.limit as usize, args.cursor).await?;
+    let found =
+        list::pages(&client, &["v1", "tasks", &id, "children"], &Vec::new(), args.limit as usize, args.cursor).await?;
     if output.is_json() {
         output.json(&found)?;
         return Ok(Code::Ok);

@@ -7,7 +7,9 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_line, one_line};
-use crate::api::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadSelection, LetterOutcome};
+use crate::api::documents::{
+    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, DeadLetterSelection,
+};
 use crate::runtime::now_ms;
 
 /// Dead letters per request.
@@ -98,12 +100,12 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         ("to", Selection::time(to.as_deref())?),
     ];
     let filters: Query = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-    let mut found = DeadPage { letters: Vec::new(), next: args.cursor, scanned: 0 };
+    let mut found = DeadLetterPage { letters: Vec::new(), next: args.cursor, scanned: 0 };
     loop {
         let mut query = filters.clone();
         query.push(("limit", PAGE.min(limit - found.letters.len()).to_string()));
         query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
-        let page: DeadPage = client.get(&["v1", "dead"], &query).await?;
+        let page: DeadLetterPage = client.get(&["v1", "dead"], &query).await?;
         found.letters.extend(page.letters);
         found.next = page.next;
         found.scanned += page.scanned;
@@ -142,16 +144,16 @@ fn rows(letters: &[DeadLetter]) -> Rows {
 
 async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
-    let record: DeadRecord = globals.client()?.get(&["v1", "dead", &args.letter], &Query::new()).await?;
+    let record: DeadLetterDetail = globals.client()?.get(&["v1", "dead", &args.letter], &Query::new()).await?;
     if output.is_json() {
         output.json(&record)?;
         return Ok(Code::Ok);
     }
     let letter = &record.letter;
     let done = match record.outcome {
-        Some(LetterOutcome::Dropped) => " (dropped)",
-        Some(LetterOutcome::Redriven) => " (redriven)",
-        Some(LetterOutcome::Superseded) => " (superseded: its task has continued otherwise)",
+        Some(DeadLetterOutcome::Dropped) => " (dropped)",
+        Some(DeadLetterOutcome::Redriven) => " (redriven)",
+        Some(DeadLetterOutcome::Superseded) => " (superseded: its task has continued otherwise)",
         None => "",
     };
     let mut lines = vec![format!("{}{done}", letter.id), format!("  {}: {}", letter.code, one_line(&letter.error))];
@@ -195,35 +197,37 @@ async fn resolve(args: ResolveArgs, verb: &str, done: &str, globals: &Globals) -
     Ok(if outcome.refused.is_empty() { Code::Ok } else { Code::Failed })
 }
 
-async fn resolve_named(letters: &[String], verb: &str, globals: &Globals) -> Result<DeadOutcome, Failure> {
+async fn resolve_named(letters: &[String], verb: &str, globals: &Globals) -> Result<DeadLetterResults, Failure> {
     let client = globals.client()?;
-    let mut all = DeadOutcome { done: Vec::new(), refused: Vec::new(), more: false };
+    let mut all = DeadLetterResults { done: Vec::new(), refused: Vec::new(), more: false };
     for letter in letters {
-        let outcome: DeadOutcome = client.post(&["v1", "dead", letter, verb], None::<&()>).await?;
+        let outcome: DeadLetterResults = client.post(&["v1", "dead", letter, verb], None::<&()>).await?;
         all.done.extend(outcome.done);
     }
     Ok(all)
 }
 
 /// Resolves the selected dead letters over as many requests as needed; a refused one is not retried.
-async fn resolve_selected(args: ResolveArgs, verb: &str, globals: &Globals) -> Result<DeadOutcome, Failure> {
+async fn resolve_selected(args: ResolveArgs, verb: &str, globals: &Globals) -> Result<DeadLetterResults, Failure> {
     let Selection { task_type, code, from, to } = args.selection;
     let Some(task_type) = task_type else {
-        return Err(Failure::usage("neither ids nor --type are given").hint("`kafleet dead-letters list` shows the ids"));
+        return Err(
+            Failure::usage("neither ids nor --type are given").hint("`kafleet dead-letters list` shows the ids")
+        );
     };
     let from = Selection::time(from.as_deref())?;
     let to = Selection::time(to.as_deref())?;
     let client = globals.client()?;
     let limit = args.limit as usize;
-    let mut all = DeadOutcome { done: Vec::new(), refused: Vec::new(), more: false };
+    let mut all = DeadLetterResults { done: Vec::new(), refused: Vec::new(), more: false };
     loop {
         let batch_limit = Some((limit - all.done.len()).min(PAGE));
         let task_type = task_type.clone();
         let code = code.clone();
         let from = from.clone();
         let to = to.clone();
-        let selection = DeadSelection { task_type, code, from, to, limit: batch_limit };
-        let outcome: DeadOutcome = client.post(&["v1", "dead", verb], Some(&selection)).await?;
+        let selection = DeadLetterSelection { task_type, code, from, to, limit: batch_limit };
+        let outcome: DeadLetterResults = client.post(&["v1", "dead", verb], Some(&selection)).await?;
         let progress = !outcome.done.is_empty();
         all.done.extend(outcome.done);
         all.refused = outcome.refused;

@@ -106,9 +106,8 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
         };
         if !args.no_redis {
             match setup.redis() {
-                Ok(store) => {
-                    found.extend(redis_findings(store, setup.config.topics.events_partitions, watermarks.as_deref()).await)
-                }
+                Ok(store) => found
+                    .extend(redis_findings(store, setup.config.topics.events_partitions, watermarks.as_deref()).await),
                 Err(why) => found.push(Finding::of("redis", why)),
             }
         }
@@ -122,9 +121,10 @@ pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> 
 fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {
     match load_config(globals, options) {
         Ok(loaded) => {
-            let file = loaded
-                .path
-                .map_or_else(|| "no file: all settings have their defaults".to_owned(), |path| path.display().to_string());
+            let file = loaded.path.map_or_else(
+                || "no file: all settings have their defaults".to_owned(),
+                |path| path.display().to_string(),
+            );
             Finding::ok("configuration", file)
         }
         Err(failure) => Finding::of("configuration", failure),
@@ -154,7 +154,7 @@ async fn check_cancels(broker: Arc<dyn Broker>, names: &Names) -> Finding {
     if let Err(why) = watch.whole_within(CALL_DEADLINE, names).await {
         return Finding::warning("cancels", why);
     }
-    cancel_count_finding(watch.orders().cancels().len())
+    cancel_count_finding(watch.state().cancels().len())
 }
 
 fn cancel_count_finding(count: usize) -> Finding {
@@ -190,8 +190,11 @@ fn check_kafka(
     let watermarks: Result<Vec<Watermarks>, _> =
         (0..config.topics.events_partitions).map(|index| broker.ends(&events(index), CALL_DEADLINE)).collect();
     let Ok(watermarks) = watermarks else { return (found, None) };
-    let newest =
-        watermarks.iter().zip(0..).filter_map(|(watermarks, index)| newest_ms(broker, &events(index), *watermarks)).max();
+    let newest = watermarks
+        .iter()
+        .zip(0..)
+        .filter_map(|(watermarks, index)| newest_ms(broker, &events(index), *watermarks))
+        .max();
     found.extend(newest.and_then(|newest_ms| check_clock(newest_ms, now_ms())));
     (found, Some(watermarks))
 }
@@ -238,7 +241,12 @@ fn check_commits(broker: &dyn Broker, config: &Config, registry: &Registry) -> R
     Ok(found)
 }
 
-fn check_commit(task_type: &str, partition: &Partition, committed: Option<i64>, watermarks: Watermarks) -> Option<Finding> {
+fn check_commit(
+    task_type: &str,
+    partition: &Partition,
+    committed: Option<i64>,
+    watermarks: Watermarks,
+) -> Option<Finding> {
     let what = match committed {
         None => "consumed before, but Kafka has dropped the committed offset: workers refuse the partition".to_owned(),
         Some(offset) if offset < watermarks.first => {
@@ -284,7 +292,7 @@ async fn redis_findings(store: Arc<dyn Store>, partitions: u32, watermarks: Opti
     found.extend(with_deadline(probe_writes(&*store, partitions)).await.err().map(write_failure));
     let Some(watermarks) = watermarks else { return found };
     let partitions: Vec<u32> = (0..).take(watermarks.len()).collect();
-    match with_deadline(store.fences(&partitions)).await {
+    match with_deadline(store.checkpoints(&partitions)).await {
         Ok(checkpoints) => found.extend(check_progress(&checkpoints, watermarks)),
         Err(why) => found.push(Finding::error("redis", why)),
     }
@@ -312,7 +320,8 @@ async fn probe_writes(store: &dyn Store, partitions: u32) -> Result<(), StoreErr
 }
 
 fn write_failure(why: String) -> Finding {
-    let (what, hint) = why.split_once("\n\nhint: ").unwrap_or((&why, "trackers project nothing while Redis refuses writes"));
+    let (what, hint) =
+        why.split_once("\n\nhint: ").unwrap_or((&why, "trackers project nothing while Redis refuses writes"));
     Finding::error("redis", format!("Redis refuses writes: {what}")).hint(hint)
 }
 
@@ -332,8 +341,10 @@ fn check_progress(checkpoints: &[Option<Checkpoint>], watermarks: &[Watermarks])
         let offset = checkpoint.map_or(watermarks.first, |checkpoint| checkpoint.offset);
         behind += (watermarks.end - offset).max(0);
         if offset < watermarks.first || offset > watermarks.end {
-            let what =
-                format!("the checkpoint in Redis is {offset}, but the log holds {} to {}", watermarks.first, watermarks.end);
+            let what = format!(
+                "the checkpoint in Redis is {offset}, but the log holds {} to {}",
+                watermarks.first, watermarks.end
+            );
             let hint = "check that this is not another fleet's Redis; if it is not, delete the keys of the prefix: trackers rebuild them from the log";
             found.push(Finding::error(format!("events/{index}"), what).hint(hint));
         }
@@ -394,8 +405,10 @@ mod tests {
 
     #[test]
     fn findings_are_aligned_with_their_hints() {
-        let found =
-            [Finding::ok("configuration", "kafleet.toml"), Finding::error("redis", "no answer\n  at all").hint("start it")];
+        let found = [
+            Finding::ok("configuration", "kafleet.toml"),
+            Finding::error("redis", "no answer\n  at all").hint("start it"),
+        ];
         let expected = "\
 ok       configuration  kafleet.toml
 error    redis          no answer

@@ -6,7 +6,7 @@ use super::client::Method;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
-use crate::api::documents::{KillDocument, Kills, SetKill};
+use crate::api::documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
 
 #[derive(Debug, Subcommand)]
 pub enum KillSwitchVerb {
@@ -41,19 +41,19 @@ pub async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outcome {
     let output = globals.output();
     let kills = match verb {
         KillSwitchVerb::On(OnArgs { name, task_type, reason }) => {
-            let body = SetKill { task_type, reason };
-            vec![client.call::<KillDocument>(Method::PUT, &["v1", "kill", &name], Some(&body)).await?]
+            let body = SetKillSwitch { task_type, reason };
+            vec![client.call::<KillSwitchDocument>(Method::PUT, &["v1", "kill", &name], Some(&body)).await?]
         }
         KillSwitchVerb::Off(OffArgs { name }) => {
-            vec![client.call::<KillDocument>(Method::DELETE, &["v1", "kill", &name], None::<&()>).await?]
+            vec![client.call::<KillSwitchDocument>(Method::DELETE, &["v1", "kill", &name], None::<&()>).await?]
         }
-        KillSwitchVerb::List => client.get::<Kills>(&["v1", "kill"], &Vec::new()).await?.kills,
+        KillSwitchVerb::List => client.get::<KillSwitches>(&["v1", "kill"], &Vec::new()).await?.kills,
     };
     show(&output, kills)?;
     Ok(Code::Ok)
 }
 
-fn show(output: &Output, kills: Vec<KillDocument>) -> Result<(), super::exit::Failure> {
+fn show(output: &Output, kills: Vec<KillSwitchDocument>) -> Result<(), super::exit::Failure> {
     if output.is_json() {
         return output.json(&kills);
     }

@@ -225,8 +225,11 @@ mod tests {
             ..ListArgs::default()
         };
         let query = filters(&args, NOON).unwrap();
-        let expected =
-            [("state", "waiting_for_children"), ("from", "2026-01-31T10:00:00.000Z"), ("to", "2026-01-31T10:30:00.000Z")];
+        let expected = [
+            ("state", "waiting_for_children"),
+            ("from", "2026-01-31T10:00:00.000Z"),
+            ("to", "2026-01-31T10:30:00.000Z"),
+        ];
         assert_eq!(query, expected.map(|(name, value)| (name, value.to_owned())));
         let wrong = filters(&ListArgs { from: Some("yesterday".into()), ..ListArgs::default() }, NOON).unwrap_err();
         assert_eq!(wrong.code, Code::Usage);
@@ -236,7 +239,8 @@ mod tests {
     #[test]
     fn stopped_search_reports_scanned_tasks() {
         let mut found = TaskPage::default();
-        let page = |early| TaskPage { scanned: Some(10), next: Some("x".into()), stopped_early: early, ..TaskPage::default() };
+        let page =
+            |early| TaskPage { scanned: Some(10), next: Some("x".into()), stopped_early: early, ..TaskPage::default() };
         append_page(&mut found, page(false));
         assert_eq!(more_text(&found), "there are more");
         append_page(&mut found, page(true));
@@ -264,8 +268,12 @@ cover-42    echo  running    2/3       2026-01-31T12:00:00.500Z  for 59.0 s  cov
     #[test]
     fn header_names_the_levels() {
         let header = |level: Option<&str>, root: Option<&str>| {
-            Levels::of(&ListArgs { level: level.map(str::to_owned), root: root.map(str::to_owned), ..ListArgs::default() })
-                .header()
+            Levels::of(&ListArgs {
+                level: level.map(str::to_owned),
+                root: root.map(str::to_owned),
+                ..ListArgs::default()
+            })
+            .header()
         };
         assert_eq!((header(None, None), header(Some("roots"), None)), ("ID (ROOTS)", "ID (ROOTS)"));
         assert_eq!((header(Some("any"), None), header(None, Some("a"))), ("ID (ALL LEVELS)", "ID (ALL LEVELS)"));

@@ -48,7 +48,10 @@ async fn read(client: &Client, output: &Output, id: &str, mut from: u64) -> Outc
         from = page.from + page.lines.len() as u64;
         if page.lines.is_empty() || from >= page.total {
             if page.dropped > 0 {
-                eprint_line(format_args!("{} lines were dropped by the worker: the task exceeded the log limit", page.dropped));
+                eprint_line(format_args!(
+                    "{} lines were dropped by the worker: the task exceeded the log limit",
+                    page.dropped
+                ));
             }
             if !shown && !output.is_json() {
                 eprint_line(empty_message(id, begun, page.total));

@@ -143,7 +143,7 @@ enum Verb {
 
 /// Runs the verb on the command line with the Rust types of `registry` and the types of the configuration.
 pub fn run(registry: Registry) -> ExitCode {
-    if child_main::is_cell() {
+    if child_main::is_child_process() {
         return child_main::run(&registry);
     }
     let cli = match Cli::try_parse() {

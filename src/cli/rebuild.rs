@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::store::inspect::Inspect;
 use crate::telemetry::init_logs;
 use crate::tracker::rebuild::{
-    self, Difference, Ending, Next, Rebuild, RebuildEvent, RebuildPlan, RebuildProgress, Refusal, Verified,
+    self, Difference, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan, RebuildProgress, Verified,
 };
 
 /// Interval of progress updates on a terminal.
@@ -49,13 +49,16 @@ pub async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -
     init_logs("error,kafleet::cli=warn");
     // It may run beside a tracker on the same host, so the ops endpoint is off unless asked for.
     let ops_listen = Some(args.ops.ops_listen.clone().unwrap_or_default());
-    let options =
-        SetupOptions { ops_listen, unused: &["api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() };
+    let options = SetupOptions {
+        ops_listen,
+        unused: &["api", "types", "schedules", "callbacks", "email"],
+        ..SetupOptions::default()
+    };
     let setup = Setup::load(globals, registry, options)?;
     let broker = setup.kafka()?;
     let source = setup.configured_redis()?;
     let copy = setup.redis_at(&args.into)?;
-    let target = copy.place().to_owned();
+    let target = copy.display_url().to_owned();
     let mut roles = setup.start_ops().await?;
     let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     let source = Arc::new(source);
@@ -107,10 +110,10 @@ async fn run(setup: Rebuild, target: String, output: Output, shutdown: &Shutdown
     }
 }
 
-fn to_failure(refusal: Refusal) -> Failure {
+fn to_failure(refusal: RebuildError) -> Failure {
     match refusal {
-        Refusal::Unfit(why) => from_message(Code::Failed, &why),
-        Refusal::Unavailable(why) => from_message(Code::Unavailable, &why),
+        RebuildError::Unsuitable(why) => from_message(Code::Failed, &why),
+        RebuildError::Unavailable(why) => from_message(Code::Unavailable, &why),
     }
 }
 
@@ -160,7 +163,11 @@ impl RebuildView {
             }));
         }
         let verb = if plan.resumed { "resuming the projection of" } else { "projecting" };
-        eprint_line(format_args!("{verb} {} events partitions into `{}`: {events} events to go", numbers.len(), self.target));
+        eprint_line(format_args!(
+            "{verb} {} events partitions into `{}`: {events} events to go",
+            numbers.len(),
+            self.target
+        ));
         if !plan.taken.is_empty() {
             eprint_line(format_args!("trackers have already taken over {} of them", plan.taken.len()));
         }
@@ -174,7 +181,7 @@ impl RebuildView {
     }
 
     fn progress(&mut self, progress: &RebuildProgress) -> Result<(), Failure> {
-        let (passed, all) = progress.places();
+        let (passed, all) = progress.offsets();
         let compared = progress.compared.load(Relaxed);
         if !self.output.is_json() && !self.bar.is_hidden() {
             self.bar.set_length(all);
@@ -190,7 +197,8 @@ impl RebuildView {
         self.lines.reported = (passed, compared);
         let rate = (passed as f64 / self.lines.begun.elapsed().as_secs_f64().max(0.001)) as u64;
         if self.output.is_json() {
-            let line = json!({"event": "progress", "folded": passed, "of": all, "per_second": rate, "compared": compared});
+            let line =
+                json!({"event": "progress", "folded": passed, "of": all, "per_second": rate, "compared": compared});
             return self.output.json_line(&line);
         }
         eprint_line(format_args!("{passed} of {all} events projected, {rate} a second; {compared} keys compared"));
@@ -239,10 +247,10 @@ impl RebuildView {
         self.verified.sort_by_key(|one| one.partition);
         let mut rows = Rows::new(["PARTITION", "SAME AT", "KEYS", "DIGEST"]);
         for one in &self.verified {
-            let at = if one.fences.0 == one.fences.1 {
-                one.fences.0.to_string()
+            let at = if one.checkpoints.0 == one.checkpoints.1 {
+                one.checkpoints.0.to_string()
             } else {
-                format!("{} to {}", one.fences.0, one.fences.1)
+                format!("{} to {}", one.checkpoints.0, one.checkpoints.1)
             };
             let digest = Field::Text(format!("{:032x}", one.digest));
             rows.add([Field::Number(one.partition.into()), Field::Text(at), Field::Number(one.keys), digest]);
@@ -263,11 +271,15 @@ impl RebuildView {
         }
         match ending {
             Ending::TakenOver => {
-                eprint_line("trackers have taken over all partitions: the switch is complete, the old store is no longer needed");
+                eprint_line(
+                    "trackers have taken over all partitions: the switch is complete, the old store is no longer needed",
+                );
                 Ok(Code::Ok)
             }
             Ending::Complete if self.unverified.is_empty() => Ok(Code::Ok),
-            Ending::Complete => Err(Failure::failed(format_args!("{} partitions were not compared", self.unverified.len()))),
+            Ending::Complete => {
+                Err(Failure::failed(format_args!("{} partitions were not compared", self.unverified.len())))
+            }
             Ending::Stopped if self.ready => {
                 eprint_line("stopped: the new store is not updated until trackers take over, or this is run again");
                 Ok(Code::Ok)
@@ -285,8 +297,8 @@ impl RebuildView {
 }
 
 fn difference(partition: u32, one: &Difference) -> String {
-    let Difference { key, fence, source, copy } = one;
-    format!("partition {partition}, at offset {fence}: `{}`\n  source  {source}\n  copy    {copy}", one_line(key))
+    let Difference { key, checkpoint, source, copy } = one;
+    format!("partition {partition}, at offset {checkpoint}: `{}`\n  source  {source}\n  copy    {copy}", one_line(key))
 }
 
 fn steps(target: &str) -> [String; 2] {
@@ -305,13 +317,15 @@ fn switch(target: &str) -> String {
 
 fn document(event: &RebuildEvent, target: &str) -> Value {
     match event {
-        RebuildEvent::Verified(Verified { partition, fences: (from, to), keys, digest }) => json!({
+        RebuildEvent::Verified(Verified { partition, checkpoints: (from, to), keys, digest }) => json!({
             "event": "verified", "partition": partition, "from": from, "to": to, "keys": keys,
             "digest": format!("{digest:032x}"),
         }),
-        RebuildEvent::Unverified { partition, why } => json!({"event": "unverified", "partition": partition, "why": why}),
+        RebuildEvent::Unverified { partition, why } => {
+            json!({"event": "unverified", "partition": partition, "why": why})
+        }
         RebuildEvent::Differs { partition, differences } => {
-            let of = |one: &Difference| json!({"key": one.key, "at": one.fence, "source": one.source, "copy": one.copy});
+            let of = |one: &Difference| json!({"key": one.key, "at": one.checkpoint, "source": one.source, "copy": one.copy});
             let differences: Vec<Value> = differences.iter().map(of).collect();
             json!({"event": "differs", "partition": partition, "differences": differences})
         }

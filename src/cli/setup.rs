@@ -23,7 +23,7 @@ use crate::runtime::{Backoff, Health, Shutdown, blocking};
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
-use crate::topics::{Needs, TopicWatch};
+use crate::topics::{RequiredTopics, TopicWatch};
 use crate::tracker::{self, TrackerSetup};
 use crate::worker::child::Reentry;
 use crate::worker::{self, WorkerSetup};
@@ -146,7 +146,8 @@ impl Setup {
 
     pub fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
         let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
-        let kafka = Kafka::new(&section).map_err(|why| Failure::usage(format_args!("`[kafka]` cannot be used: {why}")))?;
+        let kafka =
+            Kafka::new(&section).map_err(|why| Failure::usage(format_args!("`[kafka]` cannot be used: {why}")))?;
         Ok(Arc::new(kafka))
     }
 
@@ -292,7 +293,7 @@ impl Setup {
     pub fn start_worker(&self, running: &mut JoinSet<Ended>, setup: WorkerSetup) {
         let known = setup.registry.types().map(|(name, _)| name);
         let types = known.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
-        let needs = Needs::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
+        let needs = RequiredTopics::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
         let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
         let shutdown = self.shutdown.clone();
         running.spawn(async move {
@@ -307,7 +308,7 @@ impl Setup {
     }
 
     pub fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
-        let needs = Needs::api(&setup.names, setup.events_partitions);
+        let needs = RequiredTopics::api(&setup.names, setup.events_partitions);
         let topics = self.watch_topics(&setup.broker, needs, "api's topics");
         let shutdown = self.shutdown.clone();
         running.spawn(async move {
@@ -317,7 +318,7 @@ impl Setup {
     }
 
     /// Checks topics until dropped. The tracker has its own check, because it stops projecting on problems.
-    fn watch_topics(&self, broker: &Arc<dyn Broker>, needs: Needs, part: &'static str) -> TopicWatch {
+    fn watch_topics(&self, broker: &Arc<dyn Broker>, needs: RequiredTopics, part: &'static str) -> TopicWatch {
         TopicWatch::start(broker.clone(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
     }
 
@@ -377,7 +378,9 @@ impl From<FleetSettingsError> for StartError {
                 Self::Transient(error.to_string())
             }
             FleetSettingsError::Broker(inner) => Self::of_broker(inner, &error),
-            FleetSettingsError::Newer { .. } | FleetSettingsError::Unreadable { .. } => Self::Permanent(error.to_string()),
+            FleetSettingsError::Newer { .. } | FleetSettingsError::Unreadable { .. } => {
+                Self::Permanent(error.to_string())
+            }
         }
     }
 }
@@ -430,8 +433,10 @@ async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
         match why.kind() {
             std::io::ErrorKind::AddrInUse => failure(format!("`{address}` is in use by another process"))
                 .hint(format_args!("choose another address with {flag}, or port 0 for any free port")),
-            std::io::ErrorKind::PermissionDenied => failure(format!("listening on `{address}` is not permitted: {why}"))
-                .hint(format_args!("choose a port above 1023 with {flag}")),
+            std::io::ErrorKind::PermissionDenied => {
+                failure(format!("listening on `{address}` is not permitted: {why}"))
+                    .hint(format_args!("choose a port above 1023 with {flag}"))
+            }
             _ => Failure::usage(format_args!("cannot listen on `{address}`: {why}"))
                 .hint(format_args!("write {flag} as 127.0.0.1:8080")),
         }

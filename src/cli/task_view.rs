@@ -171,7 +171,8 @@ pub fn span_text(ms: i64) -> String {
 pub fn error_text(error: &ErrorInfo) -> String {
     let attempt = if error.attempt > 0 { format!(" (attempt {})", error.attempt) } else { String::new() };
     // The default kind adds nothing to the field name `error`.
-    let kind = Some(&error.kind).filter(|kind| kind.as_str() != "error").map(|kind| format!("{kind}: ")).unwrap_or_default();
+    let kind =
+        Some(&error.kind).filter(|kind| kind.as_str() != "error").map(|kind| format!("{kind}: ")).unwrap_or_default();
     one_line(&format!("{kind}{}{attempt}", error.message))
 }
 
@@ -196,8 +197,10 @@ fn boundary_text(task: &Status, at: &Option<String>, by: &Option<String>) -> Opt
 
 /// Formats the task counts of a tree.
 pub fn tree_counts(tree: &Tree) -> String {
-    let mut text =
-        format!("{} tasks: {} successful, {} pending, {} failed", tree.total, tree.successful, tree.pending, tree.failed);
+    let mut text = format!(
+        "{} tasks: {} successful, {} pending, {} failed",
+        tree.total, tree.successful, tree.pending, tree.failed
+    );
     if let Some(ms) = tree.execution_ms {
         text.push_str(&format!(", took {}", span_text(ms)));
     }
@@ -256,7 +259,11 @@ result    {\"hello\":\"world\"}";
         assert_eq!(time(State::Running, None).as_deref(), Some("for 1 m 1 s"));
         assert_eq!(time(State::Succeeded, Some("2026-01-31T12:00:02.250Z")).as_deref(), Some("1.2 s"));
         assert_eq!(time_text(State::Queued, None, None, now_ms), None);
-        assert_eq!(time_text(State::Running, task.started_at.as_deref(), None, 0).as_deref(), Some("for 0 ms"), "another clock");
+        assert_eq!(
+            time_text(State::Running, task.started_at.as_deref(), None, 0).as_deref(),
+            Some("for 0 ms"),
+            "another clock"
+        );
     }
 
     #[test]
@@ -304,7 +311,8 @@ result    {\"hello\":\"world\"}";
         task.error = Some(ErrorInfo::new("timeout", "took longer\nthan 1s", 1));
         task.children.total = 5;
         task.children.by_state = [(State::Failed, 1), (State::Queued, 4)].into();
-        task.tree = Tree { total: 9, pending: 5, successful: 3, failed: 1, execution_ms: Some(61_000), ..Tree::default() };
+        task.tree =
+            Tree { total: 9, pending: 5, successful: 3, failed: 1, execution_ms: Some(61_000), ..Tree::default() };
         let expected = "\
 id        cover-42
 type      echo

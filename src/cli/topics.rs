@@ -29,7 +29,10 @@ pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> 
     let setup = Setup::load(
         globals,
         registry,
-        SetupOptions { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() },
+        SetupOptions {
+            unused: &["redis", "api", "types", "schedules", "callbacks", "email"],
+            ..SetupOptions::default()
+        },
     )?;
     let broker = setup.kafka()?;
     let what = format!("kafka at `{}`", setup.brokers());

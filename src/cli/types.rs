@@ -135,7 +135,8 @@ fn merge_limits(known: TypeLimits, args: &LimitArgs) -> SetLimits {
 }
 
 fn rows(types: &[TypeDocument]) -> Rows {
-    let mut rows = Rows::new(["TYPE", "TOPIC", "BACKLOG", "QUEUED", "RUNNING", "OTHER PENDING", "SUCCEEDED", "FAILED", "WORK"]);
+    let mut rows =
+        Rows::new(["TYPE", "TOPIC", "BACKLOG", "QUEUED", "RUNNING", "OTHER PENDING", "SUCCEEDED", "FAILED", "WORK"]);
     for document in types {
         let count = |wanted: &dyn Fn(State) -> bool| {
             Field::Number(document.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
@@ -184,7 +185,7 @@ fn status_notes(document: &TypeDocument) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::documents::WorkerType;
+    use crate::api::documents::WorkerTotals;
     use crate::cli::output::Paint;
 
     #[test]
@@ -204,9 +205,19 @@ mod tests {
             counts: counts.into(),
             backlog: 6,
             paused: None,
-            limits: TypeLimits { slots: Some(4), max_concurrency: Some(9), live: vec!["slots".into()], ..TypeLimits::default() },
+            limits: TypeLimits {
+                slots: Some(4),
+                max_concurrency: Some(9),
+                live: vec!["slots".into()],
+                ..TypeLimits::default()
+            },
             kills: vec!["batch-7".into()],
-            worker_totals: Some(WorkerType { workers: 2, stopped: 1, refused: vec![0, 3], ..WorkerType::default() }),
+            worker_totals: Some(WorkerTotals {
+                workers: 2,
+                stopped: 1,
+                refused: vec![0, 3],
+                ..WorkerTotals::default()
+            }),
             schema: None,
         };
         let expected = "\
@@ -235,6 +246,9 @@ echo  yes          6       4        2              4        100      11  slots 4
         let set = merge_limits(known.clone(), &args);
         assert_eq!((set.slots, set.max_concurrency), (Some(4), None), "only limits set on the running fleet are kept");
         assert_eq!(set.rate, Some(Rate { burst: 3, by: RateBy::Key, ..rate }));
-        assert_eq!(merge_limits(known, &LimitArgs { reset: true, rate: None, burst: None, ..args }), SetLimits::default());
+        assert_eq!(
+            merge_limits(known, &LimitArgs { reset: true, rate: None, burst: None, ..args }),
+            SetLimits::default()
+        );
     }
 }

@@ -123,7 +123,10 @@ mod tests {
             ..UpdateArgs::default()
         };
         assert_eq!(document(args), Ok(json!({"tags": ["a"], "min_backoff": "5s", "name": null})));
-        assert_eq!(document(UpdateArgs { clear: vec!["tags".into()], ..UpdateArgs::default() }), Ok(json!({"tags": []})));
+        assert_eq!(
+            document(UpdateArgs { clear: vec!["tags".into()], ..UpdateArgs::default() }),
+            Ok(json!({"tags": []}))
+        );
         assert!(document(UpdateArgs::default()).unwrap_err().message.contains("no changes are given"));
         let both = UpdateArgs { name: Some("n".into()), clear: vec!["name".into()], ..UpdateArgs::default() };
         assert!(document(both).unwrap_err().message.contains("`name` is both set and cleared"));

@@ -28,8 +28,10 @@ pub async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
     if output.is_json() {
         output.json(&answer)?
     } else if args.running {
-        output
-            .list(running(&answer.workers), "no task is running; `kafleet list --level any --state queued` lists queued tasks")?
+        output.list(
+            running(&answer.workers),
+            "no task is running; `kafleet list --level any --state queued` lists queued tasks",
+        )?
     } else {
         let none = match args.all {
             true => "no worker has sent a heartbeat; `kafleet worker` starts one",

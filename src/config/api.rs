@@ -62,7 +62,8 @@ pub enum Role {
 }
 
 pub(super) fn problems(document: &Document, api: &ApiConfig) -> Vec<Finding> {
-    let mut found: Vec<_> = listen(&api.listen).map(|why| bad_value(document, "/api/listen", why)).into_iter().collect();
+    let mut found: Vec<_> =
+        listen(&api.listen).map(|why| bad_value(document, "/api/listen", why)).into_iter().collect();
     if api.max_body == Bytes(0) {
         found.push(bad_value(document, "/api/max_body", "larger than zero"));
     }
@@ -86,8 +87,9 @@ fn token_problems(document: &Document) -> Vec<Finding> {
         if let Some(token) = table["token"].as_str() {
             let length = token.chars().count();
             if length < MIN_TOKEN_CHARS || token.chars().any(|c| c.is_whitespace() || c.is_control()) {
-                let what =
-                    format!("the token {shown} has {length} characters: it needs at least {MIN_TOKEN_CHARS}, without spaces");
+                let what = format!(
+                    "the token {shown} has {length} characters: it needs at least {MIN_TOKEN_CHARS}, without spaces"
+                );
                 found.push(Finding::new(at("token"), what).hint("generate one with `openssl rand -hex 24`"));
             }
             if !values.insert(token) {

@@ -43,7 +43,8 @@ pub(super) fn problems(config: &CallbacksConfig) -> Vec<Finding> {
     let mut found = hosts("/callbacks/hosts", &config.hosts);
     for (n, net) in config.private.iter().enumerate().filter(|(_, net)| net.parse::<IpNet>().is_err()) {
         let what = format!("`callbacks.private[{n}]`: `{net}` is not a network");
-        found.push(Finding::new(format!("/callbacks/private/{n}"), what).hint("write it as `10.1.0.0/16` or `::1/128`"));
+        found
+            .push(Finding::new(format!("/callbacks/private/{n}"), what).hint("write it as `10.1.0.0/16` or `::1/128`"));
     }
     for (name, secret) in &config.secrets {
         found.extend(secret_problems(&join("/callbacks/secrets", name), name, secret));
@@ -80,8 +81,9 @@ fn hosts(at: &str, hosts: &[String]) -> Vec<Finding> {
     let wrong = hosts.iter().enumerate().filter(|(_, host)| !is_host_pattern(host));
     let finding = |(n, host): (usize, &String)| {
         let what = format!("`{}` is not a host", crate::model::task::id::clip(host));
-        Finding::new(format!("{at}/{n}"), what)
-            .hint("give a name or address without scheme, port and path, such as `hooks.example.com` or `*.example.com`")
+        Finding::new(format!("{at}/{n}"), what).hint(
+            "give a name or address without scheme, port and path, such as `hooks.example.com` or `*.example.com`",
+        )
     };
     wrong.map(finding).collect()
 }
@@ -117,7 +119,8 @@ mod tests {
         };
         let pointers: Vec<String> = problems(&config).into_iter().map(|finding| finding.pointer).collect();
         let at = "/callbacks/secrets/Bad";
-        let expected = ["/callbacks/hosts/0", "/callbacks/private/1", at, at, &format!("{at}/value"), &format!("{at}/hosts/0")];
+        let expected =
+            ["/callbacks/hosts/0", "/callbacks/private/1", at, at, &format!("{at}/value"), &format!("{at}/hosts/0")];
         assert_eq!(pointers, expected);
     }
 }

@@ -87,9 +87,8 @@ impl Document {
             DeValue::String(text) => text.as_ref().into(),
             DeValue::Boolean(flag) => (*flag).into(),
             // A number out of range is kept as text and refused by the schema.
-            DeValue::Integer(number) => {
-                i64::from_str_radix(number.as_str(), number.radix()).map_or_else(|_| number.to_string().into(), Value::from)
-            }
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+                .map_or_else(|_| number.to_string().into(), Value::from),
             DeValue::Float(number) => {
                 let finite = number.as_str().parse().ok().and_then(serde_json::Number::from_f64);
                 finite.map_or_else(|| number.as_str().into(), Value::Number)
@@ -139,7 +138,12 @@ impl Document {
     }
 }
 
-fn expand_value(value: &mut Value, pointer: &str, env: &dyn Fn(&str) -> Option<String>, failed: &mut Vec<(String, Unexpanded)>) {
+fn expand_value(
+    value: &mut Value,
+    pointer: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    failed: &mut Vec<(String, Unexpanded)>,
+) {
     match value {
         Value::String(text) => match expand(text, env) {
             Ok(expanded) => *text = expanded,
@@ -247,9 +251,13 @@ mod tests {
     #[test]
     fn dotted_kafka_keys_need_no_quotes() {
         let document =
-            Document::parse("[kafka]\nsecurity.protocol = \"ssl\"\n\"a.b\" = 1\n\n[kafka.ssl]\nca.location = \"x\"").ok();
+            Document::parse("[kafka]\nsecurity.protocol = \"ssl\"\n\"a.b\" = 1\n\n[kafka.ssl]\nca.location = \"x\"")
+                .ok();
         let document = document.unwrap();
-        assert_eq!(document.value["kafka"], serde_json::json!({"security.protocol": "ssl", "a.b": 1, "ssl.ca.location": "x"}));
+        assert_eq!(
+            document.value["kafka"],
+            serde_json::json!({"security.protocol": "ssl", "a.b": 1, "ssl.ca.location": "x"})
+        );
         assert_eq!(document.location("/kafka/ssl.ca.location"), Some(&Location::Line(6)));
         assert_eq!(document.location("/kafka/security.protocol"), Some(&Location::Line(2)));
     }

@@ -66,7 +66,8 @@ impl MailTls {
 pub(super) fn problems(config: &EmailConfig) -> Vec<Finding> {
     let at = |key: &str| join(AT, key);
     let mut found = Vec::new();
-    let host = |server: &str| !server.is_empty() && !server.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '@'));
+    let host =
+        |server: &str| !server.is_empty() && !server.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '@'));
     if !host(&config.server) {
         found.push(
             Finding::new(at("server"), "`email.server` is not a host")
@@ -80,7 +81,10 @@ pub(super) fn problems(config: &EmailConfig) -> Vec<Finding> {
     let has_username = config.username.is_some();
     let has_password = secrets.contains(&true);
     if secrets == [true, true] {
-        found.push(Finding::new(at("password_file"), "`email` has both `password` and `password_file`: remove one of them"));
+        found.push(Finding::new(
+            at("password_file"),
+            "`email` has both `password` and `password_file`: remove one of them",
+        ));
     } else if has_password != has_username {
         found.push(Finding::new(at("username"), "`email` needs both a username and a password, or neither"));
     }
@@ -106,9 +110,11 @@ mod tests {
 
     #[test]
     fn all_problems_of_the_section_are_reported() {
-        let pointers = |text: &str| problems(&config(text)).into_iter().map(|finding| finding.pointer).collect::<Vec<_>>();
+        let pointers =
+            |text: &str| problems(&config(text)).into_iter().map(|finding| finding.pointer).collect::<Vec<_>>();
         assert_eq!(pointers("server = \"smtp.example.com\"\nfrom = \"A fleet <a@example.com>\""), [""; 0]);
-        let odd = "server = \"smtp://x\"\nfrom = \"nobody\"\nusername = \"u\"\nrecipients = [\"a@b.c\", \"*@b.c\", \"b\"]";
+        let odd =
+            "server = \"smtp://x\"\nfrom = \"nobody\"\nusername = \"u\"\nrecipients = [\"a@b.c\", \"*@b.c\", \"b\"]";
         assert_eq!(pointers(odd), ["/email/server", "/email/from", "/email/username", "/email/recipients/2"]);
         let open = "server = \"s\"\nfrom = \"a@b.c\"\ntls = \"none\"\nusername = \"u\"\npassword = \"p\"";
         assert_eq!(pointers(open), ["/email/tls"]);

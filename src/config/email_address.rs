@@ -17,9 +17,10 @@ impl AddressPattern {
         let text = text.to_ascii_lowercase();
         match text.strip_prefix("*@") {
             Some(domain) => Address::new("a", domain).map(|_| Self { user: None, domain: domain.to_owned() }),
-            None => text
-                .parse()
-                .map(|address: Address| Self { user: Some(address.user().to_owned()), domain: address.domain().to_owned() }),
+            None => text.parse().map(|address: Address| Self {
+                user: Some(address.user().to_owned()),
+                domain: address.domain().to_owned(),
+            }),
         }
         .map_err(|_| format!("`{text}` is neither an email address nor `*@` followed by a domain"))
     }
@@ -34,7 +35,8 @@ impl AddressPattern {
 pub fn parse_mailbox(text: &str) -> Result<Mailbox, String> {
     // A list is rejected: each recipient is checked individually.
     let several = text.parse::<Mailboxes>().is_ok_and(|all| all.iter().count() > 1);
-    let invalid = || format!("`{}` is not an email address: write `a@example.com` or `A name <a@example.com>`", clip(text));
+    let invalid =
+        || format!("`{}` is not an email address: write `a@example.com` or `A name <a@example.com>`", clip(text));
     if several || text.chars().any(char::is_control) {
         return Err(invalid());
     }
@@ -64,10 +66,15 @@ mod tests {
             ("*@example.com", "a@sub.example.com", false),
             ("*@example.com", "a@badexample.com", false),
         ] {
-            assert_eq!(AddressPattern::new(pattern).unwrap().matches(&address.parse().unwrap()), matches, "{pattern} {address}");
+            assert_eq!(
+                AddressPattern::new(pattern).unwrap().matches(&address.parse().unwrap()),
+                matches,
+                "{pattern} {address}"
+            );
         }
         assert!(
-            AddressPattern::new("*").is_err() && AddressPattern::new("a*@b.c").is_ok_and(|p| p.user.as_deref() == Some("a*"))
+            AddressPattern::new("*").is_err()
+                && AddressPattern::new("a*@b.c").is_ok_and(|p| p.user.as_deref() == Some("a*"))
         );
     }
 }

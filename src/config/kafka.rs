@@ -63,7 +63,8 @@ pub(super) fn problems(document: &Document, kafka: &BTreeMap<String, Scalar>) ->
     let mut found: Vec<_> = RESERVED.iter().filter_map(reserved).collect();
     if let Some(servers) = kafka.get("bootstrap.servers") {
         let good = matches!(servers, Scalar::Text(text) if text.split(',').all(|server| is_server(server.trim())));
-        let bad = || bad_value(document, "/kafka/bootstrap.servers", "a list of brokers such as `kafka-1:9092,kafka-2:9092`");
+        let bad =
+            || bad_value(document, "/kafka/bootstrap.servers", "a list of brokers such as `kafka-1:9092,kafka-2:9092`");
         found.extend((!good).then(bad));
     }
     found

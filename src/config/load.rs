@@ -62,7 +62,11 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, Proble
 }
 
 /// Loads as [`load`], with the given environment.
-pub fn load_with(path: Option<&Path>, overrides: &Overrides, env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
+pub fn load_with(
+    path: Option<&Path>,
+    overrides: &Overrides,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Loaded, Problems> {
     let found = Path::new(DEFAULT_FILE);
     let path = path.or_else(|| found.exists().then_some(found));
     let text = match path.map(std::fs::read_to_string) {
@@ -93,7 +97,8 @@ fn read(
     if let Some(config) = &config {
         // One problem per key.
         let is_reported = |rule: &Finding| found.iter().any(|reported| reported.pointer == rule.pointer);
-        let problems: Vec<_> = rules::problems(&document, config).into_iter().filter(|rule| !is_reported(rule)).collect();
+        let problems: Vec<_> =
+            rules::problems(&document, config).into_iter().filter(|rule| !is_reported(rule)).collect();
         found.extend(problems);
     }
     found.retain(|finding| !document.unset.contains(&finding.pointer));

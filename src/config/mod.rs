@@ -43,7 +43,7 @@ pub use kafka::Scalar;
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
 pub use names::Names;
 pub use ops::OpsConfig;
-pub use policy::{Alarm, CellLimits, ErrorKinds, TypePolicy};
+pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};
 pub use problem::{Problem, Problems};
 pub use rate::{Rate, RateBy};
 pub use shape::schema;
@@ -100,7 +100,16 @@ macro_rules! debug_without_secrets {
         }
     )+};
 }
-debug_without_secrets!(EmailConfig, CallbacksConfig, Config, RedisConfig, ApiConfig, SecretConfig, TokenConfig, TypeConfig);
+debug_without_secrets!(
+    EmailConfig,
+    CallbacksConfig,
+    Config,
+    RedisConfig,
+    ApiConfig,
+    SecretConfig,
+    TokenConfig,
+    TypeConfig
+);
 
 #[cfg(test)]
 mod tests;

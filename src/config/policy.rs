@@ -24,7 +24,7 @@ pub struct TypePolicy {
     pub kinds: ErrorKinds,
     pub alarm: Option<Alarm>,
     pub isolation: Isolation,
-    pub cells: CellLimits,
+    pub child_limits: ChildLimits,
     pub publish_results: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Alarm {
 
 /// Limits after which a child process is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CellLimits {
+pub struct ChildLimits {
     /// Number of attempts.
     pub tasks: u32,
     /// Memory limit; a process that holds more than half of it after an attempt is replaced.
@@ -55,7 +55,7 @@ impl Alarm {
     pub const PERIOD: Millis = Millis::secs(10);
 }
 
-impl Default for CellLimits {
+impl Default for ChildLimits {
     fn default() -> Self {
         Self { tasks: 1_000, memory: Bytes(512 << 20) }
     }
@@ -65,9 +65,9 @@ impl ErrorKinds {
     /// Returns whether errors of a kind are retried, if it is listed. A name takes precedence over `*`.
     pub fn verdict(&self, kind: &str) -> Option<bool> {
         let named = |list: &[String], name: &str| list.iter().any(|known| known == name);
-        [kind, "*"]
-            .into_iter()
-            .find_map(|name| (named(&self.fail_on, name).then_some(false)).or(named(&self.retry_on, name).then_some(true)))
+        [kind, "*"].into_iter().find_map(|name| {
+            (named(&self.fail_on, name).then_some(false)).or(named(&self.retry_on, name).then_some(true))
+        })
     }
 }
 
@@ -86,7 +86,7 @@ impl Default for TypePolicy {
             kinds: ErrorKinds::default(),
             alarm: None,
             isolation: Isolation::None,
-            cells: CellLimits::default(),
+            child_limits: ChildLimits::default(),
             publish_results: false,
         }
     }
@@ -122,9 +122,9 @@ impl TypePolicy {
             },
             alarm: max_failures.map(|max_failures| Alarm { max_failures, period }),
             isolation: config.isolation.unwrap_or(self.isolation),
-            cells: CellLimits {
-                tasks: config.isolation_tasks.unwrap_or(self.cells.tasks),
-                memory: config.isolation_memory.unwrap_or(self.cells.memory),
+            child_limits: ChildLimits {
+                tasks: config.isolation_tasks.unwrap_or(self.child_limits.tasks),
+                memory: config.isolation_memory.unwrap_or(self.child_limits.memory),
             },
             publish_results: config.publish_results || self.publish_results,
         }

@@ -28,7 +28,11 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
 }
 
 /// Reports durations of a section that are zero.
-pub(super) fn positive<const N: usize>(document: &Document, section: &str, spans: [(&str, Option<Millis>); N]) -> Vec<Finding> {
+pub(super) fn positive<const N: usize>(
+    document: &Document,
+    section: &str,
+    spans: [(&str, Option<Millis>); N],
+) -> Vec<Finding> {
     let zero = spans.into_iter().filter(|(_, span)| *span == Some(Millis(0)));
     zero.map(|(key, _)| bad_value(document, &join(section, key), "longer than zero")).collect()
 }
@@ -36,12 +40,12 @@ pub(super) fn positive<const N: usize>(document: &Document, section: &str, spans
 fn schedule(name: &str, spec: &Spec) -> Vec<Finding> {
     let top = join("/schedules", name);
     let named = check_name(name).err().map(|why| Finding::new(top.clone(), why));
-    let flaws = spec.flaws().into_iter().map(|flaw| {
+    let errors = spec.errors().into_iter().map(|flaw| {
         let pointer = flaw.at.split('/').fold(top.clone(), |above, key| join(&above, key));
         let found = Finding::new(pointer.clone(), format!("`{}`: {}", dotted(&pointer), flaw.what));
         flaw.hint.map_or(found.clone(), |hint| found.hint(hint))
     });
-    named.into_iter().chain(flaws).collect()
+    named.into_iter().chain(errors).collect()
 }
 
 /// Returns the expected form if a text is not an address to listen on.

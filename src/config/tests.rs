@@ -44,8 +44,9 @@ fn empty_file_has_all_defaults() {
 
 #[test]
 fn every_problem_is_reported_with_its_line() {
-    let reported =
-        problems("[topics]\nprefx = \"x\"\nevents_partitions = 0\n\n[types.a]\nhandler = \"exek\"\ntimeout = \"soon\"\n");
+    let reported = problems(
+        "[topics]\nprefx = \"x\"\nevents_partitions = 0\n\n[types.a]\nhandler = \"exek\"\ntimeout = \"soon\"\n",
+    );
     let starts = ["kafleet.toml:2: ", "kafleet.toml:3: ", "kafleet.toml:6: ", "kafleet.toml:7: "];
     assert_eq!(reported.len(), starts.len(), "{reported:#?}");
     for (reported, start) in reported.iter().zip(starts) {
@@ -74,9 +75,15 @@ fn invalid_schedules_are_reported_with_allowed_values() {
 #[test]
 fn unknown_keys_are_reported_with_allowed_keys() {
     refused("[typs.echo]", &["kafleet.toml:1: unknown key `typs` in the file", "did you mean `types`?", "`kafka`"]);
-    refused("[worker]\nmemory_limt = 5", &[":2:", "`memory_limt` in `[worker]`", "did you mean `memory_limit`?", "`grace`"]);
+    refused(
+        "[worker]\nmemory_limt = 5",
+        &[":2:", "`memory_limt` in `[worker]`", "did you mean `memory_limit`?", "`grace`"],
+    );
     refused("[types.a]\nschedule = 1", &["unknown key `schedule` in `[types.a]`", "hint: allowed: ", "`concurrency`"]);
-    refused("[[api.tokens]]\nname = \"a\"\ntoken = \"0123456789abcdef\"\nrole = \"read\"\nrol = 1", &["`[api.tokens[0]]`"]);
+    refused(
+        "[[api.tokens]]\nname = \"a\"\ntoken = \"0123456789abcdef\"\nrole = \"read\"\nrol = 1",
+        &["`[api.tokens[0]]`"],
+    );
 }
 
 #[test]
@@ -110,14 +117,20 @@ fn inconsistent_values_are_refused() {
         ("[types.a]\nhandler = \"http\"", "has the handler `http` and no `url`"),
         ("[types.a]\nhandler = \"http\"\nurl = \"ftp://x\"", "`ftp://x` is not an address such as `https://host/path`"),
         ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nmethod = \"GET\"", "`GET` is not one of `POST`"),
-        ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"1\" }", "`a b` is not a valid header name"),
+        (
+            "[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { \"a b\" = \"1\" }",
+            "`a b` is not a valid header name",
+        ),
         ("[types.a]\nhandler = \"http\"\nurl = \"http://x\"\nheaders = { a = \"1\\r\\nb: 2\" }", "line break"),
         ("[types.a]\nurl = \"http://x\"", "`url` in `[types.a]` is only used by the handler `http`"),
         (
             "[types.a]\nhandler = \"echo\"\nmin_backoff = \"10s\"",
             "`min_backoff` 10s is longer than `max_backoff` 3s (the default)",
         ),
-        ("[types.a]\nmin_backoff = \"2s\"\nmax_backoff = \"1s\"", "`min_backoff` 2s is longer than `max_backoff` 1s in"),
+        (
+            "[types.a]\nmin_backoff = \"2s\"\nmax_backoff = \"1s\"",
+            "`min_backoff` 2s is longer than `max_backoff` 1s in",
+        ),
         ("[types.a]\norder = \"partition\"\nconcurrency = 9", "cannot be reached"),
         ("[types.a]\ntimeout = 0", "`0` is not longer than zero"),
         ("[types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nretry_exit_codes = [75, 0]", "`0` is not an exit code"),
@@ -146,7 +159,8 @@ fn schema_violation_hides_no_other_problem() {
         "[worker]\ngrace = \"99999999999999999999s\"\nmax_output = \"1GiB\"\n[types.a]\nhandler = \"exec\"\ncommand = 5\n\
          [types.b]\nhandler = \"http\"\nspeed = 5",
     );
-    let expected = ["not a duration", "`1GiB` is not between", "`types.a.command`: `5` is not a list", "no `url`", "`speed`"];
+    let expected =
+        ["not a duration", "`1GiB` is not between", "`types.a.command`: `5` is not a list", "no `url`", "`speed`"];
     assert_eq!(reported.len(), expected.len(), "{reported:#?}");
     for (reported, expected) in reported.iter().zip(expected) {
         assert!(reported.contains(expected), "{reported} does not say {expected}");
@@ -164,7 +178,8 @@ fn problems_of_one_token_are_all_reported() {
 
 #[test]
 fn tokens_must_be_long_and_unique() {
-    let token = |name: &str, token: &str| format!("[[api.tokens]]\nname = \"{name}\"\ntoken = \"{token}\"\nrole = \"read\"\n");
+    let token =
+        |name: &str, token: &str| format!("[[api.tokens]]\nname = \"{name}\"\ntoken = \"{token}\"\nrole = \"read\"\n");
     let long = "0123456789abcdef";
     assert!(problems(&token("a", long)).is_empty());
     refused(&token("a", "hunter2"), &[":3: the token `a` has 7 characters", "openssl rand"]);
@@ -221,7 +236,8 @@ fn secrets_are_never_shown() {
         [types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nenv = { X = \"hunter2\" }\n\
         [[api.tokens]]\nname = \"a\"\ntoken = \"hunter2-hunter2-hunter2\"\nrole = \"read\"";
     let config = load_text(folder.path(), text, &Overrides::default()).unwrap();
-    let shown = format!("{config:?} {:?} {:?} {:?} {:?}", config.redis, config.api, config.api.tokens[0], config.types["a"]);
+    let shown =
+        format!("{config:?} {:?} {:?} {:?} {:?}", config.redis, config.api, config.api.tokens[0], config.types["a"]);
     assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
     let overrides = Overrides { redis: Some("redis://:hunter2@host".into()), ..Overrides::default() };
     assert!(!format!("{overrides:?}").contains("hunter2"));
@@ -238,12 +254,16 @@ fn command_line_overrides_the_file() {
         prefix: Some("mine".into()),
         unused: &[],
     };
-    let config = load_text(folder.path(), "[kafka]\nbootstrap.servers = \"x:1\"\n[topics]\nprefix = \"a\"", &overrides).unwrap();
+    let config =
+        load_text(folder.path(), "[kafka]\nbootstrap.servers = \"x:1\"\n[topics]\nprefix = \"a\"", &overrides).unwrap();
     assert_eq!(config.kafka["bootstrap.servers"], Scalar::Text("kafka:9092".into()));
     let given = (&*config.redis.url, &*config.api.listen, &*config.ops.listen, &*config.topics.prefix);
     assert_eq!(given, ("rediss://r", "[::]:80", "localhost:81", "mine"));
     let reported = problems_with("", &Overrides { redis: Some("nonsense".into()), ..Overrides::default() });
-    assert!(reported[0].starts_with("--redis or KAFLEET_REDIS: `redis.url`: `nonsense` is not a Redis URL"), "{reported:?}");
+    assert!(
+        reported[0].starts_with("--redis or KAFLEET_REDIS: `redis.url`: `nonsense` is not a Redis URL"),
+        "{reported:?}"
+    );
 }
 
 #[test]
@@ -265,10 +285,16 @@ fn paths_are_relative_to_the_file() {
 
 #[test]
 fn error_kinds_are_words_in_one_list_only() {
-    assert_eq!(problems("[types.a]\nhandler = \"echo\"\nretry_on = [\"timeout\"]\nfail_on = [\"*\", \"exit_code\"]"), [""; 0]);
+    assert_eq!(
+        problems("[types.a]\nhandler = \"echo\"\nretry_on = [\"timeout\"]\nfail_on = [\"*\", \"exit_code\"]"),
+        [""; 0]
+    );
     let with = |keys: &str| format!("[types.a]\nhandler = \"echo\"\n{keys}");
     refused(&with("fail_on = [\"Not found\"]"), &[":3:", "`Not found`", "hint: use a word such as `timeout`"]);
-    refused(&with("retry_on = [\"busy\"]\nfail_on = [\"busy\"]"), &[":4:", "`busy` is in both `retry_on` and `fail_on`"]);
+    refused(
+        &with("retry_on = [\"busy\"]\nfail_on = [\"busy\"]"),
+        &[":4:", "`busy` is in both `retry_on` and `fail_on`"],
+    );
     refused(&with("retry_on = [\"cancelled\"]"), &["a cancelled task is neither retried nor failed"]);
 }
 
@@ -291,9 +317,13 @@ fn reserved_type_names_are_refused() {
         "[types.kafleet-cleanup]\nhandler = \"echo\"",
         &[":1:", "`kafleet-cleanup` is reserved", "hint: choose another name"],
     );
-    let reported = ["sets the policy of a built-in type, which needs `[callbacks]`", "hint: add `[callbacks]`, or remove it"];
+    let reported =
+        ["sets the policy of a built-in type, which needs `[callbacks]`", "hint: add `[callbacks]`, or remove it"];
     refused("[types.kafleet-callback]\nhandler = \"echo\"", &reported);
     refused("[types.kafleet-email]\nconcurrency = 3", &["which needs `[email]`"]);
-    refused("[callbacks]\n[types.kafleet-callback]\nhandler = \"echo\"", &[":3:", "`handler` in", "the type is built in"]);
+    refused(
+        "[callbacks]\n[types.kafleet-callback]\nhandler = \"echo\"",
+        &[":3:", "`handler` in", "the type is built in"],
+    );
     assert_eq!(problems("[callbacks]\n[types.kafleet-callback]\nconcurrency = 3"), [""; 0]);
 }

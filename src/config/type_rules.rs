@@ -48,7 +48,9 @@ fn exec(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
     let program = kind.command.first().is_some_and(|program| !program.is_empty());
     if kind.handler == Some(HandlerKind::Exec) && !program {
         let what = format!("{} has the handler `exec` and no `command`", table(at));
-        found.push(Finding::new(join(at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"));
+        found.push(
+            Finding::new(join(at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"),
+        );
     }
     let codes = kind.retry_exit_codes.iter().flatten().enumerate();
     for (n, _) in codes.filter(|(_, code)| !(1..=255).contains(*code)) {
@@ -64,7 +66,9 @@ fn http(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
     let mut found = Vec::new();
     if kind.handler == Some(HandlerKind::Http) && kind.url.is_none() {
         let what = format!("{} has the handler `http` and no `url`", table(at));
-        found.push(Finding::new(join(at, "url"), what).hint("set the address that receives the params: `url = \"https://…\"`"));
+        found.push(
+            Finding::new(join(at, "url"), what).hint("set the address that receives the params: `url = \"https://…\"`"),
+        );
     }
     if kind.url.as_deref().is_some_and(|url| !is_http(url)) {
         found.push(bad_value(document, &join(at, "url"), "an address such as `https://host/path`"));
@@ -118,7 +122,8 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     ];
     let outside = matches!(kind.handler, Some(HandlerKind::Exec | HandlerKind::Http));
     let isolated = (outside && kind.isolation == Some(Isolation::Process)).then(|| {
-        let what = format!("`isolation` in {} has no effect: the handler runs nothing in the worker's process", table(at));
+        let what =
+            format!("`isolation` in {} has no effect: the handler runs nothing in the worker's process", table(at));
         Finding::new(join(at, "isolation"), what).hint("remove it")
     });
     let wrong = keys.into_iter().filter(|(_, owner, set)| *set && kind.handler != Some(*owner));
@@ -137,11 +142,13 @@ fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     for (key, list) in [("retry_on", &kind.retry_on), ("fail_on", &kind.fail_on)] {
         for (n, name) in list.iter().enumerate() {
             let pointer = format!("{at}/{key}/{n}");
-            let word = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+            let word =
+                !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
             if name != "*" && !word {
                 let what = format!("`{}` in {} is not an error kind", clip(name), table(at));
                 found.push(
-                    Finding::new(pointer, what).hint("use a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"),
+                    Finding::new(pointer, what)
+                        .hint("use a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"),
                 );
             } else if name == "cancelled" {
                 let what = format!("`cancelled` cannot be in `{key}`: a cancelled task is neither retried nor failed");
@@ -183,16 +190,23 @@ fn unreachable_slots(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Opti
         "`concurrency` {concurrency} in {} cannot be reached: order `partition` runs one task at a time in each of {partitions} partitions",
         table(at)
     );
-    Some(Finding::new(join(at, "concurrency"), what).hint("lower `concurrency`, raise `partitions`, or use order `key`"))
+    Some(
+        Finding::new(join(at, "concurrency"), what).hint("lower `concurrency`, raise `partitions`, or use order `key`"),
+    )
 }
 
 /// Reports a limit below the number of partitions: it is divided among them, and each needs at least one slot.
 fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Option<Finding> {
     let partitions = kind.partitions.unwrap_or(topics.task_partitions);
     let limit = kind.max_concurrency.filter(|limit| *limit < partitions)?;
-    let what =
-        format!("`max_concurrency` {limit} in {} is below its {partitions} partitions, each of which needs one", table(at));
-    Some(Finding::new(join(at, "max_concurrency"), what).hint("raise it, or lower `partitions` before the topic is created"))
+    let what = format!(
+        "`max_concurrency` {limit} in {} is below its {partitions} partitions, each of which needs one",
+        table(at)
+    );
+    Some(
+        Finding::new(join(at, "max_concurrency"), what)
+            .hint("raise it, or lower `partitions` before the topic is created"),
+    )
 }
 
 fn schema_file(at: &str, kind: &TypeConfig) -> Option<Finding> {
@@ -201,7 +215,9 @@ fn schema_file(at: &str, kind: &TypeConfig) -> Option<Finding> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
         Err(why) => {
-            return Some(finding(format!("cannot be read: {why}")).hint("paths are relative to the configuration's folder"));
+            return Some(
+                finding(format!("cannot be read: {why}")).hint("paths are relative to the configuration's folder"),
+            );
         }
     };
     match serde_json::from_slice(&text) {

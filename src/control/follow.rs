@@ -116,7 +116,12 @@ impl<S: Sink> Follower<S> {
     }
 
     /// Polls once. Returns false if the position is no longer in the log.
-    fn poll(&mut self, consumer: &mut dyn Consumer, wait: Duration, reading: &mut Reading) -> Result<bool, BrokerError> {
+    fn poll(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        wait: Duration,
+        reading: &mut Reading,
+    ) -> Result<bool, BrokerError> {
         let sink = &mut self.sink;
         let events = consumer.poll(BATCH, wait, &mut |record| {
             reading.takes(record);
@@ -125,7 +130,7 @@ impl<S: Sink> Follower<S> {
         for event in events {
             match event {
                 GroupEvent::OutOfRange(_) => return Ok(false),
-                GroupEvent::Trouble(error) => {
+                GroupEvent::ClientError(error) => {
                     tracing::debug!(topic = %self.partition.topic, %error, "broker trouble while following a topic");
                 }
                 _ => {}

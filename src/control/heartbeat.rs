@@ -107,14 +107,14 @@ impl Heartbeat {
 /// Last heartbeat of each worker with its broker timestamp (epoch milliseconds).
 #[derive(Default)]
 pub struct WorkerRegistry {
-    beats: RwLock<BTreeMap<String, (i64, Heartbeat)>>,
+    heartbeats: RwLock<BTreeMap<String, (i64, Heartbeat)>>,
     /// Offset after the last record read.
     read_to: AtomicI64,
 }
 
 impl WorkerRegistry {
-    pub fn beats(&self) -> Vec<(i64, Heartbeat)> {
-        self.beats.read().values().cloned().collect()
+    pub fn heartbeats(&self) -> Vec<(i64, Heartbeat)> {
+        self.heartbeats.read().values().cloned().collect()
     }
 
     /// Returns true if the workers topic has been read up to this offset.
@@ -139,7 +139,7 @@ impl Sink for Listener {
     fn record(&mut self, record: &RecordRef<'_>) {
         self.registry.read_to.store(record.offset + 1, Ordering::Release);
         let Some(id) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return };
-        let mut heartbeats = self.registry.beats.write();
+        let mut heartbeats = self.registry.heartbeats.write();
         let Some(value) = record.value else {
             heartbeats.remove(id);
             return;

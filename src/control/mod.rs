@@ -88,7 +88,9 @@ impl std::fmt::Display for ControlKey {
 /// Checks the name of a kill switch: a tag, or a prefix of ids.
 pub fn check_kill(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_KILL_BYTES || name.chars().any(|c| c.is_control() || c == ',') {
-        return Err(format!("a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma"));
+        return Err(format!(
+            "a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma"
+        ));
     }
     Ok(())
 }
@@ -224,7 +226,7 @@ pub async fn withdraw(link: &SharedProducer, names: &Names, key: &ControlKey) ->
 }
 
 /// Writes a record of a schedule, or with `None` removes its key.
-pub async fn arrange<T: Serialize>(
+pub async fn put_schedule<T: Serialize>(
     link: &SharedProducer,
     names: &Names,
     key: &schedules::ScheduleKey,
@@ -242,7 +244,8 @@ async fn write(
 ) -> Result<Position, BrokerError> {
     let topic = names.control();
     let key = key.to_string();
-    let record = ProducerRecord { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
+    let record =
+        ProducerRecord { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
     link.deliver(record, PUBLISH_DEADLINE).await
 }
 

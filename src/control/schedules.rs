@@ -14,14 +14,14 @@ use crate::model::schedule::{Schedule, check_name};
 /// Maximum number of schedules; further ones are refused.
 pub const MAX_SCHEDULES: usize = 10_000;
 /// Maximum number of pending requests.
-pub const MAX_ASKS: usize = 1_000;
+pub const MAX_REQUESTS: usize = 1_000;
 const MAX_ASK_CHARS: usize = 64;
 
 const SCHEDULE: &str = "schedule/";
 const STATE: &str = "schedule-state/";
 const ASK: &str = "schedule-ask/";
 
-/// `schedule-ask/<schedule>/<ask>`: one-time request, removed in the transaction that carries it out.
+/// `schedule-request/<schedule>/<request>`: one-time request, removed in the transaction that carries it out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ScheduleAsk")]
 pub struct ScheduleRequest {
@@ -60,10 +60,10 @@ impl ScheduleKey {
             return Ok(Some(Self::State(named(name)?)));
         }
         let Some(rest) = text.strip_prefix(ASK) else { return Ok(None) };
-        let (name, ask) = rest.split_once('/').ok_or("its key names no request")?;
-        let fits = (1..=MAX_ASK_CHARS).contains(&ask.len()) && check_name(ask).is_ok();
+        let (name, request) = rest.split_once('/').ok_or("its key names no request")?;
+        let fits = (1..=MAX_ASK_CHARS).contains(&request.len()) && check_name(request).is_ok();
         if fits {
-            Ok(Some(Self::ScheduleRequest(named(name)?, ask.to_owned())))
+            Ok(Some(Self::ScheduleRequest(named(name)?, request.to_owned())))
         } else {
             Err("the request in its key has no valid name".into())
         }
@@ -75,7 +75,7 @@ impl std::fmt::Display for ScheduleKey {
         match self {
             Self::Schedule(name) => write!(f, "{SCHEDULE}{name}"),
             Self::State(name) => write!(f, "{STATE}{name}"),
-            Self::ScheduleRequest(name, ask) => write!(f, "{ASK}{name}/{ask}"),
+            Self::ScheduleRequest(name, request) => write!(f, "{ASK}{name}/{request}"),
         }
     }
 }
@@ -86,12 +86,12 @@ pub struct ScheduleState {
     pub schedules: BTreeMap<String, Arc<Schedule>>,
     pub states: BTreeMap<String, Arc<State>>,
     /// Keyed by schedule, then by request.
-    pub asks: BTreeMap<(String, String), ScheduleRequest>,
+    pub requests: BTreeMap<(String, String), ScheduleRequest>,
 }
 
 impl ScheduleState {
     pub fn is_empty(&self) -> bool {
-        self.schedules.is_empty() && self.states.is_empty() && self.asks.is_empty()
+        self.schedules.is_empty() && self.states.is_empty() && self.requests.is_empty()
     }
 
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
@@ -106,15 +106,15 @@ impl ScheduleState {
             (ScheduleKey::State(name), Some(value)) => {
                 self.states.insert(name, Arc::new(read(value)?));
             }
-            (ScheduleKey::ScheduleRequest(name, ask), Some(value)) => {
-                if self.asks.len() >= MAX_ASKS {
-                    return Err(format!("{MAX_ASKS} requests wait already"));
+            (ScheduleKey::ScheduleRequest(name, request), Some(value)) => {
+                if self.requests.len() >= MAX_REQUESTS {
+                    return Err(format!("{MAX_REQUESTS} requests wait already"));
                 }
-                self.asks.insert((name, ask), read(value)?);
+                self.requests.insert((name, request), read(value)?);
             }
             (ScheduleKey::Schedule(name), None) => drop(self.schedules.remove(&name)),
             (ScheduleKey::State(name), None) => drop(self.states.remove(&name)),
-            (ScheduleKey::ScheduleRequest(name, ask), None) => drop(self.asks.remove(&(name, ask))),
+            (ScheduleKey::ScheduleRequest(name, request), None) => drop(self.requests.remove(&(name, request))),
         }
         Ok(())
     }

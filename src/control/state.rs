@@ -29,7 +29,7 @@ pub struct ControlState {
     pub rates: BTreeMap<String, RateLimit>,
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
-    with_plan: bool,
+    with_schedules: bool,
     /// Recurring schedules; empty in processes that do not read them.
     pub plan: ScheduleState,
 }
@@ -51,15 +51,15 @@ impl ControlState {
     }
 
     /// Includes schedules.
-    pub fn with_plan(self) -> Self {
-        Self { with_plan: true, ..self }
+    pub fn with_schedules(self) -> Self {
+        Self { with_schedules: true, ..self }
     }
 
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
     pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), String> {
         let Some(key) = record.key else { return Ok(()) };
         let key = std::str::from_utf8(key).map_err(|_| "its key is not UTF-8".to_owned())?;
-        if self.with_plan
+        if self.with_schedules
             && let Some(key) = ScheduleKey::parse(key)?
         {
             return self.plan.take(key, record);
@@ -70,7 +70,9 @@ impl ControlState {
             (ControlKey::Cancel(id), value) => self.cancel(id, value, record.offset)?,
             (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
             (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
-            (ControlKey::Rate(name), value) => set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?,
+            (ControlKey::Rate(name), value) => {
+                set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?
+            }
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
                 return Err(format!("there are {MAX_KILLS} kill switches already"));
             }

@@ -10,8 +10,8 @@ use crate::runtime::Health;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn apply(key: &str, value: Option<&str>, orders: &mut ControlState) -> Result<(), String> {
-    orders.take(&RecordRef {
+fn apply(key: &str, value: Option<&str>, state: &mut ControlState) -> Result<(), String> {
+    state.take(&RecordRef {
         topic: "t.control",
         partition: 0,
         offset: 0,
@@ -57,18 +57,26 @@ fn keys_round_trip() {
     for others in ["fleet", "consumed/echo/3", "schedule/x", ""] {
         assert_eq!(ControlKey::parse(others), Ok(None), "{others}");
     }
-    for wrong in ["cancel/", "cancel/a b", "pause/Echo", "kill/", "kill/a,b", "offsets/echo", "offsets/echo/x", "offsets/echo/-1"]
-    {
+    for wrong in [
+        "cancel/",
+        "cancel/a b",
+        "pause/Echo",
+        "kill/",
+        "kill/a,b",
+        "offsets/echo",
+        "offsets/echo/x",
+        "offsets/echo/-1",
+    ] {
         assert!(ControlKey::parse(wrong).is_err(), "{wrong}");
     }
 }
 
 #[test]
 fn cancel_applies_to_older_tasks_and_descendants() {
-    let mut orders = ControlState::default();
-    apply("cancel/r:a", Some(r#"{"v":1,"asof":10}"#), &mut orders).unwrap();
-    apply("cancel/s", Some(r#"{"v":1,"asof":10,"subtree":false}"#), &mut orders).unwrap();
-    let cancels = |id: &str, asof| orders.forbids(&task(id, asof, &[])).is_some();
+    let mut state = ControlState::default();
+    apply("cancel/r:a", Some(r#"{"v":1,"asof":10}"#), &mut state).unwrap();
+    apply("cancel/s", Some(r#"{"v":1,"asof":10,"subtree":false}"#), &mut state).unwrap();
+    let cancels = |id: &str, asof| state.forbids(&task(id, asof, &[])).is_some();
     for (id, asof, expected) in [
         ("r:a", None, true),
         ("r:a", Some(9), true),
@@ -82,15 +90,18 @@ fn cancel_applies_to_older_tasks_and_descendants() {
     ] {
         assert_eq!(cancels(id, asof), expected, "{id} {asof:?}");
     }
-    apply("cancel/r:a", None, &mut orders).unwrap();
-    assert_eq!((orders.forbids(&task("r:a", None, &[])), orders.cancels().len(), orders.concerns_tasks()), (None, 1, true));
+    apply("cancel/r:a", None, &mut state).unwrap();
+    assert_eq!(
+        (state.forbids(&task("r:a", None, &[])), state.cancels().len(), state.concerns_tasks()),
+        (None, 1, true)
+    );
 }
 
 #[test]
 fn invalid_records_change_nothing() {
-    let mut orders = ControlState::default();
-    apply("slots/echo", Some(r#"{"v":1,"slots":3}"#), &mut orders).unwrap();
-    let before = orders.clone();
+    let mut state = ControlState::default();
+    apply("slots/echo", Some(r#"{"v":1,"slots":3}"#), &mut state).unwrap();
+    let before = state.clone();
     for (key, value) in [
         ("slots/echo", r#"{"v":1}"#),
         ("slots/echo", r#"{"v":1,"slots":100001}"#),
@@ -100,19 +111,19 @@ fn invalid_records_change_nothing() {
         ("offsets/echo/0", r#"{"v":1,"offset":-1}"#),
         ("pause/echo", "[]"),
     ] {
-        assert!(apply(key, Some(value), &mut orders).is_err(), "{key} {value}");
+        assert!(apply(key, Some(value), &mut state).is_err(), "{key} {value}");
     }
-    assert_eq!(orders, before);
+    assert_eq!(state, before);
 }
 
 #[test]
 fn cancels_and_kill_switches_are_bounded() {
-    let mut orders = ControlState::default();
+    let mut state = ControlState::default();
     for n in 0..MAX_KILLS {
-        apply(&format!("kill/{n}"), Some(r#"{"v":1}"#), &mut orders).unwrap();
+        apply(&format!("kill/{n}"), Some(r#"{"v":1}"#), &mut state).unwrap();
     }
-    assert!(apply("kill/more", Some(r#"{"v":1}"#), &mut orders).is_err());
-    apply("kill/0", Some(r#"{"v":1,"reason":"known already"}"#), &mut orders).unwrap();
+    assert!(apply("kill/more", Some(r#"{"v":1}"#), &mut state).is_err());
+    apply("kill/0", Some(r#"{"v":1,"reason":"known already"}"#), &mut state).unwrap();
     let mut api = ControlState::without_cancels();
     apply("cancel/a", Some(r#"{"v":1,"asof":1}"#), &mut api).unwrap();
     assert_eq!(api.cancels().len(), 0);
@@ -143,19 +154,24 @@ async fn watch_follows_the_topic() {
     order(&link, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
     broker.compact("t.control").unwrap();
     let topic = names.control();
-    let sent =
-        ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"pause/sent"), value: Some(b"{\"v\":1}"), headers: &[] };
-    broker.atomic_producer("x").unwrap().send_all(&[sent], DEADLINE).unwrap();
+    let sent = ProducerRecord {
+        topic: &topic,
+        partition: Some(0),
+        key: Some(b"pause/sent"),
+        value: Some(b"{\"v\":1}"),
+        headers: &[],
+    };
+    broker.transactional_producer("x").unwrap().send_all(&[sent], DEADLINE).unwrap();
     let watch = ControlWatch::new(ControlState::default());
     let follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
     in_time(watch.whole()).await;
-    assert_eq!(watch.orders().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
+    assert_eq!(watch.state().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
     let before = watch.generation();
     let mut changes = watch.changes();
     let position = order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     in_time(watch.reached(position.offset)).await;
     assert!(in_time(changes.changed()).await.is_ok() && watch.generation() > before);
-    assert!(watch.orders().paused.contains_key("echo") && !watch.concerns_tasks());
+    assert!(watch.state().paused.contains_key("echo") && !watch.concerns_tasks());
     let cancel = ControlRecord::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
     let position = order(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
     in_time(watch.reached(position.offset)).await;
@@ -178,7 +194,11 @@ async fn missing_topic_is_reported_and_awaited() {
         }
     };
     in_time(trouble).await;
-    assert!(health.reasons()[0].1.contains("`t.control` cannot be read, no task starts before"), "{:?}", health.reasons());
+    assert!(
+        health.reasons()[0].1.contains("`t.control` cannot be read, no task starts before"),
+        "{:?}",
+        health.reasons()
+    );
     assert!(!watch.is_whole());
     let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], DEADLINE).unwrap();
@@ -207,8 +227,8 @@ impl Broker for Away {
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         self.0.producer(sink)
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
-        self.0.atomic_producer(name)
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+        self.0.transactional_producer(name)
     }
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
         self.0.topics(prefix, deadline)
@@ -216,7 +236,12 @@ impl Broker for Away {
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
         self.0.apply_topics(topics, deadline)
     }
-    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
+    fn first_visible(
+        &self,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError> {
         self.0.first_visible(partition, offset, deadline)
     }
     fn group_offsets(
@@ -254,6 +279,6 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
         };
         in_time(heard).await;
         assert!(reason.is_none_or(|reason| reported().is_some_and(|why| why.ends_with(reason))), "{:?}", reported());
-        assert!(watch.orders().paused.contains_key("echo"));
+        assert!(watch.state().paused.contains_key("echo"));
     }
 }

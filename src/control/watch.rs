@@ -41,7 +41,7 @@ impl ControlWatch {
         })
     }
 
-    pub fn orders(&self) -> RwLockReadGuard<'_, ControlState> {
+    pub fn state(&self) -> RwLockReadGuard<'_, ControlState> {
         self.state.read()
     }
 
@@ -97,8 +97,13 @@ impl ControlWatch {
 /// Tails the control topic into `shared` until the returned guard is dropped. Problems are reported to `health`, if
 /// given: a worker starts no task before the topic has been read, and goes on with the known state while it is
 /// unreadable.
-pub fn keep(shared: Arc<ControlWatch>, broker: Arc<dyn Broker>, names: &Names, health: Option<Health>) -> TopicFollower {
-    let empty = shared.orders().clone();
+pub fn keep(
+    shared: Arc<ControlWatch>,
+    broker: Arc<dyn Broker>,
+    names: &Names,
+    health: Option<Health>,
+) -> TopicFollower {
+    let empty = shared.state().clone();
     let follower = ControlFollower {
         empty: empty.clone(),
         fresh: Some(empty),
@@ -156,7 +161,9 @@ impl Sink for ControlFollower {
             Some(why) if self.fresh.is_some() && !self.shared.is_whole() => {
                 health.set(HEALTH_PART, format!("`{}` cannot be read, no task starts before: {why}", self.topic));
             }
-            Some(why) => health.set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {why}", self.topic)),
+            Some(why) => {
+                health.set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {why}", self.topic))
+            }
             None => health.clear(HEALTH_PART),
         }
     }

@@ -36,7 +36,7 @@ pub mod mark {
     /// Digest of the dead letter, which ties the marker to it.
     pub const LETTER: &str = "kafleet_letter";
     /// `dropped` or `redriven`.
-    pub const FATE: &str = "kafleet_fate";
+    pub const RESOLUTION: &str = "kafleet_resolution";
     /// Epoch milliseconds.
     pub const TIME: &str = super::header::TIME;
     /// Request that wrote the marker, a UUID: a request with an unknown outcome looks for its own markers.
@@ -69,7 +69,8 @@ pub struct DeadLetterHeaders<'a> {
 
 /// Headers to append to the record's own.
 pub fn headers(letter: &DeadLetterHeaders<'_>) -> Vec<(&'static str, String)> {
-    let mut headers = vec![(header::CODE, letter.code.to_owned()), (header::ERROR, clip_to(letter.message, MAX_REASON_CHARS))];
+    let mut headers =
+        vec![(header::CODE, letter.code.to_owned()), (header::ERROR, clip_to(letter.message, MAX_REASON_CHARS))];
     headers.extend(letter.pointer.map(|pointer| (header::POINTER, pointer.to_owned())));
     headers.extend([
         (header::TOPIC, letter.topic.to_owned()),
@@ -88,7 +89,11 @@ pub fn headers(letter: &DeadLetterHeaders<'_>) -> Vec<(&'static str, String)> {
 
 /// Digest of a record of a dead-letter topic. A marker contains the digest of its dead letter, so that neither
 /// another record at that offset nor a foreign record with the headers of a marker is mistaken.
-pub fn digest<'a>(key: Option<&[u8]>, value: Option<&[u8]>, headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> u64 {
+pub fn digest<'a>(
+    key: Option<&[u8]>,
+    value: Option<&[u8]>,
+    headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+) -> u64 {
     let mut hash = Sha256::new();
     let mut part = |bytes: Option<&[u8]>| {
         hash.update([u8::from(bytes.is_some())]);

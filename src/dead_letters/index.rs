@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use parking_lot::Mutex;
 use roaring::RoaringTreemap;
 
-use super::record::{DeadLetterRecord, Mark};
-use super::{CALL_DEADLINE, Fate, LetterId};
+use super::record::{DeadLetterRecord, ResolutionRecord};
+use super::{CALL_DEADLINE, DeadLetterId, Resolution};
 use crate::broker::offset_range;
 use crate::broker::offset_range::OffsetRange;
 use crate::broker::{Broker, BrokerError, Partition, RecordRef, Watermarks};
@@ -44,13 +44,13 @@ struct Known {
 struct Entry {
     offset: i64,
     digest: u64,
-    mark: Option<Mark>,
+    mark: Option<ResolutionRecord>,
 }
 
 /// Resolution of one dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
-    pub fate: Fate,
+pub struct ResolvedBy {
+    pub resolution: Resolution,
     /// Request that resolved it, if recent.
     pub request: Option<u128>,
 }
@@ -78,30 +78,30 @@ impl Known {
             self.marks.insert(offset as u64);
         } else if mark.of < offset && self.digest_at(mark.of) == Some(mark.letter) {
             self.marks.insert(offset as u64);
-            self.settle(mark.of, mark.fate, mark.request);
+            self.resolve(mark.of, mark.resolution, mark.request);
         }
     }
 
     /// Records a resolution. The first marker of a dead letter wins.
-    fn settle(&mut self, letter: i64, fate: Fate, request: u128) {
-        if self.fate(letter).is_some() {
+    fn resolve(&mut self, letter: i64, resolution: Resolution, request: u128) {
+        if self.resolution(letter).is_some() {
             return;
         }
-        let settled = match fate {
-            Fate::Dropped => &mut self.dropped,
-            Fate::Redriven => &mut self.redriven,
+        let resolved = match resolution {
+            Resolution::Dropped => &mut self.dropped,
+            Resolution::Redriven => &mut self.redriven,
         };
-        settled.insert(letter as u64);
+        resolved.insert(letter as u64);
         self.recent.push_back((letter, request));
         if self.recent.len() > RECENT {
             self.recent.pop_front();
         }
     }
 
-    fn fate(&self, letter: i64) -> Option<Fate> {
+    fn resolution(&self, letter: i64) -> Option<Resolution> {
         match letter as u64 {
-            letter if self.dropped.contains(letter) => Some(Fate::Dropped),
-            letter if self.redriven.contains(letter) => Some(Fate::Redriven),
+            letter if self.dropped.contains(letter) => Some(Resolution::Dropped),
+            letter if self.redriven.contains(letter) => Some(Resolution::Redriven),
             _ => None,
         }
     }
@@ -117,8 +117,8 @@ impl DeadLetterIndex {
         &self,
         broker: &dyn Broker,
         names: &Names,
-        id: &LetterId,
-    ) -> Result<Option<(DeadLetterRecord, Option<Fate>)>, BrokerError> {
+        id: &DeadLetterId,
+    ) -> Result<Option<(DeadLetterRecord, Option<Resolution>)>, BrokerError> {
         let partition = Partition::new(names.dead(&id.task_type), id.partition);
         match self.read_committed(broker, &partition) {
             Err(BrokerError::Unknown(_)) => return Ok(None),
@@ -132,20 +132,20 @@ impl DeadLetterIndex {
         if letter.by_reference {
             letter.fetch_original(broker, names)?;
         }
-        let settled = self.settled(&partition, id.offset).map(|settled| settled.fate);
-        Ok(Some((letter, settled)))
+        let resolved = self.resolved(&partition, id.offset).map(|resolved| resolved.resolution);
+        Ok(Some((letter, resolved)))
     }
 
-    pub fn settled(&self, partition: &Partition, letter: i64) -> Option<Settled> {
+    pub fn resolved(&self, partition: &Partition, letter: i64) -> Option<ResolvedBy> {
         let partitions = self.0.lock();
         let known = partitions.get(partition)?;
         let request = known.recent.iter().rev().find(|(of, _)| *of == letter).map(|(_, request)| *request);
-        Some(Settled { fate: known.fate(letter)?, request })
+        Some(ResolvedBy { resolution: known.resolution(letter)?, request })
     }
 
     /// Records a resolution written by this process, which committed reads may return only a moment later.
-    pub fn settle(&self, partition: &Partition, letter: i64, fate: Fate, request: u128) {
-        self.0.lock().entry(partition.clone()).or_default().settle(letter, fate, request);
+    pub fn resolve(&self, partition: &Partition, letter: i64, resolution: Resolution, request: u128) {
+        self.0.lock().entry(partition.clone()).or_default().resolve(letter, resolution, request);
     }
 
     /// Returns true if a record just read is a marker. If the record differs from the one indexed at its offset, the
@@ -176,7 +176,12 @@ impl DeadLetterIndex {
         self.read(broker, partition, broker.ends(partition, CALL_DEADLINE)?)
     }
 
-    fn read(&self, broker: &dyn Broker, partition: &Partition, Watermarks { first, end }: Watermarks) -> Result<(), BrokerError> {
+    fn read(
+        &self,
+        broker: &dyn Broker,
+        partition: &Partition,
+        Watermarks { first, end }: Watermarks,
+    ) -> Result<(), BrokerError> {
         loop {
             let from = {
                 let mut partitions = self.0.lock();
@@ -206,6 +211,6 @@ impl DeadLetterIndex {
 }
 
 fn entry(record: &RecordRef<'_>) -> Entry {
-    let mark = Mark::read(record);
+    let mark = ResolutionRecord::read(record);
     Entry { offset: record.offset, digest: digest(record.key, record.value, record.headers()), mark }
 }

@@ -16,8 +16,8 @@ pub mod headers;
 mod index;
 mod record;
 
-pub use index::{DeadLetterIndex, Settled};
-use record::Mark;
+pub use index::{DeadLetterIndex, ResolvedBy};
+use record::ResolutionRecord;
 pub use record::{DeadLetterRecord, Original, UNREADABLE};
 
 /// Maximum number of records scanned for one page.
@@ -28,19 +28,19 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Position of a dead letter: `<type>:<partition>:<offset>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LetterId {
+pub struct DeadLetterId {
     pub task_type: String,
     pub partition: i32,
     pub offset: i64,
 }
 
-impl std::fmt::Display for LetterId {
+impl std::fmt::Display for DeadLetterId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}:{}", self.task_type, self.partition, self.offset)
     }
 }
 
-impl std::str::FromStr for LetterId {
+impl std::str::FromStr for DeadLetterId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -89,12 +89,12 @@ pub type Bounds = BTreeMap<Partition, i64>;
 /// Resolution of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum Resolution {
     Dropped,
     Redriven,
 }
 
-impl Fate {
+impl Resolution {
     pub fn name(self) -> &'static str {
         match self {
             Self::Dropped => "dropped",
@@ -103,13 +103,18 @@ impl Fate {
     }
 
     fn named(name: &str) -> Option<Self> {
-        [Self::Dropped, Self::Redriven].into_iter().find(|fate| fate.name() == name)
+        [Self::Dropped, Self::Redriven].into_iter().find(|resolution| resolution.name() == name)
     }
 }
 
 /// Headers of the marker that resolves a dead letter on behalf of a request.
-pub fn mark_headers(letter: &DeadLetterRecord, fate: Fate, request: u128, at_ms: i64) -> [(&'static str, String); 5] {
-    Mark::headers(letter, fate, request, at_ms)
+pub fn resolution_headers(
+    letter: &DeadLetterRecord,
+    resolution: Resolution,
+    request: u128,
+    at_ms: i64,
+) -> [(&'static str, String); 5] {
+    ResolutionRecord::headers(letter, resolution, request, at_ms)
 }
 
 impl DeadLetterIndex {
@@ -141,20 +146,22 @@ impl DeadLetterIndex {
         while page.letters.len() < limit && page.scanned < MAX_SCANNED {
             refill(broker, names, &mut tails)?;
             // The newest of all: every tail with unread records has its newest loaded.
-            let Some(tail) = tails.iter_mut().filter(|tail| !tail.ahead.is_empty()).max_by_key(|tail| tail.newest_ms()) else {
+            let Some(tail) = tails.iter_mut().filter(|tail| !tail.ahead.is_empty()).max_by_key(|tail| tail.newest_ms())
+            else {
                 break;
             };
             let Some(letter) = tail.ahead.pop() else { break };
             tail.below = letter.id.offset;
             page.scanned += 1;
             let is_mark = self.is_mark(&tail.partition, &letter)?;
-            if !is_mark && filter.takes(&letter) && self.settled(&tail.partition, letter.id.offset).is_none() {
+            if !is_mark && filter.takes(&letter) && self.resolved(&tail.partition, letter.id.offset).is_none() {
                 page.letters.push(letter);
             }
         }
         let more = tails.iter().any(|tail| !tail.ahead.is_empty() || tail.read_to > tail.first);
-        page.next =
-            more.then(|| tails.into_iter().filter(|tail| tail.below > tail.first).map(|t| (t.partition, t.below)).collect());
+        page.next = more.then(|| {
+            tails.into_iter().filter(|tail| tail.below > tail.first).map(|t| (t.partition, t.below)).collect()
+        });
         Ok(page)
     }
 }
@@ -193,7 +200,8 @@ fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), 
             tail.read_to = from;
         }
         offset_range::read(broker, &ranges, CALL_DEADLINE, &mut |record| {
-            let of = |tail: &&mut Tail| tail.partition.index == record.partition && *tail.partition.topic == *record.topic;
+            let of =
+                |tail: &&mut Tail| tail.partition.index == record.partition && *tail.partition.topic == *record.topic;
             let letter = names.type_of_dead(record.topic).map(|name| DeadLetterRecord::read(name, record.to_owned()));
             if let (Some(tail), Some(letter)) = (tails.iter_mut().find(of), letter) {
                 // Originals may be large and are read again on request.
@@ -208,7 +216,9 @@ fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), 
 fn partitions(broker: &dyn Broker, names: &Names, task_type: Option<&str>) -> Result<Vec<Partition>, BrokerError> {
     let prefix = names.dead(task_type.unwrap_or_default());
     let mut topics = broker.topics(&prefix, CALL_DEADLINE)?;
-    topics.retain(|topic| names.type_of_dead(&topic.name).is_some_and(|name| task_type.is_none_or(|wanted| wanted == name)));
+    topics.retain(|topic| {
+        names.type_of_dead(&topic.name).is_some_and(|name| task_type.is_none_or(|wanted| wanted == name))
+    });
     let of = |topic: &crate::broker::TopicInfo| {
         let name = topic.name.clone();
         (0..topic.partitions as i32).map(move |index| Partition::new(name.as_str(), index)).collect::<Vec<_>>()

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 
-use super::{CALL_DEADLINE, Fate, LetterId};
+use super::{CALL_DEADLINE, DeadLetterId, Resolution};
 use crate::broker::{Broker, BrokerError, Partition, Record, RecordRef};
 use crate::config::Names;
 use crate::dead_letters::headers::{digest, header, mark};
@@ -15,7 +15,7 @@ const FOREIGN: &str = "the record has no header `kafleet_code`: it was not writt
 /// Decoded dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterRecord {
-    pub id: LetterId,
+    pub id: DeadLetterId,
     /// Time of dead-lettering, epoch milliseconds.
     pub at_ms: i64,
     pub code: String,
@@ -56,7 +56,9 @@ impl DeadLetterRecord {
             Some(String::from_utf8_lossy(value).into_owned())
         };
         let own_key = text(header::KEY).and_then(|key| BASE64.decode(key.as_bytes()).ok());
-        let origin = || Some((text(header::TOPIC)?, text(header::PARTITION)?.parse().ok()?, text(header::OFFSET)?.parse().ok()?));
+        let origin = || {
+            Some((text(header::TOPIC)?, text(header::PARTITION)?.parse().ok()?, text(header::OFFSET)?.parse().ok()?))
+        };
         let task = text(header::TASK).and_then(|id| TaskId::parse(&id).ok());
         let run = text(header::RUN).and_then(|run| run.parse().ok()).unwrap_or(1);
         let (code, error) = match begin {
@@ -64,7 +66,7 @@ impl DeadLetterRecord {
             None => (None, Some(FOREIGN.to_owned())),
         };
         Self {
-            id: LetterId { task_type: task_type.to_owned(), partition, offset },
+            id: DeadLetterId { task_type: task_type.to_owned(), partition, offset },
             at_ms: text(header::TIME).and_then(|at| at.parse().ok()).unwrap_or(timestamp_ms),
             code: code.unwrap_or_else(|| UNREADABLE.to_owned()),
             error: error.unwrap_or_default(),
@@ -84,7 +86,9 @@ impl DeadLetterRecord {
         self.original = Original::default();
         let topic = names.tasks(&self.id.task_type);
         // Headers can be forged: only records of the type's own topic are read.
-        let Some((_, partition, offset)) = self.source.as_ref().filter(|(named, ..)| *named == topic) else { return Ok(()) };
+        let Some((_, partition, offset)) = self.source.as_ref().filter(|(named, ..)| *named == topic) else {
+            return Ok(());
+        };
         let found = match broker.read_at(&Partition::new(topic, *partition), *offset, CALL_DEADLINE) {
             Err(BrokerError::Unknown(_)) => None,
             found => found?,
@@ -102,16 +106,16 @@ fn digest_of(record: &Record) -> u64 {
 }
 
 /// Record with the form of a resolution marker. It is valid only if its digest matches the dead letter.
-pub(super) struct Mark {
+pub(super) struct ResolutionRecord {
     pub of: i64,
     /// Digest of the dead letter.
     pub letter: u64,
-    pub fate: Fate,
+    pub resolution: Resolution,
     /// Request that wrote the marker.
     pub request: u128,
 }
 
-impl Mark {
+impl ResolutionRecord {
     pub fn read(record: &RecordRef<'_>) -> Option<Self> {
         let mut headers = record.headers();
         let mut next = |wanted: &str| {
@@ -120,19 +124,24 @@ impl Mark {
         };
         let of = next(mark::OF)?.parse().ok()?;
         let letter = u64::from_str_radix(next(mark::LETTER)?, 16).ok()?;
-        let fate = Fate::named(next(mark::FATE)?)?;
+        let resolution = Resolution::named(next(mark::RESOLUTION)?)?;
         next(mark::TIME)?;
         let request = uuid::Uuid::parse_str(next(mark::REQUEST)?).ok()?.as_u128();
         let whole = headers.next().is_none() && record.key.is_none() && record.value.is_none();
-        whole.then_some(Self { of, letter, fate, request })
+        whole.then_some(Self { of, letter, resolution, request })
     }
 
     /// Headers of the marker that resolves a dead letter.
-    pub fn headers(letter: &DeadLetterRecord, fate: Fate, request: u128, at_ms: i64) -> [(&'static str, String); 5] {
+    pub fn headers(
+        letter: &DeadLetterRecord,
+        resolution: Resolution,
+        request: u128,
+        at_ms: i64,
+    ) -> [(&'static str, String); 5] {
         [
             (mark::OF, letter.id.offset.to_string()),
             (mark::LETTER, format!("{:016x}", letter.digest)),
-            (mark::FATE, fate.name().to_owned()),
+            (mark::RESOLUTION, resolution.name().to_owned()),
             (mark::TIME, at_ms.to_string()),
             (mark::REQUEST, uuid::Uuid::from_u128(request).to_string()),
         ]

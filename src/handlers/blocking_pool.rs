@@ -23,7 +23,7 @@ const MAX_CALLS: usize = 512;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads for the blocking work of a type.
-pub struct Threads(Arc<Shared>);
+pub struct BlockingPool(Arc<Shared>);
 
 struct Shared {
     name: String,
@@ -41,7 +41,7 @@ struct Queue {
     idle: usize,
 }
 
-impl Threads {
+impl BlockingPool {
     pub fn new(task_type: &str) -> Self {
         Self(Arc::new(Shared {
             name: format!("kafleet-{task_type}"),
@@ -110,7 +110,11 @@ fn abandoned() -> Failure {
 
 impl Shared {
     fn new_job(self: &Arc<Self>) -> (AbandonGuard, Arc<JobState>) {
-        let state = Arc::new(JobState { shared: self.clone(), state: AtomicU8::new(RUNNING), cancel: CancellationToken::new() });
+        let state = Arc::new(JobState {
+            shared: self.clone(),
+            state: AtomicU8::new(RUNNING),
+            cancel: CancellationToken::new(),
+        });
         (AbandonGuard(state.clone()), state)
     }
 

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::blocking_pool::Threads;
+use super::blocking_pool::BlockingPool;
 use super::{Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
 use crate::model::json::RawJson;
 use crate::model::record::attachment::Attachment;
-use crate::model::task::continuation::{Continuation, check_thens, number_of};
+use crate::model::task::continuation::{Continuation, check_continuations, number_of};
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, check_type, clip};
 use crate::model::task::{OnFailure, Policy, Trace};
@@ -39,7 +39,7 @@ pub struct Attempt {
     pub trace: Option<Box<Trace>>,
     /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
-    scene: Arc<TypeEnv>,
+    env: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
     /// Counter of the attempt's activity; compared by the stall detection.
     activity: AtomicU32,
@@ -54,16 +54,16 @@ pub struct TypeEnv {
     pub worker: Arc<str>,
     pub state: SharedState,
     /// Receives progress, log lines and immediate children while an attempt runs.
-    pub outlet: Arc<dyn AttemptSink>,
+    pub sink: Arc<dyn AttemptSink>,
     /// Pool for blocking calls of attempts.
-    pub(crate) threads: Threads,
+    pub(crate) blocking_pool: BlockingPool,
 }
 
 /// Children and continuations to publish when the attempt succeeds.
 #[derive(Default)]
 pub(super) struct Spawned {
     children: Vec<Child>,
-    pub(super) thens: Vec<Continuation>,
+    pub(super) continuations: Vec<Continuation>,
     /// Number of children of this attempt per default segment.
     default_segments: FxHashMap<String, u32>,
 }
@@ -74,7 +74,7 @@ pub trait AttemptSink: Send + Sync {
     fn note(&self, attempt: &Attempt, note: Note);
 
     /// Reports activity to a parent process.
-    fn alive(&self, _attempt: &Attempt) {}
+    fn report_activity(&self, _attempt: &Attempt) {}
 
     /// Publishes children immediately and waits for the acknowledgement.
     fn spawn_now<'a>(
@@ -129,7 +129,9 @@ impl Child {
     pub fn of<T: Task>(task: &T) -> Self {
         match serde_json::to_value(task) {
             Ok(params) => Self::new(T::TYPE, params),
-            Err(why) => Self { error: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, Value::Null) },
+            Err(why) => {
+                Self { error: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, Value::Null) }
+            }
         }
     }
 
@@ -190,13 +192,13 @@ pub struct AttemptStart {
     pub deadline: Option<Instant>,
     pub trace: Option<Box<Trace>>,
     pub asof: Option<i64>,
-    pub scene: Arc<TypeEnv>,
+    pub env: Arc<TypeEnv>,
 }
 
 impl Context {
     /// Creates the context of a new attempt.
     pub fn begin(with: AttemptStart) -> Self {
-        let AttemptStart { id, run, number, deadline, trace, asof, scene } = with;
+        let AttemptStart { id, run, number, deadline, trace, asof, env } = with;
         Self(Arc::new(Attempt {
             id,
             run,
@@ -204,7 +206,7 @@ impl Context {
             deadline,
             trace,
             asof,
-            scene,
+            env,
             cancel: OnceLock::new(),
             activity: AtomicU32::new(0),
             ended: AtomicBool::new(false),
@@ -215,19 +217,19 @@ impl Context {
     /// Publishes the task's progress, shown in its status; the newest value replaces earlier ones. Counts as
     /// activity.
     pub fn progress(&self, state: impl Serialize) {
-        self.sign();
+        self.record_activity();
         self.silent().progress(state);
     }
 
     /// Appends a line to the task's log. Counts as activity.
     pub fn log(&self, line: impl Into<String>) {
-        self.sign();
+        self.record_activity();
         self.silent().log(line);
     }
 
     /// Marks the task with a warning until it ends. Counts as activity.
     pub fn warn(&self, message: impl Into<String>) {
-        self.sign();
+        self.record_activity();
         self.silent().warn(message);
     }
 
@@ -239,16 +241,16 @@ impl Context {
     pub fn attach(&self, name: &str, media: &str, data: impl Into<Vec<u8>>) -> TaskResult<()> {
         let bad = |why| Failure::fail(why).of_kind("bad_attachment");
         let attachment = Attachment::new(name, media, data).map_err(bad)?;
-        self.sign();
-        self.scene.outlet.note(self, Note::Attachment(attachment));
+        self.record_activity();
+        self.env.sink.note(self, Note::Attachment(attachment));
         Ok(())
     }
 
     /// Reports activity, which restarts the type's `stall_timeout`. Only the worker sees it, and it costs next to
     /// nothing.
     pub fn heartbeat(&self) {
-        self.sign();
-        self.scene.outlet.alive(self);
+        self.record_activity();
+        self.env.sink.report_activity(self);
     }
 
     /// Returns a handle for output that does not count as activity, such as a line from a timer.
@@ -284,7 +286,7 @@ impl Context {
             let error = format!("{} children at once: at most {MAX_CHILDREN} are allowed", children.len());
             return Err(Failure::fail(error).of_kind("bad_child"));
         }
-        self.scene.outlet.spawn_now(self, children).await
+        self.env.sink.spawn_now(self, children).await
     }
 
     /// Returns the token that is cancelled when the attempt should stop: on cancellation, timeout or shutdown of the
@@ -305,9 +307,12 @@ impl Context {
     /// Runs blocking work (files, long computations) on a thread of the type, at most 512 calls at a time. It cannot
     /// be interrupted: long work should call `cx.check()?` on a clone of this context. A call that outlives its
     /// attempt occupies a slot until it returns. A panic in it is a panic of the attempt.
-    pub async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> TaskResult<T> + Send + 'static) -> TaskResult<T> {
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> TaskResult<T> + Send + 'static,
+    ) -> TaskResult<T> {
         self.check()?;
-        self.scene.threads.call(work).await?
+        self.env.blocking_pool.call(work).await?
     }
 
     /// Idempotency key for calls to other systems: the same in every attempt and redelivery of this run.
@@ -320,7 +325,7 @@ impl Context {
     /// # Panics
     /// If there is no state of this type, which fails the attempt: a bug that the first run reveals.
     pub fn state<T: Send + Sync + 'static>(&self) -> Arc<T> {
-        match self.0.scene.state.get::<T>() {
+        match self.0.env.state.get::<T>() {
             Some(state) => state,
             None => panic!("no state of type `{}` was given to the app: add `.state(…)`", std::any::type_name::<T>()),
         }
@@ -331,16 +336,20 @@ impl Context {
     ///
     /// # Errors
     /// The child cannot be published.
-    pub fn name_child(&self, child: &Child) -> TaskResult<TaskId> {
-        let bad = |why: String| Failure::fail(format!("child of type `{}`: {why}", clip(&child.task_type))).of_kind("bad_child");
+    pub fn child_id(&self, child: &Child) -> TaskResult<TaskId> {
+        let bad = |why: String| {
+            Failure::fail(format!("child of type `{}`: {why}", clip(&child.task_type))).of_kind("bad_child")
+        };
         if let Some(error) = &child.error {
             return Err(bad(error.clone()));
         }
         let segment = child.segment.clone().unwrap_or_else(|| self.default_segment(child));
         if number_of(&segment).is_some() {
-            return Err(bad(format!("`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`")));
+            return Err(bad(format!(
+                "`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`"
+            )));
         }
-        check_thens(&child.policy.rules.then).map_err(|(at, why)| bad(format!("`then{at}`: {why}")))?;
+        check_continuations(&child.policy.rules.then).map_err(|(at, why)| bad(format!("`then{at}`: {why}")))?;
         self.id.child(&segment).map_err(|why| bad(why.to_string()))
     }
 
@@ -359,7 +368,7 @@ impl Context {
 
     /// Returns whether there are children or continuations to publish.
     pub fn has_spawned(&self) -> bool {
-        let has_any = |spawned: &Spawned| !spawned.children.is_empty() || !spawned.thens.is_empty();
+        let has_any = |spawned: &Spawned| !spawned.children.is_empty() || !spawned.continuations.is_empty();
         self.spawned.get().is_some_and(|spawned| has_any(&spawned.lock()))
     }
 
@@ -375,33 +384,33 @@ pub struct Silent<'a>(&'a Context);
 impl Silent<'_> {
     pub fn progress(&self, state: impl Serialize) {
         match RawJson::of(&state) {
-            Ok(state) => self.0.scene.outlet.note(self.0, Note::Progress(state)),
+            Ok(state) => self.0.env.sink.note(self.0, Note::Progress(state)),
             Err(why) => self.warn(format!("progress that is not JSON: {why}")),
         }
     }
 
     pub fn log(&self, line: impl Into<String>) {
-        self.0.scene.outlet.note(self.0, Note::Log(line.into()));
+        self.0.env.sink.note(self.0, Note::Log(line.into()));
     }
 
     pub fn warn(&self, message: impl Into<String>) {
-        self.0.scene.outlet.note(self.0, Note::Warning(message.into()));
+        self.0.env.sink.note(self.0, Note::Warning(message.into()));
     }
 }
 
 impl Attempt {
     pub fn task_type(&self) -> &str {
-        &self.scene.task_type
+        &self.env.task_type
     }
 
     /// Name of the worker.
     pub fn worker(&self) -> &Arc<str> {
-        &self.scene.worker
+        &self.env.worker
     }
 
     /// Receiver of the attempt's output.
-    pub fn outlet(&self) -> &dyn AttemptSink {
-        &*self.scene.outlet
+    pub fn sink(&self) -> &dyn AttemptSink {
+        &*self.env.sink
     }
 
     pub(super) fn spawned(&self) -> MutexGuard<'_, Spawned> {
@@ -409,12 +418,12 @@ impl Attempt {
     }
 
     /// Counts activity, in this process only.
-    pub fn sign(&self) {
+    pub fn record_activity(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the activity counter. If it does not change between two checks, the attempt has stalled.
-    pub fn signs(&self) -> u32 {
+    pub fn activity(&self) -> u32 {
         self.activity.load(Ordering::Relaxed)
     }
 

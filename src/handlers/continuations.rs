@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::{Child, Context, Failure, Task, TaskResult};
-use crate::model::task::continuation::{Continuation, Ended, MAX_THENS, check_thens};
+use crate::model::task::continuation::{Continuation, Ended, MAX_CONTINUATIONS, check_continuations};
 
 impl Continuation {
     /// Creates a continuation of a Rust type. For [`Continuation::with_results`] use [`Continuation::join`].
@@ -45,10 +45,10 @@ impl Context {
     /// Adds a continuation of this task, to run after it and its children have ended: its child `then`, `then-2`, …
     /// in the order of the calls, after those requested by the producer. Takes effect if this attempt succeeds.
     pub fn then(&self, then: Continuation) {
-        let thens = &mut self.spawned().thens;
+        let continuations = &mut self.spawned().continuations;
         // One continuation more than the limit is enough to fail the attempt.
-        if thens.len() <= MAX_THENS {
-            thens.push(then);
+        if continuations.len() <= MAX_CONTINUATIONS {
+            continuations.push(then);
         }
     }
 
@@ -56,10 +56,10 @@ impl Context {
     ///
     /// # Errors
     /// A continuation is invalid.
-    pub fn take_thens(&self) -> TaskResult<Vec<Continuation>> {
-        let thens = std::mem::take(&mut self.spawned().thens);
-        match check_thens(&thens) {
-            Ok(()) => Ok(thens),
+    pub fn take_continuations(&self) -> TaskResult<Vec<Continuation>> {
+        let continuations = std::mem::take(&mut self.spawned().continuations);
+        match check_continuations(&continuations) {
+            Ok(()) => Ok(continuations),
             Err((at, why)) => Err(Failure::fail(format!("a continuation (`{at}`): {why}")).of_kind("bad_child")),
         }
     }

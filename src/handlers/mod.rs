@@ -34,7 +34,7 @@ pub use registry::{Registered, Registry, SharedState};
 pub use schema::{ParamsError, Schema};
 
 pub use crate::model::task::continuation::{Continuation, Ended, Joined, On};
-use blocking_pool::Threads;
+use blocking_pool::BlockingPool;
 
 /// A task type. The struct's fields are the params and define the schema. The policy is given by constants with
 /// defaults, which `[types.<name>]` in `kafleet.toml` may override.
@@ -112,13 +112,13 @@ pub trait Handler: Send + Sync + 'static {
 
 /// Adapts a [`Task`] to a [`Handler`].
 struct Typed<T> {
-    threads: Option<Threads>,
+    blocking_pool: Option<BlockingPool>,
     _task: PhantomData<fn() -> T>,
 }
 
 impl<T: Task> Typed<T> {
     fn new() -> Self {
-        Self { threads: T::BLOCKING.then(|| Threads::new(T::TYPE)), _task: PhantomData }
+        Self { blocking_pool: T::BLOCKING.then(|| BlockingPool::new(T::TYPE)), _task: PhantomData }
     }
 }
 
@@ -126,14 +126,14 @@ impl<T: Task> Handler for Typed<T> {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let task: T = schema::read(params.text())?;
         let attempt = Box::pin(async move { answer(&task.run(cx).await?) });
-        Ok(match &self.threads {
-            Some(threads) => threads.run(attempt),
+        Ok(match &self.blocking_pool {
+            Some(blocking_pool) => blocking_pool.run(attempt),
             None => attempt,
         })
     }
 
     fn stuck(&self) -> usize {
-        self.threads.as_ref().map_or(0, Threads::stuck)
+        self.blocking_pool.as_ref().map_or(0, BlockingPool::stuck)
     }
 
     fn validate(&self, params: &RawJson) -> Option<ParamsError> {

@@ -29,7 +29,11 @@ impl Registered {
         let policy = TypePolicy {
             concurrency: (T::CONCURRENCY > 0).then_some(T::CONCURRENCY),
             order: T::ORDER,
-            retry: RetryPolicy { retries: T::RETRIES, min_backoff: T::MIN_BACKOFF.into(), max_backoff: T::MAX_BACKOFF.into() },
+            retry: RetryPolicy {
+                retries: T::RETRIES,
+                min_backoff: T::MIN_BACKOFF.into(),
+                max_backoff: T::MAX_BACKOFF.into(),
+            },
             timeout: T::TIMEOUT.into(),
             total_timeout: T::TOTAL_TIMEOUT.map(Into::into),
             stall_timeout: T::STALL_TIMEOUT.map(Into::into),

@@ -11,7 +11,8 @@ use crate::model::json::RawJson;
 const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Keywords without effect on validation.
-const ANNOTATIONS: [&str; 8] = ["$schema", "$id", "$comment", "title", "description", "default", "deprecated", "examples"];
+const ANNOTATIONS: [&str; 8] =
+    ["$schema", "$id", "$comment", "title", "description", "default", "deprecated", "examples"];
 
 /// A compiled schema. Cheap to clone.
 #[derive(Clone)]
@@ -94,8 +95,9 @@ fn is_unconstrained(schema: &Value) -> bool {
 
 /// Parses params into a Rust type. On an error they are parsed again to find its location.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ParamsError> {
-    serde_json::from_str(text)
-        .map_err(|why| locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&why) }))
+    serde_json::from_str(text).map_err(|why| {
+        locate::<T>(text).unwrap_or(ParamsError { pointer: String::new(), message: without_position(&why) })
+    })
 }
 
 fn locate<T: DeserializeOwned>(text: &str) -> Option<ParamsError> {
@@ -108,7 +110,9 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     path.iter()
         .map(|segment| match segment {
             Segment::Seq { index } => format!("/{index}"),
-            Segment::Map { key } | Segment::Enum { variant: key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+            Segment::Map { key } | Segment::Enum { variant: key } => {
+                format!("/{}", key.replace('~', "~0").replace('/', "~1"))
+            }
             Segment::Unknown => String::new(),
         })
         .collect()
@@ -168,14 +172,16 @@ mod tests {
     #[test]
     fn deeply_nested_params_are_rejected() {
         let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
-        let error =
-            Schema::compile(json!({"type": ["null", "array"]})).unwrap().validate(&RawJson::parse(deep.as_bytes()).unwrap());
+        let error = Schema::compile(json!({"type": ["null", "array"]}))
+            .unwrap()
+            .validate(&RawJson::parse(deep.as_bytes()).unwrap());
         assert!(error.unwrap().message.contains("recursion limit"));
     }
 
     #[test]
     fn error_messages_are_bounded() {
-        let error = Schema::compile(json!({"type": "object"})).unwrap().validate_value(&json!("x".repeat(1 << 20))).unwrap();
+        let error =
+            Schema::compile(json!({"type": "object"})).unwrap().validate_value(&json!("x".repeat(1 << 20))).unwrap();
         assert!(error.message.chars().count() <= MAX_MESSAGE_CHARS + 1);
     }
 }

@@ -20,7 +20,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::blocking_pool::Threads;
+use super::blocking_pool::BlockingPool;
 use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, Note, TypeEnv};
 use super::{Answer, Child, Context, Failure, ParamsError, Registered, Registry, Task};
 use crate::model::json::RawJson;
@@ -44,7 +44,7 @@ pub struct Outcome {
     /// Children of `spawn`, `spawn_all` and `spawn_child`, each with its segment. Empty if the attempt failed.
     pub children: Vec<Child>,
     /// Continuations of `then`.
-    pub thens: Vec<Continuation>,
+    pub continuations: Vec<Continuation>,
     /// Children of `spawn_now`.
     pub early: Vec<Child>,
     /// Progress, log lines, warnings and attachments, in order.
@@ -115,12 +115,12 @@ impl TestRun {
             deadline: Instant::now().checked_add(self.timeout),
             trace: self.trace.clone(),
             asof: None,
-            scene: Arc::new(TypeEnv {
+            env: Arc::new(TypeEnv {
                 task_type: task_type.into(),
                 worker: "test".into(),
                 state: self.registry.state().clone(),
-                outlet: recorder.clone(),
-                threads: Threads::new(task_type),
+                sink: recorder.clone(),
+                blocking_pool: BlockingPool::new(task_type),
             }),
         });
         (cx, recorder)
@@ -154,17 +154,30 @@ fn refusal(error: &ParamsError) -> Failure {
 
 impl Outcome {
     fn failed(failure: Failure) -> Self {
-        Self { answer: Err(failure), children: Vec::new(), thens: Vec::new(), early: Vec::new(), notes: Vec::new() }
+        Self {
+            answer: Err(failure),
+            children: Vec::new(),
+            continuations: Vec::new(),
+            early: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// Evaluates the attempt like a worker: children that cannot be published fail it.
     fn of(answer: Answer, cx: &Context, recorder: &Recorder) -> Self {
-        let settled = answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_thens()?)));
-        let (answer, children, thens) = match settled {
-            Ok((output, children, thens)) => (Ok(output), children, thens),
+        let settled =
+            answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_continuations()?)));
+        let (answer, children, continuations) = match settled {
+            Ok((output, children, continuations)) => (Ok(output), children, continuations),
             Err(failure) => (Err(failure), Vec::new(), Vec::new()),
         };
-        Self { answer, children, thens, early: std::mem::take(&mut recorder.early.lock()), notes: recorder.notes() }
+        Self {
+            answer,
+            children,
+            continuations,
+            early: std::mem::take(&mut recorder.early.lock()),
+            notes: recorder.notes(),
+        }
     }
 
     /// Returns the result.
@@ -214,10 +227,14 @@ impl AttemptSink for Recorder {
         self.notes.lock().push(note);
     }
 
-    fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
+    fn spawn_now<'a>(
+        &'a self,
+        attempt: &'a Context,
+        children: Vec<Child>,
+    ) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
         Box::pin(async move {
             let children = name_all(attempt, children)?;
-            let ids = children.iter().map(|child| attempt.name_child(child)).collect();
+            let ids = children.iter().map(|child| attempt.child_id(child)).collect();
             self.early.lock().extend(children);
             ids
         })
@@ -231,7 +248,7 @@ fn name_all(cx: &Context, mut children: Vec<Child>) -> Result<Vec<Child>, Failur
         return Err(Failure::fail(error).of_kind("bad_child"));
     }
     for child in &mut children {
-        child.segment = Some(cx.name_child(child)?.segment().to_owned());
+        child.segment = Some(cx.child_id(child)?.segment().to_owned());
     }
     Ok(children)
 }

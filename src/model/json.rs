@@ -69,7 +69,11 @@ impl std::fmt::Debug for RawJson {
 /// JSON formats carry the text itself; binary formats carry it as a string.
 impl Serialize for RawJson {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if serializer.is_human_readable() { self.0.serialize(serializer) } else { serializer.serialize_str(self.text()) }
+        if serializer.is_human_readable() {
+            self.0.serialize(serializer)
+        } else {
+            serializer.serialize_str(self.text())
+        }
     }
 }
 

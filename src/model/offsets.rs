@@ -112,7 +112,8 @@ impl Completed {
         }
         let bits = (offset - self.base) as usize;
         let whole: u64 = self.words.iter().take(bits / 64).map(|word| u64::from(word.count_ones())).sum();
-        let rest = self.words.get(bits / 64).map_or(0, |word| u64::from((word & ((1 << (bits % 64)) - 1)).count_ones()));
+        let rest =
+            self.words.get(bits / 64).map_or(0, |word| u64::from((word & ((1 << (bits % 64)) - 1)).count_ones()));
         bits as u64 - whole - rest
     }
 
@@ -221,7 +222,9 @@ impl Completed {
             Some(("b", bits)) => {
                 for (n, byte) in BASE64URL_NOPAD.decode(bits.as_bytes()).ok()?.into_iter().enumerate() {
                     let first = watermark + 8 * n as i64;
-                    (0..8).filter(|bit| byte >> bit & 1 == 1).for_each(|bit| map.set_range(first + bit, first + bit + 1));
+                    (0..8)
+                        .filter(|bit| byte >> bit & 1 == 1)
+                        .for_each(|bit| map.set_range(first + bit, first + bit + 1));
                 }
             }
             _ => return None,
@@ -366,7 +369,10 @@ mod tests {
         let mut map = Completed::starting_at(10);
         assert!(map.deliver(10) && map.deliver(11));
         map.skip_to(20);
-        assert_eq!((map.watermark(), map.next(), map.is_done(12), map.is_done(19), map.is_done(11)), (10, 20, true, true, false));
+        assert_eq!(
+            (map.watermark(), map.next(), map.is_done(12), map.is_done(19), map.is_done(11)),
+            (10, 20, true, true, false)
+        );
         map.skip_to(15);
         assert_eq!(map.next(), 20, "nothing is taken back");
         map.complete(10);

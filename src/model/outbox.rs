@@ -61,7 +61,11 @@ impl KeptRecord {
     }
 
     /// Adds the original key and the headers that are not kafleet's own.
-    pub fn with_strangers<'a>(mut self, key: Option<&[u8]>, headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
+    pub fn with_foreign_headers<'a>(
+        mut self,
+        key: Option<&[u8]>,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    ) -> Self {
         self.set_key(key);
         headers.filter(|(name, _)| !header::is_known(name)).for_each(|(name, value)| self.add(name, value));
         self
@@ -91,8 +95,10 @@ impl KeptRecord {
     /// All headers, binary ones last.
     pub fn header_bytes(&self) -> Vec<(String, Vec<u8>)> {
         let text = self.headers.iter().map(|(name, value)| (name.clone(), value.clone().into_bytes()));
-        let binary =
-            self.binary_headers.iter().map(|(name, value)| (name.clone(), BASE64.decode(value.as_bytes()).unwrap_or_default()));
+        let binary = self
+            .binary_headers
+            .iter()
+            .map(|(name, value)| (name.clone(), BASE64.decode(value.as_bytes()).unwrap_or_default()));
         text.chain(binary).collect()
     }
 
@@ -214,9 +220,9 @@ pub enum EffectKind {
     Cancel { asof: i64, subtree: bool },
     /// Withdraw the cancel from the workers, since nothing below is pending any more. Not before this time, epoch
     /// milliseconds: the requester may be about to publish the cancel.
-    Uncancel { due_ms: i64 },
+    WithdrawCancel { due_ms: i64 },
     /// Publish the task itself, which is a continuation.
-    Follow { run: u32 },
+    PublishContinuation { run: u32 },
     /// End each pending task of a tree that exceeded its maximum age, and publish the cancel to the workers.
     End { asof: i64 },
     /// Publish a notification task.
@@ -230,11 +236,13 @@ impl Effect {
             EffectKind::Publish { .. } => "publish",
             EffectKind::RetryFailed { .. } => "retry-failed",
             EffectKind::Cancel { .. } => "cancel",
-            EffectKind::Uncancel { .. } => "uncancel",
-            EffectKind::Follow { .. } => "follow",
+            EffectKind::WithdrawCancel { .. } => "uncancel",
+            EffectKind::PublishContinuation { .. } => "follow",
             EffectKind::End { .. } => "end",
             // One event can cause several notifications.
-            EffectKind::NotifyAction(delivery) => return format!("tell-{}-{}-{}", self.cause, delivery.change, delivery.rule),
+            EffectKind::NotifyAction(delivery) => {
+                return format!("tell-{}-{}-{}", self.cause, delivery.change, delivery.rule);
+            }
         };
         format!("{what}-{}", self.cause)
     }
@@ -271,7 +279,11 @@ impl TaskRecord {
     /// workers and therefore sort after everything else, so that they never block other tasks.
     pub fn turn(&self) -> Option<i64> {
         let first = self.effects.first()?;
-        Some(if matches!(first.what, EffectKind::Uncancel { .. }) { first.cause | WITHDRAWAL_BIT } else { first.cause })
+        Some(if matches!(first.what, EffectKind::WithdrawCancel { .. }) {
+            first.cause | WITHDRAWAL_BIT
+        } else {
+            first.cause
+        })
     }
 
     /// Returns true if the record of the current run is not in its topic yet; the known position is that of an older
@@ -285,7 +297,7 @@ impl TaskRecord {
         let last = self
             .effects
             .iter()
-            .position(|effect| matches!(effect.what, EffectKind::Uncancel { .. }))
+            .position(|effect| matches!(effect.what, EffectKind::WithdrawCancel { .. }))
             .unwrap_or(self.effects.len());
         self.effects.insert(last, effect);
     }
@@ -329,7 +341,7 @@ mod tests {
     fn unpublished_record_of_a_later_run_is_pending_publication() {
         let mut node = TaskRecord::expected(2, 0);
         for (what, expected) in [
-            (EffectKind::Uncancel { due_ms: 0 }, false),
+            (EffectKind::WithdrawCancel { due_ms: 0 }, false),
             (EffectKind::Publish { run: 1 }, false),
             (EffectKind::RetryFailed { run: 2 }, false),
             (EffectKind::Publish { run: 2 }, true),
@@ -341,7 +353,8 @@ mod tests {
 
     #[test]
     fn released_record_starts_at_once_and_keeps_its_attempts() {
-        let headers = [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1"), ("ce_expires", "9h")];
+        let headers =
+            [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1"), ("ce_expires", "9h")];
         let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
         let kept = KeptRecord::of(None, headers, RawJson::null());
         let headers = |attempts| {
@@ -357,7 +370,7 @@ mod tests {
     fn binary_key_and_headers_are_preserved() {
         let headers: [(&str, &[u8]); 3] = [("x", b"\xff\x00"), ("ce_id", b"other"), ("y", b"text")];
         let mut kept = KeptRecord::of(None, [("ce_id", b"a".as_slice())].into_iter(), RawJson::null());
-        kept = kept.with_strangers(Some(b"\xfekey"), headers.into_iter());
+        kept = kept.with_foreign_headers(Some(b"\xfekey"), headers.into_iter());
         let json = serde_json::to_string(&kept).unwrap();
         let bytes = kept.encode();
         for kept in [serde_json::from_str(&json).unwrap(), KeptRecord::decode(&bytes).unwrap()] {

@@ -113,7 +113,8 @@ impl TaskRecord {
             ExpiryKind::Open if reopened => oldest.max(log_time_ms + DAY_MS.min(lifetimes.max_tree_age_ms)),
             ExpiryKind::Open => oldest,
             ExpiryKind::Done => {
-                let due_ms = (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + TIME_STEP_MS);
+                let due_ms =
+                    (log_time_ms + retention).min(oldest + retention).max(held_until).max(log_time_ms + TIME_STEP_MS);
                 next_step(due_ms, retention)
             }
         };
@@ -198,7 +199,11 @@ mod tests {
         assert_eq!(due(&mut node, true, 9_000), done, "a duplicate does not extend it");
         let late = 1_000 + 35 * DAY_MS;
         (node.own, node.state) = (State::Queued, State::Queued);
-        assert_eq!(due(&mut node, true, late), Some((ExpiryKind::Open, late + DAY_MS)), "a retried old tree gets a day");
+        assert_eq!(
+            due(&mut node, true, late),
+            Some((ExpiryKind::Open, late + DAY_MS)),
+            "a retried old tree gets a day"
+        );
         (node.own, node.state) = (State::Succeeded, State::Succeeded);
         assert_eq!(
             due(&mut node, true, late),

@@ -21,14 +21,19 @@ const CONCURRENT_BATCHES: usize = 2;
 /// Number of consecutive sends before yielding to other tasks.
 const SENDS_PER_TURN: usize = 256;
 
-pub(super) async fn publish_all(publisher: &Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
+pub(super) async fn publish_all(
+    publisher: &Publisher,
+    tasks: Vec<NewTask>,
+    now_ms: i64,
+) -> Vec<Result<Published, PublishError>> {
     let count = tasks.len();
     let mut tasks = tasks.into_iter();
     let chunks = std::iter::from_fn(|| {
         let chunk: Vec<NewTask> = tasks.by_ref().take(CHUNK).collect();
         (!chunk.is_empty()).then_some(chunk)
     });
-    let batches = stream::iter(chunks).map(|chunk| async move { BatchPublish::new(publisher, chunk, now_ms).run().await });
+    let batches =
+        stream::iter(chunks).map(|chunk| async move { BatchPublish::new(publisher, chunk, now_ms).run().await });
     let mut batches = batches.buffered(CONCURRENT_BATCHES);
     let mut outcomes = Vec::with_capacity(count);
     while let Some(some) = batches.next().await {
@@ -92,7 +97,8 @@ impl Open {
 impl<'a> BatchPublish<'a> {
     fn new(publisher: &'a Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Self {
         let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(new, now_ms)).collect();
-        let is = |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.step == PublishStep::Announce) == out);
+        let is =
+            |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.step == PublishStep::Announce) == out);
         let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
         let ready: VecDeque<u32> = numbers(false).collect();
         let out: Vec<u32> = numbers(true).collect();
@@ -214,7 +220,7 @@ impl<'a> BatchPublish<'a> {
                 open.step = PublishStep::Announce;
                 return self.out.push(number);
             }
-            Err(error) if error.is_passing() && Instant::now() + FULL_PAUSE < self.end => {
+            Err(error) if error.is_retryable() && Instant::now() + FULL_PAUSE < self.end => {
                 self.resume = Instant::now() + FULL_PAUSE;
                 return self.again.push(number);
             }

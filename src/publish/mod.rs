@@ -133,7 +133,14 @@ pub struct Publisher {
 impl Publisher {
     pub fn new(link: Arc<SharedProducer>, names: Names, events_partitions: u32, source: &str) -> Self {
         let events_topic = names.events().into();
-        Self { link, names: Arc::new(names), events_topic, events_partitions, source: source.into(), deadline: PUBLISH_DEADLINE }
+        Self {
+            link,
+            names: Arc::new(names),
+            events_topic,
+            events_partitions,
+            source: source.into(),
+            deadline: PUBLISH_DEADLINE,
+        }
     }
 
     /// Events partition of a tree.
@@ -188,7 +195,13 @@ impl Publisher {
         }
     }
 
-    async fn schedule(&self, task: Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Result<Published, PublishError> {
+    async fn schedule(
+        &self,
+        task: Task,
+        key: Option<String>,
+        due_ms: i64,
+        now_ms: i64,
+    ) -> Result<Published, PublishError> {
         let event = self.scheduled(&task, key, due_ms, now_ms);
         let position = self.publish_event(&event).await.map_err(PublishError::NotOut)?;
         Ok(Published { id: task.id, position })

@@ -19,7 +19,7 @@ struct Ready {
 impl Publisher {
     /// Publishes all of the tasks or none; they must have the same root. Blocks up to the deadline. After
     /// [`BrokerError::InDoubt`] either all or none are published.
-    pub fn publish_together(
+    pub fn publish_atomically(
         &self,
         producer: &mut dyn TransactionalProducer,
         tasks: Vec<NewTask>,
@@ -76,7 +76,12 @@ impl Publisher {
             PublishStep::Later { due_ms } => self.scheduled(task, ready.key.clone(), due_ms, now_ms).encode(&mut value),
         }
         let topic: Arc<str> = self.events_topic.clone();
-        DependentRecord { topic, partition: self.partition_of(&task.id) as i32, key: task.id.root().as_bytes().to_vec(), value }
+        DependentRecord {
+            topic,
+            partition: self.partition_of(&task.id) as i32,
+            key: task.id.root().as_bytes().to_vec(),
+            value,
+        }
     }
 }
 

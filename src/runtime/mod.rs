@@ -156,7 +156,9 @@ pub fn pass(wait: Duration) -> bool {
 pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     const LATENCY: Duration = Duration::from_millis(20);
     let Some(latency) = host().map(|host| host.takes(LATENCY)) else {
-        return tokio::task::spawn_blocking(call).await.map_err(|why| format!("an internal call panicked or was aborted: {why}"));
+        return tokio::task::spawn_blocking(call)
+            .await
+            .map_err(|why| format!("an internal call panicked or was aborted: {why}"));
     };
     // The caller may be dropped before the call, or after it without its result.
     tokio::time::sleep(latency).await;

@@ -3,7 +3,7 @@
 //! Between two batches the writer compares indexes, records and counters. They all change atomically with the
 //! checkpoint, so they agree at every checkpoint, and a difference means that keys were lost.
 
-use crate::model::projection::Placed;
+use crate::model::projection::IndexedFields;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::children_of;
@@ -67,8 +67,10 @@ impl Audited {
     /// Describes the first inconsistency, or `None` if the task's keys are consistent.
     pub fn fault(&self) -> Option<String> {
         let id = &self.entry.id;
-        let Some(node) = &self.node else { return Some(format!("the record of `{id}` is missing but an index names it")) };
-        let placed = Placed::of(node);
+        let Some(node) = &self.node else {
+            return Some(format!("the record of `{id}` is missing but an index names it"));
+        };
+        let placed = IndexedFields::of(node);
         let counted = children_of(&node.below).0.total();
         let wrong = if self.expires {
             "has a TTL that kafleet has not set".to_owned()

@@ -25,7 +25,11 @@ pub trait Inspector: Send {
 
     /// Reads a prefix of the given keys (at least one, as many as fit into one answer) and the checkpoint they belong
     /// to. With `values` set to false only the existence of each key is reported.
-    async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError>;
+    async fn read(
+        &mut self,
+        requests: &[KeyRequest],
+        values: bool,
+    ) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError>;
 }
 
 /// One element of a value: member and score of a sorted set, field and value of a hash.

@@ -5,7 +5,7 @@
 //!
 //! | key after `kafleet:{p12}:` | type | contents | written by |
 //! |---|---|---|---|
-//! | `fence` | string | checkpoint: `offset version log_time_ms kept_bytes rebuild complete_at` | SET in every batch |
+//! | `checkpoint` | string | checkpoint: `offset version log_time_ms kept_bytes rebuild complete_at` | SET in every batch |
 //! | `batches` | hash | batches begun and ended (equal unless Redis applied a part of one); expected sizes of indexes and counters; evicted keys per server (`evicted:<run id>`) | HINCRBY, HSET |
 //! | `t:<id>` | string | task record ([`TaskRecord::encode`](crate::model::record::TaskRecord::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
@@ -49,7 +49,7 @@ impl Keys {
     }
 
     /// The checkpoint. Every batch is guarded by a WATCH on it.
-    pub fn fence(&self) -> String {
+    pub fn checkpoint(&self) -> String {
         self.key("fence", "")
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let id = TaskId::parse("r:a").unwrap();
         let members = Index::Members { task_type: "echo".into(), state: State::Failed };
         for (key, expect) in [
-            (keys.fence(), "fleet:{p12}:fence"),
+            (keys.checkpoint(), "fleet:{p12}:fence"),
             (keys.batches(), "fleet:{p12}:batches"),
             (keys.record(&id), "fleet:{p12}:t:r:a"),
             (keys.index(&Index::Roots), "fleet:{p12}:roots"),

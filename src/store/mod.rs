@@ -88,11 +88,17 @@ pub trait Store: Send + Sync + 'static {
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
 
     /// Reads the checkpoints of these partitions.
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError>;
+    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError>;
 
     /// Reads a page of an index in index order, starting after `after`, which need not exist any more. Entries that
     /// exist during the whole iteration are returned exactly once. At most [`MAX_PAGE`] entries.
-    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError>;
+    async fn page(
+        &self,
+        partition: u32,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads finished roots scheduled for removal at the first time after `after_ms`, at most `limit` and
     /// [`MAX_PAGE`]; `seen_ms` is that time. An entry stays until it is processed; only the root's record decides
@@ -118,8 +124,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reserves an id for a run of its task. If it is reserved already, returns the existing reservation, which after
     /// a lost answer may be the caller's own.
-    async fn reserve(&self, partition: u32, id: &TaskId, run: u32, mark: &Reservation)
-    -> Result<Option<Reservation>, StoreError>;
+    async fn reserve(
+        &self,
+        partition: u32,
+        id: &TaskId,
+        run: u32,
+        mark: &Reservation,
+    ) -> Result<Option<Reservation>, StoreError>;
 
     /// Replaces the reservation of an id and run if it still equals `held`, and reports whether it equals `mark`
     /// afterwards. `None` releases the id; passing `held` itself renews the reservation.
@@ -163,14 +174,14 @@ pub trait PartitionWriter: Send {
 
     /// Compares the sizes of indexes and counters with the expected ones, as of this writer's checkpoint. Returns a
     /// description of any difference.
-    async fn sums(&mut self) -> Result<Option<String>, StoreError>;
+    async fn verify_totals(&mut self) -> Result<Option<String>, StoreError>;
 
     /// Reads entries of an index after `after` together with their related keys, as of this writer's checkpoint. At
     /// most `limit`, and fewer if they are large.
     async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError>;
 
     /// Marks the partition as damaged: the next open empties it. Closes the writer.
-    async fn condemn(&mut self) -> Result<(), StoreError>;
+    async fn mark_damaged(&mut self) -> Result<(), StoreError>;
 
     /// Applies a batch atomically, moves the checkpoint from `from` to `to` and publishes a notice.
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError>;
@@ -179,7 +190,7 @@ pub trait PartitionWriter: Send {
 /// Heads of [`Index::Timers`] and [`Index::Effects`], and the checkpoint they belong to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outbox {
-    pub fence: Option<Checkpoint>,
+    pub checkpoint: Option<Checkpoint>,
     pub timers: Vec<Entry>,
     pub effects: Vec<Entry>,
 }
@@ -268,11 +279,11 @@ fn decode(partition: u32, id: &TaskId, bytes: &[u8], wipe: &str) -> Result<TaskR
 
 /// Sums the counters of several partitions.
 fn sum_counts(counters: impl IntoIterator<Item = ((Arc<str>, State), i64)>) -> Result<Vec<TypeCount>, StoreError> {
-    let mut sums: BTreeMap<(Arc<str>, State), i64> = BTreeMap::new();
+    let mut verify_totals: BTreeMap<(Arc<str>, State), i64> = BTreeMap::new();
     for (key, count) in counters {
-        *sums.entry(key).or_default() += count;
+        *verify_totals.entry(key).or_default() += count;
     }
-    let counts = sums.into_iter().filter(|(_, count)| *count != 0);
+    let counts = verify_totals.into_iter().filter(|(_, count)| *count != 0);
     let checked = counts.map(|((task_type, state), count)| match u64::try_from(count) {
         Ok(count) => Ok(TypeCount { task_type, state, count }),
         Err(_) => Err(StoreError::Invalid(format!("the counter of {state} `{task_type}` tasks is {count}"))),

@@ -41,7 +41,12 @@ impl std::fmt::Display for Finding {
 }
 
 /// Compares existing topics with the required ones. An empty list means no problems. Blocks for at most `deadline`.
-pub fn check(broker: &dyn Broker, config: &Config, registry: &Registry, deadline: Duration) -> Result<Vec<Finding>, BrokerError> {
+pub fn check(
+    broker: &dyn Broker,
+    config: &Config,
+    registry: &Registry,
+    deadline: Duration,
+) -> Result<Vec<Finding>, BrokerError> {
     let begun = Instant::now();
     let left = || deadline.saturating_sub(begun.elapsed());
     let names = Names::new(&config.topics.prefix);
@@ -120,7 +125,8 @@ impl Comparison<'_> {
 
     fn replication(&self, info: &TopicInfo, copies: u32) -> Option<Finding> {
         let wanted = self.spec.replication.unwrap_or(copies.min(SAFE_REPLICATION));
-        let what = || format!("replication is {}, wanted is {wanted}: a lost broker may lose records", info.replication);
+        let what =
+            || format!("replication is {}, wanted is {wanted}: a lost broker may lose records", info.replication);
         let hint = "raise it with Kafka's `kafka-reassign-partitions.sh`";
         (info.replication < wanted).then(|| self.finding(Severity::Warning, what(), hint))
     }

@@ -18,7 +18,7 @@ use crate::runtime::blocking;
 mod check;
 mod watch;
 pub use check::{Finding, Severity, check};
-pub use watch::{Needs, Standing, TopicWatch};
+pub use watch::{RequiredTopics, TopicStatus, TopicWatch};
 
 const MIB: u64 = 1 << 20;
 /// Maximum size of a record, in bytes.
@@ -108,7 +108,8 @@ pub async fn apply(
     let own = names.clone();
     let task = blocking(move || apply_blocking(&*broker, &specs, &own, wanted, deadline)).await;
     let (outcomes, recorded) = task.map_err(ApplyError::Internal)??;
-    let failed = |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
+    let failed =
+        |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
     if recorded.is_none() && !failed(&names.control()) && !failed(&names.events()) {
         let link = SharedProducer::open(link_broker, None)?;
         set_fleet(&link, &names, wanted).await?;
@@ -142,7 +143,9 @@ fn agree(events: Option<&TopicInfo>, recorded: Option<u32>, wanted: u32) -> Resu
             let topic = events.map(|info| info.name.clone()).unwrap_or_default();
             Err(ApplyError::Changed { topic, present, recorded })
         }
-        (Some(recorded), _) | (None, Some(recorded)) if recorded != wanted => Err(ApplyError::Fixed { recorded, wanted }),
+        (Some(recorded), _) | (None, Some(recorded)) if recorded != wanted => {
+            Err(ApplyError::Fixed { recorded, wanted })
+        }
         _ => Ok(()),
     }
 }

@@ -103,13 +103,19 @@ async fn number_of_events_partitions_is_fixed() {
     assert_eq!(error, ApplyError::Fixed { recorded: 4, wanted: 8 });
     assert!(error.to_string().contains("hint: set `events_partitions = 4`"), "{error}");
     let found = findings(&broker, &other);
-    assert!(found.len() == 1 && found[0].starts_with("Error `t.control`: the events topic has 4 partitions"), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].starts_with("Error `t.control`: the events topic has 4 partitions"),
+        "{found:?}"
+    );
 
     tamper(&broker, "t.events", 6, None);
     let error = applied(&broker, &small()).await.unwrap_err();
     assert_eq!(error, ApplyError::Changed { topic: "t.events".into(), present: 6, recorded: 4 });
     let found = findings(&broker, &small());
-    assert!(found.len() == 1 && found[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"),
+        "{found:?}"
+    );
 }
 
 /// The events topic was created by other means, and no number is recorded.
@@ -147,8 +153,18 @@ async fn harmful_settings_are_found() {
             "604800000",
             "Error `t.events`: `retention.ms` is `7d`, wanted is `38d`: trees that are shown",
         ),
-        ("t.events", "cleanup.policy", "compact", "Error `t.events`: `cleanup.policy` is `compact`, wanted is `delete`"),
-        ("t.control", "cleanup.policy", "delete", "Error `t.control`: `cleanup.policy` is `delete`, wanted is `compact`"),
+        (
+            "t.events",
+            "cleanup.policy",
+            "compact",
+            "Error `t.events`: `cleanup.policy` is `compact`, wanted is `delete`",
+        ),
+        (
+            "t.control",
+            "cleanup.policy",
+            "delete",
+            "Error `t.control`: `cleanup.policy` is `delete`, wanted is `compact`",
+        ),
         ("t.tasks.echo", "retention.ms", "3600000", "Warning `t.tasks.echo`: `retention.ms` is `1h`, wanted is `30d`"),
         (
             "t.dead.echo",
@@ -184,7 +200,10 @@ async fn too_few_partitions_and_copies_are_found() {
     let mut more = small();
     more.topics.task_partitions = 3;
     let found = findings(&broker, &more);
-    assert!(found.len() == 1 && found[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"),
+        "{found:?}"
+    );
     let mut safer = small();
     safer.topics.replication = Some(3);
     let found = findings(&broker, &safer);

@@ -26,7 +26,7 @@ const FIRST_RECHECK: Duration = Duration::from_millis(500);
 
 /// Topics that a role needs, and their required settings.
 #[derive(Clone, Debug)]
-pub struct Needs {
+pub struct RequiredTopics {
     names: Names,
     events_partitions: u32,
     specs: Vec<TopicSpec>,
@@ -34,7 +34,7 @@ pub struct Needs {
     lasting: Vec<String>,
 }
 
-impl Needs {
+impl RequiredTopics {
     /// Control and events topics. Task topics are not included, since a single missing type must not make the API
     /// unavailable for all others.
     pub fn api(names: &Names, events_partitions: u32) -> Self {
@@ -91,12 +91,12 @@ fn spec(name: String, partitions: u32, settings: &[(&str, String)]) -> TopicSpec
 
 /// Result of the last checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum TopicStatus {
     /// No check has succeeded yet; error of the last one.
     Unknown(String),
     Fit,
     /// Problem with its hint.
-    Unfit(String),
+    Unsuitable(String),
 }
 
 /// Periodic checker, which runs until dropped.
@@ -108,14 +108,20 @@ pub struct TopicWatch {
 #[derive(Default)]
 struct Shared {
     /// `None` before the first check.
-    standing: Mutex<Option<Standing>>,
+    standing: Mutex<Option<TopicStatus>>,
     /// Wakes waiters in order. A `watch` channel wakes them at random, which would make simulations unrepeatable.
     checked: Notify,
 }
 
 impl TopicWatch {
     /// Checks at once and then at this interval. Reports problems to `health` under the name `part`.
-    pub fn start(broker: Arc<dyn Broker>, mut needs: Needs, health: Health, part: &'static str, every: Duration) -> Self {
+    pub fn start(
+        broker: Arc<dyn Broker>,
+        mut needs: RequiredTopics,
+        health: Health,
+        part: &'static str,
+        every: Duration,
+    ) -> Self {
         let shared = Arc::<Shared>::default();
         let known = shared.clone();
         let checking = runtime::spawn(async move {
@@ -126,9 +132,9 @@ impl TopicWatch {
                     report(&health, part, &now);
                 }
                 let pause = match now {
-                    Standing::Fit => every,
-                    Standing::Unfit(_) => every.min(RECHECK),
-                    Standing::Unknown(_) => every.min(FIRST_RECHECK),
+                    TopicStatus::Fit => every,
+                    TopicStatus::Unsuitable(_) => every.min(RECHECK),
+                    TopicStatus::Unknown(_) => every.min(FIRST_RECHECK),
                 };
                 *known.standing.lock() = Some(now);
                 known.checked.notify_waiters();
@@ -139,7 +145,7 @@ impl TopicWatch {
     }
 
     /// Waits for the first check.
-    pub async fn standing(&self) -> Standing {
+    pub async fn standing(&self) -> TopicStatus {
         loop {
             let mut checked = std::pin::pin!(self.shared.checked.notified());
             checked.as_mut().enable();
@@ -157,7 +163,7 @@ impl Drop for TopicWatch {
     }
 }
 
-async fn check(broker: &Arc<dyn Broker>, needs: &mut Needs, last: Option<Standing>) -> Standing {
+async fn check(broker: &Arc<dyn Broker>, needs: &mut RequiredTopics, last: Option<TopicStatus>) -> TopicStatus {
     let asked = broker.clone();
     let prefix = needs.names.prefix.clone();
     let listed = blocking(move || asked.topics(&prefix, CHECK_DEADLINE).map_err(|error| error.to_string())).await;
@@ -165,30 +171,34 @@ async fn check(broker: &Arc<dyn Broker>, needs: &mut Needs, last: Option<Standin
 }
 
 /// Evaluates a check. A failed one keeps the last result.
-fn status_of(listed: Result<Vec<TopicInfo>, String>, needs: &mut Needs, last: Option<Standing>) -> Standing {
+fn status_of(
+    listed: Result<Vec<TopicInfo>, String>,
+    needs: &mut RequiredTopics,
+    last: Option<TopicStatus>,
+) -> TopicStatus {
     match listed {
         Ok(present) => {
             needs.note(&present);
-            needs.problem(&present).map_or(Standing::Fit, Standing::Unfit)
+            needs.problem(&present).map_or(TopicStatus::Fit, TopicStatus::Unsuitable)
         }
         Err(why) => {
             tracing::debug!(reason = %why, "topics could not be checked");
             match last {
-                Some(known @ (Standing::Fit | Standing::Unfit(_))) => known,
-                _ => Standing::Unknown(why),
+                Some(known @ (TopicStatus::Fit | TopicStatus::Unsuitable(_))) => known,
+                _ => TopicStatus::Unknown(why),
             }
         }
     }
 }
 
-fn report(health: &Health, part: &str, now: &Standing) {
+fn report(health: &Health, part: &str, now: &TopicStatus) {
     match now {
-        Standing::Unknown(_) => {}
-        Standing::Fit => {
+        TopicStatus::Unknown(_) => {}
+        TopicStatus::Fit => {
             tracing::debug!(part, "all topics are correct");
             health.clear(part);
         }
-        Standing::Unfit(why) => {
+        TopicStatus::Unsuitable(why) => {
             tracing::error!(part, reason = %why, "not ready: a topic is not as required");
             health.set(part, why.as_str());
         }
@@ -205,7 +215,8 @@ mod tests {
     }
 
     fn applied() -> Vec<TopicInfo> {
-        let events = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), ("cleanup.policy", "delete")];
+        let events =
+            [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), ("cleanup.policy", "delete")];
         vec![
             topic("t.control", 1, &[("cleanup.policy", "compact")]),
             topic("t.dead.echo", 1, &[]),
@@ -227,15 +238,19 @@ mod tests {
     #[test]
     fn each_role_names_the_problems_of_its_own_topics() {
         let names = Names::new("t");
-        let api = Needs::api(&names, 4);
-        let worker = Needs::worker(&names, 4, ["echo"]);
-        let tracker = Needs::tracker(&names, 4, &Lifetimes::default());
+        let api = RequiredTopics::api(&names, 4);
+        let worker = RequiredTopics::worker(&names, 4, ["echo"]);
+        let tracker = RequiredTopics::tracker(&names, 4, &Lifetimes::default());
         for needs in [&api, &worker, &tracker] {
             assert_eq!(needs.problem(&applied()), None, "{needs:?}");
         }
         let stamped = ("message.timestamp.type", "LogAppendTime");
         for (needs, present, expected) in [
-            (&worker, without("t.tasks.echo"), "`t.tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)"),
+            (
+                &worker,
+                without("t.tasks.echo"),
+                "`t.tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)",
+            ),
             (&worker, without("t.dead.echo"), "`t.dead.echo`: the topic does not exist"),
             (&api, without("t.control"), "`t.control`: the topic does not exist"),
             (&tracker, without("t.events"), "`t.events`: the topic does not exist"),
@@ -258,18 +273,18 @@ mod tests {
 
     #[test]
     fn failed_check_keeps_the_last_result() {
-        let mut needs = Needs::tracker(&Names::new("t"), 4, &Lifetimes::default());
+        let mut needs = RequiredTopics::tracker(&Names::new("t"), 4, &Lifetimes::default());
         let away = || Err("broker away".to_owned());
-        let unknown = Standing::Unknown("broker away".to_owned());
+        let unknown = TopicStatus::Unknown("broker away".to_owned());
         assert_eq!(status_of(away(), &mut needs, None), unknown);
         let fit = status_of(Ok(applied()), &mut needs, Some(unknown));
-        assert_eq!(fit, Standing::Fit);
+        assert_eq!(fit, TopicStatus::Fit);
         assert_eq!(status_of(away(), &mut needs, Some(fit.clone())), fit);
-        let unfit = status_of(Ok(without("t.control")), &mut needs, Some(fit));
+        let unsuitable = status_of(Ok(without("t.control")), &mut needs, Some(fit));
         assert!(
-            matches!(&unfit, Standing::Unfit(why) if why.contains("`t.control`")),
-            "a topic that was there is gone: {unfit:?}"
+            matches!(&unsuitable, TopicStatus::Unsuitable(why) if why.contains("`t.control`")),
+            "a topic that was there is gone: {unsuitable:?}"
         );
-        assert_eq!(status_of(away(), &mut needs, Some(unfit.clone())), unfit);
+        assert_eq!(status_of(away(), &mut needs, Some(unsuitable.clone())), unsuitable);
     }
 }

@@ -63,7 +63,9 @@ impl Announcer {
                 Ok(()) => self.setup.health.clear(HEALTH_PART),
                 Err(error) => {
                     tracing::warn!(%error, "cannot read tasks to announce; retrying");
-                    self.setup.health.set(HEALTH_PART, format!("tasks of foreign producers are not announced: {error}"));
+                    self.setup
+                        .health
+                        .set(HEALTH_PART, format!("tasks of foreign producers are not announced: {error}"));
                     self.pause(backoff.next_wait()).await;
                 }
             }
@@ -92,7 +94,8 @@ impl Announcer {
         };
         let consumer = self.setup.broker.consumer(&spec)?;
         let (processed, unstarted, last_commit) = (BTreeMap::new(), Vec::new(), Instant::now());
-        let mut subscription = Subscription { announcer: self, consumer, processed, last_commit, committing: None, unstarted };
+        let mut subscription =
+            Subscription { announcer: self, consumer, processed, last_commit, committing: None, unstarted };
         let mut last_topic_check = Instant::now();
         let outcome = loop {
             if self.shutdown.is_draining() {
@@ -181,7 +184,8 @@ impl Announcer {
 
 /// Checks the header before the record is decoded, because most records are announced.
 fn is_announced(record: &RecordRef<'_>) -> bool {
-    let marked = |(name, value): (&str, Option<&[u8]>)| name == header::ANNOUNCED && matches!(value, Some(b"1" | b"true"));
+    let marked =
+        |(name, value): (&str, Option<&[u8]>)| name == header::ANNOUNCED && matches!(value, Some(b"1" | b"true"));
     record.headers().any(marked)
 }
 
@@ -219,10 +223,12 @@ impl Subscription<'_> {
                 let committing = self.committing.take().unwrap_or_default();
                 if let Err(error) = result {
                     tracing::debug!(%error, "a commit of the announcer failed and will be repeated");
-                    committing.into_iter().for_each(|(partition, next)| _ = self.processed.entry(partition).or_insert(next));
+                    committing
+                        .into_iter()
+                        .for_each(|(partition, next)| _ = self.processed.entry(partition).or_insert(next));
                 }
             }
-            GroupEvent::Trouble(error) => tracing::debug!(%error, "error in the announcer's consumer; continuing"),
+            GroupEvent::ClientError(error) => tracing::debug!(%error, "error in the announcer's consumer; continuing"),
         }
     }
 

@@ -51,7 +51,8 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
-    let end = runtime::thread("kafleet-tracker", reader.run()).context("a thread for the poll loop cannot be started")?;
+    let end =
+        runtime::thread("kafleet-tracker", reader.run()).context("a thread for the poll loop cannot be started")?;
     let announcing = start_announcer(&setup, &shutdown).await?;
     tracing::info!("tracker starts");
     let measuring = runtime::spawn(measure_lag(setup.clone()));
@@ -68,15 +69,22 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
 }
 
 /// Starts the announcer on a thread of its own. The receiver resolves when it has left its group.
-async fn start_announcer(setup: &Arc<TrackerSetup>, shutdown: &Shutdown) -> anyhow::Result<Option<oneshot::Receiver<()>>> {
+async fn start_announcer(
+    setup: &Arc<TrackerSetup>,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Option<oneshot::Receiver<()>>> {
     if !setup.config.observe {
         return Ok(None);
     }
     let (setup, shutdown) = (setup.clone(), shutdown.clone());
     let broker = setup.broker.client();
-    let announcer =
-        broker.call(move |_, _| Announcer::open(setup, shutdown)).await.context("the observer's producer cannot be opened")?;
-    runtime::thread("kafleet-observer", announcer.run()).context("a thread for the observer cannot be started").map(Some)
+    let announcer = broker
+        .call(move |_, _| Announcer::open(setup, shutdown))
+        .await
+        .context("the observer's producer cannot be opened")?;
+    runtime::thread("kafleet-observer", announcer.run())
+        .context("a thread for the observer cannot be started")
+        .map(Some)
 }
 
 /// Measures the lag of the store behind the log per partition. Every tracker measures all partitions of the fleet.
@@ -85,12 +93,12 @@ async fn measure_lag(setup: Arc<TrackerSetup>) {
     let partitions: Vec<u32> = (0..setup.events_partitions).collect();
     loop {
         tokio::time::sleep(LAG_INTERVAL).await;
-        let Ok(fences) = setup.store.fences(&partitions).await else { continue };
-        for (number, fence) in partitions.iter().zip(fences) {
+        let Ok(checkpoints) = setup.store.checkpoints(&partitions).await else { continue };
+        for (number, checkpoint) in partitions.iter().zip(checkpoints) {
             let partition = Partition::new(topic.clone(), *number as i32);
             let broker = setup.broker.client().with_deadline(Duration::from_secs(5));
             let Ok(ends) = broker.watermarks(&partition).await else { continue };
-            let lag = ends.end - fence.map_or(ends.first, |fence| fence.offset);
+            let lag = ends.end - checkpoint.map_or(ends.first, |checkpoint| checkpoint.offset);
             setup.metrics.lag.with_label_values(&[&*topic, &number.to_string()]).set(lag.max(0));
         }
     }

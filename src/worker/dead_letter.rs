@@ -96,7 +96,7 @@ impl DeadLetterWriter {
         let record = self.read_original(task_type, task).await;
         let key = record.key.as_deref().filter(|key| *key != task.id.as_str().as_bytes());
         let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
-        self.events.publisher().kept(task, None).with_strangers(key, headers)
+        self.events.publisher().kept(task, None).with_foreign_headers(key, headers)
     }
 
     /// Reads the record of a task again from its topic; retries until the broker answers.
@@ -145,8 +145,9 @@ fn backoff() -> Backoff {
 
 /// Rebuilds a record that retention has removed from its topic.
 fn rebuild_record(task: &Task, partition: &Partition) -> Record {
-    let headers =
-        task_headers(task, "kafleet").into_iter().map(|(name, value)| (name.to_owned(), Some(value.into_owned().into_bytes())));
+    let headers = task_headers(task, "kafleet")
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), Some(value.into_owned().into_bytes())));
     Record {
         topic: partition.topic.clone(),
         partition: partition.index,

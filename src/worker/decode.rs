@@ -161,7 +161,8 @@ impl Decoder {
         if size <= self.max_params {
             return Ok(task);
         }
-        let message = format!("the params have {size} bytes: at most {} are allowed; pass a link instead", self.max_params);
+        let message =
+            format!("the params have {size} bytes: at most {} are allowed; pass a link instead", self.max_params);
         Err(Reject { task: Some((task.id, task.run)), ..Reject::new("too_large", message) })
     }
 

@@ -225,7 +225,7 @@ impl<'a> RetryWait<'a> {
     }
 
     async fn wait(&mut self, error: &BrokerError) {
-        if error.is_passing() {
+        if error.is_retryable() {
             return tokio::time::sleep(TRANSIENT_PAUSE).await;
         }
         let wait = self.backoff.next_wait();
@@ -239,7 +239,7 @@ impl<'a> RetryWait<'a> {
     /// are.
     async fn wait_for_batch(&mut self, failed: &[Undelivered]) {
         let again = failed.iter().filter(|undelivered| !is_permanent(&undelivered.error));
-        if let Some(worst) = again.max_by_key(|undelivered| !undelivered.error.is_passing()) {
+        if let Some(worst) = again.max_by_key(|undelivered| !undelivered.error.is_retryable()) {
             tracing::warn!(topic = %worst.record.topic, error = %worst.error, records = failed.len(), "records were not delivered; resending");
             self.wait(&worst.error).await;
         }

@@ -45,7 +45,9 @@ impl HeartbeatSender {
             let state = if self.shutdown.is_draining() { HeartbeatState::Draining } else { HeartbeatState::Running };
             let published = self.publish(state, false).await;
             match &published {
-                Err(error) if !failing => tracing::warn!(%error, "heartbeats cannot be published; the worker continues"),
+                Err(error) if !failing => {
+                    tracing::warn!(%error, "heartbeats cannot be published; the worker continues")
+                }
                 _ => {}
             }
             failing = published.is_err();

@@ -134,14 +134,18 @@ impl Shared {
     ) -> anyhow::Result<(Self, mpsc::UnboundedReceiver<Undelivered>)> {
         let completions: Vec<Arc<Completions>> = (0..types).map(|_| Arc::default()).collect();
         let (deliveries, undelivered) = Deliveries::new(completions.clone());
-        let producer = setup.broker.client().shared_producer(Some(deliveries)).await.context("the producer cannot be opened")?;
+        let producer =
+            setup.broker.client().shared_producer(Some(deliveries)).await.context("the producer cannot be opened")?;
         let source = format!("kafleet/{worker}");
         let publisher = Publisher::new(producer.clone(), setup.names.clone(), setup.events_partitions, &source);
         let events = EventWriter::new(producer, publisher, worker, setup.health.clone());
         // A quarter of the memory is for records prefetched by the clients, half for tasks in flight, the rest for
         // events.
         let memory = MemoryBudget::new(types, setup.config.memory_limit.as_usize() / 2);
-        Ok((Self { setup, types, control, completions, events, memory, offsets: CommittedOffsets::default() }, undelivered))
+        Ok((
+            Self { setup, types, control, completions, events, memory, offsets: CommittedOffsets::default() },
+            undelivered,
+        ))
     }
 
     /// Updates the gauges of memory, cancels and lag until the returned future is dropped.
@@ -155,7 +159,11 @@ impl Shared {
             for round in 0u64.. {
                 tokio::time::sleep(MEASURE_INTERVAL).await;
                 metrics.worker.held_bytes.with_label_values::<&str>(&[]).set(memory.used() as i64);
-                metrics.worker.control_cancels.with_label_values::<&str>(&[]).set(control.orders().cancels().len() as i64);
+                metrics
+                    .worker
+                    .control_cancels
+                    .with_label_values::<&str>(&[])
+                    .set(control.state().cancels().len() as i64);
                 if round % ROUNDS_PER_LAG == 0 {
                     measure_lag(&broker, &metrics, &offsets).await;
                 }
@@ -195,7 +203,8 @@ async fn measure_lag(broker: &Arc<dyn Broker>, metrics: &Metrics, offsets: &Comm
 /// Waits for the last acknowledgements, up to a deadline. Returns false if some are missing.
 async fn flush(producer: Arc<SharedProducer>) -> bool {
     let flushed = tokio::time::timeout(FLUSH_DEADLINE + DISPATCHER_END_DEADLINE, producer.flush(FLUSH_DEADLINE)).await;
-    let flushed = flushed.unwrap_or_else(|_| Err(BrokerError::Unavailable("no thread is free for the flush".to_owned())));
+    let flushed =
+        flushed.unwrap_or_else(|_| Err(BrokerError::Unavailable("no thread is free for the flush".to_owned())));
     if let Err(error) = &flushed {
         tracing::warn!(%error, "some results were not acknowledged before the stop; their tasks will run again");
     }

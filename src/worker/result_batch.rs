@@ -34,7 +34,13 @@ impl ResultBatch {
     }
 
     /// Adds a task with the result that `encode` writes.
-    pub fn add(&mut self, in_flight: Box<InFlight>, partition: u32, now: Instant, encode: impl FnOnce(&InFlight, &mut Vec<u8>)) {
+    pub fn add(
+        &mut self,
+        in_flight: Box<InFlight>,
+        partition: u32,
+        now: Instant,
+        encode: impl FnOnce(&InFlight, &mut Vec<u8>),
+    ) {
         let start = self.bytes.len();
         encode(&in_flight, &mut self.bytes);
         let partition = partition as usize;
@@ -50,7 +56,8 @@ impl ResultBatch {
         if self.since.take().is_none() {
             return;
         }
-        for (partition, entries) in self.by_partition.iter_mut().enumerate().filter(|(_, entries)| !entries.is_empty()) {
+        for (partition, entries) in self.by_partition.iter_mut().enumerate().filter(|(_, entries)| !entries.is_empty())
+        {
             let refused = events.send_batch(partition as i32, entries.iter().map(|entry| entry.record(&self.bytes)));
             for n in refused {
                 let Entry { in_flight, value } = &entries[n];

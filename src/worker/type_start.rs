@@ -49,7 +49,8 @@ impl TypeStart<'_> {
         // Subscribed before the dispatcher reads the control state, so that no change is missed.
         let changes = self.shared.control.changes();
         let dispatcher = Dispatcher::new(self.dispatcher_deps(work, commands));
-        let consumer = TypeConsumer::new(self.consumer_deps(consumer, spec, work_sender, command_sender.clone(), shutdown));
+        let consumer =
+            TypeConsumer::new(self.consumer_deps(consumer, spec, work_sender, command_sender.clone(), shutdown));
         let consumer_end = runtime::thread(&format!("kafleet-{}", self.task_type), consumer.run())
             .context("a thread for the poll loop cannot be started")?;
         runtime::spawn(forward_changes(changes, command_sender.clone()));
@@ -71,10 +72,14 @@ impl TypeStart<'_> {
     fn children(&self) -> Option<ChildPool> {
         let Registered { policy, handler, .. } = self.registered;
         let setup = &self.shared.setup;
-        ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy.cells, &setup.metrics)
+        ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy.child_limits, &setup.metrics)
     }
 
-    fn dispatcher_deps(&self, work: mpsc::Receiver<Vec<Input>>, commands: mpsc::UnboundedReceiver<Command>) -> DispatcherDeps {
+    fn dispatcher_deps(
+        &self,
+        work: mpsc::Receiver<Vec<Input>>,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> DispatcherDeps {
         let Shared { setup, control, completions, events, .. } = self.shared;
         DispatcherDeps {
             task_type: self.task_type.clone(),
@@ -82,7 +87,11 @@ impl TypeStart<'_> {
             state: setup.registry.state().clone(),
             config: setup.config.clone(),
             events: events.clone(),
-            dead_letters: DeadLetterWriter { broker: setup.broker.clone(), events: events.clone(), health: setup.health.clone() },
+            dead_letters: DeadLetterWriter {
+                broker: setup.broker.clone(),
+                events: events.clone(),
+                health: setup.health.clone(),
+            },
             completions: completions[self.type_index].clone(),
             work,
             commands,

@@ -72,16 +72,21 @@ async fn invalid_item_rejects_the_whole_atomic_batch() {
         (json!([child("c"), root]), 404, "unknown_parent", "/0/parent"),
         (json!([root, {"type": "nobody", "id": "c", "parent": "r"}]), 404, "unknown_type", "/1"),
         (json!([root, {"type": "echo", "id": "c", "parent": "r", "retries": 9999}]), 400, "bad_field", "/1/retries"),
-        (json!([{"type": "echo", "id": "there"}, {"type": "echo", "id": "c", "parent": "there"}]), 409, "duplicate_id", "/0"),
+        (
+            json!([{"type": "echo", "id": "there"}, {"type": "echo", "id": "c", "parent": "there"}]),
+            409,
+            "duplicate_id",
+            "/0",
+        ),
     ] {
-        let told = problem(fleet.request(Method::POST, "/v1/batches?atomic=true").json(&items)).await;
-        assert_eq!((told.status, told.code.as_str()), (status, code), "{items}: {told:?}");
-        assert_eq!(told.pointer.as_deref(), Some(pointer), "{told:?}");
-        assert!(told.detail.contains("nothing of the batch was published"), "{told:?}");
+        let answer = problem(fleet.request(Method::POST, "/v1/batches?atomic=true").json(&items)).await;
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{items}: {answer:?}");
+        assert_eq!(answer.pointer.as_deref(), Some(pointer), "{answer:?}");
+        assert!(answer.detail.contains("nothing of the batch was published"), "{answer:?}");
     }
     let many: Vec<Value> = (0..1_001).map(|n| child(&format!("c{n}"))).collect();
-    let told = problem(fleet.request(Method::POST, "/v1/batches?atomic=true").json(&many)).await;
-    assert_eq!(told.code, "too_many_items");
+    let answer = problem(fleet.request(Method::POST, "/v1/batches?atomic=true").json(&many)).await;
+    assert_eq!(answer.code, "too_many_items");
     assert_eq!(records(&fleet), before);
     assert_eq!(fleet.problem("/v1/tasks/r").await.code, "not_found");
     let good = send(&fleet, &json!([root, child("c")])).await;

@@ -14,7 +14,7 @@ async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
 }
 
 /// Id or `!code` of each item.
-fn told(outcome: &BatchOutcome) -> Vec<String> {
+fn answer(outcome: &BatchOutcome) -> Vec<String> {
     assert!(outcome.items.iter().enumerate().all(|(n, item)| item.index == n));
     let text = |item: &kafleet::api::documents::BatchItem| match &item.problem {
         Some(problem) => format!("!{}", problem.code),
@@ -46,7 +46,7 @@ async fn items_have_separate_outcomes() {
     )
     .await;
     assert_eq!(
-        told(&outcome),
+        answer(&outcome),
         [
             "a",
             "!duplicate_id",
@@ -63,8 +63,9 @@ async fn items_have_separate_outcomes() {
     );
     assert_eq!((outcome.accepted, outcome.refused), (4, 7));
     for item in outcome.items.iter().filter(|item| item.problem.is_none()) {
-        let status: Status =
-            fleet.get(&format!("/v1/tasks/{}?after={}", item.id.as_ref().unwrap(), item.position.as_ref().unwrap())).await;
+        let status: Status = fleet
+            .get(&format!("/v1/tasks/{}?after={}", item.id.as_ref().unwrap(), item.position.as_ref().unwrap()))
+            .await;
         assert_eq!(status.state, State::Queued);
     }
 }
@@ -83,7 +84,7 @@ async fn batch_may_contain_a_whole_tree() {
         ]),
     )
     .await;
-    assert_eq!(told(&outcome), ["r", "r:a", "r:a:x", "r:b", "r:a"]);
+    assert_eq!(answer(&outcome), ["r", "r:a", "r:a:x", "r:b", "r:a"]);
     assert_eq!(outcome.items[1].position, outcome.items[4].position, "the same task twice is one task");
     fleet.folded().await;
     let tree: TreeNode = fleet.get("/v1/tasks/r/tree").await;
@@ -106,8 +107,11 @@ async fn children_of_a_rejected_parent_are_rejected() {
         ]),
     )
     .await;
-    let codes = told(&outcome);
-    assert_eq!(codes, ["!duplicate_id", "!unknown_parent", "!unknown_parent", "!unknown_parent", "!unknown_parent", "late"]);
+    let codes = answer(&outcome);
+    assert_eq!(
+        codes,
+        ["!duplicate_id", "!unknown_parent", "!unknown_parent", "!unknown_parent", "!unknown_parent", "late"]
+    );
     assert!(outcome.items[1].problem.as_ref().unwrap().hint.as_ref().unwrap().contains("item 0"));
 }
 
@@ -117,7 +121,7 @@ async fn ndjson_body_is_accepted() {
     let lines = "{\"type\":\"echo\",\"id\":\"a\"}\n\n{\"type\":\r\n{\"type\":\"echo\",\"id\":\"b\"}\r\n";
     let request = fleet.request(Method::POST, "/v1/batches").header("content-type", "application/x-ndjson").body(lines);
     let outcome: BatchOutcome = request.send().await.unwrap().json().await.unwrap();
-    assert_eq!(told(&outcome), ["a", "!bad_json", "b"]);
+    assert_eq!(answer(&outcome), ["a", "!bad_json", "b"]);
 }
 
 #[tokio::test]
@@ -126,7 +130,7 @@ async fn batch_is_limited_to_ten_thousand_items() {
     let items = |count: usize| Value::Array((0..count).map(|n| json!({"type": "echo", "params": n})).collect());
     let outcome = send(&fleet, items(10_000)).await;
     assert_eq!((outcome.accepted, outcome.refused), (10_000, 0));
-    let told = problem(fleet.request(Method::POST, "/v1/batches").json(&items(10_001))).await;
-    assert_eq!((told.status, told.code.as_str()), (400, "too_many_items"));
+    let answer = problem(fleet.request(Method::POST, "/v1/batches").json(&items(10_001))).await;
+    assert_eq!((answer.status, answer.code.as_str()), (400, "too_many_items"));
     assert_eq!(send(&fleet, json!([])).await.items.len(), 0);
 }

@@ -37,7 +37,7 @@ impl Fleet {
 
     /// Reports the task as stopped by a worker.
     async fn stopped(&self, id: &str) {
-        self.tell(id, Kind::Cancelled, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
+        self.publish_event(id, Kind::Cancelled, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
         until(&format!("the end of `{id}`"), async || self.is(id).await.0 == State::Cancelled).await;
     }
 }
@@ -165,14 +165,14 @@ async fn second_cancel_reports_already_requested() {
             fleet.track();
         };
         let (((one, first), (other, second)), ()) = futures::future::join(both, fold).await;
-        let told = [&first["already_requested"], &second["already_requested"]];
+        let answer = [&first["already_requested"], &second["already_requested"]];
         // An API that gave up waiting for the projection does not know.
-        if told.contains(&&Value::Null) && begun.elapsed() < DEADLINE {
+        if answer.contains(&&Value::Null) && begun.elapsed() < DEADLINE {
             continue;
         }
-        let mut told = [(one, told[0].as_bool().unwrap()), (other, told[1].as_bool().unwrap())];
-        told.sort_unstable();
-        assert_eq!(told, [(200, true), (202, false)], "{first} {second}");
+        let mut answer = [(one, answer[0].as_bool().unwrap()), (other, answer[1].as_bool().unwrap())];
+        answer.sort_unstable();
+        assert_eq!(answer, [(200, true), (202, false)], "{first} {second}");
         assert_eq!(first["position"], second["position"], "that of the first request");
         return;
     }

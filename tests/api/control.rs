@@ -1,6 +1,6 @@
 //! Operator commands over the API (cancels, pauses, limits, kill switches) and worker status.
 
-use kafleet::api::documents::{CancelOutcome, Kills, Reason, TypeDocument, Types, Why, WorkerState, Workers};
+use kafleet::api::documents::{CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, Record};
 use kafleet::config::RateBy;
@@ -55,23 +55,26 @@ async fn cancel_is_written_to_history_and_control_topic() {
     fleet.echo("r").await;
     fleet.echo("r:c").await;
     // A worker runs the task; otherwise it would end two seconds after the request.
-    fleet.tell("r", Kind::Started, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
+    fleet.publish_event("r", Kind::Started, |event| (event.attempt, event.worker) = (1, Some("w-1".into()))).await;
     fleet.folded().await;
     let (status, answer) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"reason": "enough"})).await;
-    let told = outcome(answer);
-    assert_eq!((status, told.id.as_str(), told.already_requested), (202, "r", Some(false)));
-    let place: kafleet::model::task::Position = told.position.parse().unwrap();
+    let answer = outcome(answer);
+    assert_eq!((status, answer.id.as_str(), answer.already_requested), (202, "r", Some(false)));
+    let place: kafleet::model::task::Position = answer.position.parse().unwrap();
     let record = fleet.record(&fleet.events(place), place.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
     assert_eq!((event.kind, event.id.as_str(), event.message.as_deref()), (Kind::CancelRequested, "r", Some("enough")));
     until("the workers are told", async || fleet.cancel_told("r").is_some()).await;
     let control = fleet.cancel_told("r").unwrap();
-    assert_eq!((&control["v"], &control["asof"], &control["reason"]), (&json!(1), &json!(place.offset), &json!("enough")));
+    assert_eq!(
+        (&control["v"], &control["asof"], &control["reason"]),
+        (&json!(1), &json!(place.offset), &json!("enough"))
+    );
     assert_eq!(control.get("subtree"), None, "the subtree is the default");
     // The repeat has no effect and reports the earlier request.
     fleet.folded().await;
     let (status, again) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({})).await;
-    assert_eq!((status, outcome(again)), (200, CancelOutcome { already_requested: Some(true), ..told }));
+    assert_eq!((status, outcome(again)), (200, CancelOutcome { already_requested: Some(true), ..answer }));
 }
 
 #[tokio::test]
@@ -101,14 +104,15 @@ async fn impossible_cancels_are_rejected_with_their_reasons() {
         ("/v1/tasks/nobody/cancel", 404, "not_found"),
         ("/v1/tasks/a%20b/cancel", 400, "bad_id"),
     ] {
-        let told = problem(post(path)).await;
-        assert_eq!((told.status, told.code.as_str()), (status, code), "{path}");
+        let answer = problem(post(path)).await;
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{path}");
     }
     assert_eq!(fleet.control("cancel/done"), None);
-    let told = problem(fleet.request(Method::POST, "/v1/tasks/done/cancel").json(&json!({"tree": true}))).await;
-    assert_eq!(told.code, "unknown_field");
-    let told = problem(fleet.request(Method::POST, "/v1/tasks/done/cancel").json(&json!({"reason": "x".repeat(2_001)}))).await;
-    assert_eq!((told.code.as_str(), told.pointer.as_deref()), ("bad_field", Some("/reason")));
+    let answer = problem(fleet.request(Method::POST, "/v1/tasks/done/cancel").json(&json!({"tree": true}))).await;
+    assert_eq!(answer.code, "unknown_field");
+    let answer =
+        problem(fleet.request(Method::POST, "/v1/tasks/done/cancel").json(&json!({"reason": "x".repeat(2_001)}))).await;
+    assert_eq!((answer.code.as_str(), answer.pointer.as_deref()), ("bad_field", Some("/reason")));
     let from_elsewhere = fleet.request(Method::POST, "/v1/tasks/done/cancel").header("origin", "http://evil.example");
     assert_eq!(problem(from_elsewhere).await.code, "unsupported_media_type");
 }
@@ -122,8 +126,8 @@ async fn pause_is_shown_until_resumed() {
     assert_eq!(fleet.type_of("resize").await.paused, None);
     fleet.call(Method::POST, "/v1/types/echo/resume", json!({})).await;
     assert_eq!((fleet.control("pause/echo"), fleet.type_of("echo").await.paused), (None, None));
-    let told = problem(fleet.request(Method::POST, "/v1/types/ehco/pause").json(&json!({}))).await;
-    assert_eq!((told.code.as_str(), told.hint.unwrap().contains("`echo`")), ("unknown_type", true));
+    let answer = problem(fleet.request(Method::POST, "/v1/types/ehco/pause").json(&json!({}))).await;
+    assert_eq!((answer.code.as_str(), answer.hint.unwrap().contains("`echo`")), ("unknown_type", true));
 }
 
 #[tokio::test]
@@ -135,7 +139,11 @@ async fn why_names_pauses_and_kill_switches() {
     let why: Why = fleet.get("/v1/tasks/batch-7/why").await;
     let codes: Vec<Reason> = why.findings.iter().map(|finding| finding.code).take(2).collect();
     assert_eq!(codes, [Reason::Paused, Reason::MatchesKillSwitch]);
-    assert!(why.findings[0].message.contains(": a look; resume it with `kafleet types resume echo`"), "{:?}", why.findings[0]);
+    assert!(
+        why.findings[0].message.contains(": a look; resume it with `kafleet types resume echo`"),
+        "{:?}",
+        why.findings[0]
+    );
 }
 
 #[tokio::test]
@@ -144,7 +152,10 @@ async fn limits_are_replaced_as_a_whole_and_name_their_source() {
     let body = json!({"slots": 3, "rate": {"count": 10, "per": "1m", "by": "key"}});
     fleet.call(Method::PUT, "/v1/types/echo/limits", body).await;
     let limits = fleet.type_of("echo").await.limits;
-    assert_eq!((limits.slots, limits.max_concurrency, limits.live), (Some(3), None, vec!["slots".into(), "rate".into()]));
+    assert_eq!(
+        (limits.slots, limits.max_concurrency, limits.live),
+        (Some(3), None, vec!["slots".into(), "rate".into()])
+    );
     let rate = limits.rate.unwrap();
     assert_eq!((rate.count, rate.burst, rate.by), (10, 1, RateBy::Key));
     fleet.call(Method::PUT, "/v1/types/echo/limits", json!({"max_concurrency": 2})).await;
@@ -159,9 +170,9 @@ async fn limits_are_replaced_as_a_whole_and_name_their_source() {
         (json!({"rate": {"count": 1, "each": "1s"}}), "unknown_field", Some("/rate/each")),
         (json!({"slot": 1}), "unknown_field", None),
     ] {
-        let told = problem(fleet.request(Method::PUT, "/v1/types/echo/limits").json(&body)).await;
-        assert_eq!(told.code, code, "{body}: {told:?}");
-        assert!(pointer.is_none() || told.pointer.as_deref() == pointer, "{body}: {told:?}");
+        let answer = problem(fleet.request(Method::PUT, "/v1/types/echo/limits").json(&body)).await;
+        assert_eq!(answer.code, code, "{body}: {answer:?}");
+        assert!(pointer.is_none() || answer.pointer.as_deref() == pointer, "{body}: {answer:?}");
     }
 }
 
@@ -169,14 +180,18 @@ async fn limits_are_replaced_as_a_whole_and_name_their_source() {
 async fn kill_switches_are_listed_and_deleted() {
     let fleet = fleet().await;
     fleet.call(Method::PUT, "/v1/kill/batch%2F7", json!({"type": "echo", "reason": "bad input"})).await;
-    let kills: Kills = fleet.get("/v1/kill").await;
+    let kills: KillSwitches = fleet.get("/v1/kill").await;
     assert_eq!((kills.kills[0].name.as_str(), kills.kills[0].task_type.as_deref()), ("batch/7", Some("echo")));
-    assert_eq!((fleet.type_of("echo").await.kills, fleet.type_of("resize").await.kills), (vec!["batch/7".into()], Vec::new()));
+    assert_eq!(
+        (fleet.type_of("echo").await.kills, fleet.type_of("resize").await.kills),
+        (vec!["batch/7".into()], Vec::new())
+    );
     fleet.call(Method::DELETE, "/v1/kill/batch%2F7", json!({})).await;
-    assert_eq!((fleet.get::<Kills>("/v1/kill").await.kills, fleet.control("kill/batch/7")), (Vec::new(), None));
-    for (method, path, code) in
-        [(Method::DELETE, "/v1/kill/nothing", "unknown_kill_switch"), (Method::PUT, "/v1/kill/a%2Cb", "bad_kill_switch")]
-    {
+    assert_eq!((fleet.get::<KillSwitches>("/v1/kill").await.kills, fleet.control("kill/batch/7")), (Vec::new(), None));
+    for (method, path, code) in [
+        (Method::DELETE, "/v1/kill/nothing", "unknown_kill_switch"),
+        (Method::PUT, "/v1/kill/a%2Cb", "bad_kill_switch"),
+    ] {
         assert_eq!(problem(fleet.request(method, path).json(&json!({}))).await.code, code, "{path}");
     }
 }
@@ -185,29 +200,31 @@ async fn kill_switches_are_listed_and_deleted() {
 async fn workers_are_listed_with_their_state() {
     let fleet = fleet().await;
     let link = SharedProducer::open(fleet.log.clone(), None).unwrap();
-    let beat = |id: &str, state: &str, every_ms: u64| {
+    let heartbeat = |id: &str, state: &str, every_ms: u64| {
         json!({"v": 1, "id": id, "host": "h", "pid": 1, "version": "0.1.0", "state": state, "started_ms": now_ms() - 5_000,
             "at_ms": now_ms(), "every_ms": every_ms, "held_bytes": 7,
             "types": [{"type": "echo", "slots": 8, "in_flight": 3, "waiting": 0, "paused": false, "partitions": [0], "finished": {}}],
             "running": [{"id": "t", "type": "echo", "attempt": 2, "began_ms": now_ms()}]})
     };
     let topic = fleet.names.workers();
-    for (id, beat) in [
-        ("a", Some(beat("a", "running", 60_000))),
-        ("b", Some(beat("b", "running", 0))),
-        ("c", Some(beat("c", "draining", 60_000))),
-        ("d", Some(beat("d", "stopped", 60_000))),
-        ("gone", Some(beat("gone", "running", 60_000))),
+    for (id, heartbeat) in [
+        ("a", Some(heartbeat("a", "running", 60_000))),
+        ("b", Some(heartbeat("b", "running", 0))),
+        ("c", Some(heartbeat("c", "draining", 60_000))),
+        ("d", Some(heartbeat("d", "stopped", 60_000))),
+        ("gone", Some(heartbeat("gone", "running", 60_000))),
         ("gone", None),
         ("odd", Some(json!("nonsense"))),
     ] {
-        let value = beat.map(|beat| beat.to_string());
+        let value = heartbeat.map(|heartbeat| heartbeat.to_string());
         let value = value.as_deref().map(str::as_bytes);
-        let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(id.as_bytes()), value, headers: &[] };
+        let record =
+            ProducerRecord { topic: &topic, partition: Some(0), key: Some(id.as_bytes()), value, headers: &[] };
         link.deliver(record, DEADLINE).await.unwrap();
     }
     use WorkerState::{Alive, Draining, Silent, Stopped};
-    let expected = [("a", Alive), ("c", Draining), ("b", Silent), ("d", Stopped)].map(|(id, state)| (id.to_owned(), state));
+    let expected =
+        [("a", Alive), ("c", Draining), ("b", Silent), ("d", Stopped)].map(|(id, state)| (id.to_owned(), state));
     until("the workers are shown", async || {
         let shown: Workers = fleet.get("/v1/workers").await;
         shown.workers.iter().map(|worker| (worker.id.clone(), worker.state)).collect::<Vec<_>>() == expected

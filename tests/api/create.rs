@@ -49,8 +49,11 @@ async fn child_of_a_tree_about_to_be_removed_is_rejected() {
     let partition = fleet.publisher.partition_of(&TaskId::parse(stays).unwrap());
     let is_there = |id: &String| fleet.publisher.partition_of(&TaskId::parse(id).unwrap()) == partition;
     let goes = (0..).map(|n| format!("goes-{n}")).find(is_there).unwrap();
-    let lifetimes =
-        Lifetimes { record_retention_ms: 30_000, types: BTreeMap::from([("resize".into(), 3_600_000)]), ..Lifetimes::default() };
+    let lifetimes = Lifetimes {
+        record_retention_ms: 30_000,
+        types: BTreeMap::from([("resize".into(), 3_600_000)]),
+        ..Lifetimes::default()
+    };
     let now = now_ms();
     let mut events = vec![Event::settings(lifetimes, now)];
     for (id, task_type) in [(stays, "resize"), (&*goes, "echo")] {
@@ -63,9 +66,13 @@ async fn child_of_a_tree_about_to_be_removed_is_rejected() {
     let logged = events.into_iter().zip(0..).map(|(event, offset)| Logged { event, offset, timestamp_ms: now });
     let mut folding = Projection::open(Arc::new(fleet.store.real.clone()), partition).await.unwrap();
     folding.fold(&logged.collect::<Vec<_>>(), 5).await.unwrap();
-    let child = |parent: &str| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": parent}));
+    let child =
+        |parent: &str| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": parent}));
     let refused = refusal(child(&goes)).await;
-    assert_eq!((refused.status, refused.code.as_str(), refused.pointer.as_deref()), (404, "unknown_parent", Some("/parent")));
+    assert_eq!(
+        (refused.status, refused.code.as_str(), refused.pointer.as_deref()),
+        (404, "unknown_parent", Some("/parent"))
+    );
     assert!(refused.detail.contains("has finished and will be removed within"), "{refused:?}");
     assert_eq!(child(stays).send().await.unwrap().status(), 201);
 }
@@ -90,7 +97,10 @@ async fn task_is_created_without_waiting_for_the_projection() {
     assert_eq!((event.kind, event.id.as_str()), (Kind::Submitted, "a"), "the position is that of its `submitted`");
     fleet.track();
     let folded: Status = fleet.get(&format!("/v1/tasks/a?after={}", status.position)).await;
-    assert_eq!((folded.state, folded.creator.as_deref(), folded.task_type.as_deref()), (State::Queued, Some("me"), Some("echo")));
+    assert_eq!(
+        (folded.state, folded.creator.as_deref(), folded.task_type.as_deref()),
+        (State::Queued, Some("me"), Some("echo"))
+    );
     assert!(folded.record.is_some() && folded.seen_at.is_some());
 }
 
@@ -103,7 +113,8 @@ async fn record_contains_the_requested_options() {
         "options": {"o": 1},
     });
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let answer = fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace).json(&body).send().await.unwrap();
+    let answer =
+        fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace).json(&body).send().await.unwrap();
     let made: Status = answer.json().await.unwrap();
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
     assert_eq!((status.state, status.options), (State::Queued, Some(json!({"o": 1}))));
@@ -169,8 +180,8 @@ async fn task_of_a_foreign_producer_is_not_taken_for_the_same_task() {
     let fleet = fleet().await;
     fleet.announce("a", "echo", None).await;
     fleet.folded().await;
-    let told = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a"}))).await;
-    assert_eq!(told.code, "duplicate_id", "without a hash nobody can tell whether it is the same");
+    let answer = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a"}))).await;
+    assert_eq!(answer.code, "duplicate_id", "without a hash nobody can tell whether it is the same");
 }
 
 #[tokio::test]
@@ -192,9 +203,15 @@ async fn concurrent_requests_with_one_id_create_one_task() {
 async fn type_with_a_new_topic_is_accepted() {
     let fleet = fleet().await;
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0, 404);
-    let topic = kafleet::broker::TopicSpec { name: fleet.names.tasks("fresh"), partitions: 1, replication: None, config: vec![] };
+    let topic = kafleet::broker::TopicSpec {
+        name: fleet.names.tasks("fresh"),
+        partitions: 1,
+        replication: None,
+        config: vec![],
+    };
     fleet.log.apply_topics(&[topic], DEADLINE).unwrap();
-    crate::fixture::until("the new topic", async || fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201).await;
+    crate::fixture::until("the new topic", async || fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201)
+        .await;
 }
 
 #[tokio::test]
@@ -211,10 +228,14 @@ async fn child_joins_the_run_of_its_parent() {
     let place: Position = record.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
     let task = fleet.record(&topic, place.offset).unwrap();
-    assert!(task.headers.iter().any(|(name, _)| name == header::AS_OF), "it says what it knew of cancels: {:?}", task.headers);
+    assert!(
+        task.headers.iter().any(|(name, _)| name == header::AS_OF),
+        "it says what it knew of cancels: {:?}",
+        task.headers
+    );
     // A retried parent takes new children into its current run.
     fleet.succeed("r", json!(1)).await;
-    fleet.tell("r", Kind::Started, |event| event.run = 2).await;
+    fleet.publish_event("r", Kind::Started, |event| event.run = 2).await;
     fleet.folded().await;
     let child = fleet.create(json!({"type": "echo", "id": "late", "parent": "r"})).await;
     let child: Status = fleet.get(&format!("/v1/tasks/{}?after={}", child.id, child.position)).await;
@@ -228,8 +249,8 @@ async fn parent_that_is_not_visible_yet_is_accepted_once_projected() {
     let fleet = unfolded(ApiConfig::default()).await;
     fleet.create(json!({"type": "echo", "id": "r"})).await;
     let request = fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": "r"}));
-    let told = refusal(request.try_clone().unwrap()).await;
-    assert_eq!(told.code, "not_visible_yet", "nobody knows yet whether there is such a parent");
+    let answer = refusal(request.try_clone().unwrap()).await;
+    assert_eq!(answer.code, "not_visible_yet", "nobody knows yet whether there is such a parent");
     fleet.track();
     crate::fixture::until("the parent", async || {
         request.try_clone().unwrap().send().await.unwrap().status() == StatusCode::CREATED
@@ -240,7 +261,8 @@ async fn parent_that_is_not_visible_yet_is_accepted_once_projected() {
 #[tokio::test]
 async fn external_task_needs_no_topic() {
     let fleet = fleet().await;
-    let made = fleet.create(json!({"type": "human-review", "external": true, "id": "e", "options": {"who": "me"}})).await;
+    let made =
+        fleet.create(json!({"type": "human-review", "external": true, "id": "e", "options": {"who": "me"}})).await;
     let status: Status = fleet.get(&format!("/v1/tasks/e?after={}", made.position)).await;
     assert_eq!((status.external, status.state, status.record), (true, State::Queued, None));
     assert_eq!(fleet.problem("/v1/tasks/e/params").await.code, "no_params");
@@ -292,7 +314,8 @@ async fn requests_that_need_an_unavailable_store_are_rejected() {
     fleet.echo("a").await;
     fleet.store.away.store(true, Ordering::SeqCst);
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "an id of our own needs no reservation");
-    let answer = fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})).send().await.unwrap();
+    let answer =
+        fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})).send().await.unwrap();
     assert_eq!(answer.headers()["retry-after"], "1");
     for request in [
         fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})),
@@ -302,8 +325,8 @@ async fn requests_that_need_an_unavailable_store_are_rejected() {
         fleet.request(Method::GET, "/v1/types"),
         fleet.request(Method::GET, "/v1/tasks/a/watch"),
     ] {
-        let told = problem(request).await;
-        assert_eq!((told.status, told.code.as_str()), (503, "store_unavailable"));
+        let answer = problem(request).await;
+        assert_eq!((answer.status, answer.code.as_str()), (503, "store_unavailable"));
     }
     fleet.store.away.store(false, Ordering::SeqCst);
     fleet.echo("b").await;
@@ -317,8 +340,8 @@ async fn reads_succeed_and_writes_fail_without_kafka() {
     let known: Status = fleet.get("/v1/tasks/a").await;
     assert_eq!(known.state, State::Queued);
     for path in ["/v1/tasks/b", "/v1/tasks/a/params"] {
-        let told = fleet.problem(path).await;
-        assert_eq!((told.status, told.code.as_str()), (503, "kafka_unavailable"), "{path}");
+        let answer = fleet.problem(path).await;
+        assert_eq!((answer.status, answer.code.as_str()), (503, "kafka_unavailable"), "{path}");
     }
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "the type is remembered");
 }
@@ -327,7 +350,13 @@ async fn reads_succeed_and_writes_fail_without_kafka() {
 async fn unreliable_kafka_neither_loses_nor_duplicates_acknowledged_tasks() {
     let fleet = fleet().await;
     fleet.echo("warm-up").await;
-    fleet.log.set_faults(Faults { seed: 7, unavailable: 0.3, lost_acknowledgement: 0.2, delay: 0.2, ..Faults::default() });
+    fleet.log.set_faults(Faults {
+        seed: 7,
+        unavailable: 0.3,
+        lost_acknowledgement: 0.2,
+        delay: 0.2,
+        ..Faults::default()
+    });
     for n in 0..20 {
         fleet.create(json!({"type": "echo", "id": format!("t{n}")})).await;
     }
@@ -343,8 +372,7 @@ async fn unreliable_kafka_neither_loses_nor_duplicates_acknowledged_tasks() {
 #[tokio::test]
 async fn task_may_start_as_late_as_its_tree_may_be_open() {
     let fleet = fleet().await;
-    let check =
-        |after: &str| json!([{"after": after, "expect": ["succeeded"], "failed": {"callback": {"url": "http://127.0.0.1:9/x"}}}]);
+    let check = |after: &str| json!([{"after": after, "expect": ["succeeded"], "failed": {"callback": {"url": "http://127.0.0.1:9/x"}}}]);
     let late = |refusal: kafleet::api::documents::Problem| {
         assert_eq!((refusal.status, refusal.code.as_str()), (400, "bad_field"), "{refusal:?}");
         assert!(refusal.detail.contains("more than 40d from now"), "{}", refusal.detail);
@@ -352,7 +380,9 @@ async fn task_may_start_as_late_as_its_tree_may_be_open() {
     let made = fleet.create(json!({"type": "echo", "id": "later", "delay": "35d"})).await;
     assert_eq!(made.state, State::Scheduled, "further ahead than the default allows");
     late(problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "delay": "41d"}))).await);
-    late(problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "checks": check("41d")}))).await);
+    late(
+        problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "checks": check("41d")}))).await,
+    );
     fleet.folded().await;
     late(problem(fleet.request(Method::PATCH, "/v1/tasks/later").json(&json!({"delay": "41d"}))).await);
     let changed = fleet.request(Method::PATCH, "/v1/tasks/later").json(&json!({"delay": "39d"})).send().await.unwrap();

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, LetterOutcome, Status};
+use kafleet::api::documents::{
+    DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status,
+};
 use kafleet::broker::{Broker, Partition, ProducerRecord};
-use kafleet::dead_letters::LetterId;
+use kafleet::dead_letters::DeadLetterId;
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::record::state::State;
 use kafleet::model::task::MAX_RUN;
@@ -67,7 +69,8 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
     fleet.broker.meeting.store(2, SeqCst);
     let url = |n: usize| format!("{}/v1/dead/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other });
     let answers = fleet.at_once((0..8).map(url).collect()).await;
-    let count = |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
+    let count =
+        |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
     assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{answers:?}");
     assert_eq!((fleet.marks(0), fleet.asked("a")), (1, 1));
     fleet.folded().await;
@@ -81,14 +84,16 @@ async fn concurrent_drop_and_redrive_resolve_a_letter_once() {
     let other = fleet.second_api().await;
     let letter = fleet.dead_task("a", 1).await;
     let url = |n: usize| {
-        let (base, verb) = [(&fleet.base, "drop"), (&other, "redrive"), (&fleet.base, "redrive"), (&other, "drop")][n % 4];
+        let (base, verb) =
+            [(&fleet.base, "drop"), (&other, "redrive"), (&fleet.base, "redrive"), (&other, "drop")][n % 4];
         format!("{base}/v1/dead/{letter}/{verb}")
     };
     let answers = fleet.at_once((0..8).map(url).collect()).await;
-    let done: Vec<usize> = answers.iter().enumerate().filter(|(_, (status, _))| *status == 200).map(|(n, _)| n).collect();
+    let done: Vec<usize> =
+        answers.iter().enumerate().filter(|(_, (status, _))| *status == 200).map(|(n, _)| n).collect();
     let [done] = done[..] else { panic!("one is done: {answers:?}") };
     let (asked, code) = if matches!(done % 4, 1 | 2) { (1, "already_redriven") } else { (0, "already_dropped") };
-    assert!(answers.iter().all(|(status, told)| *status == 200 || told == code), "{answers:?}");
+    assert!(answers.iter().all(|(status, answer)| *status == 200 || answer == code), "{answers:?}");
     assert_eq!((fleet.marks(1), fleet.asked("a")), (1, asked));
 }
 
@@ -103,14 +108,14 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
     let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{committed}/redrive"))).await;
     assert_eq!((again.status, again.code.as_str()), (409, "already_redriven"));
     // Written, but neither committed nor aborted until the next producer is opened.
-    fleet.log.hold_atomic(&fleet.names.dead("echo"), true);
+    fleet.log.hold_transactions(&fleet.names.dead("echo"), true);
     let path = format!("/v1/dead/{lost}/redrive");
     let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
         let at = Partition::new(fleet.names.dead("echo"), 1);
         until("a try is held open", async || fleet.log.ends(&at, DEADLINE).unwrap().end > 1).await;
         // An open transaction does not block listing.
         assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
-        fleet.log.hold_atomic(&fleet.names.dead("echo"), false);
+        fleet.log.hold_transactions(&fleet.names.dead("echo"), false);
     });
     assert_eq!(outcome.done, [lost]);
     assert_eq!((fleet.marks(1), fleet.asked("b")), (1, 1));
@@ -127,7 +132,7 @@ async fn two_letters_of_one_run_start_one_run() {
     let first = fleet.dead_task("a", 0).await;
     let second = fleet.letter(Given { own: &[("ce_id", b"a")], ..LETTER }, 1).await;
     let (status, outcome) = fleet.post("/v1/dead/redrive", json!({"type": "echo"})).await;
-    let outcome: DeadOutcome = serde_json::from_value(outcome).unwrap();
+    let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
     assert_eq!((status, outcome.done.len(), outcome.refused.len()), (200, 1, 1), "{outcome:?}");
     assert!([&first, &second].iter().all(|id| **id == outcome.done[0] || **id == outcome.refused[0].letter));
     assert_eq!(fleet.asked("a"), 1);
@@ -142,13 +147,13 @@ async fn letter_of_a_task_that_has_moved_on_is_neither_listed_nor_redriven() {
     assert_eq!(fleet.listed("").await.len(), 2);
     let (status, answer) = fleet.post("/v1/tasks/a/retry", json!({})).await;
     assert_eq!(status, 202, "{answer}");
-    fleet.tell("a", Kind::Succeeded, |event| event.run = 2).await;
+    fleet.publish_event("a", Kind::Succeeded, |event| event.run = 2).await;
     fleet.folded().await;
     assert_eq!(fleet.listed("").await, [open]);
     let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{cured}/redrive"))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "dead_letter_superseded"), "{refused:?}");
-    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{cured}")).await;
-    assert_eq!((shown.outcome, shown.letter.run), (Some(LetterOutcome::Superseded), Some(1)));
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{cured}")).await;
+    assert_eq!((shown.outcome, shown.letter.run), (Some(DeadLetterOutcome::Superseded), Some(1)));
     // Dead letter of a task that has ended differently on another worker.
     fleet.echo("c").await;
     fleet.succeed("c", json!(1)).await;
@@ -169,7 +174,7 @@ async fn listing_reads_the_store_in_batches() {
         fleet.letter(Given { key: &id, task: Some((&id, 1)), ..LETTER }, n % 2).await;
     }
     let before = fleet.store.reads.load(SeqCst);
-    let page: DeadPage = fleet.get("/v1/dead?limit=150").await;
+    let page: DeadLetterPage = fleet.get("/v1/dead?limit=150").await;
     assert_eq!(page.letters.len(), 150);
     let reads = fleet.store.reads.load(SeqCst) - before;
     assert!(reads <= PARTITIONS as usize, "{reads} reads for 150 letters");
@@ -188,7 +193,7 @@ async fn slow_fetch_hides_no_letter() {
     assert_eq!(fleet.listed("").await, all);
     // It does not hide a resolution marker either.
     let other = fleet.second_api().await;
-    let page: DeadPage = fleet.http.get(format!("{other}/v1/dead")).send().await.unwrap().json().await.unwrap();
+    let page: DeadLetterPage = fleet.http.get(format!("{other}/v1/dead")).send().await.unwrap().json().await.unwrap();
     assert_eq!(page.letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>(), all);
 }
 
@@ -198,25 +203,26 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     let topic = fleet.names.dead("echo");
     let mut all = vec![fleet.dead_task("a", 0).await];
     // The original record of the foreign producer had headers with these names.
-    let own: &[(&str, &[u8])] = &[("ce_id", b"b"), ("kafleet_marks", b"0"), ("kafleet_fate", b"dropped"), ("kafleet_code", b"x")];
+    let own: &[(&str, &[u8])] =
+        &[("ce_id", b"b"), ("kafleet_marks", b"0"), ("kafleet_resolution", b"dropped"), ("kafleet_code", b"x")];
     let with_headers = fleet.letter(Given { key: "b", task: Some(("b", 1)), own, ..LETTER }, 0).await;
     all.push(with_headers.clone());
     let digest: &[u8] = b"0123456789abcdef";
     let request: &[u8] = b"0190a5a0-0000-7000-8000-000000000000";
     let forms: [&[(&str, &[u8])]; 5] = [
         &[("kafleet_marks", b"0")],
-        &[("kafleet_marks", b"0"), ("kafleet_fate", b"redriven"), ("kafleet_time", b"7")],
+        &[("kafleet_marks", b"0"), ("kafleet_resolution", b"redriven"), ("kafleet_time", b"7")],
         &[
             ("kafleet_marks", b"0"),
             ("kafleet_letter", digest),
-            ("kafleet_fate", b"redriven"),
+            ("kafleet_resolution", b"redriven"),
             ("kafleet_time", b"7"),
             ("kafleet_request", request),
         ],
         &[
             ("kafleet_marks", b"900"),
             ("kafleet_letter", digest),
-            ("kafleet_fate", b"dropped"),
+            ("kafleet_resolution", b"dropped"),
             ("kafleet_time", b"7"),
             ("kafleet_request", request),
         ],
@@ -225,15 +231,19 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     for headers in forms {
         let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value: None, headers };
         let place = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
-        all.push(LetterId { task_type: "echo".into(), partition: 0, offset: place.offset }.to_string());
+        all.push(DeadLetterId { task_type: "echo".into(), partition: 0, offset: place.offset }.to_string());
     }
     let mut listed = fleet.listed("").await;
     listed.sort();
     all.sort();
     assert_eq!(listed, all);
-    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{with_headers}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{with_headers}")).await;
     let names: Vec<&str> = shown.headers.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["ce_id", "kafleet_marks", "kafleet_fate", "kafleet_code"], "the original's own headers stay");
+    assert_eq!(
+        names,
+        ["ce_id", "kafleet_marks", "kafleet_resolution", "kafleet_code"],
+        "the original's own headers stay"
+    );
     assert_eq!(shown.letter.code, "exhausted");
 
     let foreign = all.last().unwrap();
@@ -253,15 +263,23 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
 async fn redrive_is_rejected_at_the_maximum_run() {
     let fleet = with_letters().await;
     fleet.echo("a").await;
-    fleet.tell("a", Kind::Failed, |event| event.run = u32::MAX).await;
-    fleet.tell("b", Kind::Failed, |event| event.run = MAX_RUN + 1).await;
+    fleet.publish_event("a", Kind::Failed, |event| event.run = u32::MAX).await;
+    fleet.publish_event("b", Kind::Failed, |event| event.run = MAX_RUN + 1).await;
     fleet.folded().await;
     let task: Status = fleet.get("/v1/tasks/a").await;
     assert_eq!((task.run, task.state), (1, State::Queued), "there is no such run");
     assert_eq!(fleet.problem("/v1/tasks/b").await.code, "not_found");
-    let announced =
-        Announcement { task_type: "echo".into(), created_at_ms: 1, position: None, hash: None, policy: None, asof: None };
-    fleet.tell("a", Kind::Failed, |event| (event.run, event.task) = (MAX_RUN, Some(Box::new(announced)))).await;
+    let announced = Announcement {
+        task_type: "echo".into(),
+        created_at_ms: 1,
+        position: None,
+        hash: None,
+        policy: None,
+        asof: None,
+    };
+    fleet
+        .publish_event("a", Kind::Failed, |event| (event.run, event.task) = (MAX_RUN, Some(Box::new(announced))))
+        .await;
     fleet.folded().await;
     let refused = problem(fleet.request(Method::POST, "/v1/tasks/a/retry").json(&json!({}))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "too_many_runs"), "{refused:?}");

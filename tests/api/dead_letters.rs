@@ -1,8 +1,10 @@
 //! Dead letters: list, show, drop, redrive.
 
-use kafleet::api::documents::{DeadOutcome, DeadPage, DeadRecord, History, LetterOutcome, Status};
+use kafleet::api::documents::{
+    DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, History, Status,
+};
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicSpec};
-use kafleet::dead_letters::LetterId;
+use kafleet::dead_letters::DeadLetterId;
 use kafleet::dead_letters::headers::{DeadLetterHeaders, headers};
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -16,8 +18,12 @@ const PARTITIONS: u32 = 2;
 
 pub async fn with_letters() -> Fleet {
     let fleet = fleet().await;
-    let topic =
-        |name: &str| TopicSpec { name: fleet.names.dead(name), partitions: PARTITIONS, replication: None, config: Vec::new() };
+    let topic = |name: &str| TopicSpec {
+        name: fleet.names.dead(name),
+        partitions: PARTITIONS,
+        replication: None,
+        config: Vec::new(),
+    };
     fleet.log.apply_topics(&[topic("echo"), topic("resize")], DEADLINE).unwrap();
     fleet
 }
@@ -77,15 +83,15 @@ impl Fleet {
             headers: &all,
         };
         let place = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
-        LetterId { task_type: given.task_type.into(), partition, offset: place.offset }.to_string()
+        DeadLetterId { task_type: given.task_type.into(), partition, offset: place.offset }.to_string()
     }
 
     pub async fn listed(&self, query: &str) -> Vec<String> {
-        let page: DeadPage = self.get(&format!("/v1/dead{query}")).await;
+        let page: DeadLetterPage = self.get(&format!("/v1/dead{query}")).await;
         page.letters.into_iter().map(|letter| letter.id).collect()
     }
 
-    pub async fn settle(&self, path: &str) -> DeadOutcome {
+    pub async fn settle(&self, path: &str) -> DeadLetterResults {
         let (status, body) = self.post(path, json!(null)).await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_value(body).unwrap()
@@ -104,8 +110,9 @@ async fn dead_letters_are_listed_newest_first_over_pages() {
     expected.reverse();
     let (mut seen, mut cursor) = (Vec::new(), None);
     loop {
-        let query = cursor.map_or_else(|| "?limit=40".to_owned(), |cursor: String| format!("?limit=40&cursor={cursor}"));
-        let page: DeadPage = fleet.get(&format!("/v1/dead{query}")).await;
+        let query =
+            cursor.map_or_else(|| "?limit=40".to_owned(), |cursor: String| format!("?limit=40&cursor={cursor}"));
+        let page: DeadLetterPage = fleet.get(&format!("/v1/dead{query}")).await;
         assert!(page.letters.len() == 40 || page.next.is_none());
         seen.extend(page.letters.into_iter().map(|letter| letter.id));
         cursor = page.next;
@@ -127,14 +134,14 @@ async fn dead_letter_shows_the_original_record() {
     let fleet = with_letters().await;
     let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("x", b"\xff")];
     let json = fleet.letter(Given { own, ..LETTER }, 1).await;
-    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{json}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{json}")).await;
     assert_eq!((shown.key.as_deref(), shown.outcome), (Some("own-key"), None));
     assert_eq!(shown.params.unwrap(), json!({"n": 1}));
     assert_eq!(shown.headers, [("ce_id".into(), Some("a".into())), ("x".into(), Some("/w==".into()))]);
     assert_eq!(shown.letter.source.as_deref(), Some("t.tasks.echo/0:7"));
     assert_eq!((shown.letter.task.as_deref(), shown.letter.code.as_str()), (Some("a"), "exhausted"));
     let garbage = fleet.letter(Given { value: b"\x00{", code: "bad_json", ..LETTER }, 0).await;
-    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{garbage}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{garbage}")).await;
     assert_eq!((shown.params.is_none(), shown.value_base64.as_deref()), (true, Some("AHs=")));
     for (path, status) in
         [("/v1/dead/echo:0:99", 404), ("/v1/dead/none:0:0", 404), ("/v1/dead/echo", 400), ("/v1/dead/E:0:1", 400)]
@@ -153,8 +160,8 @@ async fn dropped_letter_is_unlisted_and_recorded_in_the_task_history() {
     assert_eq!(fleet.listed("").await, [kept]);
     let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{dropped}/drop"))).await;
     assert_eq!((again.status, again.code.as_str()), (409, "already_dropped"));
-    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{dropped}")).await;
-    assert_eq!(shown.outcome, Some(LetterOutcome::Dropped));
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{dropped}")).await;
+    assert_eq!(shown.outcome, Some(DeadLetterOutcome::Dropped));
     fleet.folded().await;
     let history: History = fleet.get("/v1/tasks/a/history").await;
     assert!(history.events.iter().any(|event| event.kind == "dead_dropped"), "{history:?}");
@@ -164,9 +171,11 @@ async fn dropped_letter_is_unlisted_and_recorded_in_the_task_history() {
 async fn record_without_a_task_is_republished_unchanged() {
     let fleet = with_letters().await;
     let own: &[(&str, &[u8])] = &[("trace", b"t-1")];
-    let letter = fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", task: None, ..LETTER }, 1).await;
+    let letter =
+        fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", task: None, ..LETTER }, 1).await;
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
-    let records: Vec<_> = (0..2).filter_map(|index| fleet.record(&Partition::new(fleet.names.tasks("echo"), index), 0)).collect();
+    let records: Vec<_> =
+        (0..2).filter_map(|index| fleet.record(&Partition::new(fleet.names.tasks("echo"), index), 0)).collect();
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].value.as_deref(), Some(&b"{oops"[..]));
     assert_eq!(records[0].key.as_deref(), Some(&b"own-key"[..]));
@@ -216,7 +225,13 @@ async fn letter_by_reference_is_read_from_its_source() {
     let fleet = with_letters().await;
     let (topic, headers) = (fleet.names.tasks("echo"), [("x", &b"own"[..])]);
     let publish = async |value: &[u8]| {
-        let record = ProducerRecord { topic: &topic, partition: Some(1), key: Some(b"k"), value: Some(value), headers: &headers };
+        let record = ProducerRecord {
+            topic: &topic,
+            partition: Some(1),
+            key: Some(b"k"),
+            value: Some(value),
+            headers: &headers,
+        };
         fleet.publisher.link().deliver(record, DEADLINE).await.unwrap()
     };
     let by_reference = async |source| {
@@ -225,9 +240,9 @@ async fn letter_by_reference_is_read_from_its_source() {
     };
     let (first, second) = (publish(b"{oops").await, publish(b"{again").await);
     let (letter, lost) = (by_reference(first).await, by_reference(second).await);
-    let page: DeadPage = fleet.get("/v1/dead").await;
+    let page: DeadLetterPage = fleet.get("/v1/dead").await;
     assert!(page.letters.iter().all(|letter| letter.by_reference) && page.letters.len() == 2);
-    let shown: DeadRecord = fleet.get(&format!("/v1/dead/{letter}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{letter}")).await;
     assert_eq!((shown.value_base64.as_deref(), shown.key.as_deref()), (Some("e29vcHM="), Some("k")));
     assert_eq!(shown.headers, [("x".to_owned(), Some("own".to_owned()))]);
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
@@ -254,7 +269,7 @@ async fn selection_resolves_many_letters() {
     let call = async |body| {
         let (status, body) = fleet.post("/v1/dead/drop", body).await;
         assert_eq!(status, 200, "{body}");
-        serde_json::from_value::<DeadOutcome>(body).unwrap()
+        serde_json::from_value::<DeadLetterResults>(body).unwrap()
     };
     let some = call(json!({"type": "echo", "code": "schema", "limit": 5})).await;
     assert_eq!((some.done.len(), some.more), (5, true));

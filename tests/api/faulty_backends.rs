@@ -12,7 +12,8 @@ use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::Memory;
 use kafleet::store::{
-    Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store as StoreTrait, StoreError, TypeCount,
+    Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store as StoreTrait, StoreError,
+    TypeCount,
 };
 
 /// Store that can be made unavailable.
@@ -61,10 +62,16 @@ impl StoreTrait for Store {
         self.reads.fetch_add(1, Ordering::SeqCst);
         self.here()?.nodes(partition, ids).await
     }
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
-        self.here()?.fences(partitions).await
+    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
+        self.here()?.checkpoints(partitions).await
     }
-    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    async fn page(
+        &self,
+        partition: u32,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
         self.here()?.page(partition, index, after, limit).await
     }
     async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
@@ -147,7 +154,12 @@ struct Slow {
 }
 
 impl Consumer for Slow {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         if Instant::now() < self.silent_until {
             std::thread::sleep(wait);
             return Ok(Vec::new());
@@ -250,12 +262,13 @@ impl Broker for Uplink {
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         let real = self.here()?.producer(sink)?;
-        let (control, tasks, unacknowledged) = (self.held.clone(), self.tasks_held.clone(), self.unacknowledged.clone());
+        let (control, tasks, unacknowledged) =
+            (self.held.clone(), self.tasks_held.clone(), self.unacknowledged.clone());
         Ok(Arc::new(Held { real, control, tasks, unacknowledged, doubted: AtomicBool::default() }))
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         Ok(Box::new(Doubtful {
-            real: self.here()?.atomic_producer(name)?,
+            real: self.here()?.transactional_producer(name)?,
             doubtful: self.doubtful.clone(),
             meeting: self.meeting.clone(),
             meet: self.meet.clone(),
@@ -270,7 +283,12 @@ impl Broker for Uplink {
     fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         self.here()?.ends(partition, deadline)
     }
-    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
+    fn first_visible(
+        &self,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError> {
         self.here()?.first_visible(partition, offset, deadline)
     }
     fn group_offsets(

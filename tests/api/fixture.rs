@@ -238,14 +238,14 @@ impl Fleet {
     }
 
     /// Publishes an event like a worker.
-    pub async fn tell(&self, id: &str, kind: Kind, change: impl FnOnce(&mut Event)) -> Position {
+    pub async fn publish_event(&self, id: &str, kind: Kind, change: impl FnOnce(&mut Event)) -> Position {
         let mut event = Event::new(kind, TaskId::parse(id).unwrap(), 1, now_ms());
         change(&mut event);
         self.publisher.publish_event(&event).await.unwrap()
     }
 
     pub async fn succeed(&self, id: &str, output: Value) -> Position {
-        self.tell(id, Kind::Succeeded, |event| {
+        self.publish_event(id, Kind::Succeeded, |event| {
             event.attempt = 1;
             event.worker = Some("w-1".into());
             event.started_at_ms = Some(event.at_ms - 5);
@@ -256,12 +256,12 @@ impl Fleet {
 
     pub async fn fail(&self, id: &str, why: &str) -> Position {
         let error = ErrorInfo::new("error", why, 1);
-        self.tell(id, Kind::Failed, |event| event.error = Some(Box::new(error))).await
+        self.publish_event(id, Kind::Failed, |event| event.error = Some(Box::new(error))).await
     }
 
     /// Announces a task like the announcer of foreign producers, with a record position of the test's choice.
     pub async fn announce(&self, id: &str, task_type: &str, position: Option<Position>) -> Position {
-        self.tell(id, Kind::Submitted, |event| {
+        self.publish_event(id, Kind::Submitted, |event| {
             event.task = Some(Box::new(Announcement {
                 task_type: task_type.into(),
                 created_at_ms: event.at_ms,
@@ -297,8 +297,8 @@ impl Fleet {
         for number in 0..PARTITIONS {
             let end = self.log.ends(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().end;
             until("the fold", async || {
-                let fence = self.store.real.fences(&[number]).await.unwrap()[0];
-                end == 0 || fence.is_some_and(|fence| fence.offset >= end)
+                let checkpoint = self.store.real.checkpoints(&[number]).await.unwrap()[0];
+                end == 0 || checkpoint.is_some_and(|checkpoint| checkpoint.offset >= end)
             })
             .await;
         }
@@ -310,15 +310,15 @@ pub async fn problem(request: RequestBuilder) -> Problem {
     let begun = Instant::now();
     loop {
         let Some(again) = request.try_clone() else { return refusal(request).await };
-        let told = refusal(again).await;
-        if told.code != "not_visible_yet" || begun.elapsed() > DEADLINE {
-            return told;
+        let answer = refusal(again).await;
+        if answer.code != "not_visible_yet" || begun.elapsed() > DEADLINE {
+            return answer;
         }
     }
 }
 
 fn is_behind(text: &str) -> bool {
-    serde_json::from_str::<Problem>(text).is_ok_and(|told| told.code == "not_visible_yet")
+    serde_json::from_str::<Problem>(text).is_ok_and(|answer| answer.code == "not_visible_yet")
 }
 
 /// Sends a request once that must be rejected, and checks the problem document.

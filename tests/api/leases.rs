@@ -76,7 +76,8 @@ async fn one_request_takes_over_where_the_publish_is_in_doubt() {
     let answers = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet))).await;
     expect_one_creation(answers).await;
     assert_eq!(fleet.published("echo"), 1);
-    let other = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a", "params": 1}))).await;
+    let other =
+        problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a", "params": 1}))).await;
     assert_eq!(other.code, "duplicate_id");
     let status: Status = fleet.get("/v1/tasks/a").await;
     assert_eq!(status.id, "a");

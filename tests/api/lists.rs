@@ -69,7 +69,8 @@ async fn filters_select_matching_tasks() {
         ("c", "human", "review", "ann", vec![]),
     ] {
         let external = task_type == "human";
-        let body = json!({"type": task_type, "id": id, "name": name, "creator": creator, "tags": tags, "external": external});
+        let body =
+            json!({"type": task_type, "id": id, "name": name, "creator": creator, "tags": tags, "external": external});
         fleet.create(body).await;
     }
     fleet.fail("b", "no").await;
@@ -104,7 +105,7 @@ async fn lists_contain_only_roots_by_default() {
     }
     fleet.fail("r:a:b", "deep down").await;
     fleet.fail("s", "too").await;
-    fleet.tell("r:a", Kind::Started, |event| event.attempt = 1).await;
+    fleet.publish_event("r:a", Kind::Started, |event| event.attempt = 1).await;
     fleet.folded().await;
     for filter in ["", "type=echo&", "state=failed&", "type=echo&state=failed&", "error=error&"] {
         let roots = ids(&fleet, filter).await;
@@ -151,7 +152,8 @@ async fn tree_is_listed_parents_before_children() {
     fleet.fail("r:c", "no").await;
     fleet.folded().await;
     for limit in [1, 2, 3, 50] {
-        let found: Vec<String> = all(&fleet, &format!("root=r&limit={limit}")).await.into_iter().map(|task| task.id).collect();
+        let found: Vec<String> =
+            all(&fleet, &format!("root=r&limit={limit}")).await.into_iter().map(|task| task.id).collect();
         assert_eq!(found, tree, "limit {limit}");
     }
     assert_eq!(ids(&fleet, "root=r&state=failed").await, ["r:a:y"]);

@@ -14,7 +14,11 @@ async fn lines_can_be_appended_in_any_state() {
     fleet.echo("a").await;
     let (status, first) = fleet.post("/v1/tasks/a/log", json!({"lines": ["queued", "two\nlines\n"]})).await;
     assert_eq!((status, &first["lines"], &first["id"]), (202, &json!(3), &json!("a")), "{first}");
-    fleet.tell("a", Kind::Log, |event| (event.lines, event.worker) = (vec!["from its worker".into()], Some("w".into()))).await;
+    fleet
+        .publish_event("a", Kind::Log, |event| {
+            (event.lines, event.worker) = (vec!["from its worker".into()], Some("w".into()))
+        })
+        .await;
     fleet.succeed("a", json!(1)).await;
     let (_, last) = fleet.post("/v1/tasks/a/log", json!({"lines": ["it has ended"]})).await;
     let path = format!("/v1/tasks/a/log?after={}", last["position"].as_str().unwrap());
@@ -41,9 +45,9 @@ async fn invalid_line_is_rejected_with_its_pointer() {
         ("/v1/tasks/a/log", json!({"line": "x"}), 400, "unknown_field", None),
         ("/v1/tasks/nobody/log", json!({"lines": ["x"]}), 404, "not_found", None),
     ] {
-        let told = problem(fleet.request(Method::POST, path).json(&body)).await;
-        assert_eq!((told.status, told.code.as_str()), (status, code), "{told:?}");
-        assert!(pointer.is_none() || told.pointer.as_deref() == pointer, "{told:?}");
+        let answer = problem(fleet.request(Method::POST, path).json(&body)).await;
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{answer:?}");
+        assert!(pointer.is_none() || answer.pointer.as_deref() == pointer, "{answer:?}");
     }
 }
 

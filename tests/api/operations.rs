@@ -20,7 +20,7 @@ async fn types_show_counts_and_backlog() {
         fleet.echo(id).await;
     }
     fleet.create(json!({"type": "review", "external": true})).await;
-    fleet.tell("a", Kind::Started, |event| event.attempt = 1).await;
+    fleet.publish_event("a", Kind::Started, |event| event.attempt = 1).await;
     fleet.succeed("b", json!(1)).await;
     fleet.folded().await;
     let types: Types = fleet.get("/v1/types").await;
@@ -45,9 +45,9 @@ async fn types_show_counts_and_backlog() {
 async fn readiness_names_unavailable_services() {
     let fleet = fleet().await;
     let ready = async |part: &str| {
-        let told = fleet.problem("/readyz").await;
-        assert_eq!((told.status, told.code.as_str()), (503, "not_ready"));
-        assert!(told.detail.contains(part), "{}", told.detail);
+        let answer = fleet.problem("/readyz").await;
+        assert_eq!((answer.status, answer.code.as_str()), (503, "not_ready"));
+        assert!(answer.detail.contains(part), "{}", answer.detail);
     };
     assert_eq!(fleet.get::<Value>("/readyz").await["status"], "ready");
     fleet.store.away.store(true, Ordering::SeqCst);

@@ -25,7 +25,8 @@ async fn descriptive_fields_change_in_any_state() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "echo", "id": "a", "name": "old", "link": "l", "tags": ["x"]})).await;
     fleet.folded().await;
-    let changed = change(&fleet, "a", json!({"name": "new", "tags": ["y", "z"], "options": {"n": 1}, "link": null})).await;
+    let changed =
+        change(&fleet, "a", json!({"name": "new", "tags": ["y", "z"], "options": {"n": 1}, "link": null})).await;
     assert_eq!((changed.name.as_deref(), changed.link.as_deref()), (Some("new"), None));
     assert_eq!((changed.tags.join(" ").as_str(), changed.options.clone()), ("y z", Some(json!({"n": 1}))));
     fleet.succeed("a", json!(1)).await;
@@ -34,7 +35,11 @@ async fn descriptive_fields_change_in_any_state() {
     let found: Value = fleet.get("/v1/tasks?tag=z&name=ne").await;
     assert_eq!(found["tasks"][0]["id"], "a");
     assert_eq!(fleet.get::<Value>("/v1/tasks?tag=x").await["tasks"], json!([]));
-    assert_eq!(change(&fleet, "a", json!({"tags": null})).await.tags, Vec::<String>::new(), "`null` takes anything away");
+    assert_eq!(
+        change(&fleet, "a", json!({"tags": null})).await.tags,
+        Vec::<String>::new(),
+        "`null` takes anything away"
+    );
     let history: History = fleet.get("/v1/tasks/a/history").await;
     let said: Vec<_> = history.events.iter().filter(|item| item.kind == "patched").collect();
     assert_eq!((said.len(), said[2].message.as_deref()), (3, Some("changed: tags")));
@@ -54,7 +59,11 @@ async fn history_names_the_token_of_a_request() {
     fleet.folded().await;
     let history: History = ask(Method::GET, "/v1/tasks/a/history", Value::Null).await.unwrap().json().await.unwrap();
     let by = |kind: &str| history.events.iter().find(|item| item.kind == kind).and_then(|item| item.by.as_deref());
-    assert_eq!((by("patched"), by("cancel_requested"), by("submitted")), (Some("ada"), Some("ada"), None), "{history:?}");
+    assert_eq!(
+        (by("patched"), by("cancel_requested"), by("submitted")),
+        (Some("ada"), Some("ada"), None),
+        "{history:?}"
+    );
 }
 
 #[tokio::test]
@@ -74,9 +83,9 @@ async fn change_with_an_immutable_field_is_rejected_as_a_whole() {
         ("a", json!({"options": {"long": "x".repeat(17_000)}}), 413, "too_large", Some("/options")),
         ("nobody", json!({"name": "n"}), 404, "not_found", None),
     ] {
-        let told = problem(fleet.request(Method::PATCH, &format!("/v1/tasks/{id}")).json(&body)).await;
-        assert_eq!((told.status, told.code.as_str()), (status, code), "{body}: {told:?}");
-        assert!(pointer.is_none() || told.pointer.as_deref() == pointer, "{told:?}");
+        let answer = problem(fleet.request(Method::PATCH, &format!("/v1/tasks/{id}")).json(&body)).await;
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{body}: {answer:?}");
+        assert!(pointer.is_none() || answer.pointer.as_deref() == pointer, "{answer:?}");
     }
     assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.name, None);
 }
@@ -88,7 +97,8 @@ async fn scheduled_task_takes_new_start_time_and_limits() {
     let body = json!({"type": "echo", "id": "a", "delay": "1h", "retries": 9, "creator": "c", "name": "old"});
     let made = fleet.create(body).await;
     let _: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
-    let later = change(&fleet, "a", json!({"at": time_text(now_ms() + 7_200_000), "retries": 2, "timeout": "5s"})).await;
+    let later =
+        change(&fleet, "a", json!({"at": time_text(now_ms() + 7_200_000), "retries": 2, "timeout": "5s"})).await;
     assert_eq!(later.state, State::Scheduled);
     assert!(later.due_at.as_ref().unwrap() > made.due_at.as_ref().unwrap(), "{later:?}");
     let now = change(&fleet, "a", json!({"delay": "0s", "name": null})).await;
@@ -96,16 +106,21 @@ async fn scheduled_task_takes_new_start_time_and_limits() {
     until("its release", async || fleet.get::<Status>("/v1/tasks/a").await.state == State::Queued).await;
     let topic = fleet.names.tasks("echo");
     let records = fleet.log.topics(&topic, DEADLINE).unwrap()[0].partitions;
-    let found = (0..records as i32).find_map(|number| fleet.record(&kafleet::broker::Partition::new(topic.as_str(), number), 0));
+    let found = (0..records as i32)
+        .find_map(|number| fleet.record(&kafleet::broker::Partition::new(topic.as_str(), number), 0));
     let headers = found.expect("its record").headers;
     let said = |name: &str| {
         let value = headers.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.clone());
         value.map(|value| String::from_utf8(value).unwrap())
     };
     assert_eq!((said("ce_retries").as_deref(), said("ce_timeout").as_deref()), (Some("2"), Some("5s")), "{headers:?}");
-    assert_eq!((said("ce_creator").as_deref(), said("ce_name"), said("ce_notbefore")), (Some("c"), None, None), "{headers:?}");
-    let told = problem(fleet.request(Method::PATCH, "/v1/tasks/a").json(&json!({"delay": "1h"}))).await;
-    assert_eq!(told.code, "not_changeable", "it is out");
+    assert_eq!(
+        (said("ce_creator").as_deref(), said("ce_name"), said("ce_notbefore")),
+        (Some("c"), None, None),
+        "{headers:?}"
+    );
+    let answer = problem(fleet.request(Method::PATCH, "/v1/tasks/a").json(&json!({"delay": "1h"}))).await;
+    assert_eq!(answer.code, "not_changeable", "it is out");
 }
 
 async fn put_attachment(fleet: &Fleet, path: &str, media: &str, data: Vec<u8>) -> reqwest::Response {
@@ -117,33 +132,44 @@ async fn attachment_round_trips() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let bytes: Vec<u8> = (0..=255).collect();
-    assert_eq!(put_attachment(&fleet, "/v1/tasks/a/attachments/raw.bin", "image/png", bytes.clone()).await.status(), 200);
+    assert_eq!(
+        put_attachment(&fleet, "/v1/tasks/a/attachments/raw.bin", "image/png", bytes.clone()).await.status(),
+        200
+    );
     let put_by_publisher = Attachment::new("note", "text/plain", "from Kafka").unwrap();
     fleet.publisher.attach(&"a".parse().unwrap(), put_by_publisher).await.unwrap();
     fleet
-        .tell("a", Kind::Attached, |event| {
+        .publish_event("a", Kind::Attached, |event| {
             (event.worker, event.attempt) = (Some("w".into()), 1);
             event.attachment = Some(Box::new(Attachment::new("of-worker", "text/html", "<b>").unwrap()));
         })
         .await;
     fleet.folded().await;
     let found: Attachments = fleet.get("/v1/tasks/a/attachments").await;
-    let told: Vec<_> = found.attachments.iter().map(|known| (known.name.as_str(), known.media.as_str(), known.bytes)).collect();
-    assert_eq!(told, [("raw.bin", "image/png", 256), ("note", "text/plain", 10), ("of-worker", "text/html", 3)]);
+    let answer: Vec<_> =
+        found.attachments.iter().map(|known| (known.name.as_str(), known.media.as_str(), known.bytes)).collect();
+    assert_eq!(answer, [("raw.bin", "image/png", 256), ("note", "text/plain", 10), ("of-worker", "text/html", 3)]);
     let answer = fleet.request(Method::GET, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
     assert_eq!((answer.headers()["content-type"].to_str().unwrap(), answer.status().as_u16()), ("image/png", 200));
     assert_eq!(answer.headers()["content-disposition"], "attachment", "no browser shows it as a page of the api");
     assert_eq!(answer.bytes().await.unwrap(), bytes);
-    assert_eq!(put_attachment(&fleet, "/v1/tasks/a/attachments/raw.bin", "text/plain", b"new".to_vec()).await.status(), 200);
+    assert_eq!(
+        put_attachment(&fleet, "/v1/tasks/a/attachments/raw.bin", "text/plain", b"new".to_vec()).await.status(),
+        200
+    );
     let again = fleet.request(Method::GET, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
     assert_eq!(again.bytes().await.unwrap(), "new", "the newest counts");
     let gone = fleet.request(Method::DELETE, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
     assert_eq!(gone.status(), 200);
-    let told = fleet.problem("/v1/tasks/a/attachments/raw.bin").await;
-    assert_eq!((told.status, told.code.as_str()), (404, "unknown_attachment"));
+    let answer = fleet.problem("/v1/tasks/a/attachments/raw.bin").await;
+    assert_eq!((answer.status, answer.code.as_str()), (404, "unknown_attachment"));
     let history: History = fleet.get("/v1/tasks/a/history").await;
     let kinds: Vec<&str> = history.events.iter().map(|item| item.kind.as_str()).collect();
-    assert_eq!(kinds, ["submitted", "attached", "attached", "attached", "detached"], "what an attempt attaches is not in it");
+    assert_eq!(
+        kinds,
+        ["submitted", "attached", "attached", "attached", "detached"],
+        "what an attempt attaches is not in it"
+    );
 }
 
 #[tokio::test]
@@ -152,13 +178,15 @@ async fn attachments_are_bounded_in_size_and_number() {
     let fleet = unfolded(config).await;
     fleet.track();
     fleet.echo("a").await;
-    let told = async |answer: reqwest::Response| {
+    let answer = async |answer: reqwest::Response| {
         let status = answer.status().as_u16();
         (status, answer.json::<Value>().await.unwrap()["code"].as_str().unwrap_or_default().to_owned())
     };
     for n in 0..16 {
         assert_eq!(
-            put_attachment(&fleet, &format!("/v1/tasks/a/attachments/n{n}"), "text/plain", vec![7; 1_000]).await.status(),
+            put_attachment(&fleet, &format!("/v1/tasks/a/attachments/n{n}"), "text/plain", vec![7; 1_000])
+                .await
+                .status(),
             200
         );
     }
@@ -170,6 +198,10 @@ async fn attachments_are_bounded_in_size_and_number() {
         ("/v1/tasks/a/attachments/a%20b", "text/plain", 1, 400, "bad_field"),
         ("/v1/tasks/nobody/attachments/n1", "text/plain", 1, 404, "not_found"),
     ] {
-        assert_eq!(told(put_attachment(&fleet, path, media, vec![1; bytes]).await).await, (status, code.to_owned()), "{path}");
+        assert_eq!(
+            answer(put_attachment(&fleet, path, media, vec![1; bytes]).await).await,
+            (status, code.to_owned()),
+            "{path}"
+        );
     }
 }

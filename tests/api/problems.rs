@@ -61,10 +61,10 @@ async fn invalid_tasks_are_rejected_with_their_reasons() {
         (json!({"type": "anything", "external": true, "delay": 1}), 400, "bad_field", "/delay"),
     ];
     for (body, status, code, pointer) in table {
-        let told = problem(fleet.request(Method::POST, "/v1/tasks").json(&body)).await;
+        let answer = problem(fleet.request(Method::POST, "/v1/tasks").json(&body)).await;
         let body: String = body.to_string().chars().take(120).collect();
-        assert_eq!((told.status, told.code.as_str()), (status, code), "{body}: {told:?}");
-        assert_eq!(told.pointer.unwrap_or_default(), pointer, "{body}: {}", told.detail);
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{body}: {answer:?}");
+        assert_eq!(answer.pointer.unwrap_or_default(), pointer, "{body}: {}", answer.detail);
     }
 }
 
@@ -136,8 +136,8 @@ async fn invalid_requests_are_rejected_with_their_reasons() {
         if !media.is_empty() {
             request = request.header("content-type", media);
         }
-        let told = problem(request).await;
-        assert_eq!((told.status, told.code.as_str()), (status, code), "{method} {path} {body}: {told:?}");
+        let answer = problem(request).await;
+        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{method} {path} {body}: {answer:?}");
     }
 }
 
@@ -167,9 +167,9 @@ async fn oversized_body_is_rejected_with_and_without_content_length() {
     let announced = problem(request().body(body.clone())).await;
     let chunks = body.as_bytes().chunks(1_000).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>();
     let streamed = problem(request().body(reqwest::Body::wrap_stream(futures::stream::iter(chunks)))).await;
-    for told in [announced, streamed] {
-        assert_eq!((told.status, told.code.as_str()), (413, "too_large"));
-        assert!(told.detail.contains("10000 bytes"), "{}", told.detail);
+    for answer in [announced, streamed] {
+        assert_eq!((answer.status, answer.code.as_str()), (413, "too_large"));
+        assert!(answer.detail.contains("10000 bytes"), "{}", answer.detail);
     }
     assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "the next one goes through");
 }
@@ -177,25 +177,31 @@ async fn oversized_body_is_rejected_with_and_without_content_length() {
 #[tokio::test]
 async fn panic_becomes_a_problem_document_and_affects_no_other_request() {
     let fleet = fleet().await;
-    let told = fleet.problem(&format!("/v1/tasks/{PANICS}")).await;
-    assert_eq!((told.status, told.code.as_str()), (500, "internal"));
-    assert!(!told.detail.contains("as the test wants it"), "a panic's message stays in the log");
-    let told = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": PANICS}))).await;
-    assert_eq!(told.code, "internal");
+    let answer = fleet.problem(&format!("/v1/tasks/{PANICS}")).await;
+    assert_eq!((answer.status, answer.code.as_str()), (500, "internal"));
+    assert!(!answer.detail.contains("as the test wants it"), "a panic's message stays in the log");
+    let answer = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": PANICS}))).await;
+    assert_eq!(answer.code, "internal");
     fleet.echo("b").await;
 }
 
 #[tokio::test]
 async fn token_with_a_sufficient_role_is_required() {
-    let token =
-        |name: &str, role| kafleet::config::TokenConfig { name: name.into(), token: format!("{name}-0123456789abcdef"), role };
+    let token = |name: &str, role| kafleet::config::TokenConfig {
+        name: name.into(),
+        token: format!("{name}-0123456789abcdef"),
+        role,
+    };
     let tokens = vec![token("reader", kafleet::config::Role::Read), token("producer", kafleet::config::Role::Submit)];
     let fleet = unfolded(ApiConfig { tokens, ..ApiConfig::default() }).await;
     let submit = |fleet: &Fleet| fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo"}));
     let nobody = problem(submit(&fleet)).await;
     assert_eq!((nobody.status, nobody.code.as_str()), (401, "unauthorized"));
     let answer = submit(&fleet).bearer_auth("wrong").send().await.unwrap();
-    assert_eq!((answer.status(), answer.headers()["www-authenticate"].as_bytes()), (StatusCode::UNAUTHORIZED, &b"Bearer"[..]));
+    assert_eq!(
+        (answer.status(), answer.headers()["www-authenticate"].as_bytes()),
+        (StatusCode::UNAUTHORIZED, &b"Bearer"[..])
+    );
     let reader = problem(submit(&fleet).bearer_auth("reader-0123456789abcdef")).await;
     assert_eq!((reader.status, reader.code.as_str()), (403, "forbidden"));
     assert!(reader.detail.contains("`reader`") && !reader.detail.contains("0123456789"), "{}", reader.detail);
@@ -210,16 +216,16 @@ async fn token_with_a_sufficient_role_is_required() {
 #[tokio::test]
 async fn request_for_a_foreign_host_is_rejected() {
     let fleet = unfolded(ApiConfig::default()).await;
-    let told = problem(fleet.request(Method::GET, "/v1/types").header("host", "evil.example")).await;
-    assert_eq!((told.status, told.code.as_str()), (403, "forbidden_host"));
+    let answer = problem(fleet.request(Method::GET, "/v1/types").header("host", "evil.example")).await;
+    assert_eq!((answer.status, answer.code.as_str()), (403, "forbidden_host"));
 }
 
 #[tokio::test]
 async fn index_is_rejected_for_a_foreign_host() {
     let fleet = unfolded(ApiConfig::default()).await;
     for path in ["/", "/openapi.json"] {
-        let told = problem(fleet.request(Method::GET, path).header("host", "evil.example")).await;
-        assert_eq!((told.status, told.code.as_str()), (403, "forbidden_host"), "{path}");
+        let answer = problem(fleet.request(Method::GET, path).header("host", "evil.example")).await;
+        assert_eq!((answer.status, answer.code.as_str()), (403, "forbidden_host"), "{path}");
     }
     // Probes use the address of the pod as host.
     for path in ["/healthz", "/readyz", "/metrics"] {
@@ -276,8 +282,8 @@ async fn task_named_like_an_endpoint_can_be_read() {
 async fn inverted_time_range_is_rejected() {
     let fleet = fleet().await;
     for path in ["/v1/tasks", "/v1/dead"] {
-        let told = fleet.problem(&format!("{path}?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")).await;
-        assert_eq!((told.status, told.code.as_str()), (400, "bad_parameter"), "{path}");
-        assert!(told.detail.contains("`from`") && told.detail.contains("`to`"), "{}", told.detail);
+        let answer = fleet.problem(&format!("{path}?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")).await;
+        assert_eq!((answer.status, answer.code.as_str()), (400, "bad_parameter"), "{path}");
+        assert!(answer.detail.contains("`from`") && answer.detail.contains("`to`"), "{}", answer.detail);
     }
 }

@@ -21,13 +21,18 @@ async fn status_contains_all_fields() {
     for child in ["r:a", "r:b", "r:c"] {
         fleet.echo(child).await;
     }
-    fleet.tell("r:a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!({"done": 3})).unwrap())).await;
+    fleet
+        .publish_event("r:a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!({"done": 3})).unwrap()))
+        .await;
     fleet.succeed("r", json!({"n": 3})).await;
     fleet.succeed("r:b", json!(null)).await;
     let last = fleet.fail("r:c", "the disk is full").await;
     let root: Status = fleet.get(&format!("/v1/tasks/r?after={last}")).await;
     assert_eq!((root.state, root.own_state), (State::WaitingForChildren, State::Succeeded));
-    assert_eq!((root.children.total, root.children.pending, root.children.successful, root.children.failed), (3, 1, 1, 1));
+    assert_eq!(
+        (root.children.total, root.children.pending, root.children.successful, root.children.failed),
+        (3, 1, 1, 1)
+    );
     assert_eq!(root.children.by_state[&State::Failed], 1);
     assert_eq!((root.tree.total, root.tree.pending), (4, 2));
     assert_eq!((root.worker.as_deref(), root.attempt), (Some("w-1"), 1));
@@ -75,15 +80,15 @@ async fn not_found_is_reported_only_without_projection_lag() {
     let fleet = unfolded(ApiConfig::default()).await;
     assert_eq!(fleet.problem("/v1/tasks/a").await.code, "not_found", "an empty log has no tasks");
     fleet.create(json!({"type": "echo", "id": "a"})).await;
-    let told = refusal(fleet.request(Method::GET, "/v1/tasks/a")).await;
-    assert_eq!((told.status, told.code.as_str()), (503, "not_visible_yet"));
-    assert!(told.detail.contains("1 behind"), "{}", told.detail);
+    let answer = refusal(fleet.request(Method::GET, "/v1/tasks/a")).await;
+    assert_eq!((answer.status, answer.code.as_str()), (503, "not_visible_yet"));
+    assert!(answer.detail.contains("1 behind"), "{}", answer.detail);
     fleet.track();
     fleet.folded().await;
     assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.state, State::Queued);
-    let same_partition = (0..)
-        .map(|n| format!("no{n}"))
-        .find(|id| fleet.publisher.partition_of(&id.parse().unwrap()) == fleet.publisher.partition_of(&"a".parse().unwrap()));
+    let same_partition = (0..).map(|n| format!("no{n}")).find(|id| {
+        fleet.publisher.partition_of(&id.parse().unwrap()) == fleet.publisher.partition_of(&"a".parse().unwrap())
+    });
     assert_eq!(fleet.problem(&format!("/v1/tasks/{}", same_partition.unwrap())).await.code, "not_found");
 }
 
@@ -92,22 +97,28 @@ async fn marker_at_the_end_of_the_log_is_not_lag() {
     let fleet = fleet().await;
     let made = fleet.echo("a").await;
     let position: Position = made.position.parse().unwrap();
-    let mut atomic = fleet.log.atomic_producer("test").unwrap();
+    let mut atomic = fleet.log.transactional_producer("test").unwrap();
     let event = kafleet::model::event::Event::new(Kind::Warned, "a".parse().unwrap(), 1, 0);
     let mut value = Vec::new();
     event.encode(&mut value);
     let topic = fleet.names.events();
-    let record =
-        ProducerRecord { topic: &topic, partition: Some(position.partition), key: Some(b"a"), value: Some(&value), headers: &[] };
+    let record = ProducerRecord {
+        topic: &topic,
+        partition: Some(position.partition),
+        key: Some(b"a"),
+        value: Some(&value),
+        headers: &[],
+    };
     let sent = atomic.send_all(&[record], DEADLINE).unwrap()[0];
     let end = fleet.log.ends(&Partition::new(topic.as_str(), sent.0), DEADLINE).unwrap().end;
     assert!(end > sent.1 + 1, "the marker takes an offset of its own");
-    fleet.log.hold_atomic("test", true);
+    fleet.log.hold_transactions("test", true);
     atomic.send_all(&[record; 10], DEADLINE).unwrap_err();
-    assert!(fleet.log.settle_atomic("test", false), "and what was given up takes many");
+    assert!(fleet.log.end_transaction("test", false), "and what was given up takes many");
     let _: Status = fleet.get(&format!("/v1/tasks/a?after={}:{}", sent.0, sent.1)).await;
     let same = (0..).map(|n| format!("no{n}"));
-    let unknown = same.take(1_000).find(|id| fleet.publisher.partition_of(&id.parse().unwrap()) as i32 == sent.0).unwrap();
+    let unknown =
+        same.take(1_000).find(|id| fleet.publisher.partition_of(&id.parse().unwrap()) as i32 == sent.0).unwrap();
     assert_eq!(fleet.problem(&format!("/v1/tasks/{unknown}")).await.code, "not_found");
 }
 
@@ -115,7 +126,7 @@ async fn marker_at_the_end_of_the_log_is_not_lag() {
 async fn history_lists_events_and_marks_ignored_ones() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    fleet.tell("a", Kind::Started, |event| (event.attempt, event.worker) = (1, Some("w-9".into()))).await;
+    fleet.publish_event("a", Kind::Started, |event| (event.attempt, event.worker) = (1, Some("w-9".into()))).await;
     fleet.succeed("a", json!(1)).await;
     let last = fleet.fail("a", "too late").await;
     let history: History = fleet.get(&format!("/v1/tasks/a/history?after={last}")).await;
@@ -123,7 +134,10 @@ async fn history_lists_events_and_marks_ignored_ones() {
     assert_eq!(kinds, [("submitted", false), ("started", false), ("succeeded", false), ("failed", true)]);
     assert_eq!((history.duplicates, history.dropped), (1, 0));
     assert_eq!(history.events[3].position, last.to_string());
-    assert_eq!((history.events[1].worker.as_deref(), history.events[3].message.as_deref()), (Some("w-9"), Some("too late")));
+    assert_eq!(
+        (history.events[1].worker.as_deref(), history.events[3].message.as_deref()),
+        (Some("w-9"), Some("too late"))
+    );
 }
 
 #[tokio::test]
@@ -131,7 +145,7 @@ async fn log_lines_are_paged() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let lines: Vec<String> = (0..10).map(|n| format!("line {n}")).collect();
-    let last = fleet.tell("a", Kind::Log, |event| (event.lines, event.dropped) = (lines, 2)).await;
+    let last = fleet.publish_event("a", Kind::Log, |event| (event.lines, event.dropped) = (lines, 2)).await;
     let page: LogDocument = fleet.get(&format!("/v1/tasks/a/log?from=4&limit=3&after={last}")).await;
     assert_eq!(
         (page.from, page.lines, page.total, page.dropped),
@@ -190,7 +204,7 @@ async fn tree_is_limited_by_depth_and_size() {
     let whole: TreeNode = fleet.get("/v1/tasks/r/tree").await;
     assert_eq!(shape(&whole), "r(a(x(deep) y) b)");
     assert_eq!((whole.tree.total, whole.children.total), (6, 2));
-    for (query, told) in [
+    for (query, answer) in [
         ("depth=0", "r+2"),
         ("depth=1", "r(a+2 b)"),
         ("depth=2", "r(a(x+1 y) b)"),
@@ -201,7 +215,7 @@ async fn tree_is_limited_by_depth_and_size() {
         ("limit=5", "r(a(x(deep) y) b)"),
     ] {
         let tree: TreeNode = fleet.get(&format!("/v1/tasks/r/tree?{query}")).await;
-        assert_eq!(shape(&tree), told, "{query}");
+        assert_eq!(shape(&tree), answer, "{query}");
     }
     let sub: TreeNode = fleet.get("/v1/tasks/r:a/tree").await;
     assert_eq!(shape(&sub), "a(x(deep) y)");
@@ -217,8 +231,8 @@ async fn params_are_read_while_kafka_retains_them() {
     let place: Position = status.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("resize"), place.partition);
     fleet.log.truncate_before(&topic, place.offset + 1).unwrap();
-    let told = fleet.problem("/v1/tasks/a/params").await;
-    assert_eq!((told.status, told.code.as_str()), (410, "params_gone"));
+    let answer = fleet.problem("/v1/tasks/a/params").await;
+    assert_eq!((answer.status, answer.code.as_str()), (410, "params_gone"));
 }
 
 #[tokio::test]
@@ -227,7 +241,8 @@ async fn params_of_foreign_producers_are_read() {
     let link = fleet.publisher.link();
     let topic = fleet.names.tasks("echo");
     let send = async |value: &str, headers: &[(&str, &[u8])]| {
-        let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(value.as_bytes()), headers };
+        let record =
+            ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(value.as_bytes()), headers };
         link.deliver(record, DEADLINE).await.unwrap()
     };
     let structured = r#"{"specversion":"1.0","id":"ce","source":"s","type":"echo","data":{"inside":1}}"#;
@@ -237,7 +252,7 @@ async fn params_of_foreign_producers_are_read() {
     fleet.announce("bad", "echo", Some(place)).await;
     let place = send("1", &[("ce_id", b"somebody-else")]).await;
     fleet.announce("moved", "echo", Some(place)).await;
-    fleet.tell("lone:child", Kind::Started, |_| {}).await;
+    fleet.publish_event("lone:child", Kind::Started, |_| {}).await;
     fleet.folded().await;
     let params: Params = fleet.get("/v1/tasks/ce/params").await;
     assert_eq!(params.params, json!({"inside": 1}));

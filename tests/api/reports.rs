@@ -70,10 +70,10 @@ async fn oversized_report_is_rejected() {
     let fleet = fleet().await;
     fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
     let put = |body: Value| fleet.request(Method::PUT, "/v1/tasks/e/state").json(&body);
-    let told = problem(put(json!({"state": "succeeded", "result": "x".repeat(256 << 10)}))).await;
-    assert_eq!((told.code.as_str(), told.pointer.as_deref()), ("too_large", Some("/result")));
-    let told = problem(put(json!({"state": "failed", "message": "x".repeat(2_001)}))).await;
-    assert_eq!((told.code.as_str(), told.pointer.as_deref()), ("bad_field", Some("/message")));
+    let answer = problem(put(json!({"state": "succeeded", "result": "x".repeat(256 << 10)}))).await;
+    assert_eq!((answer.code.as_str(), answer.pointer.as_deref()), ("too_large", Some("/result")));
+    let answer = problem(put(json!({"state": "failed", "message": "x".repeat(2_001)}))).await;
+    assert_eq!((answer.code.as_str(), answer.pointer.as_deref()), ("bad_field", Some("/message")));
 }
 
 #[tokio::test]
@@ -83,9 +83,9 @@ async fn late_outcome_of_a_report_advises_against_repeating() {
     fleet.track();
     let _: Status = fleet.get(&format!("/v1/tasks/e?after={}", made.position)).await;
     fleet.untrack().await;
-    let told = refusal(fleet.request(Method::PUT, "/v1/tasks/e/state").json(&json!({"state": "running"}))).await;
-    assert_eq!(told.code, "not_visible_yet");
-    let hint = told.hint.unwrap();
+    let answer = refusal(fleet.request(Method::PUT, "/v1/tasks/e/state").json(&json!({"state": "running"}))).await;
+    assert_eq!(answer.code, "not_visible_yet");
+    let hint = answer.hint.unwrap();
     assert!(hint.contains("do not repeat it"), "{hint}");
     fleet.track();
     fleet.folded().await;

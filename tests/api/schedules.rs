@@ -1,6 +1,6 @@
 //! Recurring schedules over the API.
 
-use kafleet::api::documents::{ScheduleAsked, ScheduleDocument, ScheduleTimes, Schedules};
+use kafleet::api::documents::{ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules};
 use kafleet::config::ApiConfig;
 use kafleet::publish::time_text;
 use kafleet::runtime::now_ms;
@@ -58,7 +58,7 @@ async fn schedule_runs_on_request_and_backfills() {
     let fleet = fleet().await;
     create(&fleet, "s", yearly()).await;
     let (status, asked) = fleet.post("/v1/schedules/s/run", Value::Null).await;
-    let asked: ScheduleAsked = serde_json::from_value(asked).unwrap();
+    let asked: ScheduleRequestOutcome = serde_json::from_value(asked).unwrap();
     assert_eq!((status, asked.tasks.len()), (202, 1));
     until("its task is there", async || {
         let shown: ScheduleDocument = fleet.get("/v1/schedules/s").await;
@@ -68,7 +68,7 @@ async fn schedule_runs_on_request_and_backfills() {
     let path = "/v1/schedules/s/backfill?from=2020-01-01T00:00:00%2B01:00&to=2022-06-01T00:00:00Z";
     for _ in 0..2 {
         let (status, asked) = fleet.post(path, Value::Null).await;
-        let asked: ScheduleAsked = serde_json::from_value(asked).unwrap();
+        let asked: ScheduleRequestOutcome = serde_json::from_value(asked).unwrap();
         assert_eq!(
             (status, asked.tasks),
             (202, vec!["s.20191231T230000Z".into(), "s.20201231T230000Z".into(), "s.20211231T230000Z".into()])
@@ -96,13 +96,23 @@ async fn invalid_schedules_are_rejected() {
         (with("overlap", json!("both")), 400, "bad_field", "/spec/overlap"),
         (with("delay", json!("1h")), 400, "unknown_field", "/spec/delay"),
         (with("task", json!({"type": "ehco"})), 404, "unknown_type", "/spec/task/type"),
-        (with("task", json!({"type": "echo", "then": [{"type": "ehco"}]})), 404, "unknown_type", "/spec/task/then/0/type"),
-        (with("task", json!({"type": "resize", "params": {"url": 1, "width": 2}})), 422, "schema", "/spec/task/params/url"),
+        (
+            with("task", json!({"type": "echo", "then": [{"type": "ehco"}]})),
+            404,
+            "unknown_type",
+            "/spec/task/then/0/type",
+        ),
+        (
+            with("task", json!({"type": "resize", "params": {"url": 1, "width": 2}})),
+            422,
+            "schema",
+            "/spec/task/params/url",
+        ),
         (with("task", json!({"type": "echo", "id": "x"})), 400, "unknown_field", "/spec/task/id"),
     ] {
-        let (told, refusal) = fleet.post("/v1/schedules", json!({"id": "s", "spec": spec})).await;
+        let (answer, refusal) = fleet.post("/v1/schedules", json!({"id": "s", "spec": spec})).await;
         assert_eq!(
-            (told, refusal["code"].as_str(), refusal["pointer"].as_str()),
+            (answer, refusal["code"].as_str(), refusal["pointer"].as_str()),
             (status, Some(code), Some(pointer)),
             "{refusal}"
         );

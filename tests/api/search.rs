@@ -13,7 +13,7 @@ use crate::lists::{all, ids};
 /// Announces an `echo` task like its producer.
 async fn announce(fleet: &Fleet, id: &str, name: &str, tag: &str) {
     let policy = Policy { name: Some(name.into()), tags: vec![tag.into()], ..Policy::default() };
-    let told = |event: &mut Event| {
+    let answer = |event: &mut Event| {
         let task = Announcement {
             task_type: "echo".into(),
             created_at_ms: event.at_ms,
@@ -24,7 +24,7 @@ async fn announce(fleet: &Fleet, id: &str, name: &str, tag: &str) {
         };
         event.task = Some(Box::new(task));
     };
-    fleet.tell(id, Kind::Submitted, told).await;
+    fleet.publish_event(id, Kind::Submitted, answer).await;
 }
 
 #[tokio::test]
@@ -66,7 +66,8 @@ async fn names_and_errors_are_found_at_any_level() {
         ("root=a&error=error", vec!["a:x"]),
         ("root=a&name_like=test|deploy", vec!["a:x", "a:x:y"]),
     ] {
-        let query = query.replace('^', "%5E").replace('\\', "%5C").replace('{', "%7B").replace('}', "%7D").replace('|', "%7C");
+        let query =
+            query.replace('^', "%5E").replace('\\', "%5C").replace('{', "%7B").replace('}', "%7D").replace('|', "%7C");
         assert_eq!(ids(&fleet, &query).await, found, "{query}");
         assert_eq!(ids(&fleet, &format!("{query}&limit=1")).await, found, "{query} in pages of one");
     }
@@ -166,7 +167,7 @@ async fn churn(fleet: &Fleet, moves: &[String], seed: u64, ended: &AtomicBool) {
         let id = &moves[random.usize(..moves.len())];
         match random.u8(..4) {
             0 => drop(fleet.fail(id, "no").await),
-            1 => drop(fleet.tell(id, Kind::RetryRequested, |_| {}).await),
+            1 => drop(fleet.publish_event(id, Kind::RetryRequested, |_| {}).await),
             2 => announce(fleet, &format!("n{seed}-{n}"), "some name", &format!("t{seed}")).await,
             _ => announce(fleet, &format!("{id}:n{n}"), "some name", &format!("t{seed}")).await,
         }

@@ -31,7 +31,8 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
     fleet.fail("failed", "broken").await;
     fleet.create(json!({"type": "review", "id": "x", "external": true})).await;
     fleet.create(json!({"type": "echo", "id": "later", "delay": "1h"})).await;
-    let attached = fleet.request(Method::PUT, "/v1/tasks/a/attachments/n").header("content-type", "text/plain").body("1");
+    let attached =
+        fleet.request(Method::PUT, "/v1/tasks/a/attachments/n").header("content-type", "text/plain").body("1");
     assert_eq!(attached.send().await.unwrap().status(), 200);
     let schedule = json!({"id": "s", "spec": {"cron": "0 3 * * *", "task": {"type": "echo"}}});
     assert_eq!(fleet.post("/v1/schedules", schedule).await.0, 201);

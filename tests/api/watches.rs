@@ -101,9 +101,9 @@ async fn watch_sends_every_change_until_the_task_ends() {
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
     assert_eq!(stream.status().await.state, State::Queued, "it starts with the present state");
-    fleet.tell("a", Kind::Started, |event| event.attempt = 1).await;
+    fleet.publish_event("a", Kind::Started, |event| event.attempt = 1).await;
     assert_eq!(stream.status().await.state, State::Running);
-    fleet.tell("a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!(50)).unwrap())).await;
+    fleet.publish_event("a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!(50)).unwrap())).await;
     assert_eq!(stream.status().await.progress.unwrap(), json!(50));
     fleet.echo("a:child").await;
     assert_eq!(stream.status().await.children.total, 1, "children are news too");
@@ -176,14 +176,14 @@ async fn fleet_watch_names_changed_tasks() {
     };
     assert_eq!(change(stream.next().await.unwrap()).ids, None, "it starts with: look at everything");
     fleet.create(json!({"type": "echo", "id": "a"})).await;
-    let told = loop {
-        let told = change(stream.next().await.unwrap());
-        if told.ids.is_some() {
-            break told;
+    let answer = loop {
+        let answer = change(stream.next().await.unwrap());
+        if answer.ids.is_some() {
+            break answer;
         }
     };
-    assert_eq!(told.ids, Some(vec!["a".to_owned()]));
-    let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", told.position.unwrap())).await;
+    assert_eq!(answer.ids, Some(vec!["a".to_owned()]));
+    let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", answer.position.unwrap())).await;
     assert_eq!(status.state, State::Queued);
 }
 
@@ -208,11 +208,11 @@ async fn fleet_watch_filters_by_tree_and_type() {
         fleet.announce(id, task_type, None).await;
         fleet.folded().await;
     }
-    let mut told: Vec<String> = Vec::new();
-    while !told.contains(&"r:x:y".to_owned()) {
-        told.extend(changed(&mut tree).await.1);
+    let mut answer: Vec<String> = Vec::new();
+    while !answer.contains(&"r:x:y".to_owned()) {
+        answer.extend(changed(&mut tree).await.1);
     }
-    assert!(told.iter().all(|id| id == "r" || id.starts_with("r:")), "{told:?}");
+    assert!(answer.iter().all(|id| id == "r" || id.starts_with("r:")), "{answer:?}");
     assert_eq!(changed(&mut typed).await.1, ["rr"]);
     assert_eq!(changed(&mut typed).await.1, ["r:x:y"], "its parents are of another type");
     assert_eq!(changed(&mut both).await.1, ["r:x:y"]);

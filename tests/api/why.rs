@@ -51,10 +51,10 @@ async fn queued_task_reports_its_queue_position() {
     assert_eq!((codes(&never), never.findings[1].ahead), (vec![Reason::NoWorker, Reason::NeverConsumed], Some(5)));
     // Completed offsets: 0, 1 and 3.
     commit(&fleet, &place, 2, "kf1 open 100 0 r:AQE");
-    let told = why(&fleet, "q5").await;
-    let line = &told.findings[1];
+    let answer = why(&fleet, "q5").await;
+    let line = &answer.findings[1];
     assert_eq!(
-        (told.state, line.code, line.ahead, line.rate),
+        (answer.state, line.code, line.ahead, line.rate),
         (State::Queued, Reason::QueuedBehind, Some(2), Some(0.0)),
         "2 and 4"
     );
@@ -70,10 +70,11 @@ async fn queued_task_reports_its_queue_position() {
 async fn transaction_markers_are_not_counted_as_tasks() {
     let fleet = fleet().await;
     let place = Partition::new(fleet.names.tasks("echo"), 1);
-    let mut producer = fleet.log.atomic_producer("x").unwrap();
+    let mut producer = fleet.log.transactional_producer("x").unwrap();
     for id in ["t0", "t1"] {
         let headers: [(&str, &[u8]); 2] = [("ce_id", id.as_bytes()), ("ce_announced", b"1")];
-        let record = ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &headers };
+        let record =
+            ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &headers };
         let (partition, offset) = producer.send_all(&[record], DEADLINE).unwrap()[0];
         fleet.announce(id, "echo", Some(Position { partition, offset })).await;
     }
@@ -99,12 +100,12 @@ async fn position_in_a_long_queue_is_an_upper_bound() {
     let place = Partition::new(fleet.names.tasks("echo"), 1);
     let record = ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
     let records = vec![record; 1_200];
-    fleet.log.atomic_producer("x").unwrap().send_all(&records, DEADLINE).unwrap();
+    fleet.log.transactional_producer("x").unwrap().send_all(&records, DEADLINE).unwrap();
     let last = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
     fleet.announce("last", "echo", Some(last)).await;
     commit(&fleet, &place, 0, "kf1 open 100 0 -");
-    let told = why(&fleet, "last").await;
-    let line = &told.findings[1];
+    let answer = why(&fleet, "last").await;
+    let line = &answer.findings[1];
     assert_eq!((line.ahead, line.at_most), (Some(1_201), true));
     assert!(line.message.starts_with("at most 1201 tasks are ahead of it"), "{}", line.message);
 }
@@ -114,9 +115,9 @@ async fn head_of_line_blocking_task_is_named() {
     let fleet = fleet().await;
     let place = backlog(&fleet, 4).await;
     commit(&fleet, &place, 1, &format!("kf1 open 100 0 {}", "x".repeat(FULL_METADATA_BYTES)));
-    let told = why(&fleet, "q3").await;
-    assert_eq!(codes(&told), [Reason::NoWorker, Reason::HeadOfLineBlocked, Reason::QueuedBehind]);
-    assert_eq!(told.findings[1].task.as_deref(), Some("q1"));
+    let answer = why(&fleet, "q3").await;
+    assert_eq!(codes(&answer), [Reason::NoWorker, Reason::HeadOfLineBlocked, Reason::QueuedBehind]);
+    assert_eq!(answer.findings[1].task.as_deref(), Some("q1"));
 }
 
 #[tokio::test]
@@ -124,16 +125,20 @@ async fn running_and_retrying_tasks_are_explained() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet
-        .tell("a", Kind::Started, |event| {
+        .publish_event("a", Kind::Started, |event| {
             event.attempt = 1;
             event.worker = Some("w-7".into());
         })
         .await;
     let running = why(&fleet, "a").await;
     assert_eq!(codes(&running), [Reason::Running]);
-    assert!(running.findings[0].message.contains("attempt 1 is running on `w-7` since 2"), "{}", running.findings[0].message);
+    assert!(
+        running.findings[0].message.contains("attempt 1 is running on `w-7` since 2"),
+        "{}",
+        running.findings[0].message
+    );
     fleet
-        .tell("a", Kind::Retrying, |event| {
+        .publish_event("a", Kind::Retrying, |event| {
             event.attempt = 1;
             event.due_ms = Some(1_900_000_000_000);
             event.error = Some(Box::new(ErrorInfo::new("timeout", "too slow", 1)));
@@ -204,7 +209,8 @@ async fn send_heartbeat(fleet: &Fleet, worker: &str, part: serde_json::Value, ru
     fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
     crate::fixture::until("the heartbeat is read", async || {
         let workers: serde_json::Value = fleet.get("/v1/workers").await;
-        let in_flight_now = |heard: &serde_json::Value| heard["id"] == json!(worker) && heard["in_flight"] == in_flight;
+        let in_flight_now =
+            |answer: &serde_json::Value| answer["id"] == json!(worker) && answer["in_flight"] == in_flight;
         workers["workers"].as_array().unwrap().iter().any(in_flight_now)
     })
     .await;
@@ -244,12 +250,15 @@ async fn open_circuit_and_missing_start_offset_are_named() {
     send_heartbeat(&fleet, "w-2", part(2, &[1], None, &[]), Vec::new()).await;
     assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "the other worker has nothing to do with it");
     send_heartbeat(&fleet, "w-2", part(3, &[1], Some("more than 9 attempts failed"), &[1]), Vec::new()).await;
-    let told = why(&fleet, "q2").await;
-    assert_eq!(codes(&told), [Reason::NoStartOffset, Reason::CircuitOpen, Reason::QueuedBehind]);
-    let message = &told.findings[0].message;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::NoStartOffset, Reason::CircuitOpen, Reason::QueuedBehind]);
+    let message = &answer.findings[0].message;
     assert!(message.contains("`kafleet offsets init echo/1 --at earliest|OFFSET|TIME`"), "{message}");
-    let message = &told.findings[1].message;
-    assert!(message.contains("more than 9 attempts failed") && message.contains("`kafleet types pause echo`"), "{message}");
+    let message = &answer.findings[1].message;
+    assert!(
+        message.contains("more than 9 attempts failed") && message.contains("`kafleet types pause echo`"),
+        "{message}"
+    );
     let types: Types = fleet.get("/v1/types").await;
     let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap().worker_totals.unwrap();
     assert_eq!((echo.workers, echo.stopped, echo.refused), (2, 2, vec![0, 1]));
@@ -260,7 +269,7 @@ async fn running_task_reports_its_last_heartbeat() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet
-        .tell("a", Kind::Started, |event| {
+        .publish_event("a", Kind::Started, |event| {
             (event.attempt, event.worker) = (1, Some("w-7".into()));
             event.at_ms -= 600_000;
         })
@@ -268,8 +277,8 @@ async fn running_task_reports_its_last_heartbeat() {
     let quiet = why(&fleet, "a").await;
     assert!(quiet.findings[0].message.contains("its worker has sent no heartbeat"), "{}", quiet.findings[0].message);
     send_heartbeat_of(&fleet, "w-7", 4, 1, &["a"]).await;
-    let heard = why(&fleet, "a").await;
-    let first = &heard.findings[0];
+    let answer = why(&fleet, "a").await;
+    let first = &answer.findings[0];
     assert!(first.message.contains("process 42 on `host-1`, was "), "{}", first.message);
     assert!(first.quiet_ms.is_some_and(|quiet| quiet < 300_000), "its heartbeat names the task: {:?}", first.quiet_ms);
 }
@@ -280,13 +289,16 @@ async fn lost_task_reports_its_cause() {
     let fleet = fleet().await;
     fleet.announce("gone", "echo", Some(Position { partition: 1, offset: 7 })).await;
     let error = ErrorInfo::new("expired", "removed by retention", 0);
-    fleet.tell("gone", Kind::Expired, |event| event.error = Some(Box::new(error))).await;
+    fleet.publish_event("gone", Kind::Expired, |event| event.error = Some(Box::new(error))).await;
     let lost = why(&fleet, "gone").await;
     assert_eq!(codes(&lost), [Reason::Lost]);
     let message = &lost.findings[0].message;
-    assert!(message.contains("deleted its record, 1:7 of the topic of `echo`") && message.contains("detected at 2"), "{message}");
+    assert!(
+        message.contains("deleted its record, 1:7 of the topic of `echo`") && message.contains("detected at 2"),
+        "{message}"
+    );
     // A disconnected worker ran the task after all.
-    fleet.tell("gone", Kind::Succeeded, |event| event.worker = Some("w-7".into())).await;
+    fleet.publish_event("gone", Kind::Succeeded, |event| event.worker = Some("w-7".into())).await;
     let late = why(&fleet, "gone").await;
     let message = &late.findings[0].message;
     assert!(message.contains("`w-7`, which had been disconnected, reported succeeded"), "{message}");

@@ -23,8 +23,9 @@ pub const CASES: &[Case] = &[
 fn transaction_writes_a_marker_per_partition(kit: &Kit) {
     let topic = kit.topic(3);
     let [a, b, untouched] = [0, 1, 2].map(|index| Partition::new(topic.as_str(), index));
-    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
-    let offsets = producer.send_all(&[value_record(&a, "1"), value_record(&b, "2"), value_record(&a, "3")], DEADLINE).unwrap();
+    let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
+    let offsets =
+        producer.send_all(&[value_record(&a, "1"), value_record(&b, "2"), value_record(&a, "3")], DEADLINE).unwrap();
     assert_eq!(offsets, [(0, 0), (1, 0), (0, 1)]);
     // The markers may be written slightly after the commit is acknowledged.
     until("both partitions have their marker", || (kit.ends(&a), kit.ends(&b)) == ((0, 3), (0, 2)));
@@ -37,7 +38,7 @@ fn transaction_writes_a_marker_per_partition(kit: &Kit) {
 
 fn consumers_skip_markers(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
-    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
     producer.send_all(&[value_record(&at, "0")], DEADLINE).unwrap();
     // The marker may be written after the acknowledgement, and make_dependents follow records of other producers.
     until("its marker is there", || kit.ends(&at) == (0, 2));
@@ -56,7 +57,7 @@ fn consumers_skip_markers(kit: &Kit) {
 /// Checks the position at a marker at the end of the log, and after a seek.
 fn positions_advance_past_markers(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
-    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
     producer.send_all(&[value_record(&at, "0"), value_record(&at, "1")], DEADLINE).unwrap();
     let mut reader = kit.reader(&[(at.clone(), StartOffset::Beginning)]);
     let position = |reader: &mut crate::kit::Reader| {
@@ -79,10 +80,10 @@ fn invalid_record_aborts_the_transaction(kit: &Kit) {
     let at = Partition::new(topic.as_str(), 0);
     let nowhere = Partition::new(topic.as_str(), 9);
     let name = kit.name("x");
-    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    let mut producer = kit.broker.transactional_producer(&name).unwrap();
     let result = producer.send_all(&[value_record(&at, "a"), value_record(&nowhere, "b")], DEADLINE);
     assert!(matches!(result, Err(BrokerError::Unknown(_))), "{result:?}");
-    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    let mut producer = kit.broker.transactional_producer(&name).unwrap();
     producer.send_all(&[value_record(&at, "whole")], DEADLINE).unwrap();
     let mut reader = kit.reader(&[(at, StartOffset::Beginning)]);
     reader.read(1);
@@ -92,9 +93,9 @@ fn invalid_record_aborts_the_transaction(kit: &Kit) {
 fn reopening_a_name_fences_the_first_producer(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let name = kit.name("x");
-    let mut first = kit.broker.atomic_producer(&name).unwrap();
+    let mut first = kit.broker.transactional_producer(&name).unwrap();
     first.send_all(&[value_record(&at, "first")], DEADLINE).unwrap();
-    let mut second = kit.broker.atomic_producer(&name).unwrap();
+    let mut second = kit.broker.transactional_producer(&name).unwrap();
     let fenced = first.send_all(&[value_record(&at, "zombie")], DEADLINE);
     assert!(matches!(fenced, Err(BrokerError::Fenced(_))), "{fenced:?}");
     second.send_all(&[value_record(&at, "second")], DEADLINE).unwrap();
@@ -105,8 +106,8 @@ fn reopening_a_name_fences_the_first_producer(kit: &Kit) {
 
 fn names_are_independent(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
-    let mut one = kit.broker.atomic_producer(&kit.name("x")).unwrap();
-    let mut other = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    let mut one = kit.broker.transactional_producer(&kit.name("x")).unwrap();
+    let mut other = kit.broker.transactional_producer(&kit.name("x")).unwrap();
     one.send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
     other.send_all(&[value_record(&at, "2")], DEADLINE).unwrap();
     one.send_all(&[value_record(&at, "3")], DEADLINE).unwrap();
@@ -120,15 +121,17 @@ fn dependent(at: &Partition, value: String) -> DependentRecord {
 fn dependents_are_built_from_earlier_offsets(kit: &Kit) {
     let topic = kit.topic(2);
     let [tasks, events] = [0, 1].map(|index| Partition::new(topic.as_str(), index));
-    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
-    let mut make_dependents =
-        |offsets: &[(i32, i64)]| offsets.iter().map(|offset| dependent(&events, format!("{offset:?}"))).collect::<Vec<_>>();
+    let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
+    let mut make_dependents = |offsets: &[(i32, i64)]| {
+        offsets.iter().map(|offset| dependent(&events, format!("{offset:?}"))).collect::<Vec<_>>()
+    };
     let offsets = producer
         .send_with_dependents(&[value_record(&tasks, "a"), value_record(&tasks, "b")], &mut make_dependents, DEADLINE)
         .unwrap();
     assert_eq!(offsets, [(0, 0), (0, 1), (1, 0), (1, 1)]);
     assert_eq!(kit.reader(&[(events.clone(), StartOffset::Beginning)]).read(2), ["(0, 0)", "(0, 1)"]);
-    let alone = producer.send_with_dependents(&[], &mut |_| vec![dependent(&events, "alone".into())], DEADLINE).unwrap();
+    let alone =
+        producer.send_with_dependents(&[], &mut |_| vec![dependent(&events, "alone".into())], DEADLINE).unwrap();
     assert_eq!(alone, [(1, 3)], "behind the marker");
 }
 
@@ -137,14 +140,14 @@ fn failure_of_dependents_aborts_the_transaction(kit: &Kit) {
     let at = Partition::new(topic.as_str(), 0);
     let nowhere = Partition::new(topic.as_str(), 9);
     let name = kit.name("x");
-    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    let mut producer = kit.broker.transactional_producer(&name).unwrap();
     let mut make_dependents = |offsets: &[(i32, i64)]| {
         assert_eq!(offsets, [(0, 0)], "it is written by make_dependents");
         vec![dependent(&nowhere, "b".into())]
     };
     let result = producer.send_with_dependents(&[value_record(&at, "a")], &mut make_dependents, DEADLINE);
     assert!(matches!(result, Err(BrokerError::Unknown(_))), "{result:?}");
-    let mut producer = kit.broker.atomic_producer(&name).unwrap();
+    let mut producer = kit.broker.transactional_producer(&name).unwrap();
     producer.send_all(&[value_record(&at, "whole")], DEADLINE).unwrap();
     let mut reader = kit.reader(&[(at, StartOffset::Beginning)]);
     reader.read(1);
@@ -152,7 +155,7 @@ fn failure_of_dependents_aborts_the_transaction(kit: &Kit) {
 }
 
 fn empty_transaction_succeeds(kit: &Kit) {
-    let mut producer = kit.broker.atomic_producer(&kit.name("x")).unwrap();
+    let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
     assert_eq!(producer.send_all(&[], DEADLINE), Ok(vec![]));
 }
 
@@ -160,7 +163,7 @@ fn empty_transaction_succeeds(kit: &Kit) {
 fn abort_transaction(kit: &Kit, at: &Partition) {
     let nowhere = Partition::new(at.topic.clone(), 9);
     let mut make_dependents = |_: &[(i32, i64)]| vec![dependent(&nowhere, "b".into())];
-    let result = kit.broker.atomic_producer(&kit.name("x")).unwrap().send_with_dependents(
+    let result = kit.broker.transactional_producer(&kit.name("x")).unwrap().send_with_dependents(
         &[value_record(at, "never")],
         &mut make_dependents,
         DEADLINE,
@@ -171,12 +174,12 @@ fn abort_transaction(kit: &Kit, at: &Partition) {
 fn listing_skips_markers_and_aborted_records(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     kit.fill(&at, ["0"]);
-    kit.broker.atomic_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
+    kit.broker.transactional_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
     until("its marker is there", || kit.first_visible(&at, 2) == (3, None));
     abort_transaction(kit, &at);
     until("its marker is there", || kit.first_visible(&at, 3) == (5, None));
     let listed = |from, to, most| {
-        let listed = kit.broker.records_in(&at, from..to, most, DEADLINE).unwrap();
+        let listed = kit.broker.list_records(&at, from..to, most, DEADLINE).unwrap();
         (listed.offsets, listed.to)
     };
     assert_eq!(listed(0, 5, 100), (vec![0, 1], 5));
@@ -191,7 +194,7 @@ fn listing_skips_markers_and_aborted_records(kit: &Kit) {
 fn first_visible_skips_markers_and_aborted_records(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     kit.fill(&at, ["0"]);
-    kit.broker.atomic_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
+    kit.broker.transactional_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
     until("its marker is there", || kit.first_visible(&at, 2) == (3, None));
     assert_eq!([0, 1].map(|offset| kit.first_visible(&at, offset)), [(0, Some("0".into())), (1, Some("1".into()))]);
     abort_transaction(kit, &at);
@@ -218,10 +221,12 @@ fn first_visible_stops_at_open_transactions(kit: &Kit) {
         let mut probes = Vec::new();
         let mut meanwhile = |_: &[(i32, i64)]| {
             kit.fill(&at, ["after"]);
-            probes = (0..5).map(|offset| (kit.first_visible(&at, offset), kit.broker.read_at(&at, offset, DEADLINE))).collect();
+            probes = (0..5)
+                .map(|offset| (kit.first_visible(&at, offset), kit.broker.read_at(&at, offset, DEADLINE)))
+                .collect();
             Vec::new()
         };
-        let sent = kit.broker.atomic_producer(&kit.name("x")).unwrap().send_with_dependents(
+        let sent = kit.broker.transactional_producer(&kit.name("x")).unwrap().send_with_dependents(
             &[value_record(&at, "open")],
             &mut meanwhile,
             DEADLINE,

@@ -9,7 +9,8 @@ use kafleet::broker::Partition;
 use crate::Case;
 use crate::kit::{DEADLINE, Kit, Member, commit, keyed, text, until};
 
-pub const CASES: &[Case] = &[("each_record_is_read_once_across_rebalances", each_record_is_read_once_across_rebalances)];
+pub const CASES: &[Case] =
+    &[("each_record_is_read_once_across_rebalances", each_record_is_read_once_across_rebalances)];
 
 const RECORDS: u64 = 4000;
 const PARTITIONS: u32 = 6;

@@ -138,7 +138,8 @@ fn poll_for_zero_records_returns_group_events(kit: &Kit) {
     until("all is read", || {
         new.step_and_release();
         old.step_and_release();
-        let read: HashSet<_> = old.records.iter().chain(&new.records).map(|record| (record.partition, record.offset)).collect();
+        let read: HashSet<_> =
+            old.records.iter().chain(&new.records).map(|record| (record.partition, record.offset)).collect();
         read.len() == 400
     });
     old.close();

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord, Record,
-    RecordRef, StartOffset, TopicChange, TopicSpec,
+    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord,
+    Record, RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
 /// Maximum wait, long enough for a slow Kafka and a dozen rebalances.
@@ -46,7 +46,8 @@ impl Kit {
         let outcomes = self.broker.apply_topics(std::slice::from_ref(&spec), DEADLINE).unwrap();
         assert_eq!(outcomes[0].change, TopicChange::Created);
         until("a new topic is known", || {
-            (0..partitions).all(|index| self.broker.ends(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok())
+            (0..partitions)
+                .all(|index| self.broker.ends(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok())
         });
         spec.name
     }
@@ -88,7 +89,8 @@ impl Kit {
     }
 
     pub fn member(&self, group: &str, topic: &str) -> Member {
-        let spec = ConsumerSpec { group: Some(group.to_owned()), topics: vec![topic.to_owned()], ..ConsumerSpec::default() };
+        let spec =
+            ConsumerSpec { group: Some(group.to_owned()), topics: vec![topic.to_owned()], ..ConsumerSpec::default() };
         Member::new(self.broker.consumer(&spec).unwrap())
     }
 
@@ -115,7 +117,13 @@ pub fn spec(name: &str, partitions: u32, config: &[(&str, &str)]) -> TopicSpec {
 }
 
 pub fn value_record<'a>(at: &'a Partition, value: &'a str) -> ProducerRecord<'a> {
-    ProducerRecord { topic: &at.topic, partition: Some(at.index), key: None, value: Some(value.as_bytes()), headers: &[] }
+    ProducerRecord {
+        topic: &at.topic,
+        partition: Some(at.index),
+        key: None,
+        value: Some(value.as_bytes()),
+        headers: &[],
+    }
 }
 
 pub fn keyed<'a>(topic: &'a str, key: &'a str, value: &'a str) -> ProducerRecord<'a> {
@@ -167,7 +175,10 @@ impl Outcomes {
 
     pub fn all(&self) -> Vec<(u64, Outcome)> {
         let deliveries = self.deliveries.lock().unwrap();
-        deliveries.iter().flat_map(|(token, outcomes)| outcomes.iter().map(|(outcome, _)| (*token, outcome.clone()))).collect()
+        deliveries
+            .iter()
+            .flat_map(|(token, outcomes)| outcomes.iter().map(|(outcome, _)| (*token, outcome.clone())))
+            .collect()
     }
 
     pub fn wait_for(&self, count: usize) {

@@ -59,7 +59,8 @@ fn records_arrive_unchanged(kit: &Kit) {
     for (offset, (record, sent)) in reader.records.iter().zip(sent).enumerate() {
         assert_eq!((record.offset, &*record.topic, record.partition), (offset as i64, &*at.topic, 0));
         assert_eq!((record.key.as_deref(), record.value.as_deref()), (sent.key, sent.value));
-        let headers: Vec<_> = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap())).collect();
+        let headers: Vec<_> =
+            record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap())).collect();
         assert_eq!(headers, sent.headers);
         assert_eq!(kit.broker.read_at(&at, offset as i64, DEADLINE).unwrap().as_ref(), Some(record));
     }
@@ -78,8 +79,9 @@ fn is_timestamp_set_by_broker(kit: &Kit, timestamp_type: &str) -> bool {
     let Reader { mut consumer, .. } = kit.reader(&[(at, StartOffset::Beginning)]);
     let mut seen = None;
     until("a record", || {
-        let events = consumer
-            .poll(1, Duration::from_millis(100), &mut |record| seen = Some((record.timestamp_ms, record.log_append_time)));
+        let events = consumer.poll(1, Duration::from_millis(100), &mut |record| {
+            seen = Some((record.timestamp_ms, record.log_append_time))
+        });
         assert_eq!(events, Ok(vec![]));
         seen.is_some()
     });

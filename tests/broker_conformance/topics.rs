@@ -49,7 +49,8 @@ fn partition_count_is_never_reduced(kit: &Kit) {
 
 fn invalid_topic_does_not_affect_the_others(kit: &Kit) {
     let (good, bad_value) = (kit.name("good"), kit.name("bad"));
-    let specs = [spec("no topic name", 1, &[]), spec(&bad_value, 1, &[("max.message.bytes", "many")]), spec(&good, 1, &[])];
+    let specs =
+        [spec("no topic name", 1, &[]), spec(&bad_value, 1, &[("max.message.bytes", "many")]), spec(&good, 1, &[])];
     let outcomes = kit.broker.apply_topics(&specs, DEADLINE).unwrap();
     let failed = |outcome: &TopicOutcome| matches!(outcome.change, TopicChange::Failed(_));
     assert_eq!(outcomes.iter().map(failed).collect::<Vec<_>>(), [true, true, false], "{outcomes:?}");
@@ -58,7 +59,8 @@ fn invalid_topic_does_not_affect_the_others(kit: &Kit) {
 }
 
 fn unknown_topics_and_partitions_are_rejected(kit: &Kit) {
-    let unknown = |result: Result<(), BrokerError>| assert!(matches!(result, Err(BrokerError::Unknown(_))), "{result:?}");
+    let unknown =
+        |result: Result<(), BrokerError>| assert!(matches!(result, Err(BrokerError::Unknown(_))), "{result:?}");
     let known = kit.topic(1);
     for at in [Partition::new(kit.name("missing"), 0), Partition::new(known, 7)] {
         unknown(kit.broker.ends(&at, DEADLINE).map(drop));

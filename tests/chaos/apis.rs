@@ -27,7 +27,8 @@ pub struct Reply {
 
 impl Apis {
     pub fn new(urls: Vec<String>) -> Self {
-        let client = Client::builder().no_proxy().timeout(CALL).connect_timeout(Duration::from_secs(2)).build().unwrap();
+        let client =
+            Client::builder().no_proxy().timeout(CALL).connect_timeout(Duration::from_secs(2)).build().unwrap();
         Self { urls, client, next: AtomicUsize::new(0) }
     }
 
@@ -37,7 +38,13 @@ impl Apis {
     }
 
     /// Repeats the request until the status is below 500 or the deadline has passed.
-    pub async fn call(&self, method: Method, path: &str, body: Option<&Value>, deadline: Instant) -> Result<Reply, String> {
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        deadline: Instant,
+    ) -> Result<Reply, String> {
         let mut calls = 0;
         loop {
             let url = &self.urls[self.next.fetch_add(1, Ordering::Relaxed) % self.urls.len()];

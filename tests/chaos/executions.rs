@@ -36,18 +36,25 @@ impl Executions {
         let (mut by_task, mut count) = (BTreeMap::<(String, u32), Vec<Execution>>::new(), 0);
         for line in text.lines() {
             let fields: Vec<&str> = line.split(' ').collect();
-            let [worker, id, run, attempt, event, at] = fields[..] else { panic!("cannot parse the execution record `{line}`") };
+            let [worker, id, run, attempt, event, at] = fields[..] else {
+                panic!("cannot parse the execution record `{line}`")
+            };
             let (attempt, at_ms) = (attempt.parse().unwrap(), at.parse().unwrap());
             let of_task = by_task.entry((id.to_owned(), run.parse().unwrap())).or_default();
             if event == "begin" {
                 count += 1;
-                of_task.push(Execution { worker: worker.to_owned(), attempt, begun_ms: at_ms, end: None, ended_ms: at_ms });
+                of_task.push(Execution {
+                    worker: worker.to_owned(),
+                    attempt,
+                    begun_ms: at_ms,
+                    end: None,
+                    ended_ms: at_ms,
+                });
                 continue;
             }
-            let open = of_task
-                .iter_mut()
-                .rev()
-                .find(|execution| execution.end.is_none() && execution.worker == worker && execution.attempt == attempt);
+            let open = of_task.iter_mut().rev().find(|execution| {
+                execution.end.is_none() && execution.worker == worker && execution.attempt == attempt
+            });
             let execution = open.expect("an end record without a begin record");
             (execution.end, execution.ended_ms) = (Some(event.to_owned()), at_ms);
         }
@@ -70,8 +77,12 @@ impl Executions {
 
     /// Longest time without a finished execution, and its start, in milliseconds.
     pub fn longest_silence(&self, from_ms: i64, to_ms: i64) -> (i64, i64) {
-        let ends =
-            self.by_task.values().flatten().filter(|execution| execution.end.is_some()).map(|execution| execution.ended_ms);
+        let ends = self
+            .by_task
+            .values()
+            .flatten()
+            .filter(|execution| execution.end.is_some())
+            .map(|execution| execution.ended_ms);
         let mut times: Vec<i64> = ends.filter(|at| (from_ms..to_ms).contains(at)).chain([from_ms, to_ms]).collect();
         times.sort_unstable();
         let gaps = times.windows(2).map(|pair| (pair[1] - pair[0], pair[0]));

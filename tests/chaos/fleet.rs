@@ -114,7 +114,8 @@ fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str) {
 
 /// Command of this binary, which has the task types, for workers, and of kafleet itself for other roles.
 fn command(folder: &Path, has_types: bool) -> Command {
-    let binary = if has_types { std::env::current_exe().unwrap() } else { PathBuf::from(env!("CARGO_BIN_EXE_kafleet")) };
+    let binary =
+        if has_types { std::env::current_exe().unwrap() } else { PathBuf::from(env!("CARGO_BIN_EXE_kafleet")) };
     let mut command = Command::new(binary);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("KAFLEET_")) {
         command.env_remove(name);

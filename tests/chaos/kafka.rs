@@ -52,7 +52,8 @@ impl Cluster {
     }
 
     async fn ready(&self) {
-        let ready = || async { self.brokers.iter().all(|broker| broker.log().contains("Kafka Server started")).then_some(()) };
+        let ready =
+            || async { self.brokers.iter().all(|broker| broker.log().contains("Kafka Server started")).then_some(()) };
         wait_until("the brokers are ready", Duration::from_secs(120), ready, || {
             self.brokers.iter().map(Process::log_tail).collect::<Vec<_>>().join("\n---\n")
         })
@@ -73,7 +74,9 @@ fn libraries() -> PathBuf {
 fn java(libraries: &Path, memory: &str) -> Command {
     let mut command = Command::new("java");
     command.arg(format!("-Xmx{memory}")).args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
-    for (name, level) in [("defaultLogLevel", "warn"), ("showDateTime", "true"), ("log.kafka.server.KafkaRaftServer", "info")] {
+    for (name, level) in
+        [("defaultLogLevel", "warn"), ("showDateTime", "true"), ("log.kafka.server.KafkaRaftServer", "info")]
+    {
         command.arg(format!("-Dorg.slf4j.simpleLogger.{name}={level}"));
     }
     command.arg("-cp").arg(libraries.join("*"));
@@ -84,7 +87,9 @@ fn java(libraries: &Path, memory: &str) -> Command {
 fn format_storage(folder: &Path, libraries: &Path, count: usize) {
     let first = folder.join("kafka-1");
     let mut command = java(libraries, "128m");
-    command.args(["kafka.tools.StorageTool", "format", "-t", "kafleet-chaos-AAAAAAAA", "-c"]).arg(first.join("kafka.properties"));
+    command
+        .args(["kafka.tools.StorageTool", "format", "-t", "kafleet-chaos-AAAAAAAA", "-c"])
+        .arg(first.join("kafka.properties"));
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let meta = std::fs::read_to_string(first.join("data/meta.properties")).unwrap();

@@ -44,7 +44,8 @@ enum Fault {
 use Fault::*;
 
 /// With the part of the time after which each begins, in thousandths.
-const SHORT: &[(u64, Fault)] = &[(200, WorkerKilled(0)), (400, RedisWiped), (550, KafkaRestarted), (750, TrackerFrozen(0))];
+const SHORT: &[(u64, Fault)] =
+    &[(200, WorkerKilled(0)), (400, RedisWiped), (550, KafkaRestarted), (750, TrackerFrozen(0))];
 const LONG: &[(u64, Fault)] = &[
     (70, WorkerKilled(0)),
     (130, TrackerFrozen(0)),
@@ -174,14 +175,14 @@ async fn judge(environment: &mut Environment, orders: &Orders, told: &impl Fn(&s
 /// Waits until workers are told of no cancel any more.
 async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
     let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap();
-    let (board, ended) = (ControlWatch::new(Told::default()), Instant::now());
-    let _reading = keep(board.clone(), Arc::new(kafka), &Names::new(PREFIX), None);
-    board.whole_within(PATIENCE, &Names::new(PREFIX)).await.unwrap();
-    let first = board.orders().cancels().len();
-    while board.orders().cancels().len() > 0 && ended.elapsed() < WITHDRAWN {
+    let (control, ended) = (ControlWatch::new(Told::default()), Instant::now());
+    let _reading = keep(control.clone(), Arc::new(kafka), &Names::new(PREFIX), None);
+    control.whole_within(PATIENCE, &Names::new(PREFIX)).await.unwrap();
+    let first = control.state().cancels().len();
+    while control.state().cancels().len() > 0 && ended.elapsed() < WITHDRAWN {
         sleep(Duration::from_millis(50)).await;
     }
-    let left: Vec<String> = board.orders().cancels().map(|(id, _)| id.to_owned()).collect();
+    let left: Vec<String> = control.state().cancels().map(|(id, _)| id.to_owned()).collect();
     told(&format!("{first} cancels were told then; {} are after {:.1} s", left.len(), ended.elapsed().as_secs_f64()));
     left.iter().map(|id| format!("workers are still told of the cancel of `{id}`")).collect()
 }
@@ -292,7 +293,8 @@ fn created(
             violations.push(format!("`{id}` was accepted ({item:?}): in the log: {is_announced}, known: {is_known}"));
         }
         if item.accepted == 0 && item.unknown == 0 && (is_announced || has_record) {
-            violations.push(format!("`{id}` was refused ({item:?}): in the log: {is_announced}, as a record: {has_record}"));
+            violations
+                .push(format!("`{id}` was refused ({item:?}): in the log: {is_announced}, as a record: {has_record}"));
         }
         if is_announced != is_known {
             violations.push(format!("`{id}` ({item:?}): in the log: {is_announced}, known: {is_known}"));

@@ -107,7 +107,8 @@ impl Load {
             Operation::Nothing => {}
             Operation::Cancel => {
                 let all = published.tree.expected_tasks().len();
-                let is_complete = |status: &Value| status["tree"]["total"] == json!(all) && status["own_state"] == "succeeded";
+                let is_complete =
+                    |status: &Value| status["tree"]["total"] == json!(all) && status["own_state"] == "succeeded";
                 self.wait_for_status(&id, "all tasks of the tree exist", is_complete).await?;
                 self.request(&format!("/v1/tasks/{id}/cancel"), json!({"reason": "chaos"}), &[409]).await?;
             }
@@ -131,7 +132,8 @@ impl Load {
 
     async fn publish_via_api(&self, published: &mut PublishedTree) -> Result<(), String> {
         let root = &published.tree.root;
-        let mut body = json!({"type": root.kind, "id": root.name, "params": root.work, "then": published.tree.continuations()});
+        let mut body =
+            json!({"type": root.kind, "id": root.name, "params": root.work, "then": published.tree.continuations()});
         if root.delay_ms > 0 {
             body["delay"] = json!(root.delay_ms);
         }
@@ -178,7 +180,8 @@ impl Load {
         let (topic, value) = (self.publisher.names().tasks(&root.kind), serde_json::to_vec(&root.work).unwrap());
         let (headers, key) = ([("ce_id", root.name.as_bytes())], root.name.as_bytes());
         let deadline = Instant::now() + PATIENCE;
-        let record = ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(&value), headers: &headers };
+        let record =
+            ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(&value), headers: &headers };
         while let Err(why) = self.publisher.link().deliver(record, SEND).await {
             if Instant::now() > deadline {
                 return Err(why.to_string());
@@ -201,7 +204,9 @@ impl Load {
             let page = self.apis.get(&format!("/v1/tasks?root={id}&limit=200"), deadline).await?;
             let runs = page["tasks"].as_array().into_iter().flatten().filter_map(|status| status["run"].as_u64());
             if runs.max() >= Some(2) {
-                return self.wait_for_status(id, "the tree has succeeded", |status| status["state"] == "succeeded").await;
+                return self
+                    .wait_for_status(id, "the tree has succeeded", |status| status["state"] == "succeeded")
+                    .await;
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -221,7 +226,10 @@ impl Load {
 
     async fn wait_for_end(&self, id: &str) -> Result<(), String> {
         let ends = ["succeeded", "failed", "cancelled", "expired"];
-        self.wait_for_status(id, "the task is in a terminal state", |status| ends.iter().any(|end| status["state"] == *end)).await
+        self.wait_for_status(id, "the task is in a terminal state", |status| {
+            ends.iter().any(|end| status["state"] == *end)
+        })
+        .await
     }
 
     /// Polls the status of a task until the condition holds.
@@ -275,14 +283,17 @@ impl Load {
 /// Ids that cover all partitions of tasks and of events.
 fn probe_ids(round: u32) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
-    let covers = |ids: &[String], count: u32, id: &str| ids.iter().any(|other| partition(other, count) == partition(id, count));
+    let covers =
+        |ids: &[String], count: u32, id: &str| ids.iter().any(|other| partition(other, count) == partition(id, count));
     for n in 0.. {
         let id = format!("p{round}-{n}");
         if !covers(&ids, TASK_PARTITIONS, &id) || !covers(&ids, EVENTS_PARTITIONS, &id) {
             ids.push(id);
         }
-        let partitions = |count| ids.iter().map(|id| partition(id, count)).collect::<std::collections::BTreeSet<_>>().len();
-        if partitions(TASK_PARTITIONS) == TASK_PARTITIONS as usize && partitions(EVENTS_PARTITIONS) == EVENTS_PARTITIONS as usize
+        let partitions =
+            |count| ids.iter().map(|id| partition(id, count)).collect::<std::collections::BTreeSet<_>>().len();
+        if partitions(TASK_PARTITIONS) == TASK_PARTITIONS as usize
+            && partitions(EVENTS_PARTITIONS) == EVENTS_PARTITIONS as usize
         {
             break;
         }

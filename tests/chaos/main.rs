@@ -96,7 +96,9 @@ fn result_of(violations: impl Future<Output = Vec<String>>) -> Result<(), libtes
 impl Settings {
     /// Reads the environment. Returns `None` if there are no services and no long run is requested.
     fn read() -> Option<Self> {
-        let number = |name| std::env::var(name).ok().map(|text: String| text.parse::<f64>().unwrap_or_else(|_| panic!("{name}")));
+        let number = |name| {
+            std::env::var(name).ok().map(|text: String| text.parse::<f64>().unwrap_or_else(|_| panic!("{name}")))
+        };
         let minutes = number("KAFLEET_CHAOS");
         if minutes.is_none() {
             support::services::kafka()?;
@@ -238,8 +240,9 @@ async fn judge(
     }
     let (longest_silence_ms, silent_from) = executions.longest_silence(span.0, span.1);
     let during = rows.iter().rev().find(|row| row.begun_ms <= silent_from + longest_silence_ms);
-    let tasks =
-        published.iter().map(|tree| tree.tree.expected_tasks().len()).sum::<usize>() + probes.len() + publish_counts.scheduled;
+    let tasks = published.iter().map(|tree| tree.tree.expected_tasks().len()).sum::<usize>()
+        + probes.len()
+        + publish_counts.scheduled;
     Verdict {
         seed: settings.seed,
         date: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),

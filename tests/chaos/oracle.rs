@@ -106,14 +106,21 @@ impl Oracle<'_> {
 
 /// Compares a tree with its expected outcome.
 fn compare(expected_tasks: &[ExpectedTask], tasks: &Value, violations: &mut Violations) {
-    let reported: BTreeMap<&str, &Value> =
-        tasks.as_array().into_iter().flatten().map(|status| (status["id"].as_str().unwrap_or_default(), status)).collect();
+    let reported: BTreeMap<&str, &Value> = tasks
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|status| (status["id"].as_str().unwrap_or_default(), status))
+        .collect();
     for (index, expected) in expected_tasks.iter().enumerate() {
         let Some(status) = reported.get(&*expected.id) else {
             violations.lost.push(format!("`{}` is unknown", expected.id));
             continue;
         };
-        if !status["state"].as_str().is_some_and(|state| ["succeeded", "failed", "cancelled", "expired"].contains(&state)) {
+        if !status["state"]
+            .as_str()
+            .is_some_and(|state| ["succeeded", "failed", "cancelled", "expired"].contains(&state))
+        {
             violations.lost.push(format!("`{}` stays {}", expected.id, status["state"]));
             continue;
         }
@@ -165,7 +172,11 @@ pub struct PublishCounts {
 
 /// Checks the number of records per task: one for a timer or an effect, at least one for a publisher or a parent, and
 /// never more than requested.
-pub fn publish_counts(published: &[PublishedTree], executions: &Executions, topics: &Topics) -> (PublishCounts, Vec<String>) {
+pub fn publish_counts(
+    published: &[PublishedTree],
+    executions: &Executions,
+    topics: &Topics,
+) -> (PublishCounts, Vec<String>) {
     let (mut publish_counts, mut lost) = (PublishCounts::default(), Vec::new());
     for published in published {
         let expected_tasks = published.tree.expected_tasks();
@@ -190,7 +201,9 @@ pub fn publish_counts(published: &[PublishedTree], executions: &Executions, topi
                 lost.push(format!("`{}` has no record", expected.id));
             }
             if count > most {
-                publish_counts.wrong.push(format!("`{}` was published {count} times, requested {most} times", expected.id));
+                publish_counts
+                    .wrong
+                    .push(format!("`{}` was published {count} times, requested {most} times", expected.id));
             }
             if expected.run == 2 && expected.source != Source::Effect {
                 publish_counts.retries += 1;
@@ -263,9 +276,9 @@ fn scheduled(topics: &Topics, publish_counts: &mut PublishCounts) {
     }
     times.sort_unstable();
     let gaps = times.windows(2).filter(|pair| pair[1] - pair[0] != SCHEDULE_EVERY_S);
-    publish_counts
-        .wrong
-        .extend(gaps.map(|pair| format!("the schedule created no task between {} and {} (epoch seconds)", pair[0], pair[1])));
+    publish_counts.wrong.extend(
+        gaps.map(|pair| format!("the schedule created no task between {} and {} (epoch seconds)", pair[0], pair[1])),
+    );
 }
 
 /// Checks that repetitions per worker, partition and cause do not exceed a window.
@@ -278,14 +291,17 @@ pub fn beyond_window(repeats: &[Repeat], topics: &Topics) -> Vec<String> {
         *counts.entry((&repeat.first.worker, partition, since_ms, repeat.cause.name())).or_default() += 1;
     }
     let beyond = counts.into_iter().filter(|(_, count)| *count > WINDOW);
-    let describe =
-        |((worker, partition, _, cause), count)| format!("{count} attempts of {worker} in {partition} were repeated: {cause}");
+    let describe = |((worker, partition, _, cause), count)| {
+        format!("{count} attempts of {worker} in {partition} were repeated: {cause}")
+    };
     beyond.map(describe).collect()
 }
 
 /// Checks that a graceful stop repeats no finished execution.
 pub fn repeated_after_stop(repeats: &[Repeat]) -> Vec<String> {
     let all = repeats.iter().filter(|repeat| repeat.cause == Cause::Finished);
-    all.map(|repeat| format!("attempt {} of run {} of `{}`, by {}", repeat.attempt, repeat.run, repeat.id, repeat.first.worker))
-        .collect()
+    all.map(|repeat| {
+        format!("attempt {} of run {} of `{}`, by {}", repeat.attempt, repeat.run, repeat.id, repeat.first.worker)
+    })
+    .collect()
 }

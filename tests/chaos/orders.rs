@@ -143,7 +143,8 @@ impl Orders {
             match said {
                 None => item.accepted += 1,
                 Some(code) => {
-                    let is_unknown = matches!(code, "no answer" | "no code" | "outcome_unknown" | "not_announced" | "internal");
+                    let is_unknown =
+                        matches!(code, "no answer" | "no code" | "outcome_unknown" | "not_announced" | "internal");
                     *(if is_unknown { &mut item.unknown } else { &mut item.refused }) += 1;
                     unknown |= is_unknown;
                     item.codes.push(code.to_owned());
@@ -178,7 +179,8 @@ impl Orders {
 
     async fn change(&self, id: &str, rng: &mut fastrand::Rng) {
         let name = format!("n{}", rng.u64(..));
-        if let Some((200, _)) = self.call(Method::PATCH, &format!("/v1/tasks/{id}"), Some(&json!({"name": name}))).await {
+        if let Some((200, _)) = self.call(Method::PATCH, &format!("/v1/tasks/{id}"), Some(&json!({"name": name}))).await
+        {
             self.answers.names.lock().push((id.to_owned(), name));
         }
     }
@@ -218,7 +220,8 @@ impl Orders {
 
 /// A root with a handful of tasks below it; some never end by themselves.
 fn tree(root: &str, rng: &mut fastrand::Rng) -> Vec<Twig> {
-    let mut body = json!({"type": TYPES[rng.usize(..2)], "id": root, "params": work(rng), "fail_fast": rng.u8(..3) == 0});
+    let mut body =
+        json!({"type": TYPES[rng.usize(..2)], "id": root, "params": work(rng), "fail_fast": rng.u8(..3) == 0});
     if rng.u8(..4) == 0 {
         body["then"] = json!([{"type": "work", "params": {"outcome": "succeed"}, "on": "ended"}]);
     }
@@ -233,7 +236,8 @@ fn tree(root: &str, rng: &mut fastrand::Rng) -> Vec<Twig> {
 
 fn work(rng: &mut fastrand::Rng) -> Value {
     let outcome =
-        ["succeed", "succeed", "succeed", "succeed", "succeed", "fail", "dead_letter", "fail_first_run", "hang"][rng.usize(..9)];
+        ["succeed", "succeed", "succeed", "succeed", "succeed", "fail", "dead_letter", "fail_first_run", "hang"]
+            [rng.usize(..9)];
     let failures = if rng.u8(..6) == 0 { rng.u32(1..3) } else { 0 };
     json!({"outcome": outcome, "duration_ms": rng.u64(..300), "failures": failures})
 }

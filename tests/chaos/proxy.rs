@@ -64,7 +64,11 @@ async fn connect(client: TcpStream, to: u16, mut link: watch::Receiver<LinkState
 }
 
 /// Forwards one direction.
-async fn forward(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, mut link: watch::Receiver<LinkState>) {
+async fn forward(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut link: watch::Receiver<LinkState>,
+) {
     let (chunks, mut received) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_BUFFERED);
     let state = link.clone();
     let read = async move {

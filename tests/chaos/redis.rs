@@ -64,7 +64,9 @@ impl Stores {
         let replica_is_linked = || async {
             let reply: Vec<Vec<String>> = command(self.sentinel_port, &["SENTINEL", "REPLICAS", "main"]).await?;
             let has = |name: &str, value: &str| {
-                reply.iter().any(|fields| fields.chunks(2).any(|field| field.len() == 2 && field[0] == name && field[1] == value))
+                reply.iter().any(|fields| {
+                    fields.chunks(2).any(|field| field.len() == 2 && field[0] == name && field[1] == value)
+                })
             };
             has("master-link-status", "ok").then_some(())
         };
@@ -74,7 +76,8 @@ impl Stores {
     /// Index of the current master according to the sentinel.
     pub async fn master(&self) -> usize {
         let master = || async {
-            let reply: (String, u16) = command(self.sentinel_port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).await?;
+            let reply: (String, u16) =
+                command(self.sentinel_port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).await?;
             self.proxies.iter().position(|link| link.port == reply.1)
         };
         wait_until("the sentinel names a master", PATIENCE, master, || self.sentinel.log_tail()).await

@@ -49,8 +49,10 @@ impl Topics {
             }
         }
         let tasks = names.tasks("");
-        offset_range::read(&*kafka, &ranges, DEADLINE, &mut |record| this.take(record, record.topic.starts_with(&tasks)))
-            .unwrap();
+        offset_range::read(&*kafka, &ranges, DEADLINE, &mut |record| {
+            this.take(record, record.topic.starts_with(&tasks))
+        })
+        .unwrap();
         this
     }
 
@@ -83,7 +85,7 @@ impl Topics {
         };
         if let (false, Some(offset)) = (is_task, header(mark::OF)) {
             let letter = format!("{}/{}:{offset}", record.topic, record.partition);
-            return self.marks.entry(letter).or_default().extend(header(mark::FATE));
+            return self.marks.entry(letter).or_default().extend(header(mark::RESOLUTION));
         }
         let Some(mut id) = header("ce_id") else { return };
         if let Some(parent) = header("ce_parent").filter(|parent| !id.starts_with(&format!("{parent}:"))) {

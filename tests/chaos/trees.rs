@@ -83,8 +83,10 @@ impl Tree {
         };
         root.name = id;
         let via = *rng.choice(&[SubmitVia::Api, SubmitVia::Api, SubmitVia::Library, SubmitVia::PlainProducer]).unwrap();
-        let join =
-            via != SubmitVia::PlainProducer && operation != Operation::Cancel && root.kind == "work" && rng.u32(..100) < 30;
+        let join = via != SubmitVia::PlainProducer
+            && operation != Operation::Cancel
+            && root.kind == "work"
+            && rng.u32(..100) < 30;
         if via != SubmitVia::PlainProducer && rng.u32(..100) < 20 {
             root.delay_ms = rng.u64(500..5_000);
         }
@@ -107,7 +109,8 @@ impl Tree {
         self.add(&self.root, None, &mut tasks);
         let joins = self.join && (self.operation == Operation::Nothing || roll_up(&tasks, 0) == State::Succeeded);
         if joins {
-            let mut expected = ExpectedTask::new("join", format!("{}:then", tasks[0].id), State::Succeeded, Source::Effect);
+            let mut expected =
+                ExpectedTask::new("join", format!("{}:then", tasks[0].id), State::Succeeded, Source::Effect);
             (expected.parent, expected.run) = (Some(0), tasks[0].run);
             tasks.push(expected);
             let index = tasks.len() - 1;
@@ -160,8 +163,11 @@ fn roll_up(expected_tasks: &[ExpectedTask], index: usize) -> State {
     let order = [State::Succeeded, State::Cancelled, State::Expired, State::Failed];
     let rank = |state: State| order.iter().position(|other| *other == state).unwrap();
     let expected = &expected_tasks[index];
-    let children =
-        expected.children.iter().filter(|child| !expected_tasks[**child].ignored).map(|child| roll_up(expected_tasks, *child));
+    let children = expected
+        .children
+        .iter()
+        .filter(|child| !expected_tasks[**child].ignored)
+        .map(|child| roll_up(expected_tasks, *child));
     children.chain([expected.own]).max_by_key(|state| rank(*state)).unwrap()
 }
 
@@ -196,7 +202,8 @@ fn random_task(rng: &mut fastrand::Rng, depth: u32, retried: bool) -> TreeTask {
             false => *rng.choice(&[Outcome::Fail, Outcome::DeadLetter]).unwrap(),
         };
     }
-    let child = |n: u32, rng: &mut fastrand::Rng| TreeTask { name: format!("c{n}"), ..random_task(rng, depth - 1, retried) };
+    let child =
+        |n: u32, rng: &mut fastrand::Rng| TreeTask { name: format!("c{n}"), ..random_task(rng, depth - 1, retried) };
     work.children = (0..width).map(|n| child(n, rng)).collect();
     let delay_ms = if depth < 3 && rng.u32(..100) < 8 { rng.u64(500..4_000) } else { 0 };
     let ignored = work.outcome != Outcome::Succeed && rng.u32(..100) < 40;

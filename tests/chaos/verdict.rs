@@ -59,7 +59,8 @@ impl Verdict {
         report("timers and effects not published exactly once", &self.publish_counts.wrong);
         report("repetitions beyond a window", &self.beyond_window);
         report("finished, and repeated after a graceful stop", &self.repeated_after_stop);
-        let never = self.faults.iter().filter(|row| row.recovered_in_ms.is_none() || row.recovered_after_end_ms.is_none());
+        let never =
+            self.faults.iter().filter(|row| row.recovered_in_ms.is_none() || row.recovered_after_end_ms.is_none());
         let never: Vec<String> = never.map(|row| format!("{} ({})", row.kind.name(), row.target)).collect();
         report(&format!("not recovered within {} s", RECOVERY.as_secs()), &never);
         lines
@@ -78,7 +79,10 @@ impl Verdict {
                 "published: timers, continuations, retries, scheduled times",
                 format!(
                     "{}, {}, {}, {}",
-                    publish_counts.timers, publish_counts.continuations, publish_counts.retries, publish_counts.scheduled
+                    publish_counts.timers,
+                    publish_counts.continuations,
+                    publish_counts.retries,
+                    publish_counts.scheduled
                 ),
             ),
             ("of these not exactly once", publish_counts.wrong.len().to_string()),
@@ -133,7 +137,10 @@ impl Verdict {
         }
         line(&mut page, &format!("| duration | {:.1} min, {} faults |", self.lasted_s / 60.0, self.faults.len()));
         let violations = self.violations();
-        line(&mut page, &format!("\n## Verdict: {}\n", if violations.is_empty() { "no violations" } else { "violations" }));
+        line(
+            &mut page,
+            &format!("\n## Verdict: {}\n", if violations.is_empty() { "no violations" } else { "violations" }),
+        );
         line(&mut page, "| | |\n|---|---|");
         for (what, count) in self.sums() {
             line(&mut page, &format!("| {what} | {count} |"));
@@ -162,8 +169,10 @@ impl Verdict {
         for (kind, rows) in kinds {
             let duration = median_and_max(rows.iter().map(|row| row.ended_ms - row.begun_ms).collect());
             let recovered = median_and_max(rows.iter().filter_map(|row| row.recovered_in_ms).collect());
-            let recovered_after_end = median_and_max(rows.iter().filter_map(|row| row.recovered_after_end_ms).collect());
-            writeln!(page, "| {} | {} | {duration} | {recovered} | {recovered_after_end} |", kind.name(), rows.len()).unwrap();
+            let recovered_after_end =
+                median_and_max(rows.iter().filter_map(|row| row.recovered_after_end_ms).collect());
+            writeln!(page, "| {} | {} | {duration} | {recovered} | {recovered_after_end} |", kind.name(), rows.len())
+                .unwrap();
         }
     }
 }
@@ -234,9 +243,11 @@ pub fn machine(kafka: &str) -> BTreeMap<&'static str, String> {
         String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned()
     };
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |(_, model)| model);
+    let model =
+        info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |(_, model)| model);
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let kib =
+        memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     let redis = first("redis-server", "--version");
     let redis = redis.split(' ').find_map(|word| word.strip_prefix("v=")).unwrap_or_default().to_owned();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);

@@ -14,15 +14,23 @@ fn lines_of_one_tree_are_submitted_atomically() {
     let dev = Dev::start();
     let root = line(json!({"type": "echo", "id": "r"}));
     let child = |id: &str| line(json!({"type": "echo", "id": id, "parent": "r"}));
-    let send = |lines: &str, more: &[&str]| run_with_stdin(dev.command(&[&["submit", "--atomic", "-"], more].concat()), lines);
+    let send =
+        |lines: &str, more: &[&str]| run_with_stdin(dev.command(&[&["submit", "--atomic", "-"], more].concat()), lines);
 
     // A single invalid line refuses all, whether the client or the api finds it.
     let broken = send(&(root.clone() + "{oops\n" + &child("a")), &[]).exits_with(1);
     broken.stderr_has(&["line 2: not JSON", "nothing was submitted"]);
     let foreign = line(json!({"type": "echo", "id": "other"}));
     let refused = send(&(root.clone() + &child("a") + &foreign), &[]).exits_with(2);
-    refused.stderr_has(&["`other` is not in the tree of `r`", "nothing of the batch was published", "(at `/2`)", "hint: "]);
-    send(&(root.clone() + &line(json!({"type": "nope", "id": "a", "parent": "r"}))), &[]).exits_with(3).stderr_has(&["`nope`"]);
+    refused.stderr_has(&[
+        "`other` is not in the tree of `r`",
+        "nothing of the batch was published",
+        "(at `/2`)",
+        "hint: ",
+    ]);
+    send(&(root.clone() + &line(json!({"type": "nope", "id": "a", "parent": "r"}))), &[])
+        .exits_with(3)
+        .stderr_has(&["`nope`"]);
     let many: String = (0..1_001).map(|n| child(&format!("c{n}"))).collect();
     send(&many, &[]).exits_with(2).stderr_has(&["an atomic submission has at most 1000 lines", "hint: "]);
     dev.run(&["status", "r"]).exits_with(3);
@@ -31,7 +39,8 @@ fn lines_of_one_tree_are_submitted_atomically() {
     send(&whole, &[]).exits_with(0).stderr_has(&["3 submitted atomically"]);
     dev.run(&["status", "r", "--wait"]).exits_with(0).stdout_has(&["children  2: 2 succeeded"]);
     let again = send(&whole, &["-o", "json"]).exits_with(0);
-    let ids: Vec<Value> = again.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
+    let ids: Vec<Value> =
+        again.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
     assert_eq!(ids, ["r", "r:a", "r:b"], "the same tasks");
 
     // Lines of params, below an existing task.

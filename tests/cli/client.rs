@@ -82,7 +82,8 @@ impl Dev {
         let ran = self.run(&[&["types", "pause", task_type], more].concat()).exits_with(0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        let metrics = || runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await });
+        let metrics =
+            || runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await });
         let paused = format!("kafleet_type_paused{{type=\"{task_type}\"}} 1");
         wait_until("the worker has paused the type", || metrics().unwrap().contains(&paused).then_some(()));
         ran
@@ -91,8 +92,9 @@ impl Dev {
 
 #[test]
 fn dev_once_prints_the_sample_result_and_exits() {
-    let ran =
-        run(kafleet(["dev", "--once"])).exits_with(0).stdout_has(&["state     succeeded", r#"result    {"hello":"world"}"#]);
+    let ran = run(kafleet(["dev", "--once"]))
+        .exits_with(0)
+        .stdout_has(&["state     succeeded", r#"result    {"hello":"world"}"#]);
     assert!(ran.err.contains("api    http://127.0.0.1:") && ran.err.contains("curl"), "{ran:?}");
     let document = run(kafleet(["dev", "--once", "-o", "json"])).exits_with(0).json();
     assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"hello": "world"})));
@@ -110,21 +112,32 @@ fn task_is_submitted_and_its_result_is_shown() {
     let dev = Dev::start();
     let ran = dev.run(&["submit", "echo", r#"{"n":1}"#, "--id", "one", "--name", "first", "--tag", "x"]).exits_with(0);
     assert_eq!((ran.out.as_str(), ran.err.as_str()), ("one\n", ""));
-    dev.run(&["status", "one", "--wait"]).exits_with(0).stdout_has(&["id        one", "type      echo", "state     succeeded"]);
+    dev.run(&["status", "one", "--wait"]).exits_with(0).stdout_has(&[
+        "id        one",
+        "type      echo",
+        "state     succeeded",
+    ]);
     let status = dev.json(&["status", "one"]);
-    assert_eq!((&status["result"], &status["name"], &status["tags"]), (&json!({"n": 1}), &json!("first"), &json!(["x"])));
+    assert_eq!(
+        (&status["result"], &status["name"], &status["tags"]),
+        (&json!({"n": 1}), &json!("first"), &json!(["x"]))
+    );
     assert!(status["seen_at"].is_string(), "{status}");
     dev.run(&["submit", "echo", r#"{"n":1}"#, "--id", "one"]).exits_with(0);
     dev.run(&["submit", "echo", r#"{"n":2}"#, "--id", "one"]).exits_with(1).stderr_has(&["one", "hint: "]);
     let waited = dev.run(&["submit", "answer", "--wait"]).exits_with(0);
-    assert!(waited.out.contains(r#"result    {"answer":42}"#), "a program starts in the configuration's folder: {waited:?}");
+    assert!(
+        waited.out.contains(r#"result    {"answer":42}"#),
+        "a program starts in the configuration's folder: {waited:?}"
+    );
     drop(dev.folder);
 }
 
 #[test]
 fn missing_permission_is_exit_code_6() {
     let token = |role: &str| format!("a-long-enough-token-to-{role}");
-    let section = |role: &str| format!("[[api.tokens]]\nname = \"{role}\"\ntoken = \"{}\"\nrole = \"{role}\"\n", token(role));
+    let section =
+        |role: &str| format!("[[api.tokens]]\nname = \"{role}\"\ntoken = \"{}\"\nrole = \"{role}\"\n", token(role));
     let folder = config_folder(&(section("read") + &section("submit")));
     let mut command = kafleet(["dev", "--listen", "127.0.0.1:0"]);
     command.current_dir(folder.path());
@@ -132,7 +145,8 @@ fn missing_permission_is_exit_code_6() {
     let api = daemon.wait_for_line("  api ").split_whitespace().nth(1).unwrap().to_owned();
     daemon.wait_for_line("serving until ctrl-c");
     let ask = |words: &[&str], token: &str| run(kafleet([words, &["--api", &api, "--token", token]].concat()));
-    let none = run(kafleet(["list", "--api", &api])).exits_with(6).stderr_has(&["none was given", "--token or KAFLEET_TOKEN"]);
+    let none =
+        run(kafleet(["list", "--api", &api])).exits_with(6).stderr_has(&["none was given", "--token or KAFLEET_TOKEN"]);
     assert!(!none.err.contains("header"), "{none:?}");
     ask(&["list"], "another-token-that-nobody-knows")
         .exits_with(6)
@@ -158,13 +172,13 @@ fn exit_code_is_the_task_outcome() {
     dev.run(&["submit", "broken", "--wait", "--id", "b"]).exits_with(1).stdout_has(&["state     failed", "no luck"]);
     dev.run(&["watch", "b"]).exits_with(1).stdout_has(&["failed", "no luck"]);
     dev.run(&["tree", "b", "--watch"]).exits_with(1).stdout_has(&["✘ b"]);
-    dev.run(&["submit", "foreach", r#"{"count":2,"pause":"1h"}"#, "--id", "slow", "--wait=1ms"]).exits_with(5).stderr_has(&[
-        "task `slow` is still ",
-        "after 1ms",
-        "hint: follow it with `kafleet watch slow`",
-    ]);
+    dev.run(&["submit", "foreach", r#"{"count":2,"pause":"1h"}"#, "--id", "slow", "--wait=1ms"])
+        .exits_with(5)
+        .stderr_has(&["task `slow` is still ", "after 1ms", "hint: follow it with `kafleet watch slow`"]);
     dev.wait_until_visible("slow");
-    dev.run(&["watch", "slow", "--timeout", "300ms"]).exits_with(5).stderr_has(&["task `slow` has not ended within 300ms"]);
+    dev.run(&["watch", "slow", "--timeout", "300ms"])
+        .exits_with(5)
+        .stderr_has(&["task `slow` has not ended within 300ms"]);
     dev.run(&["status", "slow", "--wait=10ms"]).exits_with(5);
 }
 
@@ -201,7 +215,8 @@ fn lines_are_submitted_and_invalid_ones_are_reported() {
         "\n",
         r#"{"type":"echo","id":"l7","params":7}"#,
     );
-    let expected = ["line 3: not JSON", "line 4: the type `nope`", "line 5: ", "line 6: ", "colour", "2 submitted, 4 refused"];
+    let expected =
+        ["line 3: not JSON", "line 4: the type `nope`", "line 5: ", "line 6: ", "colour", "2 submitted, 4 refused"];
     let ran = run_with_stdin(dev.command(&["submit", "-"]), lines).exits_with(1).stderr_has(&expected);
     assert_eq!(ran.out, "l1\nl7\n", "refused lines print nothing");
     dev.run(&["status", "l7", "--wait"]).exits_with(0);
@@ -219,14 +234,17 @@ fn lines_are_submitted_and_invalid_ones_are_reported() {
     dev.run(&["status", ids[1], "--wait"]).exits_with(0).stdout_has(&["result    2"]);
     write(dev.folder.path(), "params.ndjson", "3\n");
     let path = dev.folder.path().join("params.ndjson");
-    dev.run(&["submit", "echo", "--tag", "bulk", "--file", path.to_str().unwrap()]).exits_with(0).stderr_has(&["1 submitted in"]);
+    dev.run(&["submit", "echo", "--tag", "bulk", "--file", path.to_str().unwrap()])
+        .exits_with(0)
+        .stderr_has(&["1 submitted in"]);
     assert_eq!(dev.wait_until_listed(&["--tag", "bulk"], 3).len(), 3);
 }
 
 #[test]
 fn lists_are_filtered_and_continue_at_a_cursor() {
     let dev = Dev::start();
-    let lines: String = (0..120).map(|n| format!("{{\"type\":\"echo\",\"id\":\"e{n}\",\"creator\":\"me\"}}\n")).collect();
+    let lines: String =
+        (0..120).map(|n| format!("{{\"type\":\"echo\",\"id\":\"e{n}\",\"creator\":\"me\"}}\n")).collect();
     run_with_stdin(dev.command(&["submit", "-"]), &lines).exits_with(0);
     dev.wait_until_listed(&["-n", "200"], 120);
     dev.run(&["submit", "broken", "--id", "b", "--name", "doomed one", "--wait"]).exits_with(1);
@@ -264,8 +282,8 @@ fn tree_is_drawn_with_descendants() {
     let failing = dev.run(&["submit", "broken", "--id", "last", "--parent", "order:fetch", "--wait"]).exits_with(1);
     assert!(failing.out.contains("id        order:fetch:last"), "{failing:?}");
     let drawn = dev.run(&["tree", "order"]).exits_with(0).stderr_has(&["5 tasks: 2 successful, 0 pending, 3 failed"]);
-    let signs: Vec<&str> = drawn.out.lines().map(|line| line.split("  ").next().unwrap()).collect();
-    assert_eq!(signs, ["✘ order", "├─ ✘ fetch", "│", "│", "└─ ✔ pack"], "{}", drawn.out);
+    let activity: Vec<&str> = drawn.out.lines().map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(activity, ["✘ order", "├─ ✘ fetch", "│", "│", "└─ ✔ pack"], "{}", drawn.out);
     let document = dev.json(&["tree", "order", "--depth", "1"]);
     assert_eq!((document["below"].as_array().unwrap().len(), &document["below"][0]["omitted"]), (2, &json!(2)));
     assert_eq!(dev.json(&["list", "--root", "order:fetch"])["tasks"].as_array().unwrap().len(), 3);
@@ -299,18 +317,23 @@ fn history_log_attachments_and_types_are_shown() {
     let dev = Dev::start();
     dev.run(&["submit", "answer", "--id", "a", "--wait"]).exits_with(0);
     dev.run(&["history", "a"]).exits_with(0).stdout_has(&["AT ", "submitted", "succeeded"]);
-    let kinds: Vec<Value> = dev.json(&["history", "a"])["events"].as_array().unwrap().iter().map(|e| e["kind"].clone()).collect();
+    let kinds: Vec<Value> =
+        dev.json(&["history", "a"])["events"].as_array().unwrap().iter().map(|e| e["kind"].clone()).collect();
     assert!(kinds.contains(&json!("submitted")) && kinds.contains(&json!("succeeded")), "{kinds:?}");
     assert_eq!(dev.run(&["log", "a"]).exits_with(0).out, "reading the file\n");
     assert_eq!(dev.run(&["params", "a"]).exits_with(0).json(), json!({}));
     write(dev.folder.path(), "note.txt", "a note");
     let file = dev.folder.path().join("note.txt").to_str().unwrap().to_owned();
-    dev.run(&["attachments", "put", "a", "note", &file, "--media", "text/plain"]).exits_with(0).stdout_has(&["text/plain", "6"]);
+    dev.run(&["attachments", "put", "a", "note", &file, "--media", "text/plain"])
+        .exits_with(0)
+        .stdout_has(&["text/plain", "6"]);
     assert_eq!(dev.run(&["attachments", "get", "a", "note"]).exits_with(0).out, "a note");
     assert_eq!(dev.json(&["attachments", "list", "a"])["attachments"][0]["bytes"], json!(6));
     dev.run(&["attachments", "delete", "a", "note"]).exits_with(0);
     dev.run(&["attachments", "get", "a", "note"]).exits_with(3).stderr_has(&["has no attachment `note`", "hint: "]);
-    dev.run(&["update", "a", "--name", "renamed", "--tag", "t"]).exits_with(0).stdout_has(&["name      renamed", "tags      t"]);
+    dev.run(&["update", "a", "--name", "renamed", "--tag", "t"])
+        .exits_with(0)
+        .stdout_has(&["name      renamed", "tags      t"]);
     dev.run(&["update", "a", "--clear", "name"]).exits_with(0);
     assert_eq!(dev.json(&["status", "a"])["name"], Value::Null);
     dev.run(&["log", "a", "--append", "seen by Ada"]).exits_with(0).stderr_has(&["1 line added"]);

@@ -21,9 +21,17 @@ fn open_roots(dev: &Dev) -> usize {
 #[test]
 fn demo_shows_something_in_every_verb() {
     let dev = Dev::with(&["--demo", "--no-sample"]);
-    for state in
-        ["scheduled", "queued", "running", "retrying", "warning", "waiting_for_children", "succeeded", "failed", "cancelled"]
-    {
+    for state in [
+        "scheduled",
+        "queued",
+        "running",
+        "retrying",
+        "warning",
+        "waiting_for_children",
+        "succeeded",
+        "failed",
+        "cancelled",
+    ] {
         wait_until(&format!("a task is {state}"), || {
             assert!(open_roots(&dev) <= MAX_OPEN);
             (!list(&dev, &["--level", "any", "--state", state]).is_empty()).then_some(())
@@ -66,7 +74,8 @@ fn demo_shows_something_in_every_verb() {
 
 #[test]
 fn demo_needs_an_operator_token() {
-    let folder = config_folder("[[api.tokens]]\nname = \"reader\"\ntoken = \"a-long-enough-token-to-read\"\nrole = \"read\"\n");
+    let folder =
+        config_folder("[[api.tokens]]\nname = \"reader\"\ntoken = \"a-long-enough-token-to-read\"\nrole = \"read\"\n");
     let mut command = kafleet(["dev", "--demo", "--listen", "127.0.0.1:0"]);
     command.current_dir(folder.path());
     run(command).exits_with(2).stderr_has(&["the demo needs one of `api.tokens` to have the role `operate`", "hint: "]);

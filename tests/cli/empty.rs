@@ -33,21 +33,26 @@ fn empty_list_suggests_the_next_verb() {
     }
     dev.run(&["log", "one", "--append", "a line"]).exits_with(0);
     wait_until("the line is visible", || (dev.run(&["log", "one"]).out == "a line\n").then_some(()));
-    dev.run(&["log", "one", "--from", "9"]).exits_with(0).stderr_has(&["the log of `one` has 1 lines, none from line 9 on"]);
+    dev.run(&["log", "one", "--from", "9"])
+        .exits_with(0)
+        .stderr_has(&["the log of `one` has 1 lines, none from line 9 on"]);
 }
 
 #[test]
 fn refusal_names_options() {
     let dev = Dev::start();
     dev.run(&["list", "--cursor", "nonsense"]).exits_with(2).stderr_has(&["--cursor is not a cursor of this API"]);
-    dev.run(&["schedules", "create", "x", "echo"]).exits_with(2).stderr_has(&["neither --cron nor --every", "or --every 10m"]);
+    dev.run(&["schedules", "create", "x", "echo"])
+        .exits_with(2)
+        .stderr_has(&["neither --cron nor --every", "or --every 10m"]);
     dev.run(&["kill-switch", "on", ""]).exits_with(2).stderr_has(&["error: a name is empty"]);
 }
 
 #[test]
 fn piped_params_without_a_dash_are_refused() {
     let dev = Dev::start();
-    let expected = ["stdin is a pipe or a file", "`kafleet submit echo -` reads params from it", "`kafleet submit echo '{}'`"];
+    let expected =
+        ["stdin is a pipe or a file", "`kafleet submit echo -` reads params from it", "`kafleet submit echo '{}'`"];
     run_with_stdin(dev.command(&["submit", "echo"]), "{\"n\": 1}\n").exits_with(2).stderr_has(&expected);
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "params.json", "{}");

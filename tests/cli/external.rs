@@ -14,7 +14,9 @@ fn external_task_is_reported_to_its_end() {
     dev.run(&["history", "t"]).exits_with(0).stdout_has(&["in progress"]);
     let done = dev.json(&["report", "t", "succeeded", "--result", r#"{"answer": 42}"#]);
     assert_eq!((&done["ignored"], &done["status"]["result"]), (&json!(false), &json!({"answer": 42})));
-    dev.run(&["report", "t", "running"]).exits_with(1).stderr_has(&["`t` has already ended", "hint: see `kafleet status t`"]);
+    dev.run(&["report", "t", "running"])
+        .exits_with(1)
+        .stderr_has(&["`t` has already ended", "hint: see `kafleet status t`"]);
     dev.run(&["report", "t", "scheduled"]).exits_with(2).stderr_has(&["possible values: queued, running"]);
     dev.run(&["report", "t", "failed", "--result", "{oops"]).exits_with(2).stderr_has(&["`{oops` is not JSON"]);
     dev.run(&["report", "nobody", "running"]).exits_with(3).stderr_has(&["there is no task `nobody`"]);

@@ -53,7 +53,8 @@ fn request(stream: &TcpStream) -> String {
 
 fn reply(stream: &mut TcpStream, status: &str, kind: &str, body: &str) {
     let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
     stream.write_all((head + body).as_bytes()).unwrap();
 }
 
@@ -81,7 +82,9 @@ fn watch_reconnects_after_shutdown_and_after_being_slow() {
 #[test]
 fn removed_record_is_not_found() {
     let api = api(vec![(STREAM, event("status", &status("running")) + &end("gone"))]);
-    run(kafleet(["watch", "a", "--api", &api])).exits_with(3).stderr_has(&["the record of task `a` has expired", "hint: "]);
+    run(kafleet(["watch", "a", "--api", &api]))
+        .exits_with(3)
+        .stderr_has(&["the record of task `a` has expired", "hint: "]);
 }
 
 #[test]
@@ -180,8 +183,9 @@ fn unreadable_task_does_not_end_a_watch() {
             _ => Some(task),
         }
     });
-    let ran =
-        run(kafleet(["watch", "a", "--tree", "--api", &api])).exits_with(0).stderr_has(&["cannot read task `a:b`, retrying: "]);
+    let ran = run(kafleet(["watch", "a", "--tree", "--api", &api]))
+        .exits_with(0)
+        .stderr_has(&["cannot read task `a:b`, retrying: "]);
     assert_eq!(ran.err.matches("cannot read").count(), 1, "{ran:?}");
     assert!(ran.out.lines().last().is_some_and(|line| line.contains("succeeded")), "{ran:?}");
 }

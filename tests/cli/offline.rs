@@ -81,8 +81,9 @@ fn closed_stdout_is_no_failure() {
 
 #[test]
 fn every_problem_of_the_configuration_is_reported_with_its_line() {
-    let folder =
-        config_folder("[worker]\ndrain_timeout = \"soon\"\n\n[topic]\nprefix = \"x\"\n\n[types.echo]\nhandler = \"ecko\"\n");
+    let folder = config_folder(
+        "[worker]\ndrain_timeout = \"soon\"\n\n[topic]\nprefix = \"x\"\n\n[types.echo]\nhandler = \"ecko\"\n",
+    );
     for verb in [&["worker"][..], &["tracker"], &["api"], &["dev", "--once"], &["topics", "apply"]] {
         let mut command = kafleet(verb);
         command.current_dir(folder.path());
@@ -132,7 +133,9 @@ fn role_needs_no_secrets_of_other_roles() {
 
 #[test]
 fn named_file_must_exist() {
-    run(kafleet(["worker", "--config", "/no/such.toml"])).exits_with(2).stderr_has(&["/no/such.toml", "cannot be read"]);
+    run(kafleet(["worker", "--config", "/no/such.toml"]))
+        .exits_with(2)
+        .stderr_has(&["/no/such.toml", "cannot be read"]);
     run(kafleet(["submit", "--file", "/no/such.ndjson"])).exits_with(3).stderr_has(&["cannot read `/no/such.ndjson`"]);
 }
 
@@ -157,10 +160,14 @@ fn unreachable_api_is_exit_code_4() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let free = socket.local_addr().unwrap();
-    for line in ["status a", "list", "tree a", "watch a", "history a", "log a", "types", "submit echo {}", "status a --wait"] {
+    for line in
+        ["status a", "list", "tree a", "watch a", "history a", "log a", "types", "submit echo {}", "status a --wait"]
+    {
         let mut command = kafleet(line.split(' '));
         command.env("KAFLEET_API", format!("http://{free}"));
-        run(command).exits_with(4).stderr_has(&["cannot be reached", "hint: start one with `kafleet dev` or `kafleet api`"]);
+        run(command)
+            .exits_with(4)
+            .stderr_has(&["cannot be reached", "hint: start one with `kafleet dev` or `kafleet api`"]);
     }
 }
 

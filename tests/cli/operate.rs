@@ -13,14 +13,17 @@ fn running_program_is_cancelled() {
     wait_until("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
     dev.run(&["workers", "--running"]).exits_with(0);
     dev.run(&["cancel", "long", "--reason", "enough", "--wait"]).exits_with(0).stdout_has(&["state     cancelled"]);
-    dev.run(&["cancel", "long"]).exits_with(1).stderr_has(&["`long` has already ended", "hint: see `kafleet status long`"]);
+    dev.run(&["cancel", "long"])
+        .exits_with(1)
+        .stderr_has(&["`long` has already ended", "hint: see `kafleet status long`"]);
     dev.run(&["why", "long"]).exits_with(0).stdout_has(&["it was cancelled on request: enough"]);
     dev.run(&["cancel", "nobody"]).exits_with(3).stderr_has(&["there is no task `nobody`"]);
     for verb in ["cancel", "status", "why", "retry"] {
         dev.run(&[verb, ""]).exits_with(2).stderr_has(&["the id is empty"]);
     }
     let history = dev.json(&["history", "long"]);
-    let asked = history["events"].as_array().unwrap().iter().find(|event| event["kind"] == "cancel_requested").unwrap().clone();
+    let asked =
+        history["events"].as_array().unwrap().iter().find(|event| event["kind"] == "cancel_requested").unwrap().clone();
     assert_eq!(asked["message"], json!("enough"));
 }
 

@@ -8,7 +8,8 @@ use crate::run::{config_folder, wait_until, write};
 #[test]
 fn schedule_is_created_triggered_changed_and_deleted() {
     let dev = Dev::start();
-    let made = dev.run(&["schedules", "create", "tick", "echo", r#"{"n":1}"#, "--every", "1s", "--tag", "x"]).exits_with(0);
+    let made =
+        dev.run(&["schedules", "create", "tick", "echo", r#"{"n":1}"#, "--every", "1s", "--tag", "x"]).exits_with(0);
     made.stdout_has(&["id        tick", "when      every 1s", "overlap   skip", "next      "]);
     let fired = |least: u64| {
         wait_until("the schedule has fired and its task is visible", || {
@@ -19,7 +20,9 @@ fn schedule_is_created_triggered_changed_and_deleted() {
     let task = fired(1)["last"]["task"].as_str().unwrap().to_owned();
     dev.run(&["status", &task, "--wait"]).exits_with(0).stdout_has(&["state     succeeded", r#"result    {"n":1}"#]);
     assert_eq!(dev.json(&["status", &task])["options"]["schedule"], "tick");
-    dev.run(&["schedules", "pause", "tick", "--reason", "enough"]).exits_with(0).stdout_has(&["paused    since", "enough"]);
+    dev.run(&["schedules", "pause", "tick", "--reason", "enough"])
+        .exits_with(0)
+        .stdout_has(&["paused    since", "enough"]);
     dev.run(&["schedules", "list"]).exits_with(0).stdout_has(&["tick  echo  every 1s", "paused"]);
     dev.run(&["schedules", "trigger", "tick", "--wait"])
         .exits_with(0)
@@ -41,7 +44,9 @@ fn schedule_is_created_triggered_changed_and_deleted() {
     dev.run(&["schedules", "create", "bad", "echo", "--cron", "61 * * * *"])
         .exits_with(2)
         .stderr_has(&["no cron expression", "five fields"]);
-    dev.run(&["schedules", "create", "bad", "ehco", "--every", "1h"]).exits_with(3).stderr_has(&["did you mean `echo`"]);
+    dev.run(&["schedules", "create", "bad", "ehco", "--every", "1h"])
+        .exits_with(3)
+        .stderr_has(&["did you mean `echo`"]);
 }
 
 #[test]
@@ -58,8 +63,9 @@ fn schedules_of_the_configuration_are_applied() {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         changes.iter().map(|change| (text(&change["id"]), text(&change["change"]))).collect()
     };
-    let expected =
-        |changes: &[(&str, &str)]| changes.iter().map(|(id, what)| (id.to_string(), what.to_string())).collect::<Vec<_>>();
+    let expected = |changes: &[(&str, &str)]| {
+        changes.iter().map(|(id, what)| (id.to_string(), what.to_string())).collect::<Vec<_>>()
+    };
     dev.run(&["schedules", "create", "own", "echo", "--every", "1d"]).exits_with(0);
     let created = expected(&[("hourly", "created"), ("nightly", "created")]);
     assert_eq!(apply(&["--dry-run"]), created);

@@ -143,7 +143,10 @@ fn runtime() -> tokio::runtime::Runtime {
 fn fleet_of_processes_runs_on_kafka_and_redis() {
     let Some(mut fleet) = Fleet::new() else { return };
     fleet.run(&["doctor", "--no-api"]).exits_with(1).stdout_has(&["error", "kafleet topics apply"]);
-    fleet.run(&["offsets", "init", "echo", "--at", "earliest"]).exits_with(3).stderr_has(&["there is no topic", "hint: "]);
+    fleet
+        .run(&["offsets", "init", "echo", "--at", "earliest"])
+        .exits_with(3)
+        .stderr_has(&["there is no topic", "hint: "]);
     let applied = fleet.run(&["topics", "apply", "-o", "json"]).exits_with(0).json();
     let changes = applied.as_array().unwrap();
     assert!(changes.len() >= 4 && changes.iter().all(|one| one["change"] == "created"), "{applied}");
@@ -179,7 +182,8 @@ fn fleet_of_processes_runs_on_kafka_and_redis() {
     fleet.run(&["schedules", "trigger", "tick", "--wait=100s"]).exits_with(0).stdout_has(&["result    [3]"]);
     fleet.run(&["schedules", "delete", "tick"]).exits_with(0);
 
-    let healthy = fleet.run(&["doctor"]).exits_with(0).stdout_has(&["ok       kafka", "ok       redis", "ok       api"]);
+    let healthy =
+        fleet.run(&["doctor"]).exits_with(0).stdout_has(&["ok       kafka", "ok       redis", "ok       api"]);
     assert!(!healthy.out.contains("error "), "{healthy:?}");
     fleet
         .run(&["offsets", "init", "echo", "--at", "earliest"])
@@ -200,8 +204,12 @@ fn worker_stays_within_its_memory_limit() {
     let sizes = ["--tasks", "20000", "--large", "250", "--types", "8", "--each", "500"];
     let limits = ["--memory-limit", "32MiB", "--ceiling", "200MiB", "-o", "json"];
     let report = fleet.run(&[&["bench", "memory"][..], &sizes, &limits].concat()).exits_with(0).json();
-    let figures: Vec<_> = report["figures"].as_array().unwrap().iter().filter(|figure| figure["unit"] == "MiB").collect();
+    let figures: Vec<_> =
+        report["figures"].as_array().unwrap().iter().filter(|figure| figure["unit"] == "MiB").collect();
     assert_eq!((figures.len(), &report["checked"]), (3, &json!(true)), "{report}");
     // A process that had read all params would be above the limit.
-    assert!(figures.iter().all(|figure| figure["max"].as_f64().is_some_and(|mib| (5.0..200.0).contains(&mib))), "{report}");
+    assert!(
+        figures.iter().all(|figure| figure["max"].as_f64().is_some_and(|mib| (5.0..200.0).contains(&mib))),
+        "{report}"
+    );
 }

@@ -29,7 +29,9 @@ fn tree_is_watched_until_its_root_has_ended() {
     dev.run(&["cancel", "r"]).exits_with(0);
     let ran = wait_for_exit(watching).exits_with(1);
     let seen = lines(&ran.out);
-    let last = |id: &str| seen.iter().rfind(|status| status["id"] == id).unwrap_or_else(|| panic!("no line of `{id}`: {ran:?}"));
+    let last = |id: &str| {
+        seen.iter().rfind(|status| status["id"] == id).unwrap_or_else(|| panic!("no line of `{id}`: {ran:?}"))
+    };
     assert_eq!((&last("r:a")["state"], &last("r:b")["state"]), (&json!("succeeded"), &json!("failed")));
     let root = last("r");
     assert_eq!((&root["state"], &root["children"]["total"]), (&json!("failed"), &json!(2)), "{ran:?}");

@@ -56,14 +56,16 @@ fn attempt_in_a_child_process_has_all_abilities() {
         send(&fleet, "fails", Act::SpawnAndFail).await;
         let result = output(&fleet, "reports").await;
         assert_ne!(result["pid"], json!(std::process::id()), "in a process of its own");
-        let expected = json!({"pid": result["pid"], "key": "reports/1", "attempt": 1, "greeting": "hello from the app"});
+        let expected =
+            json!({"pid": result["pid"], "key": "reports/1", "attempt": 1, "greeting": "hello from the app"});
         assert_eq!(result, expected);
         // The parent, three children, and the one that fails.
         fleet.wait_for_results(5).await;
         let events = fleet.events.all();
         let of_parent = |kind| events.iter().filter(move |event| event.id.as_str() == "reports" && event.kind == kind);
         let lines: Vec<String> = of_parent(EventKind::Log).flat_map(|event| event.lines.clone()).collect();
-        let mut children: Vec<&str> = events.iter().map(|event| event.id.as_str()).filter(|id| id.contains(':')).collect();
+        let mut children: Vec<&str> =
+            events.iter().map(|event| event.id.as_str()).filter(|id| id.contains(':')).collect();
         children.sort_unstable();
         children.dedup();
         assert_eq!(children.len(), 3, "{children:?}");
@@ -79,7 +81,7 @@ fn attempt_in_a_child_process_has_all_abilities() {
 
 fn crash_of_the_process_is_a_failed_attempt() {
     block_on(async {
-        let (fleet, _) = fleet(|kind| kind.registered.policy.cells.memory = Bytes(256 << 20)).await;
+        let (fleet, _) = fleet(|kind| kind.registered.policy.child_limits.memory = Bytes(256 << 20)).await;
         let worker = fleet.worker();
         let crashes = [
             ("abort", Act::Abort, "SIGABRT", "enough of this"),
@@ -116,7 +118,7 @@ fn crash_of_the_process_is_a_failed_attempt() {
 fn child_process_is_reused_up_to_its_limit() {
     block_on(async {
         let limits = |kind: &mut Kind| {
-            kind.registered.policy.cells.tasks = 4;
+            kind.registered.policy.child_limits.tasks = 4;
             kind.registered.policy.concurrency = Some(1);
         };
         let (fleet, _) = fleet(limits).await;
@@ -171,9 +173,14 @@ fn cancelled_attempt_ends_with_its_process() {
         send(&fleet, "ignores", Act::Ignore).await;
         fleet.events.wait("the attempt runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
         let cancel = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None, by: None };
-        control::order(&fleet.producer, &fleet.names, &ControlKey::Cancel("ignores".into()), &ControlRecord::Cancel(cancel))
-            .await
-            .unwrap();
+        control::order(
+            &fleet.producer,
+            &fleet.names,
+            &ControlKey::Cancel("ignores".into()),
+            &ControlRecord::Cancel(cancel),
+        )
+        .await
+        .unwrap();
         let end = fleet.result_of("ignores").await;
         assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, 1), "{end:?}");
         until("its process has ended", || !exists(pid)).await;
@@ -204,7 +211,7 @@ fn child_processes_end_with_their_worker() {
 fn signs_of_life_cross_the_process() {
     block_on(async {
         let limits = |kind: &mut Kind| {
-            // Longer than a pause of a busy machine, shorter than the duration of `beats`.
+            // Longer than a pause of a busy machine, shorter than the duration of `heartbeats`.
             kind.registered.policy.stall_timeout = Some(Millis::secs(5));
             kind.registered.policy.retry.retries = 0;
         };

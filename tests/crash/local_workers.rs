@@ -34,8 +34,8 @@ impl LocalWorkers {
     /// Returns the last log lines of the first `workers` workers.
     pub fn log_tails(&self, workers: usize) -> String {
         let logs = (0..workers).map(|n| std::fs::read_to_string(self.log(n)).unwrap_or_default());
-        let tails =
-            logs.map(|log| log.lines().rev().take(8).map(|line| line.chars().take(300).collect()).collect::<Vec<String>>());
+        let tails = logs
+            .map(|log| log.lines().rev().take(8).map(|line| line.chars().take(300).collect()).collect::<Vec<String>>());
         tails.map(|lines| lines.join("\n")).collect::<Vec<_>>().join("\n---\n")
     }
 }

@@ -81,7 +81,11 @@ fn supervise_until(supervisor: &mut Supervisor, fleet: &Fleet, what: &str, holds
             return;
         }
         let ended = ended_ids(&events);
-        assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}; {ended} ended, {} workers", supervisor.started);
+        assert!(
+            Instant::now() < until,
+            "not within {PATIENCE:?}: {what}; {ended} ended, {} workers",
+            supervisor.started
+        );
         supervisor.restart_crashed();
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -118,7 +122,8 @@ fn only_the_poison_task_is_declared_poison() {
 /// Number of held tasks that have started in a worker not in `before`.
 fn begun(events: &[Event], before: &HashSet<String>) -> usize {
     let is_new = |event: &&Event| event.worker.as_deref().is_some_and(|worker| !before.contains(worker));
-    let starts = events.iter().filter(|event| event.kind == EventKind::Started && event.id.as_str().starts_with("held-"));
+    let starts =
+        events.iter().filter(|event| event.kind == EventKind::Started && event.id.as_str().starts_with("held-"));
     starts.filter(is_new).map(|event| event.id.as_str()).collect::<HashSet<_>>().len()
 }
 
@@ -183,7 +188,8 @@ fn child_processes_die_with_a_killed_worker() {
 
 /// Child processes of a worker, without the guard.
 fn children_of(worker: u32) -> Vec<u64> {
-    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
+    let all =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
     let is_child = |pid: &u64| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());

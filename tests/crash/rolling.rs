@@ -138,7 +138,8 @@ fn rolling_restart_repeats_nothing() {
         let results = fleet.wait_for_results(published).await;
         trio.stop_all().await;
         assert_eq!(results.len(), published, "each task has one result");
-        let lost: Vec<_> = results.iter().filter(|event| (event.kind, event.attempt) != (EventKind::Succeeded, 1)).collect();
+        let lost: Vec<_> =
+            results.iter().filter(|event| (event.kind, event.attempt) != (EventKind::Succeeded, 1)).collect();
         assert!(lost.is_empty(), "{lost:#?}");
         let mut starts = HashMap::new();
         for event in fleet.events.all().iter().filter(|event| event.kind == EventKind::Started) {

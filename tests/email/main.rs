@@ -38,8 +38,14 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = certificate(folder.path());
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/email/server.py");
-        let mut process =
-            Command::new(python).arg(script).arg(mode).arg(certificate).arg(key).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = Command::new(python)
+            .arg(script)
+            .arg(mode)
+            .arg(certificate)
+            .arg(key)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (lines, said) = channel();
         let out = BufReader::new(process.stdout.take().unwrap());
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
@@ -128,7 +134,10 @@ async fn email_is_sent_over_tls_and_starttls() {
             assert_eq!(mail["headers"][name], value, "{mode}: {mail}");
         }
         assert!(mail["headers"]["date"].is_string() && mail["headers"].get("bcc").is_none(), "{mail}");
-        assert_eq!(mail["body"].as_str().unwrap().replace("\r\n", "\n").trim_end(), "Ended 2026-01-31T12:00:00.000Z.\n.\nGröße");
+        assert_eq!(
+            mail["body"].as_str().unwrap().replace("\r\n", "\n").trim_end(),
+            "Ended 2026-01-31T12:00:00.000Z.\n.\nGröße"
+        );
         if mode == "starttls" {
             assert_eq!(mail["encrypted"], true, "{mail}");
         }
@@ -142,13 +151,19 @@ async fn email_is_sent_over_tls_and_starttls() {
 async fn smtp_code_determines_retry() {
     let Some(server) = Server::start("starttls") else { return };
     let config = server.config(MailTls::Starttls);
-    for (to, then, kind) in
-        [("refused@example.com", Fail::Dead, "smtp_refused"), ("busy@example.com", Fail::Retry { after: None }, "smtp_busy")]
-    {
+    for (to, then, kind) in [
+        ("refused@example.com", Fail::Dead, "smtp_refused"),
+        ("busy@example.com", Fail::Retry { after: None }, "smtp_busy"),
+    ] {
         let mut params = params();
         params["to"] = json!([to]);
         let outcome = attempt(&config, &params, 1).await;
-        assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (then, kind), "{to}: {}", outcome.failure());
+        assert_eq!(
+            (outcome.failure().then, outcome.failure().kind.as_ref()),
+            (then, kind),
+            "{to}: {}",
+            outcome.failure()
+        );
     }
     let wrong = EmailConfig { password: Some("wrong-secret".into()), ..config.clone() };
     let outcome = attempt(&wrong, &params(), 1).await;
@@ -197,7 +212,7 @@ async fn recipient_outside_the_list_is_rejected() {
     let refused = |field: &str, value: Value| {
         let mut params = params();
         params[field] = value;
-        registered.validate(&RawJson::of(&params).unwrap()).map(|misfit| (misfit.pointer, misfit.message))
+        registered.validate(&RawJson::of(&params).unwrap()).map(|rejection| (rejection.pointer, rejection.message))
     };
     assert_eq!(refused("cc", json!([])), None);
     let (pointer, message) = refused("bcc", json!(["a@example.com", "x@example.org"])).unwrap();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kafleet::broker::{
-    Broker, BrokerError, Consumer, ConsumerSpec, DependentRecord, MakeDependents, Partition, ProducerRecord, StartOffset,
-    TransactionalProducer,
+    Broker, BrokerError, Consumer, ConsumerSpec, DependentRecord, MakeDependents, Partition, ProducerRecord,
+    StartOffset, TransactionalProducer,
 };
 use kafleet::model::record::state::State;
 use parking_lot::Mutex;
@@ -40,9 +40,13 @@ impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         self.inner.consumer(spec)
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
-        let inner = self.inner.atomic_producer(name)?;
-        Ok(Box::new(FaultyTransactionalProducer { inner, fault: self.fault.subscribe(), written: self.written.clone() }))
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+        let inner = self.inner.transactional_producer(name)?;
+        Ok(Box::new(FaultyTransactionalProducer {
+            inner,
+            fault: self.fault.subscribe(),
+            written: self.written.clone(),
+        }))
     }
     through!(producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
@@ -69,9 +73,13 @@ impl TransactionalProducer for FaultyTransactionalProducer {
                 events.push(DependentRecord { partition: 999, ..events[0].clone() });
             }
             if fault_now == Fault::Stall {
-                let released =
-                    async { tokio::time::timeout(DEADLINE, fault.wait_for(|fault| *fault != Fault::Stall)).await.is_ok() };
-                assert!(tokio::runtime::Handle::current().block_on(released), "the producer is not released within {DEADLINE:?}");
+                let released = async {
+                    tokio::time::timeout(DEADLINE, fault.wait_for(|fault| *fault != Fault::Stall)).await.is_ok()
+                };
+                assert!(
+                    tokio::runtime::Handle::current().block_on(released),
+                    "the producer is not released within {DEADLINE:?}"
+                );
             }
             events
         };
@@ -107,7 +115,9 @@ impl RecordCounter {
     fn start(fleet: &Fleet, read_uncommitted: bool) -> Self {
         let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::new(watch::Sender::new(false)));
         let (events, tasks) = (fleet.names.events(), fleet.names.tasks("echo"));
-        let of = |topic: &str, count: u32| (0..count as i32).map(|n| Partition::new(topic.to_owned(), n)).collect::<Vec<_>>();
+        let of = |topic: &str, count: u32| {
+            (0..count as i32).map(|n| Partition::new(topic.to_owned(), n)).collect::<Vec<_>>()
+        };
         let all = [of(&events, fleet.events_partitions), of(&tasks, 4)].concat();
         let spec = ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() };
         let mut consumer = fleet.broker.consumer(&spec).unwrap();
@@ -181,7 +191,11 @@ async fn assert_repeat_creates_all(fleet: &Fleet, committed: &RecordCounter, roo
     assert_eq!((status, &made["accepted"]), (200, &json!(TASKS)), "{made}");
     assert_eq!(fleet.wait_for_end(root).await.state, State::Succeeded);
     let status = fleet.get(&format!("/v1/tasks/{root}")).await;
-    assert_eq!((&status["tree"]["total"], &status["children"]["successful"]), (&json!(TASKS), &json!(TASKS - 1)), "{status}");
+    assert_eq!(
+        (&status["tree"]["total"], &status["children"]["successful"]),
+        (&json!(TASKS), &json!(TASKS - 1)),
+        "{status}"
+    );
     committed.wait_for(root, |seen| seen == (TASKS, TASKS)).await;
     let (status, made) = send(fleet, &tree(root)).await;
     assert_eq!((status, &made["accepted"]), (200, &json!(TASKS)), "the batch is idempotent: {made}");

@@ -25,7 +25,8 @@ async fn running_attempt_is_cancelled_soon(mut fleet: Fleet) {
         let response = http.post(format!("{}/v1/tasks/{id}/cancel", fleet.api)).json(&json!({})).send().await.unwrap();
         let (status, text) = (response.status(), response.text().await.unwrap());
         assert_eq!(status, 202, "{text}");
-        let cancelled = wait_until("the attempt's token is cancelled", || async { fleet.cancel_log.cancelled_at(&id) }).await;
+        let cancelled =
+            wait_until("the attempt's token is cancelled", || async { fleet.cancel_log.cancelled_at(&id) }).await;
         times.push(cancelled.saturating_duration_since(begun));
         let ended = wait_until("the cancelled event is in the log", || async {
             let history = fleet.get(&format!("/v1/tasks/{id}/history")).await;

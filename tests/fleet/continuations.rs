@@ -57,8 +57,11 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
 
 async fn handler_continuation_runs_and_unknown_type_fails(mut fleet: Fleet) {
     fleet.start_worker();
-    submit(&fleet, json!({"type": "branch", "id": "by-handler", "params": {"widths": [1], "next": "added by the handler"}}))
-        .await;
+    submit(
+        &fleet,
+        json!({"type": "branch", "id": "by-handler", "params": {"widths": [1], "next": "added by the handler"}}),
+    )
+    .await;
     assert_eq!(fleet.wait_for_end("by-handler").await.state, State::Succeeded);
     assert_eq!(fleet.record("by-handler:then").await.unwrap().output.unwrap().text(), "\"added by the handler\"");
     // The api refuses an unknown type; other producers are not validated.

@@ -72,8 +72,9 @@ async fn publish_failing(fleet: &Fleet, id: &str) {
 async fn write_foreign_records(fleet: &Fleet) -> usize {
     let (broker, topic) = (fleet.broker.clone(), fleet.names.dead("broken"));
     let write = move || {
-        let mut producer = broker.atomic_producer("stranger").unwrap();
-        let mark: [(&str, &[u8]); 3] = [("kafleet_marks", b"0"), ("kafleet_fate", b"dropped"), ("kafleet_time", b"1")];
+        let mut producer = broker.transactional_producer("stranger").unwrap();
+        let mark: [(&str, &[u8]); 3] =
+            [("kafleet_marks", b"0"), ("kafleet_resolution", b"dropped"), ("kafleet_time", b"1")];
         let none: [(&str, &[u8]); 0] = [];
         let record = |headers| ProducerRecord { topic: &topic, partition: Some(0), key: None, value: None, headers };
         for _ in 0..3 {
@@ -84,8 +85,13 @@ async fn write_foreign_records(fleet: &Fleet) -> usize {
     };
     tokio::task::spawn_blocking(write).await.unwrap();
     let topic = fleet.names.dead("broken");
-    let garbage =
-        ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(b"\xff"), headers: &[("x", b"\xfe")] };
+    let garbage = ProducerRecord {
+        topic: &topic,
+        partition: Some(0),
+        key: None,
+        value: Some(b"\xff"),
+        headers: &[("x", b"\xfe")],
+    };
     fleet.publisher.link().deliver(garbage, DEADLINE).await.unwrap();
     7
 }
@@ -135,7 +141,9 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     wait_for_letters(&fleet, "broken", 2).await;
     fleet.gate.open();
     let page = fleet.get("/v1/dead?type=broken").await;
-    let of = |id: &str| page["letters"].as_array().unwrap().iter().find(|letter| letter["task"] == id).unwrap()["id"].clone();
+    let of = |id: &str| {
+        page["letters"].as_array().unwrap().iter().find(|letter| letter["task"] == id).unwrap()["id"].clone()
+    };
     let (letter, other) = (of("a"), of("b"));
     let client = reqwest::Client::builder().no_proxy().timeout(CALL).build().unwrap();
     let send = |n: usize| {
@@ -147,22 +155,32 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
         }
     };
     let responses = futures::future::join_all((0..8).map(send)).await;
-    let count = |wanted: (u16, &str)| responses.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
+    let count =
+        |wanted: (u16, &str)| responses.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
     assert_eq!((count((200, "")), count((409, "already_redriven"))), (1, 7), "{responses:?}");
-    wait_until("the redriven task succeeds", || async { fleet.record("a").await.filter(|node| node.state == State::Succeeded) })
-        .await;
+    wait_until("the redriven task succeeds", || async {
+        fleet.record("a").await.filter(|node| node.state == State::Succeeded)
+    })
+    .await;
     let history = fleet.get("/v1/tasks/a/history").await;
-    let requested = history["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "retry_requested").count();
+    let requested =
+        history["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "retry_requested").count();
     assert_eq!((requested, fleet.record("a").await.unwrap().run), (1, 2), "{history}");
 
     // A retry makes the other dead letter obsolete.
     call(&fleet, Method::POST, "/v1/tasks/b/retry", json!({})).await;
-    wait_until("the retried task succeeds", || async { fleet.record("b").await.filter(|node| node.state == State::Succeeded) })
-        .await;
+    wait_until("the retried task succeeds", || async {
+        fleet.record("b").await.filter(|node| node.state == State::Succeeded)
+    })
+    .await;
     assert!(listed(&fleet, "broken").await.is_empty());
-    let redriven = client.post(format!("{}/v1/dead/{}/redrive", fleet.api, other.as_str().unwrap())).send().await.unwrap();
+    let redriven =
+        client.post(format!("{}/v1/dead/{}/redrive", fleet.api, other.as_str().unwrap())).send().await.unwrap();
     let status = redriven.status().as_u16();
-    assert_eq!((status, redriven.json::<Value>().await.unwrap()["code"].as_str()), (409, Some("dead_letter_superseded")));
+    assert_eq!(
+        (status, redriven.json::<Value>().await.unwrap()["code"].as_str()),
+        (409, Some("dead_letter_superseded"))
+    );
     fleet.assert_store_matches_log().await;
     assert_eq!(fleet.record("b").await.unwrap().run, 2);
     fleet.stop().await;

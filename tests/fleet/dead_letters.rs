@@ -52,7 +52,8 @@ fn committed(broker: &dyn Broker, at: &Partition, offset: i64) -> Option<Record>
 async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
     let broker = fleet.broker.clone();
     let read = move || {
-        let partitions = broker.topics(&topic, DEADLINE).unwrap().into_iter().find(|info| info.name == topic).unwrap().partitions;
+        let partitions =
+            broker.topics(&topic, DEADLINE).unwrap().into_iter().find(|info| info.name == topic).unwrap().partitions;
         let partitions = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index));
         partitions
             .flat_map(|partition| {
@@ -65,7 +66,8 @@ async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
 }
 
 async fn wait_for_state(fleet: &Fleet, id: &str, state: State) {
-    wait_until(&format!("`{id}` is {state}"), || async { fleet.record(id).await.filter(|node| node.state == state) }).await;
+    wait_until(&format!("`{id}` is {state}"), || async { fleet.record(id).await.filter(|node| node.state == state) })
+        .await;
 }
 
 /// Checks the second run of `r:early`: its record keeps the headers, and its history tells both runs apart.
@@ -84,7 +86,11 @@ async fn assert_redriven(fleet: &Fleet, letter: &Value) {
     let history = fleet.get("/v1/tasks/r:early/history").await;
     let attempt = |run: u32, kind: &str| {
         let events = history["events"].as_array().unwrap();
-        events.iter().find(|event| event["run"] == run && event["kind"] == kind).unwrap_or_else(|| panic!("{history}")).clone()
+        events
+            .iter()
+            .find(|event| event["run"] == run && event["kind"] == kind)
+            .unwrap_or_else(|| panic!("{history}"))
+            .clone()
     };
     let (failed, done) = (attempt(1, "failed"), attempt(2, "succeeded"));
     assert_eq!(
@@ -101,7 +107,11 @@ async fn assert_redriven(fleet: &Fleet, letter: &Value) {
         began.as_str().is_some_and(|began| began <= failed["at"].as_str().unwrap()),
         "the start of the first attempt: {history}"
     );
-    assert!(failed["worker"].is_string() && failed["worker"] == done["worker"] && failed["at"].as_str() < done["at"].as_str());
+    assert!(
+        failed["worker"].is_string()
+            && failed["worker"] == done["worker"]
+            && failed["at"].as_str() < done["at"].as_str()
+    );
     let requested = attempt(1, "retry_requested");
     assert_eq!(requested["message"], format!("redriven from the dead letter {}", letter["id"].as_str().unwrap()));
 }
@@ -129,7 +139,10 @@ async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
     fleet.gate.open();
     let chosen = json!({"type": "broken", "code": "exhausted", "to": late["at"]});
     let outcome = call(&fleet, Method::POST, "/v1/dead/redrive", chosen).await;
-    assert_eq!((&outcome["done"], &outcome["refused"], &outcome["more"]), (&json!([early["id"]]), &json!([]), &json!(false)));
+    assert_eq!(
+        (&outcome["done"], &outcome["refused"], &outcome["more"]),
+        (&json!([early["id"]]), &json!([]), &json!(false))
+    );
     wait_for_state(&fleet, "r:early", State::Succeeded).await;
     assert_redriven(&fleet, &early).await;
 
@@ -147,7 +160,11 @@ async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
     })
     .await;
     wait_for_letters(&fleet, "broken", 0).await;
-    assert_eq!(wait_for_letters(&fleet, "other", 1).await[0]["task"], "s:other", "dead letters of another type are untouched");
+    assert_eq!(
+        wait_for_letters(&fleet, "other", 1).await[0]["task"],
+        "s:other",
+        "dead letters of another type are untouched"
+    );
     fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }

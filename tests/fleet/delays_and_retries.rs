@@ -32,8 +32,10 @@ async fn delayed_task_starts_when_due(mut fleet: Fleet) {
     // Too far ahead for the worker, which hands the task to the tracker.
     let at = kafleet::publish::time_text(now_ms() + 3_600_000);
     fleet.publish_bare("echo", &[("ce_id", b"far"), ("ce_notbefore", at.as_bytes()), ("ce_name", b"n")], "7").await;
-    let far =
-        wait_until("the task waiting at the tracker", || async { fleet.record("far").await.filter(|node| node.kept > 0) }).await;
+    let far = wait_until("the task waiting at the tracker", || async {
+        fleet.record("far").await.filter(|node| node.kept > 0)
+    })
+    .await;
     assert_eq!((far.state, far.policy.unwrap().name.as_deref()), (State::Scheduled, Some("n")));
     let after = fleet.publish("echo", "after", &json!(1)).await;
     fleet.wait_for_end("after").await;
@@ -58,7 +60,8 @@ async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
     assert_eq!((done.state, done.attempt, done.duplicates), (State::Succeeded, 3, 0));
     // The producer's event may arrive after the worker's first one.
     let unordered = [Kind::Started, Kind::Submitted];
-    let kinds: Vec<Kind> = done.history.iter().map(|entry| entry.kind).filter(|kind| !unordered.contains(kind)).collect();
+    let kinds: Vec<Kind> =
+        done.history.iter().map(|entry| entry.kind).filter(|kind| !unordered.contains(kind)).collect();
     let twice = [Kind::Retrying, Kind::Released];
     assert_eq!(kinds, [&twice[..], &twice, &[Kind::Succeeded]].concat());
     fleet.assert_store_matches_log().await;
@@ -69,7 +72,11 @@ async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
 async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
     fleet.start_worker();
     fleet
-        .publish("branch", "r", &Branch { widths: vec![3, 2], held: None, failing: Some(vec![1, 1]), ..Branch::default() })
+        .publish(
+            "branch",
+            "r",
+            &Branch { widths: vec![3, 2], held: None, failing: Some(vec![1, 1]), ..Branch::default() },
+        )
         .await;
     assert_eq!(fleet.wait_for_end("r").await.state, State::Failed);
     let (code, outcome) = post(&fleet, "/v1/tasks/r/retry", &json!({"only_failed": true, "reason": "again"})).await;
@@ -93,7 +100,8 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
     })
     .await;
     fleet.publish("leaf", "held", &Leaf { held: true, fails: false, waits_to_fail: false }).await;
-    wait_until("the task runs", || async { fleet.record("held").await.filter(|node| node.state == State::Running) }).await;
+    wait_until("the task runs", || async { fleet.record("held").await.filter(|node| node.state == State::Running) })
+        .await;
     let (code, problem) = post(&fleet, "/v1/tasks/held/retry", &json!({})).await;
     assert_eq!((code, &problem["code"]), (409, &json!("not_finished")));
     // The api answers 404 only once the tracker has caught up.

@@ -18,7 +18,8 @@ async fn fail_fast_cancels_the_tree(mut fleet: Fleet) {
     submit(&fleet, json!({"type": "branch", "id": "fast", "params": params, "fail_fast": true})).await;
     // The child to be cancelled runs, and the tasks above it have ended themselves.
     for (id, own) in [("fast", State::Succeeded), ("fast:1", State::Succeeded), ("fast:0:1", State::Running)] {
-        wait_until(&format!("`{id}` is {own}"), || async { fleet.record(id).await.filter(|node| node.own == own) }).await;
+        wait_until(&format!("`{id}` is {own}"), || async { fleet.record(id).await.filter(|node| node.own == own) })
+            .await;
     }
     fleet.failure_gate.0.open();
     let root = fleet.wait_for_end("fast").await;

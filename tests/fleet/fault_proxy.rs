@@ -157,8 +157,13 @@ fn listen(to: u16, breakpoint: &Arc<Breakpoint>, run: fn(u16, Arc<Connection>)) 
         for client in listener.incoming().map_while(Result::ok) {
             let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
             let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
-            let connection =
-                Arc::new(Connection { client, server, to, breakpoint: breakpoint.clone(), is_hit: AtomicBool::new(false) });
+            let connection = Arc::new(Connection {
+                client,
+                server,
+                to,
+                breakpoint: breakpoint.clone(),
+                is_hit: AtomicBool::new(false),
+            });
             std::thread::spawn(move || run(own, connection));
         }
     });
@@ -258,7 +263,8 @@ impl Connection {
         loop {
             let bytes = read_some(&self.client, &mut buffer)?;
             tail.extend_from_slice(bytes);
-            let commits = contains(&tail, EXEC) && self.breakpoint.step == Step::Exec && self.breakpoint.committed.load(SeqCst);
+            let commits =
+                contains(&tail, EXEC) && self.breakpoint.step == Step::Exec && self.breakpoint.committed.load(SeqCst);
             if commits && self.breakpoint.seen.fetch_add(1, SeqCst) == 0 {
                 match self.breakpoint.when {
                     When::BeforeRequest => self.hit()?,

@@ -62,7 +62,12 @@ impl Receiver {
     }
 }
 
-async fn take(State(receiver): State<Receiver>, Path(path): Path<String>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn take(
+    State(receiver): State<Receiver>,
+    Path(path): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
     let call = Call { path, headers, body: String::from_utf8(body.to_vec()).unwrap() };
     let first = call.header("kafleet-attempt") == "1";
     let status = match call.path.as_str() {

@@ -33,7 +33,9 @@ pub use crate::support::wait::{DEADLINE, wait_until};
 
 fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
     let topics = broker.topics(&names.tasks(""), DEADLINE).unwrap();
-    let of = |topic: &TopicInfo| (0..topic.partitions).map(|index| Partition::new(topic.name.as_str(), index as i32)).collect();
+    let of = |topic: &TopicInfo| {
+        (0..topic.partitions).map(|index| Partition::new(topic.name.as_str(), index as i32)).collect()
+    };
     topics.iter().flat_map::<Vec<_>, _>(of).collect()
 }
 
@@ -94,7 +96,8 @@ impl Fleet {
             .task::<Flaky>()
             .add("echo", Registered::new(Echo));
         let mut config = Config::default();
-        (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) = (unique_prefix(), 3, 4);
+        (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) =
+            (unique_prefix(), 3, 4);
         topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
         let control = settings::read_control(&*broker, &names, DEADLINE).unwrap();
@@ -204,7 +207,8 @@ impl Fleet {
     /// Publishes a record without kafleet's producer and without an event.
     pub async fn publish_bare(&self, task_type: &str, headers: &[(&str, &[u8])], value: &str) -> (i32, i64) {
         let topic = self.names.tasks(task_type);
-        let record = ProducerRecord { topic: &topic, partition: None, key: None, value: Some(value.as_bytes()), headers };
+        let record =
+            ProducerRecord { topic: &topic, partition: None, key: None, value: Some(value.as_bytes()), headers };
         let position = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
         (position.partition, position.offset)
     }
@@ -268,8 +272,11 @@ impl Fleet {
         })
         .await;
         wait_until("all events are folded", || async {
-            let fences = self.store.fences(&(0..count).collect::<Vec<_>>()).await.unwrap();
-            let folded = fences.iter().zip(&ends).all(|(fence, end)| fence.map_or(0, |fence| fence.offset) >= *end);
+            let checkpoints = self.store.checkpoints(&(0..count).collect::<Vec<_>>()).await.unwrap();
+            let folded = checkpoints
+                .iter()
+                .zip(&ends)
+                .all(|(checkpoint, end)| checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= *end);
             folded.then_some(())
         })
         .await;
@@ -281,8 +288,9 @@ impl Fleet {
         loop {
             self.wait_until_quiet().await;
             let oracle = Oracle::of(self.broker.clone(), &self.names, self.events_partitions).await;
-            let settled =
-                oracle.settles(&*self.store, async |ends| is_folded_up_to(&self.broker, &self.names, &*self.store, ends).await);
+            let settled = oracle.settles(&*self.store, async |ends| {
+                is_folded_up_to(&self.broker, &self.names, &*self.store, ends).await
+            });
             if let Some(oracle) = settled.await {
                 return oracle;
             }
@@ -293,8 +301,11 @@ impl Fleet {
 
 /// Whether the log still ends at these offsets and all of it is folded.
 pub async fn is_folded_up_to(broker: &Arc<dyn Broker>, names: &Names, store: &dyn Store, ends: &[i64]) -> bool {
-    let fences = store.fences(&(0..ends.len() as u32).collect::<Vec<_>>()).await.unwrap_or_default();
-    let folded = fences.iter().map(|fence| fence.map_or(0, |fence| fence.offset)).eq(ends.iter().copied());
+    let checkpoints = store.checkpoints(&(0..ends.len() as u32).collect::<Vec<_>>()).await.unwrap_or_default();
+    let folded = checkpoints
+        .iter()
+        .map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset))
+        .eq(ends.iter().copied());
     let end = |index: usize| broker.ends(&Partition::new(names.events(), index as i32), DEADLINE).unwrap().end;
     folded && (0..ends.len()).map(end).eq(ends.iter().copied())
 }

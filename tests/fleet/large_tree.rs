@@ -40,7 +40,8 @@ async fn root_ends_with_its_last_child(mut fleet: Fleet) {
     // All but the last leaf and the two tasks between it and the root.
     let most = BELOW - 3;
     let root = wait_until("all but one leaf are done", || async {
-        let is_done = |root: &TaskRecord| counts(root, State::Succeeded).1 == most && counts(root, State::Running).1 == 1;
+        let is_done =
+            |root: &TaskRecord| counts(root, State::Succeeded).1 == most && counts(root, State::Running).1 == 1;
         fleet.record("big").await.filter(|root| root.own == State::Succeeded && is_done(root))
     })
     .await;
@@ -58,7 +59,10 @@ async fn root_ends_with_its_last_child(mut fleet: Fleet) {
     assert_eq!(root.last_end.unwrap().by, "big:9:4:9", "the last child ended the root");
     assert_tree(&fleet, "big", &[]).await;
     let tree = fleet.get("/v1/tasks/big").await["tree"].clone();
-    assert_eq!((&tree["total"], &tree["successful"], &tree["pending"]), (&json!(BELOW + 1), &json!(BELOW + 1), &json!(0)));
+    assert_eq!(
+        (&tree["total"], &tree["successful"], &tree["pending"]),
+        (&json!(BELOW + 1), &json!(BELOW + 1), &json!(0))
+    );
     fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
@@ -66,13 +70,19 @@ async fn root_ends_with_its_last_child(mut fleet: Fleet) {
 async fn one_failed_leaf_fails_the_root(mut fleet: Fleet) {
     fleet.start_worker();
     fleet.start_worker();
-    fleet.publish("branch", "bad", &Branch { failing: Some(vec![4, 5, 6]), held: Some(vec![0, 0, 0]), ..branch() }).await;
+    fleet
+        .publish("branch", "bad", &Branch { failing: Some(vec![4, 5, 6]), held: Some(vec![0, 0, 0]), ..branch() })
+        .await;
     wait_until("one leaf has failed and only the held one is open", || async {
         let root = fleet.record("bad").await.filter(|root| root.own == State::Succeeded)?;
         (counts(&root, State::Failed).1 == 3 && counts(&root, State::Succeeded).1 == BELOW - 6).then_some(())
     })
     .await;
-    assert_eq!(fleet.record("bad").await.unwrap().state, State::WaitingForChildren, "a failed child does not end the root early");
+    assert_eq!(
+        fleet.record("bad").await.unwrap().state,
+        State::WaitingForChildren,
+        "a failed child does not end the root early"
+    );
     fleet.gate.open();
     let root = fleet.wait_for_end("bad").await;
     assert_eq!((root.own, root.state), (State::Succeeded, State::Failed));

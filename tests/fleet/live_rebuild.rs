@@ -62,7 +62,8 @@ impl Rebuild {
     fn start(fleet: &ProcessFleet, into: &str) -> Self {
         let mut command = fleet.command(&["rebuild", "--into", into, "-o", "json"]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let (documents, lines) = (Arc::new(Mutex::new(Vec::new())), BufReader::new(child.stdout.take().unwrap()).lines());
+        let (documents, lines) =
+            (Arc::new(Mutex::new(Vec::new())), BufReader::new(child.stdout.take().unwrap()).lines());
         let received = documents.clone();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
@@ -152,8 +153,12 @@ async fn fleet_moves_to_another_redis_under_load() {
     let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
-    let publisher =
-        Publisher::new(SharedProducer::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
+    let publisher = Publisher::new(
+        SharedProducer::open(kafka.clone(), None).unwrap(),
+        names.clone(),
+        fleet.events_partitions,
+        "test",
+    );
     let (stop, published) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
     let loading = tokio::spawn(load(publisher, stop.clone(), published.clone()));
     let mut running = vec![fleet.start("worker"), fleet.start("tracker"), fleet.start("tracker")];
@@ -182,7 +187,8 @@ async fn fleet_moves_to_another_redis_under_load() {
         running[tracker].stop();
         running[tracker] = fleet.start_with("tracker", &["--redis", &url]);
         let taken = tracker * 2 - 1;
-        wait_until("the tracker takes partitions over", &mut running, async || second.all("taken_over").len() >= taken).await;
+        wait_until("the tracker takes partitions over", &mut running, async || second.all("taken_over").len() >= taken)
+            .await;
     }
     wait_until("the rebuild ends", &mut running, async || second.child.try_wait().unwrap().is_some()).await;
     assert!(second.child.wait().unwrap().success(), "{:?}", second.documents);

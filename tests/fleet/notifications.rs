@@ -19,7 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Callback type that may call this machine and retries soon.
 pub fn callbacks() -> Registered {
-    let secret = SecretConfig { value: Some(SECRET.into()), hosts: vec!["127.0.0.1".into()], ..SecretConfig::default() };
+    let secret =
+        SecretConfig { value: Some(SECRET.into()), hosts: vec!["127.0.0.1".into()], ..SecretConfig::default() };
     let config = CallbacksConfig {
         private: vec!["127.0.0.0/8".into()],
         plain_http: true,
@@ -46,7 +47,8 @@ pub async fn completed_deliveries(fleet: &Fleet, task: &str, count: usize) -> Ve
         let items = status["deliveries"]["items"].as_array()?.clone();
         let text = |item: &Value, field: &str| item[field].as_str().unwrap_or_default().to_owned();
         let done = items.len() == count && items.iter().all(|item| item["outcome"] != "pending");
-        let of = |item: &Value| (text(item, "state"), text(item, "outcome"), item["attempts"].as_u64().unwrap_or_default());
+        let of =
+            |item: &Value| (text(item, "state"), text(item, "outcome"), item["attempts"].as_u64().unwrap_or_default());
         done.then(|| items.iter().rev().map(of).collect())
     })
     .await
@@ -82,7 +84,10 @@ async fn each_transition_is_delivered_once(mut fleet: Fleet) {
         (&body["type"], &data["id"], &data["state"], &data["run"]),
         (&json!("task.state"), &json!("t"), &json!("failed"), &json!(1))
     );
-    assert_eq!((&data["name"], &data["options"]["ticket"], &data["type"]), (&json!("a leaf"), &json!(7), &json!("leaf")));
+    assert_eq!(
+        (&data["name"], &data["options"]["ticket"], &data["type"]),
+        (&json!("a leaf"), &json!(7), &json!("leaf"))
+    );
     assert!(data["error"]["message"].is_string() && body["timestamp"].is_string(), "{body}");
     let attempts = receiver.calls("flaky");
     assert_eq!(
@@ -117,8 +122,7 @@ async fn parents_notify_and_checks_evaluate_the_current_state(mut fleet: Fleet) 
     fleet.add_type(TYPE, callbacks()).await;
     fleet.start_worker();
     let notify = |path: &str| json!({"callback": {"url": format!("{}/{path}", receiver.url)}});
-    let check =
-        |expect: &[&str]| json!({"after": "1500ms", "expect": expect, "passed": notify("passed"), "failed": notify("missed")});
+    let check = |expect: &[&str]| json!({"after": "1500ms", "expect": expect, "passed": notify("passed"), "failed": notify("missed")});
     // The task stays open until the gate is opened, whenever its checks are due.
     let open = ["queued", "running", "waiting_for_children"];
     let task = json!({
@@ -130,7 +134,9 @@ async fn parents_notify_and_checks_evaluate_the_current_state(mut fleet: Fleet) 
     assert_eq!(code, 201, "{created}");
     let deliveries = completed_deliveries(&fleet, "r", 3).await;
     assert!(
-        deliveries.iter().all(|(state, outcome, times)| open.contains(&state.as_str()) && outcome == "delivered" && *times == 1),
+        deliveries
+            .iter()
+            .all(|(state, outcome, times)| open.contains(&state.as_str()) && outcome == "delivered" && *times == 1),
         "{deliveries:?}"
     );
     assert_eq!(fleet.record("r").await.unwrap().state, State::WaitingForChildren, "a check does not wait for the end");
@@ -156,7 +162,8 @@ async fn scheduled_tasks_and_continuations_notify(mut fleet: Fleet) {
         let callback = json!({"url": format!("{}/{path}", receiver.url)});
         json!({"type": "echo", "actions": [{"on": ["succeeded"], "callback": callback}]})
     };
-    let with = |task: Value| json!({"id": "s", "spec": {"every": "1d", "start_at": "2090-01-01T00:00:00Z", "task": task}});
+    let with =
+        |task: Value| json!({"id": "s", "spec": {"every": "1d", "start_at": "2090-01-01T00:00:00Z", "task": task}});
     let (code, problem) = post(&fleet, "/v1/schedules", &with(follows("ok"))).await;
     let nobody = (404, &json!("unknown_type"), &json!("/spec/task/actions/0"));
     assert_eq!((code, &problem["code"], &problem["pointer"]), nobody, "{problem}");
@@ -202,16 +209,21 @@ async fn short_tasks_notify_each_state_once_and_in_order(mut fleet: Fleet) {
     let tasks: Vec<String> = (0..TASKS).map(|n| format!("quick-{n}")).collect();
     for task in &tasks {
         let action = json!({"on": STATES, "callback": {"url": format!("{}/ok", receiver.url)}});
-        let (code, created) = post(&fleet, "/v1/tasks", &json!({"type": "echo", "id": task, "actions": [action]})).await;
+        let (code, created) =
+            post(&fleet, "/v1/tasks", &json!({"type": "echo", "id": task, "actions": [action]})).await;
         assert_eq!(code, 201, "{created}");
     }
     for task in &tasks {
         let deliveries = completed_deliveries(&fleet, task, STATES.len()).await;
-        let deliveries: Vec<_> = deliveries.iter().map(|(state, outcome, _)| (state.as_str(), outcome.as_str())).collect();
+        let deliveries: Vec<_> =
+            deliveries.iter().map(|(state, outcome, _)| (state.as_str(), outcome.as_str())).collect();
         assert_eq!(deliveries, STATES.map(|state| (state, "delivered")), "{task}");
         let history = fleet.get(&format!("/v1/tasks/{task}/history")).await;
         let events: Vec<_> = history["events"].as_array().unwrap().iter().collect();
-        assert_eq!((&events[0]["kind"], events.iter().any(|event| event["ignored"] == true)), (&json!("submitted"), false));
+        assert_eq!(
+            (&events[0]["kind"], events.iter().any(|event| event["ignored"] == true)),
+            (&json!("submitted"), false)
+        );
     }
     let mut calls: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for call in receiver.calls("ok") {
@@ -242,7 +254,11 @@ async fn invalid_callbacks_are_refused() {
     let mut fleet = Fleet::in_memory().await;
     let with = |callback: Value| json!({"type": "echo", "id": "a", "actions": [{"callback": callback}]});
     let (code, problem) = post(&fleet, "/v1/tasks", &with(json!({"url": "https://example.com"}))).await;
-    assert_eq!((code, &problem["code"], &problem["pointer"]), (404, &json!("unknown_type"), &json!("/actions/0")), "{problem}");
+    assert_eq!(
+        (code, &problem["code"], &problem["pointer"]),
+        (404, &json!("unknown_type"), &json!("/actions/0")),
+        "{problem}"
+    );
     assert!(problem["hint"].as_str().unwrap().contains("[callbacks]"), "{problem}");
     fleet.add_type(TYPE, callbacks()).await;
     for (callback, pointer, why) in [
@@ -250,14 +266,19 @@ async fn invalid_callbacks_are_refused() {
         (json!({"url": "http://10.0.0.1/x"}), "/url", "private"),
         (json!({"url": "https://example.com", "secret": "none"}), "/secret", "no secret `none`"),
         (json!({"url": "https://example.com", "secret": "billing"}), "/secret", "is not bound to `example.com`"),
-        (json!({"url": "https://example.com", "headers": {"Cookie": "a=b"}}), "/headers/Cookie", "must not contain a secret"),
+        (
+            json!({"url": "https://example.com", "headers": {"Cookie": "a=b"}}),
+            "/headers/Cookie",
+            "must not contain a secret",
+        ),
     ] {
         let (code, problem) = post(&fleet, "/v1/tasks", &with(callback.clone())).await;
         let pointer = format!("/actions/0/callback{pointer}");
         assert_eq!((code, problem["pointer"].as_str()), (400, Some(pointer.as_str())), "{callback}: {problem}");
         assert!(problem["detail"].as_str().unwrap().contains(why), "{callback}: {problem}");
     }
-    let check = json!({"after": "60d", "expect": ["succeeded"], "failed": {"callback": {"url": "https://example.com"}}});
+    let check =
+        json!({"after": "60d", "expect": ["succeeded"], "failed": {"callback": {"url": "https://example.com"}}});
     let (code, problem) = post(&fleet, "/v1/tasks", &json!({"type": "echo", "checks": [check]})).await;
     assert_eq!((code, &problem["pointer"]), (400, &json!("/checks/0")), "{problem}");
     fleet.stop().await;
@@ -295,7 +316,11 @@ async fn killed_tracker_loses_no_callback() {
     tracker.kill();
     let _next = fleet.start("tracker");
     let notified = || {
-        receiver.calls("ok").iter().map(|call| call.json()["data"]["id"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+        receiver
+            .calls("ok")
+            .iter()
+            .map(|call| call.json()["data"]["id"].as_str().unwrap().to_owned())
+            .collect::<BTreeSet<_>>()
     };
     while notified().len() < TASKS {
         check(&mut running, "every task's callback arrives");

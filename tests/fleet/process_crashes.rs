@@ -70,13 +70,18 @@ async fn sigkill_and_flushall_lose_no_task() {
     let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
-    let publisher =
-        Publisher::new(SharedProducer::open(kafka.clone(), None).unwrap(), names.clone(), fleet.events_partitions, "test");
+    let publisher = Publisher::new(
+        SharedProducer::open(kafka.clone(), None).unwrap(),
+        names.clone(),
+        fleet.events_partitions,
+        "test",
+    );
     let mut running = vec![fleet.start("worker"), fleet.start("tracker")];
     let publishing = tokio::spawn(publish(publisher.clone()));
     until_succeeded(&store, &all, 2_000, &mut running).await;
     running.iter_mut().for_each(Process::kill);
-    let mut running = vec![fleet.start("tracker"), fleet.start("worker"), fleet.start("worker"), fleet.start("tracker")];
+    let mut running =
+        vec![fleet.start("tracker"), fleet.start("worker"), fleet.start("worker"), fleet.start("tracker")];
     until_succeeded(&store, &all, 6_000, &mut running).await;
     let () = fleet.redis.call(&["FLUSHALL"]).unwrap();
     running[1].kill();
@@ -100,7 +105,9 @@ pub async fn wait_until_folded(kafka: &Arc<Kafka>, names: &Names, store: &dyn St
     let (end, broker) = (Instant::now() + DEADLINE, kafka.clone() as Arc<dyn Broker>);
     loop {
         let oracle = Oracle::of(broker.clone(), names, all.len() as u32).await;
-        if let Some(oracle) = oracle.settles(store, async |ends| is_folded_up_to(&broker, names, store, ends).await).await {
+        if let Some(oracle) =
+            oracle.settles(store, async |ends| is_folded_up_to(&broker, names, store, ends).await).await
+        {
             return oracle;
         }
         assert!(Instant::now() < end, "the log is not folded within {DEADLINE:?}");
@@ -115,7 +122,8 @@ async fn task_published_with_kcat_is_listed() {
     let fleet = ProcessFleet::new(kafleet(), brokers, unique_prefix(), "[types.echo]\nhandler = \"echo\"\n");
     let mut running = [fleet.start("worker"), fleet.start("tracker"), fleet.start("api")];
     let topic = Names::new(&fleet.prefix).tasks("echo");
-    let mut kcat = Command::new("kcat").args(["-P", "-b", &fleet.brokers, "-t", &topic]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut kcat =
+        Command::new("kcat").args(["-P", "-b", &fleet.brokers, "-t", &topic]).stdin(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(kcat.stdin.as_mut().unwrap(), b"{\"text\":\"hello\"}\n").unwrap();
     assert!(kcat.wait().unwrap().success());
     let id = only_task_id(&fleet, &mut running).await;

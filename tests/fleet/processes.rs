@@ -31,8 +31,15 @@ impl ProcessFleet {
             redis.url()
         );
         std::fs::write(folder.path().join("kafleet.toml"), config).unwrap();
-        let this =
-            Self { brokers, prefix, redis, events_partitions, api: format!("http://{api}"), binary: binary.into(), folder };
+        let this = Self {
+            brokers,
+            prefix,
+            redis,
+            events_partitions,
+            api: format!("http://{api}"),
+            binary: binary.into(),
+            folder,
+        };
         this.run(&["topics", "apply"]);
         this
     }
@@ -91,7 +98,8 @@ impl Process {
     /// Sends SIGTERM and waits for a clean exit.
     pub fn stop(&mut self) {
         self.assert_running();
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), nix::sys::signal::Signal::SIGTERM).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), nix::sys::signal::Signal::SIGTERM)
+            .unwrap();
         assert!(self.child.wait().unwrap().success(), "{}", self.log_tail());
     }
 

@@ -38,7 +38,9 @@ async fn documented(fleet: &Fleet) {
     create(fleet, json!({"type": "echo", "id": "doc"})).await;
     fleet.wait_for_end("doc").await;
     let path = |name: &str| format!("/v1/tasks/doc/attachments/{name}");
-    for (name, value) in [("a", json!("first")), ("b", json!([1, 2])), ("a", json!({"second": true})), ("c", json!(null))] {
+    for (name, value) in
+        [("a", json!("first")), ("b", json!([1, 2])), ("a", json!({"second": true})), ("c", json!(null))]
+    {
         call(fleet, Method::PUT, &path(name), value).await;
     }
     call(fleet, Method::DELETE, &path("b"), json!(null)).await;
@@ -47,7 +49,8 @@ async fn documented(fleet: &Fleet) {
         let lines: Vec<String> = (0..600).map(|n| format!("line {n} of {round}")).collect();
         call(fleet, Method::POST, "/v1/tasks/doc/log", json!({ "lines": lines })).await;
     }
-    let changes = json!({"name": "renamed", "tags": ["x", "y"], "options": {"a": {"b": 1}}, "link": "https://example.com"});
+    let changes =
+        json!({"name": "renamed", "tags": ["x", "y"], "options": {"a": {"b": 1}}, "link": "https://example.com"});
     call(fleet, Method::PATCH, "/v1/tasks/doc", changes).await;
     call(fleet, Method::PATCH, "/v1/tasks/doc", json!({"link": null, "retries": 7})).await;
 }
@@ -63,7 +66,9 @@ async fn rescheduled(fleet: &Fleet) {
 
 /// Creates a tree that fails twice, a tree that is cancelled while it runs, and a task that keeps running.
 async fn trees(fleet: &Fleet) {
-    fleet.publish("branch", "tree", &Branch { widths: vec![2, 2], failing: Some(vec![1, 1]), ..Branch::default() }).await;
+    fleet
+        .publish("branch", "tree", &Branch { widths: vec![2, 2], failing: Some(vec![1, 1]), ..Branch::default() })
+        .await;
     fleet.wait_for_end("tree").await;
     call(fleet, Method::POST, "/v1/tasks/tree/retry", json!({"only_failed": true})).await;
     wait_until("the leaf has failed again", || async {
@@ -76,7 +81,8 @@ async fn trees(fleet: &Fleet) {
     call(fleet, Method::POST, "/v1/tasks/cancelled/cancel", json!({"reason": "enough"})).await;
     fleet.wait_for_end("cancelled").await;
     fleet.publish("leaf", "running", &Leaf { held: true, fails: false, waits_to_fail: false }).await;
-    wait_until("the task runs", || async { fleet.record("running").await.filter(|node| node.state == State::Running) }).await;
+    wait_until("the task runs", || async { fleet.record("running").await.filter(|node| node.state == State::Running) })
+        .await;
 }
 
 /// Creates a task with a callback that is delivered, one that fails, and a check that is due in an hour.
@@ -84,8 +90,7 @@ async fn notifying(fleet: &Fleet, receiver: &Receiver) {
     let to = |path: &str| json!({"callback": {"url": format!("{}/{path}", receiver.url), "retries": 1}});
     let check = json!({"after": "1h", "expect": ["succeeded"], "failed": to("missed")});
     let params = json!({"held": false, "fails": true});
-    let task =
-        json!({"type": "leaf", "id": "notifying", "params": params, "actions": [to("ok"), to("broken")], "checks": [check]});
+    let task = json!({"type": "leaf", "id": "notifying", "params": params, "actions": [to("ok"), to("broken")], "checks": [check]});
     create(fleet, task).await;
     completed_deliveries(fleet, "notifying", 2).await;
 }
@@ -112,7 +117,7 @@ async fn documents(fleet: &Fleet) -> BTreeMap<String, Value> {
 }
 
 async fn checkpoints(fleet: &Fleet, store: &dyn Store) -> Vec<Option<Checkpoint>> {
-    store.fences(&(0..fleet.events_partitions).collect::<Vec<_>>()).await.unwrap()
+    store.checkpoints(&(0..fleet.events_partitions).collect::<Vec<_>>()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

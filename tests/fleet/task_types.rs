@@ -51,7 +51,9 @@ pub struct Branch {
 
 impl Branch {
     fn below(&self, n: u32) -> Self {
-        let rest = |path: &Option<Vec<u32>>| path.as_ref().filter(|path| path.first() == Some(&n)).map(|path| path[1..].to_vec());
+        let rest = |path: &Option<Vec<u32>>| {
+            path.as_ref().filter(|path| path.first() == Some(&n)).map(|path| path[1..].to_vec())
+        };
         Self {
             widths: self.widths[1..].to_vec(),
             held: rest(&self.held),

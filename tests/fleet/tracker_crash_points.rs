@@ -11,7 +11,7 @@ use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
 use kafleet::control::schedules::ScheduleKey;
-use kafleet::control::{CONTROL_VERSION, arrange};
+use kafleet::control::{CONTROL_VERSION, put_schedule};
 use kafleet::model::json::RawJson;
 use kafleet::model::schedule::{Overlap, Schedule, Spec, Template, task_of};
 use kafleet::model::task::id::TaskId;
@@ -98,7 +98,8 @@ struct TrackerFleet {
 impl TrackerFleet {
     fn new(brokers: String, runtime: Handle) -> Self {
         let types = "[types.echo]\nhandler = \"echo\"\n";
-        let fleet = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers.clone(), unique_prefix(), types);
+        let fleet =
+            ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers.clone(), unique_prefix(), types);
         let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
         let names = Names::new(&fleet.prefix);
         let link = runtime.block_on(async { SharedProducer::open(kafka.clone(), None).unwrap() });
@@ -120,7 +121,8 @@ impl TrackerFleet {
         }
         self.released.read_to_end();
         let times: BTreeMap<&str, usize> = self.expected.iter().map(|id| (id.as_str(), 1)).collect();
-        let found: BTreeMap<&str, usize> = self.released.times.iter().map(|(id, times)| (id.as_str(), *times)).collect();
+        let found: BTreeMap<&str, usize> =
+            self.released.times.iter().map(|(id, times)| (id.as_str(), *times)).collect();
         assert_eq!(found, times, "each task exists once: {points:?}");
     }
 
@@ -179,7 +181,7 @@ impl TrackerFleet {
         };
         let schedule = Schedule { v: CONTROL_VERSION, at_ms: from_ms, from_ms, paused: None, applied: false, spec };
         let key = ScheduleKey::Schedule(name.to_owned());
-        self.runtime.block_on(arrange(self.publisher.link(), &self.names, &key, Some(&schedule))).unwrap();
+        self.runtime.block_on(put_schedule(self.publisher.link(), &self.names, &key, Some(&schedule))).unwrap();
         self.expected.extend((first..first + 3).map(|second| task_of(name, second * 1_000)));
     }
 }
@@ -230,7 +232,8 @@ impl Released {
 
     /// Reads up to the current end of the topic.
     fn read_to_end(&mut self) {
-        let ends: Vec<i64> = self.partitions.iter().map(|partition| self.kafka.ends(partition, DEADLINE).unwrap().end).collect();
+        let ends: Vec<i64> =
+            self.partitions.iter().map(|partition| self.kafka.ends(partition, DEADLINE).unwrap().end).collect();
         let deadline = Instant::now() + DEADLINE;
         let is_read = |consumer: &mut Box<dyn Consumer>, partition: &Partition, end: i64| {
             end == 0 || consumer.positions().unwrap().iter().any(|(own, at)| own == partition && *at >= end)

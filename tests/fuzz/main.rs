@@ -23,7 +23,7 @@ use kafleet::handlers::{Registered, Registry};
 use kafleet::model::event::Event;
 use kafleet::model::offsets::Metadata;
 use kafleet::model::outbox::KeptRecord;
-use kafleet::model::projection::{Place, WorkingSet};
+use kafleet::model::projection::{LogPosition, WorkingSet};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::retention::Lifetimes;
 use kafleet::model::schedule::{Schedule, Spec, Times, step, task_of};
@@ -80,7 +80,7 @@ fn events() {
             for id in working_set.missing([&event]) {
                 working_set.load(id, None);
             }
-            working_set.fold(&event, Place { offset: offset as i64, log_time_ms: 1_000 * offset as i64 });
+            working_set.fold(&event, LogPosition { offset: offset as i64, log_time_ms: 1_000 * offset as i64 });
         }
         for (id, record) in working_set.take_changes().nodes {
             assert_eq!(TaskRecord::decode(&record).as_ref(), working_set.node(id.as_str()), "the record of {id}");
@@ -123,9 +123,14 @@ fn commit_metadata() {
         for offset in [0, 1, 1_000_000, i64::MAX / 2] {
             let Some(read) = Metadata::decode(offset, &text(bytes)) else { continue };
             let again = Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean_takeovers);
-            let Some(again) = Metadata::decode(read.completed.watermark(), &again) else { panic!("{again} cannot be read") };
+            let Some(again) = Metadata::decode(read.completed.watermark(), &again) else {
+                panic!("{again} cannot be read")
+            };
             assert_eq!(again.completed.watermark(), read.completed.watermark());
-            assert!((0..200).all(|n| again.completed.is_done(offset + n) == read.completed.is_done(offset + n)), "another map");
+            assert!(
+                (0..200).all(|n| again.completed.is_done(offset + n) == read.completed.is_done(offset + n)),
+                "another map"
+            );
         }
     });
 }
@@ -133,8 +138,10 @@ fn commit_metadata() {
 #[test]
 fn control_records() {
     fuzz("control", |bytes| {
-        let (key, value) =
-            bytes.iter().position(|byte| *byte == b'\n').map_or((bytes, None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
+        let (key, value) = bytes
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or((bytes, None), |end| (&bytes[..end], Some(&bytes[end + 1..])));
         let headers = OwnedHeaders::new();
         let record = RecordRef {
             topic: "t.control",
@@ -146,7 +153,7 @@ fn control_records() {
             value,
             headers: &headers,
         };
-        let _ = ControlState::default().with_plan().take(&record);
+        let _ = ControlState::default().with_schedules().take(&record);
         let _ = kafleet::control::settings::FleetSettings::default().take(&record);
     });
 }
@@ -158,8 +165,8 @@ fn schedules() {
         let mut lines = bytes.splitn(3, |byte| *byte == b'\n').map(text);
         let mut line = || lines.next().unwrap_or_default();
         let Ok(spec) = serde_json::from_str::<Spec>(&line()) else { return };
-        let flaws = spec.flaws();
-        let Ok(times) = Times::of(&spec) else { return assert!(!flaws.is_empty()) };
+        let errors = spec.errors();
+        let Ok(times) = Times::of(&spec) else { return assert!(!errors.is_empty()) };
         let mut state: step::State = serde_json::from_str(&line()).unwrap_or_default();
         let now = line();
         let (now_ms, runs) = now.split_once(' ').unwrap_or(("0", ""));
@@ -177,8 +184,8 @@ fn schedules() {
 #[test]
 fn heartbeats() {
     fuzz("heartbeats", |bytes| {
-        let Ok(beat) = serde_json::from_slice::<Heartbeat>(bytes) else { return };
-        let _ = (beat.is_silent(i64::MIN, i64::MAX), beat.is_silent(i64::MAX, i64::MIN));
+        let Ok(heartbeat) = serde_json::from_slice::<Heartbeat>(bytes) else { return };
+        let _ = (heartbeat.is_silent(i64::MIN, i64::MAX), heartbeat.is_silent(i64::MAX, i64::MIN));
     });
 }
 
@@ -192,8 +199,11 @@ fn dead_letters() {
     let topics = [names.dead("echo"), names.tasks("echo")];
     let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
     broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
-    let (link, index, topic) =
-        (SharedProducer::open(broker.clone(), None).unwrap(), dead_letters::DeadLetterIndex::default(), names.dead("echo"));
+    let (link, index, topic) = (
+        SharedProducer::open(broker.clone(), None).unwrap(),
+        dead_letters::DeadLetterIndex::default(),
+        names.dead("echo"),
+    );
     fuzz("letters", |bytes| {
         let (headers, value) = parted(bytes);
         let headers: Vec<(&str, &[u8])> =

@@ -193,7 +193,8 @@ fn absent_member_loses_and_regains_its_partitions() {
     // The absence is the subject of the test.
     std::thread::sleep(Duration::from_secs(8));
 
-    let (_, events) = poll_until(&mut *member, |_, events| events.iter().any(|event| matches!(event, GroupEvent::Lost(_))));
+    let (_, events) =
+        poll_until(&mut *member, |_, events| events.iter().any(|event| matches!(event, GroupEvent::Lost(_))));
 
     assert_eq!(events.last(), Some(&GroupEvent::Lost(vec![fixture.partition(0)])), "{events:?}");
     member.release(&[fixture.partition(0)]).expect("released");

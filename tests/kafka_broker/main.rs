@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{
-    Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord, RecordRef,
-    StartOffset, TopicChange, TopicSpec,
+    Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord,
+    RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
 mod groups;
@@ -96,7 +96,8 @@ impl Fixture {
     }
 
     fn member(&self, group: &str) -> Box<dyn Consumer> {
-        let spec = ConsumerSpec { group: Some(group.to_owned()), topics: vec![self.topic.clone()], ..Default::default() };
+        let spec =
+            ConsumerSpec { group: Some(group.to_owned()), topics: vec![self.topic.clone()], ..Default::default() };
         self.kafka.consumer(&spec).expect("a consumer")
     }
 }
@@ -106,11 +107,19 @@ fn record<'a>(topic: &'a str, partition: i32, value: &'a [u8]) -> ProducerRecord
 }
 
 /// Polls until `done` holds for all values and events so far.
-fn poll_until(consumer: &mut dyn Consumer, mut done: impl FnMut(&[u64], &[GroupEvent]) -> bool) -> (Vec<u64>, Vec<GroupEvent>) {
+fn poll_until(
+    consumer: &mut dyn Consumer,
+    mut done: impl FnMut(&[u64], &[GroupEvent]) -> bool,
+) -> (Vec<u64>, Vec<GroupEvent>) {
     let until = Instant::now() + DEADLINE;
     let (mut values, mut events) = (Vec::new(), Vec::new());
     while !done(&values, &events) {
-        assert!(Instant::now() < until, "deadline; got {} values, last {:?}, and {events:?}", values.len(), values.last());
+        assert!(
+            Instant::now() < until,
+            "deadline; got {} values, last {:?}, and {events:?}",
+            values.len(),
+            values.last()
+        );
         let polled = consumer.poll(100, Duration::from_millis(100), &mut |record| {
             values.push(std::str::from_utf8(record.value.expect("a value")).expect("text").parse().expect("a number"));
         });
@@ -121,7 +130,7 @@ fn poll_until(consumer: &mut dyn Consumer, mut done: impl FnMut(&[u64], &[GroupE
 
 /// Filters transient errors, which the client handles itself.
 fn is_significant(event: &GroupEvent) -> bool {
-    let passing = matches!(event, GroupEvent::Trouble(error) if error.is_transient());
+    let passing = matches!(event, GroupEvent::ClientError(error) if error.is_transient());
     if passing {
         eprintln!("{event:?}");
     }
@@ -203,7 +212,8 @@ fn paused_partition_resumes_at_its_position() {
     reader.assign(&starts).expect("assigned");
     let (before, _) = poll_until(&mut *reader, |values, _| values.len() >= 100);
     reader.pause(&[fixture.partition(0)], true).expect("paused");
-    let silent = reader.poll(10, Duration::from_millis(500), &mut |record| panic!("got {}", record.offset)).expect("a poll");
+    let silent =
+        reader.poll(10, Duration::from_millis(500), &mut |record| panic!("got {}", record.offset)).expect("a poll");
     assert_eq!(silent.into_iter().filter(is_significant).collect::<Vec<_>>(), vec![]);
     reader.pause(&[fixture.partition(0)], false).expect("resumed");
 
@@ -240,21 +250,24 @@ fn configuration_change_keeps_other_entries() {
     assert_eq!((info.partitions, info.replication), (3, 1));
     let mut config = info.config;
     config.sort();
-    assert_eq!(config, [("max.message.bytes", "2000000"), ("retention.ms", "1000000")].map(|(k, v)| (k.into(), v.into())));
+    assert_eq!(
+        config,
+        [("max.message.bytes", "2000000"), ("retention.ms", "1000000")].map(|(k, v)| (k.into(), v.into()))
+    );
 }
 
 #[test]
 fn transaction_is_fast_and_second_producer_fences_first() {
     let Some(fixture) = fixture(2) else { return };
     let name = unique("atomic");
-    let mut first = fixture.kafka.atomic_producer(&name).expect("opened");
+    let mut first = fixture.kafka.transactional_producer(&name).expect("opened");
     let records = [record(&fixture.topic, 0, b"1"), record(&fixture.topic, 1, b"2")];
     first.send_all(&records, DEADLINE).expect("committed");
 
     takes_at_most(Duration::from_millis(90), "a transaction", || {
         first.send_all(&records, DEADLINE).expect("committed");
     });
-    let mut second = fixture.kafka.atomic_producer(&name).expect("opened");
+    let mut second = fixture.kafka.transactional_producer(&name).expect("opened");
 
     let error = first.send_all(&records, DEADLINE).expect_err("fenced");
     assert!(matches!(error, BrokerError::Fenced(_)), "{error:?}");
@@ -266,7 +279,7 @@ fn transaction_is_fast_and_second_producer_fences_first() {
 #[test]
 fn transaction_with_oversized_record_is_aborted() {
     let Some(fixture) = fixture(1) else { return };
-    let mut producer = fixture.kafka.atomic_producer(&unique("atomic")).expect("opened");
+    let mut producer = fixture.kafka.transactional_producer(&unique("atomic")).expect("opened");
     let large = vec![b'x'; 6 << 20];
     let error = producer.send_all(&[record(&fixture.topic, 0, b"1"), record(&fixture.topic, 0, &large)], DEADLINE);
     assert!(matches!(error, Err(BrokerError::TooLarge(_))), "{error:?}");
@@ -284,7 +297,7 @@ fn transaction_with_oversized_record_is_aborted() {
 #[test]
 fn read_at_returns_records_and_skips_markers() {
     let Some(fixture) = fixture(1) else { return };
-    let mut atomic = fixture.kafka.atomic_producer(&unique("atomic")).expect("opened");
+    let mut atomic = fixture.kafka.transactional_producer(&unique("atomic")).expect("opened");
     atomic.send_all(&[record(&fixture.topic, 0, b"7")], DEADLINE).expect("committed");
     until("the marker follows the commit", || {
         fixture.kafka.ends(&fixture.partition(0), DEADLINE).is_ok_and(|ends| ends.end == 2)
@@ -292,7 +305,9 @@ fn read_at_returns_records_and_skips_markers() {
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
 
-    until("it is committed", || fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2);
+    until("it is committed", || {
+        fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2
+    });
     assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
     assert_eq!(read(1), None, "the transaction's marker");
     assert_eq!(read(500).map(|record| (record.offset, record.value)), Some((500, Some(b"506".to_vec()))));

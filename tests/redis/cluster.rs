@@ -45,7 +45,8 @@ impl Cluster {
     }
 
     fn owner(&self, slot: u16) -> usize {
-        let owns = |server: &Server| server.call::<i64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).unwrap() > 0;
+        let owns =
+            |server: &Server| server.call::<i64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).unwrap() > 0;
         self.servers.iter().position(owns).expect("the partition has keys")
     }
 

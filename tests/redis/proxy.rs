@@ -120,7 +120,8 @@ impl Shared {
             match from.read(buffer) {
                 Ok(0) => return None,
                 Ok(read) => return Some(&buffer[..read]),
-                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+                }
                 Err(_) => return None,
             }
         }

@@ -55,7 +55,8 @@ impl Sentinels {
             let named = self.sentinel.call::<Vec<String>>(&["SENTINEL", "MASTER", "main"]).unwrap_or_default();
             // A server closes its clients' connections when it becomes a master.
             let info = self.replica.call::<String>(&["INFO", "replication"]).unwrap_or_default();
-            named.windows(2).any(|pair| pair == ["port", &self.replica.port.to_string()]) && info.contains("role:master")
+            named.windows(2).any(|pair| pair == ["port", &self.replica.port.to_string()])
+                && info.contains("role:master")
         });
     }
 
@@ -72,7 +73,8 @@ impl Sentinels {
 
     /// Offset up to which the replica has a partition folded.
     pub fn replicated(&self, partition: u32) -> i64 {
-        let fence: Option<String> = self.replica.call(&["GET", &format!("kafleet:{{p{partition}}}:fence")]).unwrap();
-        fence.and_then(|fence| fence.split(' ').next()?.parse().ok()).unwrap_or(0)
+        let checkpoint: Option<String> =
+            self.replica.call(&["GET", &format!("kafleet:{{p{partition}}}:fence")]).unwrap();
+        checkpoint.and_then(|checkpoint| checkpoint.split(' ').next()?.parse().ok()).unwrap_or(0)
     }
 }

@@ -72,10 +72,11 @@ impl Server {
     }
 
     /// A store with short deadlines.
-    pub fn hasty_store(&self, prefix: &str) -> Redis {
+    pub fn impatient_store(&self, prefix: &str) -> Redis {
         let seconds = Duration::from_secs(2);
         let options = RedisOptions { prefix: prefix.to_owned(), ..RedisOptions::new(self.url()) };
-        let options = RedisOptions { connect_timeout: seconds, response_timeout: seconds, read_timeout: seconds, ..options };
+        let options =
+            RedisOptions { connect_timeout: seconds, response_timeout: seconds, read_timeout: seconds, ..options };
         Redis::connect(options).unwrap()
     }
 
@@ -85,7 +86,7 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    pub fn start_again(&mut self) {
+    pub fn restart(&mut self) {
         self.process = launch(self.port, self.folder.path(), &self.arguments);
         self.wait_until_ready();
     }
@@ -118,7 +119,8 @@ impl Server {
 
     fn is_ready(&self) -> bool {
         let own = format!("process_id:{}\r\n", self.process.id());
-        self.call::<String>(&["PING"]).is_ok() && self.call::<String>(&["INFO", "server"]).is_ok_and(|told| told.contains(&own))
+        self.call::<String>(&["PING"]).is_ok()
+            && self.call::<String>(&["INFO", "server"]).is_ok_and(|told| told.contains(&own))
     }
 }
 

@@ -94,10 +94,12 @@ pub fn add_notifications(script: &mut Script, checks: bool, rng: &mut Rng) {
             let (callback, email) = random_receiver(rng);
             Some(NotifyAction { callback, email })
         };
-        let (passed, failed) =
-            [(add_notifications(rng), None), (None, add_notifications(rng)), (add_notifications(rng), add_notifications(rng))]
-                [rng.usize(..3)]
-            .clone();
+        let (passed, failed) = [
+            (add_notifications(rng), None),
+            (None, add_notifications(rng)),
+            (add_notifications(rng), add_notifications(rng)),
+        ][rng.usize(..3)]
+        .clone();
         let after = Some(Millis(rng.u64(1..20_000)));
         script.checks.push(Check { after, at: None, expect: random_states(rng), passed, failed });
     }
@@ -146,7 +148,7 @@ struct TaskHistory {
 
 /// Expected deliveries by id.
 async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTreeMap<String, ExpectedDelivery> {
-    let notification: Vec<_> = fleet.task_specs.iter().filter(|(_, spec)| spec.script.rules().tells()).collect();
+    let notification: Vec<_> = fleet.task_specs.iter().filter(|(_, spec)| spec.script.rules().has_rules()).collect();
     let mut due = BTreeMap::new();
     for number in 0..fleet.scenario.events_partitions {
         let mut history: BTreeMap<&str, TaskHistory> = BTreeMap::new();
@@ -165,7 +167,8 @@ async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTr
             }
         }
         let announced = history.iter().filter(|(_, history)| history.created_ms.is_some());
-        for (id, history) in announced.filter(|(id, history)| history.checked.len() < fleet.task_specs[**id].script.checks.len())
+        for (id, history) in
+            announced.filter(|(id, history)| history.checked.len() < fleet.task_specs[**id].script.checks.len())
         {
             violations.push(format!("`{id}` has unevaluated checks; evaluated: {:?}", history.checked));
         }
@@ -175,7 +178,7 @@ async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTr
 
 fn add(due: &mut BTreeMap<String, ExpectedDelivery>, id: &str, script: &Script, delivery: Delivery) {
     let rules = script.rules();
-    let Some(notification) = delivery.rule.telling(&rules) else { return };
+    let Some(notification) = delivery.rule.notification(&rules) else { return };
     let task = TaskId::parse(id).unwrap();
     let (name, fails) = match notification {
         Notification::Callback(callback) => (CALLBACK, fails(&callback.url)),
@@ -219,12 +222,14 @@ impl TaskHistory {
             self.checked.push(number);
             let check = &script.checks[number as usize];
             if check.due_ms(created_ms) > Some(logged.event.at_ms) {
-                violations.push(format!("check {number} of `{id}` was evaluated at {}, before its time", logged.event.at_ms));
+                violations
+                    .push(format!("check {number} of `{id}` was evaluated at {}, before its time", logged.event.at_ms));
             }
             let passed = check.expect.contains(&node.state);
             rules.push(if passed { RuleRef::Passed(number as u8) } else { RuleRef::Failed(number as u8) });
         }
-        let (run, change, state, cause, at_ms) = (self.run, self.changes, node.state, logged.offset, logged.event.at_ms);
+        let (run, change, state, cause, at_ms) =
+            (self.run, self.changes, node.state, logged.offset, logged.event.at_ms);
         deliveries.extend(rules.into_iter().map(|rule| Delivery { rule, run, change, state, cause, at_ms }));
         deliveries.extend(self.enter_state(script, node.state, cause, at_ms));
         deliveries
@@ -245,7 +250,8 @@ impl TaskHistory {
     /// running before it warned or ended.
     fn implied_states(&self, id: &str, node: &TaskRecord, logged: &Logged) -> Vec<(State, i64)> {
         let event = &logged.event;
-        let is_ignored = node.history.iter().rev().find(|entry| entry.offset == logged.offset).is_none_or(|entry| entry.ignored);
+        let is_ignored =
+            node.history.iter().rev().find(|entry| entry.offset == logged.offset).is_none_or(|entry| entry.ignored);
         let of_attempt = event.id.as_str() == id && event.run == node.run && event.worker.is_some();
         if !of_attempt || is_ignored || self.state == Some(State::Cancelling) || node.state == State::Cancelling {
             return Vec::new();
@@ -288,7 +294,8 @@ pub async fn judge(fleet: &Fleet, records: &Records, log: &[Event], violations: 
     created.retain(|_, times| *times > 0);
     for (id, times) in &created {
         if *times > 1 || !due.contains_key(*id) {
-            violations.push(format!("the delivery `{id}` was created {times} times, expected: {}", due.contains_key(*id)));
+            violations
+                .push(format!("the delivery `{id}` was created {times} times, expected: {}", due.contains_key(*id)));
         }
     }
     let received = fleet.journal.received.lock();

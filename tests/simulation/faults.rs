@@ -58,7 +58,15 @@ impl Fleet {
         let Some(upgrade) = self.scenario.upgrade.filter(|_| self.faults_over.get()) else { return };
         let version = FOLD_VERSION + u32::from(upgrade.completes);
         let all: Vec<u32> = (0..self.scenario.events_partitions).collect();
-        if self.store().fences(&all).await.unwrap().iter().flatten().any(|fence| fence.version != version) {
+        if self
+            .store()
+            .checkpoints(&all)
+            .await
+            .unwrap()
+            .iter()
+            .flatten()
+            .any(|checkpoint| checkpoint.version != version)
+        {
             self.wipe();
         }
     }
@@ -94,9 +102,9 @@ impl Fleet {
 
     fn hold_transactions(&self, partition: u32, hold: bool) {
         let name = format!("{}.firing.{partition}", self.names.events());
-        self.broker.hold_atomic(&name, hold);
+        self.broker.hold_transactions(&name, hold);
         if !hold {
-            self.broker.settle_atomic(&name, self.system.chance(0.5));
+            self.broker.end_transaction(&name, self.system.chance(0.5));
         }
     }
 
@@ -116,7 +124,9 @@ impl Fleet {
             Step::CreateSchedule { schedule, spec, for_ms } => self.create_schedule(schedule, &spec, for_ms).await,
             Step::ChangeSchedule { schedule, change } => self.change_schedule(schedule, change).await,
             Step::Batch { batch, atomic, repeat } => self.batch(batch, atomic, repeat).await,
-            Step::TaskRequest { batch, task, request } => self.request(&self.scenario.batch_task_id(batch, task), request).await,
+            Step::TaskRequest { batch, task, request } => {
+                self.request(&self.scenario.batch_task_id(batch, task), request).await
+            }
             fault => self.inject(fault).await,
         }
         self.running_steps.set(self.running_steps.get() - 1);
@@ -207,7 +217,8 @@ impl Fleet {
     }
 
     fn add_partition(&self, unordered: bool) {
-        let config = TopicsConfig { prefix: "s".into(), task_partitions: self.scenario.task_partitions, ..Default::default() };
+        let config =
+            TopicsConfig { prefix: "s".into(), task_partitions: self.scenario.task_partitions, ..Default::default() };
         let config = Config { topics: config, ..Config::default() };
         let wanted = self.names.tasks(task_type(unordered));
         let mut specs = kafleet::topics::specs(&config, &registry(&self.journal, self.scenario.has_notifications()));

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition,
-    Producer, ProducerRecord, RecordRef, StartOffset, TopicInfo, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, GroupEvent,
+    Partition, Producer, ProducerRecord, RecordRef, StartOffset, TopicInfo, TransactionalProducer, Watermarks,
 };
 use kafleet::model::projection::changes::{Changes, Entry, Index};
 use kafleet::model::record::TaskRecord;
@@ -90,9 +90,9 @@ impl Broker for FaultyBroker {
         let inner = self.inner.producer(Arc::new(FilteredSink(sink)))?;
         Ok(Arc::new(NewerProducer { inner, events, fault_rng: self.fault_rng.clone() }))
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         self.reach()?;
-        self.inner.atomic_producer(name)
+        self.inner.transactional_producer(name)
     }
     fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
         self.reach()?;
@@ -102,11 +102,21 @@ impl Broker for FaultyBroker {
         self.reach()?;
         self.inner.ends(partition, deadline)
     }
-    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
+    fn first_visible(
+        &self,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError> {
         self.reach()?;
         self.inner.first_visible(partition, offset, deadline)
     }
-    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+    fn group_offsets(
+        &self,
+        group: &str,
+        at: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
         self.reach()?;
         self.inner.group_offsets(group, at, deadline)
     }
@@ -188,7 +198,12 @@ impl FaultyConsumer {
 }
 
 impl Consumer for FaultyConsumer {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         self.send_pending()?;
         let mut events = self.inner.poll(max, wait, sink)?;
         for event in &mut events {
@@ -216,9 +231,17 @@ impl Consumer for FaultyConsumer {
         if let Some(offset_oracle) = &self.offset_oracle {
             offset_oracle.committed(commits);
         }
-        if self.fault_rng.fails() { Err(BrokerError::InDoubt("simulated lost response of a commit".into())) } else { Ok(()) }
+        if self.fault_rng.fails() {
+            Err(BrokerError::InDoubt("simulated lost response of a commit".into()))
+        } else {
+            Ok(())
+        }
     }
-    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+    fn committed(
+        &mut self,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
         if self.fault_rng.fails() { Err(unavailable()) } else { self.inner.committed(partitions, deadline) }
     }
     through!(release, pause, positions, close);
@@ -232,8 +255,8 @@ pub struct FaultyStore {
 }
 
 impl FaultyStore {
-    fn read(&self, fence: Option<Checkpoint>) -> Option<Checkpoint> {
-        fence.map(|fence| Checkpoint { version: fence.version - u32::from(self.newer), ..fence })
+    fn read(&self, checkpoint: Option<Checkpoint>) -> Option<Checkpoint> {
+        checkpoint.map(|checkpoint| Checkpoint { version: checkpoint.version - u32::from(self.newer), ..checkpoint })
     }
 }
 
@@ -246,18 +269,27 @@ async fn reach(fault_rng: &FaultRng) -> Result<(), StoreError> {
 impl Store for FaultyStore {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
         reach(&self.fault_rng).await?;
-        let (inner, fence) = self.inner.open(partition).await?;
-        Ok((Box::new(FaultyWriter { inner, fault_rng: self.fault_rng.clone(), newer: self.newer }), self.read(fence)))
+        let (inner, checkpoint) = self.inner.open(partition).await?;
+        Ok((
+            Box::new(FaultyWriter { inner, fault_rng: self.fault_rng.clone(), newer: self.newer }),
+            self.read(checkpoint),
+        ))
     }
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         reach(&self.fault_rng).await?;
         self.inner.nodes(partition, ids).await
     }
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
+    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         reach(&self.fault_rng).await?;
-        Ok(self.inner.fences(partitions).await?.into_iter().map(|fence| self.read(fence)).collect())
+        Ok(self.inner.checkpoints(partitions).await?.into_iter().map(|checkpoint| self.read(checkpoint)).collect())
     }
-    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    async fn page(
+        &self,
+        partition: u32,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
         reach(&self.fault_rng).await?;
         self.inner.page(partition, index, after, limit).await
     }
@@ -268,7 +300,7 @@ impl Store for FaultyStore {
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         reach(&self.fault_rng).await?;
         let outbox = self.inner.outbox(partition, limit).await?;
-        Ok(Outbox { fence: self.read(outbox.fence), ..outbox })
+        Ok(Outbox { checkpoint: self.read(outbox.checkpoint), ..outbox })
     }
     async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         reach(&self.fault_rng).await?;
@@ -340,9 +372,9 @@ impl PartitionWriter for FaultyWriter {
         reach(&self.fault_rng).await?;
         self.inner.check().await
     }
-    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+    async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
         reach(&self.fault_rng).await?;
-        let fault = self.inner.sums().await?;
+        let fault = self.inner.verify_totals().await?;
         // No keys are lost here.
         self.fault_rng.violations.lock().extend(fault.clone());
         Ok(fault)
@@ -354,13 +386,14 @@ impl PartitionWriter for FaultyWriter {
         self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(|task| task.fault()));
         Ok(page)
     }
-    async fn condemn(&mut self) -> Result<(), StoreError> {
+    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
         reach(&self.fault_rng).await?;
-        self.inner.condemn().await
+        self.inner.mark_damaged().await
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         reach(&self.fault_rng).await?;
-        let encode = |fence: Checkpoint| Checkpoint { version: fence.version + u32::from(self.newer), ..fence };
+        let encode =
+            |checkpoint: Checkpoint| Checkpoint { version: checkpoint.version + u32::from(self.newer), ..checkpoint };
         let (from, to) = (from.map(encode), encode(to));
         if let Some(from) = from.filter(|from| from.version != to.version) {
             self.fault_rng.violations.lock().push(format!("version {} continues from {from:?}", to.version));

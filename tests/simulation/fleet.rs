@@ -102,8 +102,13 @@ async fn publish_lifetimes(link: &Arc<SharedProducer>, names: &Names, scenario: 
     let (topic, mut value) = (names.events(), Vec::new());
     Event::settings(lifetimes(scenario), crate::host::START_MS).encode(&mut value);
     for partition in (0..scenario.events_partitions).filter(|_| scenario.retention_ms > 0) {
-        let record =
-            ProducerRecord { topic: &topic, partition: Some(partition as i32), key: None, value: Some(&value), headers: &[] };
+        let record = ProducerRecord {
+            topic: &topic,
+            partition: Some(partition as i32),
+            key: None,
+            value: Some(&value),
+            headers: &[],
+        };
         link.deliver(record, CALL).await.unwrap();
     }
 }
@@ -114,8 +119,12 @@ impl Fleet {
             let begun = tokio::time::Instant::now();
             Arc::new(move || crate::host::START_MS + begun.elapsed().as_millis() as i64)
         };
-        let broker =
-            Memory::new(MemoryOptions { inline_delivery: true, clock, session_timeout: SESSION, ..MemoryOptions::default() });
+        let broker = Memory::new(MemoryOptions {
+            inline_delivery: true,
+            clock,
+            session_timeout: SESSION,
+            ..MemoryOptions::default()
+        });
         let (names, journal) = (Names::new("s"), Arc::<Journal>::default());
         let topics = TopicsConfig {
             prefix: "s".into(),
@@ -186,7 +195,8 @@ impl Fleet {
     }
 
     fn launch(&self, process_id: ProcessId, shutdown: Shutdown) -> JoinHandle<anyhow::Result<()>> {
-        let newer = matches!(process_id, ProcessId::Worker(n) if self.scenario.newer.contains(&n)).then(|| self.names.events());
+        let newer =
+            matches!(process_id, ProcessId::Worker(n) if self.scenario.newer.contains(&n)).then(|| self.names.events());
         let broker = Arc::new(FaultyBroker {
             inner: self.broker.clone(),
             offset_oracle: self.offset_oracle.clone(),
@@ -206,9 +216,19 @@ impl Fleet {
                     inline_retry_max: Millis(self.scenario.inline_retry_ms),
                     ..WorkerConfig::default()
                 };
-                let types = if self.scenario.single_type.contains(&n) { vec![Unordered::TYPE.to_owned()] } else { Vec::new() };
-                let setup =
-                    WorkerSetup { broker, registry, types, config, names, events_partitions, metrics, health, reentry: None };
+                let types =
+                    if self.scenario.single_type.contains(&n) { vec![Unordered::TYPE.to_owned()] } else { Vec::new() };
+                let setup = WorkerSetup {
+                    broker,
+                    registry,
+                    types,
+                    config,
+                    names,
+                    events_partitions,
+                    metrics,
+                    health,
+                    reentry: None,
+                };
                 runtime::spawn(worker::run(setup, shutdown))
             }
             ProcessId::Tracker(_) => {
@@ -234,7 +254,17 @@ impl Fleet {
             ProcessId::Api => {
                 let config = ApiConfig::default();
                 let max_tree_age = TopicsConfig::default().max_tree_age;
-                let setup = ApiSetup { broker, store, registry, config, names, events_partitions, max_tree_age, metrics, health };
+                let setup = ApiSetup {
+                    broker,
+                    store,
+                    registry,
+                    config,
+                    names,
+                    events_partitions,
+                    max_tree_age,
+                    metrics,
+                    health,
+                };
                 let slot = self.router.clone();
                 runtime::spawn(async move {
                     let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &shutdown)?;
@@ -249,8 +279,11 @@ impl Fleet {
     fn faulty_store(&self, process_id: ProcessId) -> FaultyStore {
         let newer = self.newer.borrow().contains(&process_id);
         let separate_store = self.scenario.upgrade.is_some_and(|upgrade| upgrade.separate_store);
-        let number =
-            if matches!(process_id, ProcessId::Tracker(_)) { usize::from(newer && separate_store) } else { self.current.get() };
+        let number = if matches!(process_id, ProcessId::Tracker(_)) {
+            usize::from(newer && separate_store)
+        } else {
+            self.current.get()
+        };
         FaultyStore { inner: self.stores[number].clone(), fault_rng: self.fault_rng.clone(), newer }
     }
 
@@ -258,7 +291,11 @@ impl Fleet {
     pub fn reap(&self) {
         let exited: Vec<ProcessId> = {
             let running = self.running.borrow();
-            running.iter().filter(|(_, running)| running.ended.is_finished()).map(|(process_id, _)| *process_id).collect()
+            running
+                .iter()
+                .filter(|(_, running)| running.ended.is_finished())
+                .map(|(process_id, _)| *process_id)
+                .collect()
         };
         for process_id in exited {
             let Some(running) = self.running.borrow_mut().remove(&process_id) else { continue };

@@ -55,13 +55,17 @@ fn env_number(name: &str) -> Option<u64> {
 
 fn report(outcome: &Outcome) -> String {
     let minimal = shrink(outcome, env_number("KAFLEET_SHRINKING").unwrap_or(DEFAULT_SHRINKING));
-    let mut text = format!("\nseed {} (to repeat it: KAFLEET_SEED={0} cargo test --test simulation seeds)\n", outcome.seed);
+    let mut text =
+        format!("\nseed {} (to repeat it: KAFLEET_SEED={0} cargo test --test simulation seeds)\n", outcome.seed);
     for violations in minimal.violations.iter().take(10) {
         text += &format!("  {violations}\n");
     }
     text += &format!("shrunken scenario with {} steps:\n{}", minimal.scenario.steps.len(), minimal.scenario);
     let regression = Regression { found: "…".into(), scenario: (*minimal.scenario).clone() };
-    text + &format!("line for tests/simulation/regressions.jsonl:\n{}\n", serde_json::to_string(&regression).unwrap_or_default())
+    text + &format!(
+        "line for tests/simulation/regressions.jsonl:\n{}\n",
+        serde_json::to_string(&regression).unwrap_or_default()
+    )
 }
 
 /// Plays seeds on all cores until one fails, all are played or the time is over.

@@ -50,7 +50,8 @@ impl OffsetOracle {
     pub fn new(broker: Arc<Memory>, names: &Names, events: &[Partition], tasks: &[Partition]) -> Arc<Self> {
         let reader = |partitions: &[Partition], read_uncommitted| {
             let mut reader = broker.consumer(&ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() }).unwrap();
-            let starts: Vec<_> = partitions.iter().map(|partition| (partition.clone(), StartOffset::Beginning)).collect();
+            let starts: Vec<_> =
+                partitions.iter().map(|partition| (partition.clone(), StartOffset::Beginning)).collect();
             reader.assign(&starts).unwrap();
             reader
         };
@@ -139,15 +140,19 @@ impl OffsetOracle {
         let mut announced = false;
         for (partition, offset) in &positions {
             let group = self.names.group(self.names.type_of(&partition.topic).unwrap_or_default());
-            let committed = self.broker.group_offsets(&group, std::slice::from_ref(partition), NO_WAIT).unwrap().pop().flatten();
-            let end = committed.and_then(|committed| Some(Metadata::decode(committed.offset, &committed.metadata)?.window_end));
+            let committed =
+                self.broker.group_offsets(&group, std::slice::from_ref(partition), NO_WAIT).unwrap().pop().flatten();
+            let end = committed
+                .and_then(|committed| Some(Metadata::decode(committed.offset, &committed.metadata)?.window_end));
             let farthest = state.windows.entry(partition.clone()).or_default();
             *farthest = end.unwrap_or_default().max(*farthest);
             announced |= *offset < *farthest;
         }
         state.check_start(id, run, attempt, &positions);
         if !announced {
-            state.violations.push(format!("run {run} of `{id}` starts outside of the committed windows: {positions:?}"));
+            state
+                .violations
+                .push(format!("run {run} of `{id}` starts outside of the committed windows: {positions:?}"));
         }
     }
 
@@ -170,9 +175,11 @@ impl OffsetState {
                 && (id == tree || id.starts_with(&format!("{tree}:")) || tree.is_empty())
         };
         if let Some(blocked) = self.blocked.iter().find(blocked) {
-            self.violations.push(format!("attempt {attempt} of run {run} of `{id}` starts while {blocked:?} is blocked"));
+            self.violations
+                .push(format!("attempt {attempt} of run {run} of `{id}` starts while {blocked:?} is blocked"));
         }
-        let deadlines: Option<Vec<i64>> = positions.iter().map(|position| self.deadlines.get(position).copied()).collect();
+        let deadlines: Option<Vec<i64>> =
+            positions.iter().map(|position| self.deadlines.get(position).copied()).collect();
         let latest = deadlines.and_then(|all| all.into_iter().max()).filter(|at| attempt == 1 && *at + SLACK_MS < now);
         if let Some(at) = latest {
             self.violations.push(format!("run {run} of `{id}` starts {} ms after it has expired", now - at));
@@ -204,7 +211,8 @@ impl OffsetState {
                 *ready.entry(run.clone()).or_default() += usize::from(text(header::NOT_BEFORE).is_none());
                 if let Some(expires) = text(header::EXPIRES) {
                     let duration = expires.strip_suffix("ms").and_then(|ms| ms.parse::<i64>().ok());
-                    let at = duration.map_or_else(|| parse_time(expires).unwrap(), |duration| record.timestamp_ms + duration);
+                    let at = duration
+                        .map_or_else(|| parse_time(expires).unwrap(), |duration| record.timestamp_ms + duration);
                     deadlines.insert(position.clone(), at);
                 }
                 run_at.insert(position, run);

@@ -217,8 +217,9 @@ fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
     let times = fleet.journal.start_times.lock();
     let ended = log.iter().filter(|logged| logged.event.kind == Kind::Cancelled && logged.event.worker.is_none());
     for Logged { event, timestamp_ms, .. } in ended.filter(|_| fleet.scenario.fault_mode != FaultMode::All) {
-        let is_later =
-            |(id, run, at): &&(String, u32, i64)| *id == event.id.as_str() && *run == event.run && *at > timestamp_ms + HEARD_MS;
+        let is_later = |(id, run, at): &&(String, u32, i64)| {
+            *id == event.id.as_str() && *run == event.run && *at > timestamp_ms + HEARD_MS
+        };
         if let Some((id, run, at)) = times.iter().find(is_later) {
             violations.push(format!("run {run} of `{id}` was cancelled at {timestamp_ms}, and began at {at}"));
         }
@@ -236,8 +237,10 @@ fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut 
         let of_ancestor =
             |id: &str| cancels.get(id).is_some_and(|all| all.iter().any(|cancel| cancel.subtree && applies(cancel)));
         if !own && !TaskId::ancestors(&event.id).any(of_ancestor) {
-            violations
-                .push(format!("`{}` was cancelled by the tracker, and its cancel was never published: {event:?}", event.id));
+            violations.push(format!(
+                "`{}` was cancelled by the tracker, and its cancel was never published: {event:?}",
+                event.id
+            ));
         }
     }
 }
@@ -256,8 +259,9 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
         // What had failed may have been started again by another retry meanwhile.
         let reached = records.get(id).filter(|_| !only_failed).map(|node| u64::from(node.run));
         if !runs.insert((id, run)) || reached.is_some_and(|reached| reached < *run) {
-            violations
-                .push(format!("the retry of `{id}` into run {run} was accepted, and was for two, or never was: {reached:?}"));
+            violations.push(format!(
+                "the retry of `{id}` into run {run} was accepted, and was for two, or never was: {reached:?}"
+            ));
         }
     }
     for id in answers.names.iter().map(|(id, _)| id).collect::<BTreeSet<_>>() {
@@ -285,8 +289,8 @@ fn is_created_again(log: &BTreeMap<String, Event>, id: &str, after: i64, name: O
     let of_task = || log.iter().filter(|(_, event)| event.id.as_str() == id && event.kind.creates());
     let before = of_task().filter(|(offset, _)| number(offset) < after).map(|(_, event)| event.run).max();
     let announced = of_task().filter(|(offset, event)| number(offset) > after && Some(event.run) > before);
-    let mut names =
-        announced.filter_map(|(_, event)| Some(event.task.as_ref()?.policy.as_ref().and_then(|policy| policy.name.as_deref())));
+    let mut names = announced
+        .filter_map(|(_, event)| Some(event.task.as_ref()?.policy.as_ref().and_then(|policy| policy.name.as_deref())));
     names.any(|announced| announced == name)
 }
 
@@ -307,7 +311,8 @@ fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, violations: &mut Vec<S
     }
     let mut runs: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     for event in log.values().filter(|event| event.kind == Kind::RetryRequested) {
-        if let Some(letter) = event.message.as_deref().and_then(|message| message.strip_prefix("redriven from the dead letter "))
+        if let Some(letter) =
+            event.message.as_deref().and_then(|message| message.strip_prefix("redriven from the dead letter "))
         {
             runs.entry(letter).or_default().insert(event.run);
         }

@@ -53,7 +53,8 @@ async fn retried_runs(fleet: &Fleet, number: u32) -> Runs {
 
 /// Records of a subtree.
 async fn tree(fleet: &Fleet, store: &memory::Memory, number: u32, top: &str) -> Records {
-    let ids: Vec<TaskId> = fleet.task_specs.keys().filter(|id| within(id, top)).map(|id| TaskId::parse(id).unwrap()).collect();
+    let ids: Vec<TaskId> =
+        fleet.task_specs.keys().filter(|id| within(id, top)).map(|id| TaskId::parse(id).unwrap()).collect();
     let nodes = store.nodes(number, &ids).await.unwrap();
     ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?))).collect()
 }

@@ -58,8 +58,10 @@ pub fn play_scenario(scenario: Scenario) -> Outcome {
     drop(runtime);
     simulate(None);
     let violations = played.unwrap_or_else(|panic| {
-        let text =
-            panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         vec![format!("panicked: {}", text.unwrap_or_default())]
     });
     Outcome { seed, scenario, violations, trace: trace.into_inner() }
@@ -157,7 +159,9 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
         }
         match verdict::unfolded(fleet).await {
             None => folded_ms = fleet.system.elapsed_ms(),
-            Some(why) if fleet.system.elapsed_ms() > folded_ms + MAX_FOLD_LAG_MS => return vec![format!("not folded: {why}")],
+            Some(why) if fleet.system.elapsed_ms() > folded_ms + MAX_FOLD_LAG_MS => {
+                return vec![format!("not folded: {why}")];
+            }
             Some(_) => {}
         }
         if verdict::unfinished(fleet).await.is_some() || fleet.active_cancels().is_empty() {
@@ -216,7 +220,10 @@ async fn wait_until_removed(fleet: &Rc<Fleet>) -> Vec<String> {
             return recorded_violations(fleet);
         }
         if fleet.system.elapsed_ms() > end {
-            return vec![format!("the retention of {} ms has passed, and {remaining:?} remains", fleet.scenario.retention_ms)];
+            return vec![format!(
+                "the retention of {} ms has passed, and {remaining:?} remains",
+                fleet.scenario.retention_ms
+            )];
         }
     }
 }

@@ -97,14 +97,14 @@ pub fn pending_work(fleet: &Fleet) -> Option<String> {
         return None;
     }
     let control = fleet.control_records();
-    if let Some((key, _)) = control
-        .iter()
-        .find(|(key, versions)| key.starts_with("schedule-ask/") && versions.last().is_some_and(|(_, value)| value.is_some()))
-    {
+    if let Some((key, _)) = control.iter().find(|(key, versions)| {
+        key.starts_with("schedule-ask/") && versions.last().is_some_and(|(_, value)| value.is_some())
+    }) {
         return Some(format!("`{key}` is not processed"));
     }
     for (n, expected) in schedules.iter() {
-        let Some(schedule) = last(&control, &format!("schedule/s{n}")).filter(|schedule| schedule["paused"].is_null()) else {
+        let Some(schedule) = last(&control, &format!("schedule/s{n}")).filter(|schedule| schedule["paused"].is_null())
+        else {
             continue;
         };
         let Some(time) = expected.times(number(schedule, "from_ms")).last() else { continue };
@@ -122,7 +122,8 @@ pub fn tasks(fleet: &Fleet, log: &[Event]) -> BTreeMap<String, ExpectedSchedule>
     let schedules = fleet.schedules.borrow();
     let mut tasks = BTreeMap::new();
     for event in log.iter().filter(|event| event.kind == Kind::Scheduled) {
-        let number = event.id.as_str().split_once('.').and_then(|(name, _)| name.strip_prefix('s')?.parse::<usize>().ok());
+        let number =
+            event.id.as_str().split_once('.').and_then(|(name, _)| name.strip_prefix('s')?.parse::<usize>().ok());
         if let Some(expected) = number.and_then(|n| schedules.get(&n)) {
             tasks.insert(event.id.to_string(), expected.clone());
         }
@@ -137,8 +138,9 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     }
     let tasks = tasks(fleet, log);
     for id in tasks.keys() {
-        let created =
-            log.iter().filter(|event| event.kind == Kind::Scheduled && event.worker.is_none() && event.id.as_str() == id);
+        let created = log
+            .iter()
+            .filter(|event| event.kind == Kind::Scheduled && event.worker.is_none() && event.id.as_str() == id);
         if created.count() > 1 {
             violations.push(format!("`{id}` was created twice"));
         }
@@ -160,7 +162,8 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
                 None => may_create(fleet, expected, versions, &schedule_requests, name),
             };
             if !is_permitted {
-                violations.push(format!("`s{n}.{name}` was created without a reason: {versions:?} {schedule_requests:?}"));
+                violations
+                    .push(format!("`s{n}.{name}` was created without a reason: {versions:?} {schedule_requests:?}"));
             }
         }
         check_completeness(

@@ -257,7 +257,11 @@ impl Script {
         for (n, child) in self.children.iter().enumerate() {
             all.push(without(&|simpler| simpler.children[n].delay_ms = 0));
             all.extend(
-                child.script.simpler().into_iter().map(|script| without(&|simpler| simpler.children[n].script = script.clone())),
+                child
+                    .script
+                    .simpler()
+                    .into_iter()
+                    .map(|script| without(&|simpler| simpler.children[n].script = script.clone())),
             );
         }
         for (n, then) in self.continuations.iter().enumerate() {

@@ -74,10 +74,11 @@ pub fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator
 /// Failed children (or continuations) that count, if there are more than `max_failed`.
 fn lost(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, continuations: bool) -> Vec<State> {
     let ignore_failure = |child: &str| fleet.task_specs.get(child).is_some_and(|spec| spec.ignore_failure);
-    let mine =
-        counted(records, id, node.run).filter(|(child, _)| is_continuation(child) == continuations && !ignore_failure(child));
+    let mine = counted(records, id, node.run)
+        .filter(|(child, _)| is_continuation(child) == continuations && !ignore_failure(child));
     let lost: Vec<State> = mine.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
-    let may_fail = fleet.task_specs.get(id).and_then(|spec| spec.script.max_failed).filter(|_| node.announced && !continuations);
+    let may_fail =
+        fleet.task_specs.get(id).and_then(|spec| spec.script.max_failed).filter(|_| node.announced && !continuations);
     if lost.len() > may_fail.unwrap_or(0) as usize { lost } else { Vec::new() }
 }
 
@@ -88,9 +89,11 @@ fn worst(states: impl IntoIterator<Item = State>) -> State {
 /// State of a task and its children without continuations. `None` while one of them is open.
 pub fn settled(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> Option<State> {
     let open = |continuations: bool| {
-        counted(records, id, node.run).any(|(child, node)| is_continuation(child) == continuations && !node.state.is_terminal())
+        counted(records, id, node.run)
+            .any(|(child, node)| is_continuation(child) == continuations && !node.state.is_terminal())
     };
-    (node.own.is_terminal() && !open(false)).then(|| worst(lost(fleet, records, id, node, false).into_iter().chain([node.own])))
+    (node.own.is_terminal() && !open(false))
+        .then(|| worst(lost(fleet, records, id, node, false).into_iter().chain([node.own])))
 }
 
 /// State of a task whose own state is terminal.
@@ -112,8 +115,9 @@ fn follows(on: On, state: State) -> bool {
 
 /// Checks that continuations exist exactly when their condition holds.
 pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violations: &mut Vec<String>) {
-    let with_thens = |spec: &&TaskSpec| node.announced && !node.is_external() && !spec.script.continuations.is_empty();
-    let Some(spec) = fleet.task_specs.get(id).filter(with_thens) else { return };
+    let with_continuations =
+        |spec: &&TaskSpec| node.announced && !node.is_external() && !spec.script.continuations.is_empty();
+    let Some(spec) = fleet.task_specs.get(id).filter(with_continuations) else { return };
     let Some(settled) = settled(fleet, records, id, node) else { return };
     for (n, then) in spec.script.continuations.iter().enumerate() {
         let next = format!("{id}:{}", continuation_segment(n));
@@ -171,8 +175,9 @@ pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) ->
         .borrow()
         .iter()
         .any(|(n, schedule)| schedule.spec.overlap == Overlap::Replace && id.starts_with(&format!("s{n}.")));
-    let tripped =
-        |(above, spec): (&String, &TaskSpec)| within(id, above) && spec.script.fail_fast && tripped(fleet, records, above);
+    let tripped = |(above, spec): (&String, &TaskSpec)| {
+        within(id, above) && spec.script.fail_fast && tripped(fleet, records, above)
+    };
     requested(&fleet.killed.borrow())
         || replaced
         || fleet.task_specs.iter().any(tripped)

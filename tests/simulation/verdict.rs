@@ -109,9 +109,9 @@ pub async fn unfinished(fleet: &Fleet) -> Option<String> {
 pub async fn unfolded(fleet: &Fleet) -> Option<String> {
     for number in 0..fleet.scenario.events_partitions {
         let end = fleet.broker.ends(&Partition::new(fleet.names.events(), number as i32), CALL).unwrap().end;
-        let fence = fleet.store().fences(&[number]).await.unwrap()[0];
-        if fence.map_or(0, |fence| fence.offset) < end {
-            return Some(format!("events partition {number} is folded to {fence:?} of {end}"));
+        let checkpoint = fleet.store().checkpoints(&[number]).await.unwrap()[0];
+        if checkpoint.map_or(0, |checkpoint| checkpoint.offset) < end {
+            return Some(format!("events partition {number} is folded to {checkpoint:?} of {end}"));
         }
     }
     None
@@ -119,7 +119,9 @@ pub async fn unfolded(fleet: &Fleet) -> Option<String> {
 
 fn task_partitions(fleet: &Fleet) -> Vec<(Partition, i64)> {
     let topics = fleet.broker.topics(&fleet.names.tasks(""), CALL).unwrap();
-    let all = topics.iter().flat_map(|info| (0..info.partitions).map(|index| Partition::new(info.name.as_str(), index as i32)));
+    let all = topics
+        .iter()
+        .flat_map(|info| (0..info.partitions).map(|index| Partition::new(info.name.as_str(), index as i32)));
     all.map(|partition| (partition.clone(), fleet.broker.ends(&partition, CALL).unwrap().end)).collect()
 }
 
@@ -144,9 +146,15 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
                     violations.push(format!("`{id}` was reported as {wanted} and is {is:?}"));
                 }
             }
-            None => {
-                check_task(fleet, &records, &id, &fleet.scenario.roots[*root].1, *unordered, &mut record_count, &mut violations)
-            }
+            None => check_task(
+                fleet,
+                &records,
+                &id,
+                &fleet.scenario.roots[*root].1,
+                *unordered,
+                &mut record_count,
+                &mut violations,
+            ),
         }
     }
     for (batch, tasks) in fleet.scenario.batches.iter().enumerate() {
@@ -159,7 +167,15 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     }
     let log = log(fleet);
     for (id, schedule) in schedules::tasks(fleet, &log) {
-        check_task(fleet, &records, &id, &schedule.spec.script, schedule.spec.unordered, &mut record_count, &mut violations);
+        check_task(
+            fleet,
+            &records,
+            &id,
+            &schedule.spec.script,
+            schedule.spec.unordered,
+            &mut record_count,
+            &mut violations,
+        );
     }
     schedules::judge(fleet, &log, &mut violations);
     retries::judge(fleet, &records, &mut violations).await;
@@ -264,7 +280,9 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
         State::Failed if is_failed_by_child(node) => script.fail_fast && tripped(fleet, records, id),
         // An attempt that failed after its child reports its own error.
         State::Failed if request_oracle::is_batch_task(id) && script.fail_fast && tripped(fleet, records, id) => true,
-        State::Failed => script.total_timeout_ms.is_some() && node.error.as_ref().is_some_and(|error| error.kind == "timeout"),
+        State::Failed => {
+            script.total_timeout_ms.is_some() && node.error.as_ref().is_some_and(|error| error.kind == "timeout")
+        }
         _ => false,
     }
 }
@@ -290,8 +308,10 @@ fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violati
         false => node.state == node.own,
     };
     if !fits {
-        violations
-            .push(format!("`{id}` is {} itself and {combined} with its children, but recorded as {}", node.own, node.state));
+        violations.push(format!(
+            "`{id}` is {} itself and {combined} with its children, but recorded as {}",
+            node.own, node.state
+        ));
     }
     let mut sums = BTreeMap::new();
     tree(records, id, node.run, &mut sums);
@@ -367,7 +387,8 @@ fn outcomes(log: &[Event], records: &Records, violations: &mut Vec<String>) {
         let failed_fast = is_failed_by_child(node) || (node.own == State::Failed && request_oracle::is_batch_task(id));
         let stopped = reported == Some(&State::Cancelled) && failed_fast;
         if reported != Some(&node.own) && !stopped {
-            violations.push(format!("run {} of `{id}` is {reported:?} in the log and {} in the store", node.run, node.own));
+            violations
+                .push(format!("run {} of `{id}` is {reported:?} in the log and {} in the store", node.run, node.own));
         }
     }
 }
@@ -410,7 +431,9 @@ fn check_published_once(fleet: &Fleet, log: &[Event], violations: &mut Vec<Strin
         if is_recreated(attempt) {
             continue;
         }
-        if fault_mode != FaultMode::All && (infallible.contains(&attempt.0) || (fault_mode == FaultMode::None && single_worker)) {
+        if fault_mode != FaultMode::All
+            && (infallible.contains(&attempt.0) || (fault_mode == FaultMode::None && single_worker))
+        {
             violations.push(format!("{attempt:?} ran {times} times without a fault"));
         }
     }
@@ -424,11 +447,13 @@ fn published(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     });
     // A delay that has passed at the time of the request is ignored.
     let is_delayed = |event: &Event| event.kind == Kind::Scheduled && event.worker.is_none();
-    let waiting: BTreeSet<String> = log.iter().filter(|event| is_delayed(event)).map(|event| event.id.to_string()).collect();
+    let waiting: BTreeSet<String> =
+        log.iter().filter(|event| is_delayed(event)).map(|event| event.id.to_string()).collect();
     for ((id, run), records) in fleet.offset_oracle.ready() {
         let is_continuation = id.rsplit(':').next().is_some_and(|segment| segment.starts_with("then"));
         let by_tracker = is_continuation || (!id.contains(':') && (run > 1 || waiting.contains(&id)));
-        let reported = released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1 || is_continuation);
+        let reported =
+            released.get(&(id.clone(), run)).copied().unwrap_or_default() + usize::from(run > 1 || is_continuation);
         if by_tracker && records > reported {
             violations.push(format!("run {run} of `{id}` has {records} records, and {reported} are in the log"));
         }
@@ -451,12 +476,14 @@ pub fn final_commit_violations(fleet: &Fleet) -> Vec<String> {
     let mut violations = Vec::new();
     for (partition, end) in task_partitions(fleet) {
         let group = fleet.names.group(fleet.names.type_of(&partition.topic).unwrap_or_default());
-        let committed = fleet.broker.group_offsets(&group, std::slice::from_ref(&partition), CALL).unwrap().pop().flatten();
+        let committed =
+            fleet.broker.group_offsets(&group, std::slice::from_ref(&partition), CALL).unwrap().pop().flatten();
         let Some(committed) = committed else {
             violations.push(format!("{partition} was never committed"));
             continue;
         };
-        let clean = Metadata::decode(committed.offset, &committed.metadata).is_some_and(|metadata| metadata.mark == Mark::Clean);
+        let clean = Metadata::decode(committed.offset, &committed.metadata)
+            .is_some_and(|metadata| metadata.mark == Mark::Clean);
         if !is_passed(fleet, &partition, committed.offset, end) || !clean {
             violations.push(format!("{partition} ends at {end} and its final commit is {committed:?}"));
         }

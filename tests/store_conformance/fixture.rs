@@ -66,7 +66,9 @@ impl Fixture {
     /// A store of the same kind with these lifetimes of reservations and leases.
     pub fn with_reservation_ttl(&self, reservation_ttl: Duration, lease_ttl: Duration) -> Arc<dyn Store> {
         match &self.kind {
-            Kind::Memory(_) => Arc::new(Memory::new(MemoryOptions { reservation_ttl, lease_ttl, ..MemoryOptions::default() })),
+            Kind::Memory(_) => {
+                Arc::new(Memory::new(MemoryOptions { reservation_ttl, lease_ttl, ..MemoryOptions::default() }))
+            }
             Kind::Redis(servers) => {
                 let Servers { options, .. } = &**servers;
                 Arc::new(Redis::connect(RedisOptions { reservation_ttl, lease_ttl, ..options.clone() }).unwrap())
@@ -129,7 +131,7 @@ impl Fixture {
     /// Applies changes to a partition at its current checkpoint.
     pub async fn put(&self, partition: u32, changes: Changes) -> Checkpoint {
         let (mut writer, from) = self.open(partition).await;
-        let to = fence(from.map_or(0, |from| from.offset) + 1);
+        let to = checkpoint(from.map_or(0, |from| from.offset) + 1);
         writer.apply(&changes, from, to).await.unwrap();
         to
     }
@@ -168,7 +170,7 @@ async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> 
     }
 }
 
-pub fn fence(offset: i64) -> Checkpoint {
+pub fn checkpoint(offset: i64) -> Checkpoint {
     let log_time_ms = 1_700_000_000_000 + offset;
     Checkpoint { offset, version: 1, log_time_ms, kept_bytes: offset as u64, complete_at: 100, ..Checkpoint::default() }
 }

@@ -20,7 +20,7 @@ async fn expect_emptied(server: &Server, fixture: &Fixture) {
     assert_eq!(left, Vec::<String>::new());
     let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, None);
-    assert_eq!((writer.check().await, writer.sums().await), (Ok(()), Ok(None)));
+    assert_eq!((writer.check().await, writer.verify_totals().await), (Ok(()), Ok(None)));
 }
 
 fn evicted(server: &Server) -> u64 {
@@ -88,11 +88,11 @@ async fn deleted_keys_are_detected_by_sizes() {
         changes.counts.push(("echo".into(), State::Failed, 1));
         fixture.put(0, changes).await;
         let (mut writer, _) = fixture.open(0).await;
-        assert_eq!(writer.sums().await, Ok(None));
+        assert_eq!(writer.verify_totals().await, Ok(None));
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
-        let fault = writer.sums().await.unwrap();
+        let fault = writer.verify_totals().await.unwrap();
         assert!(fault.as_ref().is_some_and(|fault| fault.contains(said)), "{key}: {fault:?}");
-        writer.condemn().await.unwrap();
+        writer.mark_damaged().await.unwrap();
         expect_emptied(&server, &fixture).await;
     }
 }
@@ -117,7 +117,7 @@ async fn negative_counter_is_detected_by_the_batch() {
     let _: i64 = server.call(&["DEL", "kafleet:{p0}:counts"]).unwrap();
     let ended = vec![("echo".into(), State::Queued, -1), ("echo".into(), State::Succeeded, 1)];
     let changes = Changes { counts: ended, ..Changes::default() };
-    let applied = writer.apply(&changes, found, fence(2)).await;
+    let applied = writer.apply(&changes, found, checkpoint(2)).await;
     assert!(is_damaged(&applied, "`echo/queued` is negative"), "{applied:?}");
     expect_emptied(&server, &fixture).await;
 }
@@ -149,7 +149,7 @@ async fn partition_of_another_writer_is_not_marked_damaged() {
     fixture.put(0, full_batch("a")).await;
     let (mut zombie, _) = fixture.open(0).await;
     let to = fixture.put(0, full_batch("b")).await;
-    let refused = zombie.condemn().await;
+    let refused = zombie.mark_damaged().await;
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
     assert_eq!(fixture.open(0).await.1, Some(to));
 }
@@ -162,7 +162,10 @@ async fn full_server_is_detected_without_a_batch() {
     assert_eq!(fixture.store.memory().await.unwrap(), []);
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     let checked = writer.check().await;
-    assert!(is_unavailable(&checked, "out of memory") && is_unavailable(&checked, "hint: raise its `maxmemory`"), "{checked:?}");
+    assert!(
+        is_unavailable(&checked, "out of memory") && is_unavailable(&checked, "hint: raise its `maxmemory`"),
+        "{checked:?}"
+    );
     let memory = fixture.store.memory().await.unwrap();
     assert!(memory.len() == 1 && memory[0].limit_bytes == 1 && memory[0].used_bytes > 1, "{memory:?}");
 }

@@ -44,24 +44,27 @@ async fn opened(redis: &Redis) -> Box<dyn PartitionWriter> {
 async fn cut_connection_closes_the_writer_and_the_next_continues() {
     let Some((server, fixture)) = server(&[]).await else { return };
     let (mut writer, _) = fixture.open(0).await;
-    writer.apply(&Changes::default(), None, fence(1)).await.unwrap();
+    writer.apply(&Changes::default(), None, checkpoint(1)).await.unwrap();
     let _: i64 = server.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
-    let cut = writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await;
+    let cut = writer.apply(&full_batch("a"), Some(checkpoint(1)), checkpoint(2)).await;
     assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
-    assert!(is_unavailable(&writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await, "closed"));
+    assert!(is_unavailable(&writer.apply(&full_batch("a"), Some(checkpoint(1)), checkpoint(2)).await, "closed"));
     expect_untouched(&*fixture.store, "a").await;
     let (mut writer, found) = fixture.open(0).await;
-    assert_eq!(found, Some(fence(1)));
-    writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
+    assert_eq!(found, Some(checkpoint(1)));
+    writer.apply(&full_batch("a"), found, checkpoint(2)).await.unwrap();
 }
 
 #[tokio::test]
 async fn flushall_is_detected() {
     let Some((server, fixture)) = server(&[]).await else { return };
     let (mut writer, _) = fixture.open(0).await;
-    writer.apply(&full_batch("a"), None, fence(1)).await.unwrap();
+    writer.apply(&full_batch("a"), None, checkpoint(1)).await.unwrap();
     let _: String = server.call(&["FLUSHALL"]).unwrap();
-    assert_eq!(writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await, Err(StoreError::Conflict { found: None }));
+    assert_eq!(
+        writer.apply(&full_batch("b"), Some(checkpoint(1)), checkpoint(2)).await,
+        Err(StoreError::Conflict { found: None })
+    );
 }
 
 #[tokio::test]
@@ -79,8 +82,10 @@ async fn wrong_password_is_reported_without_showing_it() {
             assert!(told.contains("refuses the user") && told.contains("hint: ") && !told.contains(SECRET), "{told}");
         }
     }
-    let right =
-        RedisOptions { password: Some("right".into()), ..RedisOptions::new(format!("redis://127.0.0.1:{}", server.port)) };
+    let right = RedisOptions {
+        password: Some("right".into()),
+        ..RedisOptions::new(format!("redis://127.0.0.1:{}", server.port))
+    };
     assert_eq!(Redis::connect(right).unwrap().check().await, Ok(()));
 }
 
@@ -115,29 +120,29 @@ async fn silent_server_fails_the_batch_within_the_deadline() {
     let mut writer = opened(&redis).await;
     server.freeze();
     let start = Instant::now();
-    let silent = writer.apply(&full_batch("a"), None, fence(1)).await;
+    let silent = writer.apply(&full_batch("a"), None, checkpoint(1)).await;
     assert!(matches!(silent, Err(StoreError::Unavailable(_))), "{silent:?}");
-    assert!(is_unavailable(&redis.fences(&[0]).await.map(drop), "gave up after 600ms"));
+    assert!(is_unavailable(&redis.checkpoints(&[0]).await.map(drop), "gave up after 600ms"));
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     server.thaw();
-    let is_back = || async { redis.fences(&[0]).await.is_ok() };
+    let is_back = || async { redis.checkpoints(&[0]).await.is_ok() };
     until("reads work again", is_back).await;
     // The batch may have been applied after all: the checkpoint tells.
     let (mut writer, found) = fixture.open(0).await;
-    writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
+    writer.apply(&full_batch("a"), found, checkpoint(2)).await.unwrap();
 }
 
 #[tokio::test]
 async fn reads_resume_with_the_server() {
     let Some((mut server, _)) = server(&[]).await else { return };
     let redis = Redis::connect(impatient(&server.url())).unwrap();
-    let is_there = || async { redis.fences(&[0]).await == Ok(vec![None]) };
+    let is_there = || async { redis.checkpoints(&[0]).await == Ok(vec![None]) };
     until("reads work", is_there).await;
     server.kill();
-    let away = redis.fences(&[0]).await;
+    let away = redis.checkpoints(&[0]).await;
     assert!(matches!(&away, Err(StoreError::Unavailable(told)) if told.contains("gave up after 600ms")), "{away:?}");
-    server.start_again();
-    let is_back = || async { redis.fences(&[0]).await.is_ok() };
+    server.restart();
+    let is_back = || async { redis.checkpoints(&[0]).await.is_ok() };
     until("reads work again", is_back).await;
 }
 
@@ -162,7 +167,9 @@ async fn reconnected_listener_receives_a_gap() {
 
 #[tokio::test]
 async fn eviction_policy_is_rejected() {
-    let Some((_server, fixture)) = server(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await else { return };
+    let Some((_server, fixture)) = server(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await else {
+        return;
+    };
     let Err(StoreError::Misconfigured(told)) = fixture.store.check().await else { panic!("accepted") };
     assert!(told.contains("`allkeys-lru`") && told.contains("hint: set maxmemory-policy to noeviction"), "{told}");
 }
@@ -172,12 +179,12 @@ async fn batch_without_memory_changes_nothing() {
     let Some((server, fixture)) = server(&["--maxmemory-policy", "noeviction"]).await else { return };
     let (mut writer, _) = fixture.open(0).await;
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
-    let refused = writer.apply(&full_batch("a"), None, fence(1)).await;
+    let refused = writer.apply(&full_batch("a"), None, checkpoint(1)).await;
     assert!(is_unavailable(&refused, "OOM"), "{refused:?}");
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     expect_untouched(&*fixture.store, "a").await;
     let (mut writer, found) = fixture.open(0).await;
-    writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
+    writer.apply(&full_batch("a"), found, checkpoint(1)).await.unwrap();
 }
 
 #[tokio::test]
@@ -188,7 +195,7 @@ async fn unreadable_values_are_named() {
     let _: i64 = server.call(&["HSET", "kafleet:{p0}:counts", "nonsense", "1"]).unwrap();
     for (error, said) in [
         (fixture.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
-        (fixture.store.fences(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
+        (fixture.store.checkpoints(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
         (fixture.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "another version wrote it"]),
         (fixture.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
     ] {
@@ -202,7 +209,7 @@ async fn partial_batch_stops_the_partition() {
     let Some((server, fixture)) = server(&[]).await else { return };
     let (mut writer, _) = fixture.open(0).await;
     let _: String = server.call(&["SET", "kafleet:{p0}:roots", "of another type"]).unwrap();
-    let broken = writer.apply(&full_batch("a"), None, fence(1)).await;
+    let broken = writer.apply(&full_batch("a"), None, checkpoint(1)).await;
     assert!(matches!(&broken, Err(StoreError::Invalid(told)) if told.contains("WRONGTYPE")), "{broken:?}");
     let Err(StoreError::Invalid(told)) = fixture.store.open(0).await.map(drop) else { panic!("went on") };
     assert!(told.contains("`spoilt`") && told.contains("hint: delete the keys `kafleet:{p0}:*`"), "{told}");
@@ -213,16 +220,16 @@ async fn thousand_finished_tasks_cost_few_commands() {
     let Some((server, fixture)) = server(&[]).await else { return };
     let (mut writer, _) = fixture.open(0).await;
     let running = vec![("echo".into(), State::Running, 10_000)];
-    writer.apply(&Changes { counts: running, ..Changes::default() }, None, fence(0)).await.unwrap();
+    writer.apply(&Changes { counts: running, ..Changes::default() }, None, checkpoint(0)).await.unwrap();
     let _: String = server.call(&["CONFIG", "RESETSTAT"]).unwrap();
-    let mut at = Some(fence(0));
+    let mut at = Some(checkpoint(0));
     for batch in 1..=10 {
         let ids: Vec<_> = (0..1_000).map(|n| format!("p:{batch}-{n}")).collect();
         let mut changes = adds(&Index::Children(id("p")), ids.iter().map(|id| entry(batch, id)));
         changes.nodes = ids.iter().map(|id| record(id, 1)).collect();
         changes.counts = vec![("echo".into(), State::Running, -1_000), ("echo".into(), State::Succeeded, 1_000)];
-        writer.apply(&changes, at, fence(batch)).await.unwrap();
-        at = Some(fence(batch));
+        writer.apply(&changes, at, checkpoint(batch)).await.unwrap();
+        at = Some(checkpoint(batch));
     }
     let stats: String = server.call(&["INFO", "commandstats"]).unwrap();
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
@@ -236,9 +243,9 @@ async fn zero_counter_is_removed() {
     let Some((server, fixture)) = server(&[]).await else { return };
     let (mut writer, _) = fixture.open(0).await;
     let count = |change| Changes { counts: vec![("label".into(), State::Queued, change)], ..Changes::default() };
-    writer.apply(&count(1), None, fence(1)).await.unwrap();
-    writer.apply(&count(-1), Some(fence(1)), fence(2)).await.unwrap();
-    writer.apply(&Changes::default(), Some(fence(2)), fence(3)).await.unwrap();
+    writer.apply(&count(1), None, checkpoint(1)).await.unwrap();
+    writer.apply(&count(-1), Some(checkpoint(1)), checkpoint(2)).await.unwrap();
+    writer.apply(&Changes::default(), Some(checkpoint(2)), checkpoint(3)).await.unwrap();
     assert_eq!(server.call::<i64>(&["EXISTS", "kafleet:{p0}:counts"]).unwrap(), 0);
 }
 
@@ -261,7 +268,9 @@ async fn sentinels_name_the_master() {
 async fn torn_batch_is_detected() {
     // Cut within its last command, and within the EXEC behind it.
     for cut in [40, 7] {
-        let Some((mut server, fixture)) = server(&["--appendonly", "yes", "--appendfsync", "always"]).await else { return };
+        let Some((mut server, fixture)) = server(&["--appendonly", "yes", "--appendfsync", "always"]).await else {
+            return;
+        };
         fixture.put(0, full_batch("a")).await;
         fixture.put(0, full_batch("b")).await;
         let (_, folder): (String, String) = server.call(&["CONFIG", "GET", "dir"]).unwrap();
@@ -269,20 +278,23 @@ async fn torn_batch_is_detected() {
         let file = std::path::Path::new(&folder).join("appendonlydir/appendonly.aof.1.incr.aof");
         let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
         file.set_len(file.metadata().unwrap().len() - cut).unwrap();
-        server.start_again();
-        assert_eq!(fixture.open(0).await.1, Some(fence(1)), "the torn batch is not there");
+        server.restart();
+        assert_eq!(fixture.open(0).await.1, Some(checkpoint(1)), "the torn batch is not there");
         fixture.put(0, full_batch("b")).await;
         fixture.put(1, full_batch("c")).await;
         server.kill();
-        server.start_again();
+        server.restart();
         let told = fixture.store.open(0).await.map(drop);
-        assert!(matches!(&told, Err(StoreError::Damaged(why)) if why == "only a part of a batch was applied"), "{told:?}");
+        assert!(
+            matches!(&told, Err(StoreError::Damaged(why)) if why == "only a part of a batch was applied"),
+            "{told:?}"
+        );
         let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
         assert_eq!(left, Vec::<String>::new());
         assert_eq!(fixture.open(0).await.1, None, "it begins anew");
         fixture.put(0, full_batch("a")).await;
-        assert_eq!(fixture.open(0).await.1, Some(fence(1)));
-        assert_eq!(fixture.open(1).await.1, Some(fence(1)), "other partitions stay");
+        assert_eq!(fixture.open(0).await.1, Some(checkpoint(1)));
+        assert_eq!(fixture.open(1).await.1, Some(checkpoint(1)), "other partitions stay");
         assert_eq!(fixture.store.counts(&[0]).await.unwrap()[0].count, 1);
     }
 }

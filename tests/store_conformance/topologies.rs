@@ -43,19 +43,19 @@ async fn cluster_serves_every_partition() {
     let partitions: Vec<u32> = (0..16).collect();
     for &partition in &partitions {
         let (mut writer, found) = fixture.open(partition).await;
-        writer.apply(&full_batch("a"), found, fence(1)).await.unwrap();
+        writer.apply(&full_batch("a"), found, checkpoint(1)).await.unwrap();
         assert_eq!(writer.nodes(&[id("a")]).await.unwrap(), [Some(node(1))]);
-        writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await.unwrap();
+        writer.apply(&full_batch("b"), Some(checkpoint(1)), checkpoint(2)).await.unwrap();
         assert_eq!(fixture.store.nodes(partition, &[id("a"), id("b")]).await.unwrap(), [Some(node(1)), Some(node(1))]);
         let first = fixture.store.page(partition, &Index::Roots, None, 1).await.unwrap();
         assert_eq!(ids(&fixture.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
         assert_eq!(fixture.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
-        assert_eq!(fixture.store.outbox(partition, 9).await.unwrap().fence, Some(fence(2)));
+        assert_eq!(fixture.store.outbox(partition, 9).await.unwrap().checkpoint, Some(checkpoint(2)));
         assert_eq!(fixture.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
         let mark = Reservation { hash: "h".into(), stage: Stage::InDoubt };
         assert_eq!(fixture.store.reserve(partition, &id("a"), 1, &mark).await.unwrap(), None);
     }
-    assert_eq!(fixture.store.fences(&partitions).await.unwrap(), vec![Some(fence(2)); 16]);
+    assert_eq!(fixture.store.checkpoints(&partitions).await.unwrap(), vec![Some(checkpoint(2)); 16]);
     assert_eq!(fixture.store.counts(&partitions).await.unwrap()[0].count, 32);
     for _ in 0..32 {
         let told = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
@@ -84,7 +84,7 @@ async fn slot_migrates_under_a_writer() {
         moving.keys(12);
         everything_is_read(&*fixture.store, &all).await;
     }
-    let refused = writer.apply(&full_batch("b"), found, fence(100)).await;
+    let refused = writer.apply(&full_batch("b"), found, checkpoint(100)).await;
     assert!(is_unavailable(&refused, "slot is being moved"), "{refused:?}");
     moving.keys(1_000);
     let refused = fixture.store.open(0).await.map(drop);
@@ -92,13 +92,13 @@ async fn slot_migrates_under_a_writer() {
     moving.end();
     everything_is_read(&*fixture.store, &all).await;
     let (mut writer, found) = fixture.open(0).await;
-    assert_eq!(found, Some(fence(40)), "nothing of the refused batch is there");
-    writer.apply(&full_batch("b"), found, fence(41)).await.unwrap();
+    assert_eq!(found, Some(checkpoint(40)), "nothing of the refused batch is there");
+    writer.apply(&full_batch("b"), found, checkpoint(41)).await.unwrap();
     // Once more while a writer is open and idle.
     cluster.begin_move(0).end();
-    let moved = writer.apply(&full_batch("c"), Some(fence(41)), fence(42)).await;
+    let moved = writer.apply(&full_batch("c"), Some(checkpoint(41)), checkpoint(42)).await;
     assert!(matches!(moved, Err(StoreError::Unavailable(_) | StoreError::Conflict { .. })), "{moved:?}");
-    assert_eq!(fixture.open(0).await.1, Some(fence(41)));
+    assert_eq!(fixture.open(0).await.1, Some(checkpoint(41)));
 }
 
 async fn everything_is_read(store: &dyn Store, all: &[String]) {
@@ -128,13 +128,15 @@ async fn readers_follow_the_sentinels() {
     let sentinels = Sentinels::start();
     let fixture = Fixture::over(RedisOptions::new(sentinels.url()));
     fixture.put(0, full_batch("a")).await;
-    assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [Some(fence(1))]);
+    assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [Some(checkpoint(1))]);
     sentinels.depose();
     let old: String = sentinels.master.call(&["INFO", "replication"]).unwrap();
     assert!(old.contains("role:master"), "nobody told it");
     let (mut writer, found) = fixture.open(0).await;
-    writer.apply(&full_batch("b"), found, fence(2)).await.unwrap();
-    let is_seen = || async { fixture.store.fences(&[0]).await.is_ok_and(|fences| fences == [Some(fence(2))]) };
+    writer.apply(&full_batch("b"), found, checkpoint(2)).await.unwrap();
+    let is_seen = || async {
+        fixture.store.checkpoints(&[0]).await.is_ok_and(|checkpoints| checkpoints == [Some(checkpoint(2))])
+    };
     until("readers see what the new master has", is_seen).await;
     let stale: String = sentinels.master.call(&["GET", "kafleet:{p0}:fence"]).unwrap();
     assert!(stale.starts_with("1 "), "{stale}");

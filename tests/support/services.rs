@@ -24,7 +24,10 @@ pub fn kafka_and_redis() -> Option<(String, String)> {
 pub fn address(variable: &str) -> Option<String> {
     let value = std::env::var(variable).ok().filter(|value| !value.is_empty());
     if value.is_none() {
-        assert!(!are_required(), "{variable} is not set, and services are required: run the tests with `tests/services run`");
+        assert!(
+            !are_required(),
+            "{variable} is not set, and services are required: run the tests with `tests/services run`"
+        );
         skip(&format!("{variable} is not set"));
     }
     value

@@ -12,12 +12,12 @@ macro_rules! through {
             self.inner.producer(sink)
         }
     };
-    (@ atomic_producer) => {
-        fn atomic_producer(
+    (@ transactional_producer) => {
+        fn transactional_producer(
             &self,
             name: &str,
         ) -> Result<Box<dyn kafleet::broker::TransactionalProducer>, kafleet::broker::BrokerError> {
-            self.inner.atomic_producer(name)
+            self.inner.transactional_producer(name)
         }
     };
     (@ topics) => {

@@ -83,9 +83,9 @@ pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> 
     for (path, text) in documents {
         for (content, line) in text.lines().zip(1..) {
             let unknown = name.find_iter(content).map(|found| found.as_str()).filter(|metric| !exists(metric));
-            found.extend(
-                unknown.map(|metric| Violation::new(path, line, format!("`{metric}` is no metric and no header of the source"))),
-            );
+            found.extend(unknown.map(|metric| {
+                Violation::new(path, line, format!("`{metric}` is no metric and no header of the source"))
+            }));
         }
     }
     found

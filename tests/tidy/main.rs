@@ -22,8 +22,10 @@ fn broken(rule: &str, found: &[Violation]) -> Vec<String> {
         format!("{rule} {} {name}", violation.path)
     };
     let allowed: Vec<&str> = ALLOWED.lines().filter(|line| line.split(' ').next() == Some(rule)).collect();
-    let new =
-        found.iter().filter(|violation| !allowed.contains(&&*key(violation))).map(|violation| format!("{rule}: {violation}"));
+    let new = found
+        .iter()
+        .filter(|violation| !allowed.contains(&&*key(violation)))
+        .map(|violation| format!("{rule}: {violation}"));
     let keys: Vec<String> = found.iter().map(key).collect();
     let gone = allowed.iter().filter(|entry| !keys.iter().any(|key| key == *entry));
     new.chain(gone.map(|entry| format!("no longer violated, remove it from tests/tidy/allowed.txt: {entry}"))).collect()

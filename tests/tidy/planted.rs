@@ -35,14 +35,16 @@ fn long_function_and_method_are_found() {
 
 #[test]
 fn large_struct_is_found() {
-    let text = |fields: usize| format!("struct S {{ {} }}", (0..fields).map(|n| format!("f{n}: u8,")).collect::<String>());
+    let text =
+        |fields: usize| format!("struct S {{ {} }}", (0..fields).map(|n| format!("f{n}: u8,")).collect::<String>());
     assert_finds(rules::large_types, "src/a.rs", (&text(21), "`S` has 21 fields"), &text(20));
 }
 
 #[test]
 fn methods_of_a_type_are_counted_over_its_impl_blocks() {
-    let part =
-        |from: usize, to: usize| format!("impl S {{ {} }}", (from..to).map(|n| format!("fn m{n}() {{}}")).collect::<String>());
+    let part = |from: usize, to: usize| {
+        format!("impl S {{ {} }}", (from..to).map(|n| format!("fn m{n}() {{}}")).collect::<String>())
+    };
     let files = |most| {
         let file = SourceFile::new;
         [
@@ -70,8 +72,13 @@ fn crate_outside_its_folder_is_found() {
 
 #[test]
 fn impurity_of_the_model_is_found() {
-    for bad in ["use std::fs;", "use tokio::sync::watch;", "fn f() { Instant::now(); }", "async fn f() {}", "use tracing::info;"]
-    {
+    for bad in [
+        "use std::fs;",
+        "use tokio::sync::watch;",
+        "fn f() { Instant::now(); }",
+        "async fn f() {}",
+        "use tracing::info;",
+    ] {
         assert_finds(
             rules::impure_model,
             "src/model/x.rs",
@@ -108,7 +115,12 @@ fn doc_comment_that_begins_with_a_question_word_is_found() {
         ("/// What it waits for.\nstruct S;", "src/a.rs:1: a doc comment begins with `What`"),
         good,
     );
-    assert_finds(rules::riddles, "src/a.rs", ("//! So it is.\n", "src/a.rs:1: a doc comment begins with `So`"), "//! Sorting.\n");
+    assert_finds(
+        rules::riddles,
+        "src/a.rs",
+        ("//! So it is.\n", "src/a.rs:1: a doc comment begins with `So`"),
+        "//! Sorting.\n",
+    );
 }
 
 #[test]
@@ -126,7 +138,8 @@ fn forbidden_words_are_counted_in_code_and_comments() {
 #[test]
 fn broken_link_is_found() {
     let text = "# A title, of two\n[a](#a-title-of-two) [b](docs/api.md) [c](https://example.org)\n[d](docs/none.md) [e](#nowhere) [f](docs/api.md#nowhere)\n";
-    let found: Vec<String> = broken_links(&[("README.md".into(), text.into())]).iter().map(ToString::to_string).collect();
+    let found: Vec<String> =
+        broken_links(&[("README.md".into(), text.into())]).iter().map(ToString::to_string).collect();
     assert_eq!(
         found,
         [

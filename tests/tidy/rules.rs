@@ -25,8 +25,10 @@ const RIDDLES: &[&str] = &["What", "How", "Where", "Who", "Whoever", "So", "Whos
 pub fn long_files(files: &[SourceFile]) -> Vec<Violation> {
     let lines = |file: &SourceFile| file.text.lines().count();
     let long = files.iter().filter(|file| lines(file) > MAX_FILE_LINES);
-    long.map(|file| Violation::new(&file.path, 1, format!("{} lines; at most {MAX_FILE_LINES}: split the file", lines(file))))
-        .collect()
+    long.map(|file| {
+        Violation::new(&file.path, 1, format!("{} lines; at most {MAX_FILE_LINES}: split the file", lines(file)))
+    })
+    .collect()
 }
 
 pub fn long_functions(files: &[SourceFile]) -> Vec<Violation> {
@@ -75,7 +77,8 @@ pub fn large_types(files: &[SourceFile]) -> Vec<Violation> {
             self.defined.push((item.ident.to_string(), item.ident.span().start().line));
             let fields = item.fields.len();
             if fields > MAX_FIELDS {
-                let message = format!("`{}` has {fields} fields; at most {MAX_FIELDS}: group what belongs together", item.ident);
+                let message =
+                    format!("`{}` has {fields} fields; at most {MAX_FIELDS}: group what belongs together", item.ident);
                 self.found.push(Violation::new(self.path, item.ident.span().start().line, message));
             }
         }
@@ -112,7 +115,11 @@ pub fn large_types(files: &[SourceFile]) -> Vec<Violation> {
     }
     for (((path, line), name), methods) in totals {
         if methods > MAX_METHODS {
-            found.push(Violation::new(path, *line, format!("`{name}` has {methods} methods; at most {MAX_METHODS}: split it")));
+            found.push(Violation::new(
+                path,
+                *line,
+                format!("`{name}` has {methods} methods; at most {MAX_METHODS}: split it"),
+            ));
         }
     }
     found
@@ -141,7 +148,9 @@ pub fn misplaced_crates(files: &[SourceFile]) -> Vec<Violation> {
 pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
     let impure = Regex::new(IMPURE).unwrap();
     let model = files.iter().filter(|file| file.path.starts_with("src/model/") && !file.is_test());
-    model.flat_map(|file| matches(file, &impure, |text| format!("`{text}` has no place in the model: it is pure"))).collect()
+    model
+        .flat_map(|file| matches(file, &impure, |text| format!("`{text}` has no place in the model: it is pure")))
+        .collect()
 }
 
 /// Matches outside of comments.
@@ -196,7 +205,10 @@ pub fn dead_files(files: &[SourceFile]) -> Vec<Violation> {
 /// Whether a file is the root of a crate: `src/lib.rs`, `src/main.rs`, examples, and tests (`tests/NAME.rs`, `tests/NAME/main.rs`).
 fn is_crate_root(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
-    matches!(parts[..], ["src", "lib.rs" | "main.rs"] | ["examples" | "tests", _] | ["examples" | "tests", _, "main.rs"])
+    matches!(
+        parts[..],
+        ["src", "lib.rs" | "main.rs"] | ["examples" | "tests", _] | ["examples" | "tests", _, "main.rs"]
+    )
 }
 
 fn normalised(path: &str) -> String {

@@ -48,7 +48,8 @@ pub fn root() -> PathBuf {
 
 /// All Rust files of the folders, sorted by path.
 pub fn rust_files(folders: &[&str]) -> Vec<SourceFile> {
-    let mut files: Vec<SourceFile> = texts(folders, "rs").iter().map(|(path, text)| SourceFile::new(path, text)).collect();
+    let mut files: Vec<SourceFile> =
+        texts(folders, "rs").iter().map(|(path, text)| SourceFile::new(path, text)).collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }
@@ -59,7 +60,8 @@ pub fn texts(folders: &[&str], extension: &str) -> Vec<(String, String)> {
     for folder in folders {
         collect(&root().join(folder), *folder != ".", extension, &mut paths);
     }
-    let relative = |path: &Path| path.strip_prefix(root()).unwrap_or(path).to_string_lossy().trim_start_matches("./").to_owned();
+    let relative =
+        |path: &Path| path.strip_prefix(root()).unwrap_or(path).to_string_lossy().trim_start_matches("./").to_owned();
     paths.iter().map(|path| (relative(path), fs::read_to_string(path).unwrap())).collect()
 }
 

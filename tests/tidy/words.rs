@@ -92,7 +92,9 @@ fn parts(text: &str) -> Vec<Part<'_>> {
         let (end, is_comment) = match bytes[at] {
             b'/' if bytes.get(at + 1) == Some(&b'/') => (text[at..].find('\n').map_or(text.len(), |n| at + n), true),
             b'"' => (end_of_string(bytes, at), false),
-            b'r' if !is_word(bytes, at) && raw_string(&text[at..]).is_some() => (at + raw_string(&text[at..]).unwrap(), false),
+            b'r' if !is_word(bytes, at) && raw_string(&text[at..]).is_some() => {
+                (at + raw_string(&text[at..]).unwrap(), false)
+            }
             b'\'' if end_of_character(&text[at..]).is_some() => (at + end_of_character(&text[at..]).unwrap(), false),
             _ => {
                 at += 1;

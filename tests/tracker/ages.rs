@@ -33,7 +33,11 @@ const HOUR: i64 = 3_600_000;
 const START: i64 = 1_700_000_000_000;
 
 fn lifetimes() -> Lifetimes {
-    Lifetimes { record_retention_ms: HOUR, max_tree_age_ms: 5 * HOUR, types: BTreeMap::from([("child".into(), 9 * HOUR)]) }
+    Lifetimes {
+        record_retention_ms: HOUR,
+        max_tree_age_ms: 5 * HOUR,
+        types: BTreeMap::from([("child".into(), 9 * HOUR)]),
+    }
 }
 
 pub fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
@@ -68,8 +72,12 @@ async fn expect_consistent_counts(store: &Memory, nodes: &[(TaskId, TaskRecord)]
             *counts.entry((task_type.clone(), node.state)).or_default() += 1;
         }
     }
-    let told =
-        store.counts(&[0]).await.unwrap().into_iter().map(|TypeCount { task_type, state, count }| ((task_type, state), count));
+    let told = store
+        .counts(&[0])
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|TypeCount { task_type, state, count }| ((task_type, state), count));
     assert_eq!(told.collect::<BTreeMap<_, _>>(), counts);
     for (id, _) in nodes {
         assert!(nodes.iter().any(|(other, _)| other.as_str() == id.root()), "`{id}` has lost its root");
@@ -127,7 +135,7 @@ proptest! {
                 oracle.equals(&other).await;
                 assert_eq!(removed, also_removed);
                 assert_eq!(store.nodes(0, &all).await.unwrap(), other.nodes(0, &all).await.unwrap());
-                assert_eq!(store.fences(&[0]).await.unwrap(), other.fences(&[0]).await.unwrap());
+                assert_eq!(store.checkpoints(&[0]).await.unwrap(), other.checkpoints(&[0]).await.unwrap());
             }
         });
     }
@@ -175,7 +183,8 @@ async fn each_type_has_its_own_retention() {
 #[tokio::test]
 async fn unannounced_task_is_given_up_until_it_is_announced() {
     let mut grandchild = vec![(START, Event::settings(Lifetimes::default(), START))];
-    grandchild.extend([submitted("p"), succeeded("p"), submitted("p:e:x"), succeeded("p:e:x")].map(|event| (START, event)));
+    grandchild
+        .extend([submitted("p"), succeeded("p"), submitted("p:e:x"), succeeded("p:e:x")].map(|event| (START, event)));
     let after = |more: Vec<(i64, Event)>| grandchild.iter().cloned().chain(more).collect::<Vec<_>>();
     let day = |hours: i64| (START + (24 + hours) * HOUR, Event::tick(0));
     assert_eq!(state_after(after(vec![day(-1)]), "p").await.unwrap().state, State::WaitingForChildren);
@@ -222,7 +231,8 @@ async fn tree_open_for_too_long_ends() {
         Arc::new(move || now_ms() + ahead.load(SeqCst))
     };
     // Removed topics stay in the group however far the clock advances.
-    let options = broker::MemoryOptions { clock, session_timeout: Duration::from_secs(90 * 86_400), ..Default::default() };
+    let options =
+        broker::MemoryOptions { clock, session_timeout: Duration::from_secs(90 * 86_400), ..Default::default() };
     let fixture = Fixture::new(broker::Memory::new(options), Arc::new(Memory::default()), 1);
     make_topics(&fixture);
     let config = TrackerConfig { tick: Millis(200), ..TrackerConfig::default() };
@@ -230,7 +240,9 @@ async fn tree_open_for_too_long_ends() {
     until("the lifetimes are published", || async { fixture.end(0) == 1 }).await;
     let mut runs = event(Kind::Started, "old:runs");
     runs.worker = Some("w".into());
-    fixture.write(&[submitted("old"), succeeded("old"), submitted("old:queued"), runs, submitted("old:queued:deep")]).await;
+    fixture
+        .write(&[submitted("old"), succeeded("old"), submitted("old:queued"), runs, submitted("old:queued:deep")])
+        .await;
     fixture.write(&[scheduled("old:waits", now_ms() + 20 * HOUR)]).await;
     until_state(&fixture, "old", State::WaitingForChildren).await;
     ahead.store(6 * HOUR, SeqCst);
@@ -282,10 +294,10 @@ pub async fn idle_partition_gets_ticks(fixture: Fixture) {
 }
 
 /// Publishes a heartbeat with this interval to the next one.
-pub async fn beat(fixture: &Fixture, worker: &str, every_ms: u64, state: HeartbeatState) {
+pub async fn heartbeat(fixture: &Fixture, worker: &str, every_ms: u64, state: HeartbeatState) {
     let topic = fixture.names.workers();
     let part = TypeStatus { task_type: "root".into(), slots: 1, in_flight: 1, ..TypeStatus::default() };
-    let beat = Heartbeat {
+    let heartbeat = Heartbeat {
         v: 1,
         id: worker.into(),
         host: "h".into(),
@@ -300,9 +312,14 @@ pub async fn beat(fixture: &Fixture, worker: &str, every_ms: u64, state: Heartbe
         types: vec![part],
         running: Vec::new(),
     };
-    let value = serde_json::to_vec(&beat).unwrap();
-    let record =
-        ProducerRecord { topic: &topic, partition: Some(0), key: Some(worker.as_bytes()), value: Some(&value), headers: &[] };
+    let value = serde_json::to_vec(&heartbeat).unwrap();
+    let record = ProducerRecord {
+        topic: &topic,
+        partition: Some(0),
+        key: Some(worker.as_bytes()),
+        value: Some(&value),
+        headers: &[],
+    };
     fixture.link.deliver(record, DEADLINE).await.unwrap();
 }
 
@@ -316,13 +333,13 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
         started
     };
     fixture.write(&[submitted("gone"), started("gone", "w1"), submitted("there"), started("there", "w2")]).await;
-    beat(&fixture, "w1", 500, HeartbeatState::Running).await;
+    heartbeat(&fixture, "w1", 500, HeartbeatState::Running).await;
     let silent = |task: &'static str| {
         let fixture = fixture.clone();
         async move { node(&fixture, task).await.is_some_and(|node| node.silent) }
     };
     until("its task is marked", || async {
-        beat(&fixture, "w2", 60_000, HeartbeatState::Running).await;
+        heartbeat(&fixture, "w2", 60_000, HeartbeatState::Running).await;
         silent("gone").await
     })
     .await;
@@ -333,7 +350,11 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
     until_state(&fixture, "gone", State::Cancelled).await;
     // Searches repeat, and may publish the event again before the first one is folded; that changes nothing.
     let history = node(&fixture, "gone").await.unwrap().history;
-    assert_eq!(history.iter().filter(|entry| entry.kind == Kind::WorkerSilent && !entry.ignored).count(), 1, "{history:?}");
+    assert_eq!(
+        history.iter().filter(|entry| entry.kind == Kind::WorkerSilent && !entry.ignored).count(),
+        1,
+        "{history:?}"
+    );
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -343,8 +364,13 @@ async fn put_records(fixture: &Fixture, topic: &str, count: usize) {
     for n in 0..count {
         let key = format!("k{n}");
         let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
-        let record =
-            ProducerRecord { topic, partition: Some(0), key: Some(key.as_bytes()), value: Some(b"1"), headers: &headers };
+        let record = ProducerRecord {
+            topic,
+            partition: Some(0),
+            key: Some(key.as_bytes()),
+            value: Some(b"1"),
+            headers: &headers,
+        };
         fixture.link.deliver(record, DEADLINE).await.unwrap();
     }
 }
@@ -403,7 +429,7 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
     put_records(&fixture, &place.topic, 4).await;
     let tasks = ["held", "passed", "waits", "last"];
     fixture.write(&[lies_at("held", 0), lies_at("passed", 1), lies_at("waits", 2), lies_at("last", 3)]).await;
-    beat(&fixture, "w1", 600_000, HeartbeatState::Running).await;
+    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Running).await;
     let commit = |metadata: &str| {
         let commit = Commit { partition: place.clone(), offset: 0, metadata: metadata.to_owned() };
         memory.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
@@ -422,7 +448,7 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
     }
     fixture.write(&[succeeded("held")]).await;
     until_state(&fixture, "held", State::Succeeded).await;
-    beat(&fixture, "w1", 600_000, HeartbeatState::Stopped).await;
+    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Stopped).await;
     for task in ["waits", "last"] {
         until_state(&fixture, task, State::Expired).await;
     }

@@ -45,7 +45,7 @@ impl OwnBroker {
         self.process.wait().unwrap();
     }
 
-    pub fn start_again(&mut self) {
+    pub fn restart(&mut self) {
         self.process = launch(&self.libraries, self.folder.path());
         self.ready();
     }
@@ -55,7 +55,11 @@ impl OwnBroker {
         let said = || std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         while !said().contains("Kafka Server started") || TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             let ended = self.process.try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < end, "Kafka was not ready within {START:?}: {ended:?}: {}", said());
+            assert!(
+                ended.is_none() && Instant::now() < end,
+                "Kafka was not ready within {START:?}: {ended:?}: {}",
+                said()
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }

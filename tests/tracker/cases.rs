@@ -45,7 +45,10 @@ pub async fn trackers_start_and_stop_under_load(fixture: Fixture, trees: usize) 
             }
         }
     });
-    until("the first tracker folds", || async { fixture.store.fences(&[0]).await.is_ok_and(|fences| fences[0].is_some()) }).await;
+    until("the first tracker folds", || async {
+        fixture.store.checkpoints(&[0]).await.is_ok_and(|checkpoints| checkpoints[0].is_some())
+    })
+    .await;
     let second = fixture.tracker().await;
     until("the second has partitions", || async { second.reason("tracker").is_none() }).await;
     first.stop().await;
@@ -61,7 +64,11 @@ pub async fn trackers_start_and_stop_under_load(fixture: Fixture, trees: usize) 
 }
 
 /// Disturbs the store several times while events arrive, and once while none do.
-pub async fn store_loses_writes<F: Future<Output = ()>>(fixture: Fixture, trees: usize, mut happen: impl FnMut(u32) -> F) {
+pub async fn store_loses_writes<F: Future<Output = ()>>(
+    fixture: Fixture,
+    trees: usize,
+    mut happen: impl FnMut(u32) -> F,
+) {
     let tracker = fixture.tracker().await;
     for round in 0..4 {
         let writing = tokio::spawn({
@@ -69,8 +76,8 @@ pub async fn store_loses_writes<F: Future<Output = ()>>(fixture: Fixture, trees:
             async move { fixture.write(&event_log(u64::from(round), trees)).await }
         });
         until("something is folded", || async {
-            let fences = fixture.store.fences(&fixture.all()).await;
-            fences.is_ok_and(|fences| fences.iter().flatten().count() > 0)
+            let checkpoints = fixture.store.checkpoints(&fixture.all()).await;
+            checkpoints.is_ok_and(|checkpoints| checkpoints.iter().flatten().count() > 0)
         })
         .await;
         happen(round).await;
@@ -98,8 +105,8 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
     assert!(ends[stopped as usize] > at + 1, "there are events behind it");
     ends[stopped as usize] = at;
     fixture.folded_to(&ends).await;
-    let fence = fixture.store.fences(&[stopped]).await.unwrap()[0].unwrap();
-    assert_eq!(fence.offset, at, "nothing is skipped");
+    let checkpoint = fixture.store.checkpoints(&[stopped]).await.unwrap()[0].unwrap();
+    assert_eq!(checkpoint.offset, at, "nothing is skipped");
     until("nothing else is wrong", || async { tracker.health.reasons().len() == 1 }).await;
     tracker.expect_reason(&crate::fixture::part(stopped), "upgrade trackers first").await;
     tracker.stop().await;

@@ -26,7 +26,9 @@ async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, TaskRecord)
         let Some(last) = page.last().cloned() else { return found };
         let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
         let nodes = store.nodes(0, &ids).await.unwrap();
-        found.extend(page.into_iter().zip(nodes).map(|(entry, node)| (entry, node.expect("what is listed has a record"))));
+        found.extend(
+            page.into_iter().zip(nodes).map(|(entry, node)| (entry, node.expect("what is listed has a record"))),
+        );
         after = Some(last);
     }
 }
@@ -65,8 +67,13 @@ async fn expect_exact(store: &dyn Store, when: &str) {
     for task_type in ["root", "child"] {
         for state in State::ALL.into_iter().filter(|state| state.is_indexed()) {
             let index = Index::Members { task_type: task_type.into(), state };
-            let listed: BTreeSet<TaskId> = everything(store, &index).await.into_iter().map(|(entry, _)| entry.id).collect();
-            assert_eq!(listed, members.remove(&(task_type.into(), state)).unwrap_or_default(), "{when}: {task_type} {state}");
+            let listed: BTreeSet<TaskId> =
+                everything(store, &index).await.into_iter().map(|(entry, _)| entry.id).collect();
+            assert_eq!(
+                listed,
+                members.remove(&(task_type.into(), state)).unwrap_or_default(),
+                "{when}: {task_type} {state}"
+            );
         }
     }
 }
@@ -96,11 +103,11 @@ async fn expect_exact_counts(store: Arc<dyn Store>, seed: u64) {
     let (mut refused, mut done) = (0, 0);
     while done < end {
         let owner = random.usize(..2);
-        let from = owners[owner].fence().map_or(0, |fence| fence.offset);
+        let from = owners[owner].checkpoint().map_or(0, |checkpoint| checkpoint.offset);
         let first = events.partition_point(|logged| logged.offset < from);
         let batch = &events[first..(first + random.usize(1..12)).min(events.len())];
         let next = events.get(first + batch.len()).map_or(end, |logged| logged.offset);
-        let is_zombie = owners[owner].fence() != store.fences(&[0]).await.unwrap()[0];
+        let is_zombie = owners[owner].checkpoint() != store.checkpoints(&[0]).await.unwrap()[0];
         // The state of a zombie does not match the store and may be inconsistent.
         match AssertUnwindSafe(owners[owner].fold(batch, next)).catch_unwind().await {
             Ok(Ok(_)) if !is_zombie => done = done.max(next),

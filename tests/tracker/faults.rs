@@ -62,7 +62,8 @@ impl Load {
     fn begin(fixture: &Fixture, url: String) -> Self {
         make_topics(fixture);
         let calm = fixture.with(fixture.broker.clone(), Arc::new(Redis::connect(patient(url)).unwrap()));
-        let (quiet, enough, rounds) = (Arc::<Mutex<()>>::default(), Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (quiet, enough, rounds) =
+            (Arc::<Mutex<()>>::default(), Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let writing = tokio::spawn({
             let (fixture, quiet, enough, rounds) = (fixture.clone(), quiet.clone(), enough.clone(), rounds.clone());
             async move {
@@ -84,14 +85,14 @@ impl Load {
 
     /// Offset up to which the store is folded; `None` while it is unavailable.
     async fn folded(&self) -> Option<i64> {
-        let fences = self.fixture.store.fences(&self.fixture.all()).await.ok()?;
-        Some(fences.iter().flatten().map(|fence| fence.offset).sum())
+        let checkpoints = self.fixture.store.checkpoints(&self.fixture.all()).await.ok()?;
+        Some(checkpoints.iter().flatten().map(|checkpoint| checkpoint.offset).sum())
     }
 
     /// Offset up to which an available store is folded.
     async fn folded_now(&self) -> i64 {
-        let fences = self.calm.store.fences(&self.calm.all()).await.unwrap();
-        fences.iter().flatten().map(|fence| fence.offset).sum()
+        let checkpoints = self.calm.store.checkpoints(&self.calm.all()).await.unwrap();
+        checkpoints.iter().flatten().map(|checkpoint| checkpoint.offset).sum()
     }
 
     /// Waits for progress of the fold.
@@ -120,8 +121,11 @@ impl Load {
 /// Waits until nothing is due and compares the store with the log.
 async fn settled(fixture: &Fixture) -> Oracle {
     let is_done = || async {
-        let outboxes = futures::future::join_all(fixture.all().into_iter().map(|number| fixture.store.outbox(number, 1))).await;
-        outboxes.iter().all(|outbox| outbox.as_ref().is_ok_and(|outbox| outbox.timers.is_empty() && outbox.effects.is_empty()))
+        let outboxes =
+            futures::future::join_all(fixture.all().into_iter().map(|number| fixture.store.outbox(number, 1))).await;
+        outboxes
+            .iter()
+            .all(|outbox| outbox.as_ref().is_ok_and(|outbox| outbox.timers.is_empty() && outbox.effects.is_empty()))
     };
     fixture.folded().await;
     until("everything due is done", is_done).await;
@@ -184,7 +188,7 @@ async fn redis_loses_the_last_second() {
         server.kill();
         // Truncate within a batch.
         std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(kept - 7).unwrap();
-        server.start_again();
+        server.restart();
         until("it is folded again", || async { load.folded().await.is_some_and(|now| now > folded) }).await;
     }
     until("they have noticed", || async { rewinds(&trackers, &fixture, &["store", "fence"]) > 0 }).await;
@@ -276,9 +280,13 @@ async fn slots_migrate_under_load() {
         reads_succeed(&*load.calm.store, partition, &roots).await;
     }
     for partition in fixture.all() {
-        let fence = load.calm.store.fences(&[partition]).await.unwrap()[0].unwrap();
+        let checkpoint = load.calm.store.checkpoints(&[partition]).await.unwrap()[0].unwrap();
         let on = || async {
-            load.calm.store.fences(&[partition]).await.is_ok_and(|now| now[0].is_some_and(|now| now.offset > fence.offset))
+            load.calm
+                .store
+                .checkpoints(&[partition])
+                .await
+                .is_ok_and(|now| now[0].is_some_and(|now| now.offset > checkpoint.offset))
         };
         until("its partition is folded on", on).await;
     }
@@ -308,7 +316,7 @@ async fn kafka_is_killed_under_load() {
     // Producers of the load would give up; everything due was written before.
     let quiet = load.quiet.clone().lock_owned().await;
     broker.kill();
-    broker.start_again();
+    broker.restart();
     drop(quiet);
     load.wait_for_progress("it is folded on").await;
     load.finish(trackers).await;

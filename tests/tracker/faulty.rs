@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kafleet::broker::{
-    Broker, BrokerError, Committed, Consumer, ConsumerSpec, GroupEvent, MakeDependents, Partition, ProducerRecord, RecordRef,
-    StartOffset, TransactionalProducer,
+    Broker, BrokerError, Committed, Consumer, ConsumerSpec, GroupEvent, MakeDependents, Partition, ProducerRecord,
+    RecordRef, StartOffset, TransactionalProducer,
 };
 use kafleet::model::projection::changes::{Changes, Entry, Index};
 use kafleet::model::record::TaskRecord;
@@ -127,19 +127,24 @@ impl Broker for FaultyBroker {
         let (inner, in_group) = (self.inner.consumer(spec)?, spec.group.is_some());
         Ok(Box::new(ShakyConsumer { inner, in_group, faults: self.faults.clone() }))
     }
-    fn group_offsets(&self, group: &str, at: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+    fn group_offsets(
+        &self,
+        group: &str,
+        at: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
         self.faults.groups.fetch_add(1, SeqCst);
         if let Some(error) = &*self.faults.no_groups.lock().unwrap() {
             return Err(error.clone());
         }
         self.inner.group_offsets(group, at, deadline)
     }
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         self.faults.atomics.fetch_add(1, SeqCst);
         if let Some(error) = &*self.faults.no_atomic.lock().unwrap() {
             return Err(error.clone());
         }
-        Ok(Box::new(ShakyAtomic { inner: self.inner.atomic_producer(name)?, faults: self.faults.clone() }))
+        Ok(Box::new(ShakyAtomic { inner: self.inner.transactional_producer(name)?, faults: self.faults.clone() }))
     }
     through!(producer, topics, apply_topics, ends, look, set_group_offsets);
 }
@@ -151,7 +156,12 @@ struct ShakyConsumer {
 }
 
 impl Consumer for ShakyConsumer {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         while self.faults.polls.load(SeqCst) == 0 {
             self.faults.is_held.store(true, SeqCst);
             std::thread::sleep(Duration::from_millis(1));
@@ -232,19 +242,25 @@ impl FaultyStore {
 impl Store for FaultyStore {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
         self.answer().await?;
-        let (inner, fence) = self.inner.open(partition).await?;
-        Ok((Box::new(ShakyWriter { inner, store: self.clone() }), fence))
+        let (inner, checkpoint) = self.inner.open(partition).await?;
+        Ok((Box::new(ShakyWriter { inner, store: self.clone() }), checkpoint))
     }
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.answer().await?;
         self.inner.nodes(partition, ids).await
     }
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
+    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         self.looks.fetch_add(1, SeqCst);
         self.answer().await?;
-        self.inner.fences(partitions).await
+        self.inner.checkpoints(partitions).await
     }
-    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    async fn page(
+        &self,
+        partition: u32,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
         self.inner.page(partition, index, after, limit).await
     }
     async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
@@ -324,17 +340,17 @@ impl PartitionWriter for ShakyWriter {
         self.store.answer().await?;
         self.inner.check().await
     }
-    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+    async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
         self.store.answer().await?;
-        self.inner.sums().await
+        self.inner.verify_totals().await
     }
     async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
         self.store.answer().await?;
         self.inner.audit(index, after, limit).await
     }
-    async fn condemn(&mut self) -> Result<(), StoreError> {
+    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
         self.store.answer().await?;
-        self.inner.condemn().await
+        self.inner.mark_damaged().await
     }
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         self.store.answer().await?;

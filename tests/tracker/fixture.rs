@@ -90,14 +90,16 @@ impl Fixture {
                     (self.partition_of(event.id.root()), value)
                 })
                 .collect();
-            futures::future::join_all(encoded.iter().map(|(partition, value)| self.write_raw(*partition, Some(value)))).await;
+            futures::future::join_all(encoded.iter().map(|(partition, value)| self.write_raw(*partition, Some(value))))
+                .await;
         }
     }
 
     /// Writes raw bytes and returns their offset.
     pub async fn write_raw(&self, partition: u32, value: Option<&[u8]>) -> i64 {
         let topic = self.names.events();
-        let record = ProducerRecord { topic: &topic, partition: Some(partition as i32), key: Some(b"k"), value, headers: &[] };
+        let record =
+            ProducerRecord { topic: &topic, partition: Some(partition as i32), key: Some(b"k"), value, headers: &[] };
         self.link.deliver(record, CALL).await.unwrap().offset
     }
 
@@ -142,23 +144,27 @@ impl Fixture {
 
     /// Returns true if the log ends at these offsets and is folded.
     pub async fn is_at(&self, ends: &[i64]) -> bool {
-        let place = |fence: &Option<kafleet::store::Checkpoint>| fence.map_or(0, |fence| fence.offset);
-        let fences = self.store.fences(&self.all()).await.unwrap_or_default();
-        fences.iter().map(place).eq(ends.iter().copied())
+        let place =
+            |checkpoint: &Option<kafleet::store::Checkpoint>| checkpoint.map_or(0, |checkpoint| checkpoint.offset);
+        let checkpoints = self.store.checkpoints(&self.all()).await.unwrap_or_default();
+        checkpoints.iter().map(place).eq(ends.iter().copied())
             && self.all().into_iter().map(|number| self.end(number)).eq(ends.iter().copied())
     }
 
     pub async fn folded_to(&self, ends: &[i64]) {
         let end = Instant::now() + DEADLINE;
         loop {
-            let fences = self.store.fences(&self.all()).await;
-            let there = |fences: &Vec<Option<kafleet::store::Checkpoint>>| {
-                fences.iter().zip(ends).all(|(fence, end)| fence.map_or(0, |fence| fence.offset) >= *end)
+            let checkpoints = self.store.checkpoints(&self.all()).await;
+            let there = |checkpoints: &Vec<Option<kafleet::store::Checkpoint>>| {
+                checkpoints
+                    .iter()
+                    .zip(ends)
+                    .all(|(checkpoint, end)| checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= *end)
             };
-            if fences.as_ref().is_ok_and(there) {
+            if checkpoints.as_ref().is_ok_and(there) {
                 return;
             }
-            assert!(Instant::now() < end, "folded to {fences:?} of {ends:?} within {DEADLINE:?}");
+            assert!(Instant::now() < end, "folded to {checkpoints:?} of {ends:?} within {DEADLINE:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

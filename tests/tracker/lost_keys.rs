@@ -173,22 +173,22 @@ async fn events_topic_with_short_retention_is_not_folded() {
         fixture.configure(setting, forgets);
         let tracker = fixture.tracker().await;
         tracker.expect_reason(&part(0), setting).await;
-        assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [None], "nothing is folded");
+        assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None], "nothing is folded");
         fixture.configure(setting, fits);
         // A partition that waits for the topic is retried every 10 s.
         expect_agreement(&fixture).await;
         tracker.is_well().await;
         fixture.configure(setting, forgets);
         tracker.expect_reason(&part(0), setting).await;
-        let fence = fixture.store.fences(&[0]).await.unwrap();
+        let checkpoint = fixture.store.checkpoints(&[0]).await.unwrap();
         fixture.write(&event_log(8, 5)).await;
         tracker.expect_reason("tracker's topics", "kafleet topics apply").await;
-        assert_eq!(fixture.store.fences(&[0]).await.unwrap(), fence, "nothing more is folded");
+        assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), checkpoint, "nothing more is folded");
         fixture.configure(setting, fits);
         expect_agreement(&fixture).await;
         tracker.is_well().await;
         tracker.stop().await;
-        fixture.store.open(0).await.unwrap().0.condemn().await.unwrap();
+        fixture.store.open(0).await.unwrap().0.mark_damaged().await.unwrap();
     }
 }
 
@@ -204,7 +204,8 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     faults.records.store(100, SeqCst);
     memory.remove_record(0, &oracle.nodes[0][0].0);
     until("the loss is noticed", || async { losses(&fixture, &tracker) > 0 }).await;
-    let place = || async { fixture.store.fences(&[0]).await.unwrap()[0].map_or(0, |fence| fence.offset) };
+    let place =
+        || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].map_or(0, |checkpoint| checkpoint.offset) };
     until("a part is folded anew", || async { (1..end).contains(&place().await) }).await;
     tracker.stop().await;
 

@@ -46,8 +46,10 @@ fn published(fixture: &Fixture) -> (BTreeMap<String, usize>, usize) {
     for record in &records {
         *times.entry(header(record, "ce_id").unwrap().to_owned()).or_default() += 1;
     }
-    let about = |value: &[u8]| serde_json::from_slice::<serde_json::Value>(value).unwrap()["body"]["data"]["id"].to_string();
-    let tasks: std::collections::BTreeSet<_> = records.iter().map(|record| about(record.value.as_deref().unwrap())).collect();
+    let about =
+        |value: &[u8]| serde_json::from_slice::<serde_json::Value>(value).unwrap()["body"]["data"]["id"].to_string();
+    let tasks: std::collections::BTreeSet<_> =
+        records.iter().map(|record| about(record.value.as_deref().unwrap())).collect();
     (times, tasks.len())
 }
 
@@ -121,7 +123,7 @@ async fn missing_callback_topic_is_reported() {
     assert_eq!(task.history.iter().filter(|entry| entry.kind == Kind::Checked).count(), 1);
     let rules = &task.policy.as_ref().unwrap().rules;
     for one in &task.told.as_ref().unwrap().deliveries {
-        let id = one.id(&crate::event_log::id("a-0"), one.rule.telling(rules).unwrap());
+        let id = one.id(&crate::event_log::id("a-0"), one.rule.notification(rules).unwrap());
         let error = crate::outbox::node(&fixture, &id).await.unwrap().error.unwrap();
         assert!(error.message.contains("does not exist"), "{}", error.message);
     }

@@ -125,9 +125,9 @@ async fn equal_pages(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(
     let parents: BTreeSet<TaskId> = nodes.iter().filter_map(|(id, _)| id.parent_id()).collect();
     let types: BTreeSet<Arc<str>> = nodes.iter().filter_map(|(_, node)| node.task_type.clone()).collect();
     let indexed: Vec<State> = State::ALL.into_iter().filter(|state| state.is_indexed()).collect();
-    let members = types
-        .iter()
-        .flat_map(|task_type| indexed.iter().map(|state| Index::Members { task_type: task_type.clone(), state: *state }));
+    let members = types.iter().flat_map(|task_type| {
+        indexed.iter().map(|state| Index::Members { task_type: task_type.clone(), state: *state })
+    });
     let indexes = [Index::Roots, Index::Timers, Index::Effects, Index::Ages]
         .into_iter()
         .chain(parents.into_iter().map(Index::Children))
@@ -156,7 +156,10 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
     loop {
         let page = store.done(number, after_ms, 10_000).await.unwrap();
         let Some(first) = page.first() else { break };
-        assert!(first.seen_ms > after_ms && page.iter().all(|entry| entry.seen_ms == first.seen_ms), "one time at once");
+        assert!(
+            first.seen_ms > after_ms && page.iter().all(|entry| entry.seen_ms == first.seen_ms),
+            "one time at once"
+        );
         after_ms = first.seen_ms;
         found.extend(page);
     }

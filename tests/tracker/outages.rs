@@ -183,7 +183,7 @@ async fn broker_error_is_reported_and_cleared() {
     // Repeated until it is seen, because the answer to a commit may clear it.
     let is_told = || async {
         let away = BrokerError::Unavailable("all brokers are down".into());
-        *faults.say.lock().unwrap() = vec![GroupEvent::Trouble(away)];
+        *faults.say.lock().unwrap() = vec![GroupEvent::ClientError(away)];
         tracker.reason("events topic").is_some_and(|reason| reason.contains("all brokers are down"))
     };
     until("it is told", is_told).await;
@@ -202,7 +202,7 @@ async fn stops_under_load_lose_nothing() {
     });
     while !writing.is_finished() {
         let tracker = fixture.tracker().await;
-        until("it folds", || async { fixture.store.fences(&[0]).await.unwrap()[0].is_some() }).await;
+        until("it folds", || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].is_some() }).await;
         tracker.stop().await;
     }
     writing.await.unwrap();
@@ -214,7 +214,9 @@ async fn stops_under_load_lose_nothing() {
 /// With unsuitable timestamps or retention, the events topic is not folded, and the reason is reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn misconfigured_events_topic_is_not_folded() {
-    for (key, value, good) in [("message.timestamp.type", "CreateTime", "LogAppendTime"), ("retention.ms", "604800000", "-1")] {
+    for (key, value, good) in
+        [("message.timestamp.type", "CreateTime", "LogAppendTime"), ("retention.ms", "604800000", "-1")]
+    {
         let (fixture, _) = fixture(1);
         let set = |value: &str| {
             let config = vec![(key.to_owned(), value.to_owned())];

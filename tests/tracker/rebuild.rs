@@ -18,7 +18,7 @@ use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Checkpoint, PartitionWriter};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::TrackerSetup;
-use kafleet::tracker::rebuild::{self, Ending, Next, Rebuild, RebuildEvent, RebuildPlan, Refusal};
+use kafleet::tracker::rebuild::{self, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan};
 use tokio::task::JoinHandle;
 
 use crate::cases::{expect_agreement, one_each};
@@ -56,13 +56,13 @@ async fn plan(setup: &Rebuild) -> RebuildPlan {
 async fn refused(setup: &Rebuild) -> String {
     match rebuild::preflight(setup).await {
         Ok(_) => panic!("it is not refused"),
-        Err(Refusal::Unfit(why)) => why,
+        Err(RebuildError::Unsuitable(why)) => why,
         Err(other) => panic!("{other}"),
     }
 }
 
 /// Events of a rebuild, and its outcome.
-type End = (Vec<RebuildEvent>, Result<Ending, Refusal>);
+type End = (Vec<RebuildEvent>, Result<Ending, RebuildError>);
 
 /// Runs a rebuild to its end.
 fn run(setup: Rebuild, plan: RebuildPlan, stop: &Shutdown) -> JoinHandle<End> {
@@ -100,8 +100,8 @@ fn another(fixture: &Fixture) -> Fixture {
 
 /// Rebuild numbers of the partitions' checkpoints.
 async fn numbers(fixture: &Fixture) -> Vec<Option<u32>> {
-    let fences = fixture.store.fences(&fixture.all()).await.unwrap();
-    fences.into_iter().map(|fence| fence.map(|fence| fence.rebuild)).collect()
+    let checkpoints = fixture.store.checkpoints(&fixture.all()).await.unwrap();
+    checkpoints.into_iter().map(|checkpoint| checkpoint.map(|checkpoint| checkpoint.rebuild)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,22 +207,27 @@ async fn store_of_another_fleet_is_refused() {
     one_each(&fixture, "t").await;
     expect_agreement(&fixture).await;
     let now = now_ms();
-    let fence = Checkpoint { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Checkpoint::default() };
-    for (partition, fence, said) in [
-        (0, Checkpoint { rebuild: 0, ..fence }, "trackers fold into this store"),
-        (0, Checkpoint { offset: 1_000_000, ..fence }, "the log holds 0 to"),
-        (0, Checkpoint { log_time_ms: now - 7_200_000, ..fence }, "belongs to another fleet: partition 0 is folded to offset 1"),
-        (0, Checkpoint { log_time_ms: now + 7_200_000, ..fence }, "another fleet"),
-        (2, fence, "it has a partition 2, this fleet has 0 to 1"),
-        (1, Checkpoint { version: FOLD_VERSION + 1, ..fence }, "and this build has"),
+    let checkpoint =
+        Checkpoint { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Checkpoint::default() };
+    for (partition, checkpoint, said) in [
+        (0, Checkpoint { rebuild: 0, ..checkpoint }, "trackers fold into this store"),
+        (0, Checkpoint { offset: 1_000_000, ..checkpoint }, "the log holds 0 to"),
+        (
+            0,
+            Checkpoint { log_time_ms: now - 7_200_000, ..checkpoint },
+            "belongs to another fleet: partition 0 is folded to offset 1",
+        ),
+        (0, Checkpoint { log_time_ms: now + 7_200_000, ..checkpoint }, "another fleet"),
+        (2, checkpoint, "it has a partition 2, this fleet has 0 to 1"),
+        (1, Checkpoint { version: FOLD_VERSION + 1, ..checkpoint }, "and this build has"),
     ] {
         let copy = another(&fixture);
-        put(&copy, partition, fence).await;
+        put(&copy, partition, checkpoint).await;
         let why = refused(&setup(&fixture, &copy)).await;
         assert!(why.contains(said) && why.contains("hint: "), "{why}");
     }
     let newer = another(&fixture);
-    put(&newer, 0, Checkpoint { version: FOLD_VERSION + 1, rebuild: 0, ..fence }).await;
+    put(&newer, 0, Checkpoint { version: FOLD_VERSION + 1, rebuild: 0, ..checkpoint }).await;
     let why = refused(&setup(&newer, &another(&fixture))).await;
     assert!(why.contains("the source has fold version"), "{why}");
     tracker.stop().await;
@@ -333,9 +338,9 @@ async fn rebuild_works_into_and_from_a_cluster() {
     new.stop().await;
 }
 
-async fn put(fixture: &Fixture, partition: u32, fence: Checkpoint) {
+async fn put(fixture: &Fixture, partition: u32, checkpoint: Checkpoint) {
     let (mut writer, found): (Box<dyn PartitionWriter>, _) = fixture.store.open(partition).await.unwrap();
-    writer.apply(&Default::default(), found, fence).await.unwrap();
+    writer.apply(&Default::default(), found, checkpoint).await.unwrap();
 }
 
 /// A Redis with two databases, and a log in memory.
@@ -392,7 +397,9 @@ async fn copy_is_compared_under_load() {
         let plan = rebuild::preflight(&setup).await.unwrap();
         let (mut told, _) = ended(run(setup, plan, &stop)).await;
         told.retain(|told| *told != RebuildEvent::Ready);
-        told.sort_by_key(|told| if let RebuildEvent::Verified(one) = told { one.partition } else { panic!("{told:?}") });
+        told.sort_by_key(
+            |told| if let RebuildEvent::Verified(one) = told { one.partition } else { panic!("{told:?}") },
+        );
         digests.push(told);
     }
     assert_eq!(digests[0], digests[1]);
@@ -420,7 +427,8 @@ async fn differences_are_reported_by_key_and_field() {
     let (told, ending) = ended(run(setup, plan, &Shutdown::new())).await;
     assert_eq!(ending, Ok(Ending::Different), "{told:?}");
     let [RebuildEvent::Differs { partition: 0, differences }] = told.as_slice() else { panic!("{told:?}") };
-    let of = |key: &str| differences.iter().find(|one| one.key == key).unwrap_or_else(|| panic!("{key}: {differences:?}"));
+    let of =
+        |key: &str| differences.iter().find(|one| one.key == key).unwrap_or_else(|| panic!("{key}: {differences:?}"));
     assert_eq!((of("fleet:{p0}:t:a").source.as_str(), of("fleet:{p0}:t:a").copy.as_str()), ("attempt=7", "attempt=0"));
     assert_eq!(of("fleet:{p0}:t:b").source, "nothing");
     assert_eq!(of("fleet:{p0}:due").source, "nothing");

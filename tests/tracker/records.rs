@@ -120,9 +120,9 @@ async fn misplaced_and_empty_announcements_make_no_task() {
 }
 
 /// Writes a checkpoint into an empty partition.
-async fn put_fence(store: &Memory, partition: u32, fence: Checkpoint) {
+async fn put_checkpoint(store: &Memory, partition: u32, checkpoint: Checkpoint) {
     let (mut writer, found) = store.open(partition).await.unwrap();
-    writer.apply(&Changes::default(), found, fence).await.unwrap();
+    writer.apply(&Changes::default(), found, checkpoint).await.unwrap();
 }
 
 /// Checkpoints that do not match this build or log stop the partition with a reason and stay unchanged. Once the
@@ -136,20 +136,20 @@ async fn unsuitable_checkpoint_stops_the_partition_with_a_reason() {
         one_each(&fixture, "t").await;
     }
     memory.truncate_before(&fixture.place(3), 4).unwrap();
-    let fence = |offset, version| Checkpoint { offset, version, log_time_ms: 7, ..Checkpoint::default() };
+    let checkpoint = |offset, version| Checkpoint { offset, version, log_time_ms: 7, ..Checkpoint::default() };
     let bad = [
-        (0, fence(2, FOLD_VERSION + 1), "upgrade trackers first"),
-        (1, fence(2, FOLD_VERSION - 1), "fold into an empty store"),
-        (2, fence(1_000, FOLD_VERSION), "the log holds 0 to 6"),
-        (3, fence(1, FOLD_VERSION), "the log holds 4 to 6"),
+        (0, checkpoint(2, FOLD_VERSION + 1), "upgrade trackers first"),
+        (1, checkpoint(2, FOLD_VERSION - 1), "fold into an empty store"),
+        (2, checkpoint(1_000, FOLD_VERSION), "the log holds 0 to 6"),
+        (3, checkpoint(1, FOLD_VERSION), "the log holds 4 to 6"),
     ];
-    for (partition, fence, _) in bad {
-        put_fence(&store, partition, fence).await;
+    for (partition, checkpoint, _) in bad {
+        put_checkpoint(&store, partition, checkpoint).await;
     }
     let tracker = fixture.tracker().await;
-    for (partition, fence, words) in bad {
+    for (partition, checkpoint, words) in bad {
         tracker.expect_reason(&part(partition), words).await;
-        assert_eq!(store.fences(&[partition]).await.unwrap(), [Some(fence)], "nothing is written under it");
+        assert_eq!(store.checkpoints(&[partition]).await.unwrap(), [Some(checkpoint)], "nothing is written under it");
     }
     fixture.folded_to(&[0, 0, 0, 0, 6]).await;
     until("nothing else is wrong", || async { tracker.health.reasons().len() == bad.len() }).await;
@@ -167,12 +167,18 @@ async fn tracker_reports_a_newer_event_at_start() {
     one_each(&fixture, "t").await;
     let first = fixture.tracker().await;
     first.expect_reason(&part(0), "version 9").await;
-    until("the other one is folded", || async { fixture.store.fences(&[1]).await.unwrap()[0].is_some_and(|f| f.offset == 2) })
-        .await;
+    until("the other one is folded", || async {
+        fixture.store.checkpoints(&[1]).await.unwrap()[0].is_some_and(|f| f.offset == 2)
+    })
+    .await;
     first.stop().await;
     let second = fixture.tracker().await;
     second.expect_reason(&part(0), "upgrade trackers first").await;
-    assert_eq!(fixture.store.fences(&[0]).await.unwrap()[0].unwrap().offset, 0);
-    assert_eq!(state_of(&fixture, "t-0").await.is_some(), fixture.partition_of("t-0") == 1, "nothing behind it is folded");
+    assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap()[0].unwrap().offset, 0);
+    assert_eq!(
+        state_of(&fixture, "t-0").await.is_some(),
+        fixture.partition_of("t-0") == 1,
+        "nothing behind it is folded"
+    );
     second.stop().await;
 }

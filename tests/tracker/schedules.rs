@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Partition, TopicSpec, memory as broker};
 use kafleet::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleState, Span};
-use kafleet::control::{CONTROL_VERSION, ControlState, ControlWatch, arrange, keep};
+use kafleet::control::{CONTROL_VERSION, ControlState, ControlWatch, keep, put_schedule};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::record::state::State as TaskState;
 use kafleet::model::schedule::step::{Outcome, State};
@@ -29,7 +29,8 @@ const HOUR: i64 = 3_600_000;
 /// A schedule of so many times, one per second, all of which have passed unfired.
 fn past(times: i64, overlap: Overlap) -> Schedule {
     let from_ms = now_ms() / 1_000 * 1_000 - HOUR;
-    let task = Template { task_type: TYPE.into(), params: json!({"n": 1}), tags: vec!["x".into()], ..Template::default() };
+    let task =
+        Template { task_type: TYPE.into(), params: json!({"n": 1}), tags: vec!["x".into()], ..Template::default() };
     let end_at = Some(time_text(from_ms + (times + 1) * 1_000));
     let spec = Spec { every: Some("1s".parse().unwrap()), end_at, overlap, task, ..Spec::default() };
     Schedule { v: CONTROL_VERSION, at_ms: now_ms(), from_ms, paused: None, applied: false, spec }
@@ -47,24 +48,26 @@ fn task(schedule: &Schedule, name: &str, n: i64) -> String {
 }
 
 async fn put(fixture: &Fixture, name: &str, schedule: &Schedule) {
-    arrange(&fixture.link, &fixture.names, &ScheduleKey::Schedule(name.into()), Some(schedule)).await.unwrap();
+    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::Schedule(name.into()), Some(schedule)).await.unwrap();
 }
 
 async fn delete(fixture: &Fixture, name: &str) {
-    arrange(&fixture.link, &fixture.names, &ScheduleKey::Schedule(name.into()), None::<&Schedule>).await.unwrap();
+    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::Schedule(name.into()), None::<&Schedule>).await.unwrap();
 }
 
 async fn ask(fixture: &Fixture, name: &str, ask: &str, backfill: Option<Span>) {
     let said = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
-    arrange(&fixture.link, &fixture.names, &ScheduleKey::ScheduleRequest(name.into(), ask.into()), Some(&said)).await.unwrap();
+    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::ScheduleRequest(name.into(), ask.into()), Some(&said))
+        .await
+        .unwrap();
 }
 
 /// Reads the control topic as a new follower does.
 async fn plan(fixture: &Fixture) -> ScheduleState {
-    let board = ControlWatch::new(ControlState::without_cancels().with_plan());
-    let _reading = keep(board.clone(), fixture.broker.clone(), &fixture.names, None);
-    tokio::time::timeout(DEADLINE, board.whole()).await.expect("the control topic is read");
-    board.orders().plan.clone()
+    let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
+    let _reading = keep(control.clone(), fixture.broker.clone(), &fixture.names, None);
+    tokio::time::timeout(DEADLINE, control.whole()).await.expect("the control topic is read");
+    control.state().plan.clone()
 }
 
 async fn state(fixture: &Fixture, name: &str) -> State {
@@ -138,7 +141,9 @@ pub async fn owners_change_while_times_are_due(fixture: Fixture) {
     first.shutdown.abort();
     let third = fixture.tracker().await;
     second.stop().await;
-    let of = |(n, schedule): (usize, &Schedule)| (1..=150).map(|time| task(schedule, &format!("s{n}"), time)).collect::<Vec<_>>();
+    let of = |(n, schedule): (usize, &Schedule)| {
+        (1..=150).map(|time| task(schedule, &format!("s{n}"), time)).collect::<Vec<_>>()
+    };
     exactly(&fixture, schedules.iter().enumerate().flat_map(of).collect()).await;
     third.stop().await;
 }
@@ -164,7 +169,12 @@ pub async fn overlap_policies_are_applied(fixture: Fixture) {
     assert!(buffering.waiting_ms.is_some());
     let replaced = fired(&fixture).into_keys().find(|task| task.starts_with("replace.")).unwrap();
     let replaced = until_state(&fixture, &replaced, TaskState::Cancelled).await;
-    assert!(replaced.history.iter().any(|entry| entry.message.as_deref().is_some_and(|why| why.contains("schedule `replace`"))));
+    assert!(
+        replaced
+            .history
+            .iter()
+            .any(|entry| entry.message.as_deref().is_some_and(|why| why.contains("schedule `replace`")))
+    );
     let buffered = task_of("buffer", buffering.waiting_ms.unwrap());
     for last in [skipping.last.unwrap().task, buffering.last.unwrap().task] {
         ends(&fixture, &last).await;
@@ -188,12 +198,12 @@ pub async fn schedule_changes_are_applied(fixture: Fixture) {
     put(&fixture, "s", &schedule).await;
     // Requests are processed after the pause, because they are later in the topic.
     ask(&fixture, "s", "one", None).await;
-    until_plan(&fixture, "it runs while it is paused", |plan| plan.asks.is_empty()).await;
+    until_plan(&fixture, "it runs while it is paused", |plan| plan.requests.is_empty()).await;
     let paused = state(&fixture, "s").await;
     assert_eq!((paused.recent[0].outcome, paused.recent[0].task.as_deref()), (Outcome::Run, Some("s.run-one")));
     until_state(&fixture, "s.run-one", TaskState::Queued).await;
     ask(&fixture, "s", "two", None).await;
-    until_plan(&fixture, "it runs again", |plan| plan.asks.is_empty()).await;
+    until_plan(&fixture, "it runs again", |plan| plan.requests.is_empty()).await;
     assert_eq!(state(&fixture, "s").await.fired, paused.fired, "nothing else is fired");
     // The times of the pause are not made up for.
     (schedule.paused, schedule.from_ms) = (None, now_ms());
@@ -225,9 +235,9 @@ pub async fn backfill_fires_missing_times(fixture: Fixture) {
     let span = Span { from_ms: from_ms - 9_000, to_ms: from_ms + 250_000 };
     ask(&fixture, "s", "b", Some(span)).await;
     exactly(&fixture, (-9..=250).map(|n| task(&schedule, "s", n)).collect()).await;
-    until_plan(&fixture, "it is done", |plan| plan.asks.is_empty()).await;
+    until_plan(&fixture, "it is done", |plan| plan.requests.is_empty()).await;
     ask(&fixture, "s", "again", Some(span)).await;
-    until_plan(&fixture, "there is nothing left to do", |plan| plan.asks.is_empty()).await;
+    until_plan(&fixture, "there is nothing left to do", |plan| plan.requests.is_empty()).await;
     exactly(&fixture, (-9..=250).map(|n| task(&schedule, "s", n)).collect()).await;
     let recent = state(&fixture, "s").await.recent;
     assert_eq!((recent[0].outcome, recent[0].count), (Outcome::Backfilled, 240));
@@ -303,12 +313,12 @@ async fn transaction_of_unknown_outcome_is_resolved() {
     let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
     make_topics(&fixture);
     let name = format!("{}.schedules", fixture.names.events());
-    memory.hold_atomic(&name, true);
+    memory.hold_transactions(&name, true);
     let schedule = past(5, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
     let tracker = fixture.tracker().await;
     tracker.expect_reason("schedules", "held open").await;
-    memory.hold_atomic(&name, false);
+    memory.hold_transactions(&name, false);
     exactly(&fixture, (1..=5).map(|n| task(&schedule, "s", n)).collect()).await;
     tracker.is_well().await;
     tracker.stop().await;
@@ -330,7 +340,7 @@ async fn backfill_continues_behind_a_waiting_time() {
     let waits = decided.waiting_ms.unwrap();
     assert!(waits <= schedule.from_ms + 100_000, "it lies in the first step of the backfill");
     ask(&fixture, "s", "b", Some(Span { from_ms: schedule.from_ms + 1, to_ms: schedule.from_ms + 230_000 })).await;
-    until_plan(&fixture, "it is done", |plan| plan.asks.is_empty()).await;
+    until_plan(&fixture, "it is done", |plan| plan.requests.is_empty()).await;
     let waiting = task_of("s", waits);
     exactly(&fixture, (1..=230).map(|n| task(&schedule, "s", n)).filter(|task| *task != waiting).collect()).await;
     tracker.stop().await;

@@ -58,7 +58,7 @@ async fn redis_is_killed() {
     cases::store_loses_writes(fixture, TREES, |_| {
         let mut server = server.lock().unwrap();
         server.kill();
-        server.start_again();
+        server.restart();
         async {}
     })
     .await;
@@ -79,7 +79,7 @@ async fn connections_are_killed() {
 
 /// Test fixture whose trackers have short Redis deadlines.
 fn impatient(fixture: &Fixture, server: &Server) -> Fixture {
-    fixture.with(fixture.broker.clone(), Arc::new(server.hasty_store("kafleet")))
+    fixture.with(fixture.broker.clone(), Arc::new(server.impatient_store("kafleet")))
 }
 
 /// Frozen, then stopped, for longer than a call's deadline: reported whether busy or idle, and resumed automatically.
@@ -102,7 +102,7 @@ async fn redis_outage_is_reported_and_survived() {
     for partition in fixture.all() {
         tracker.expect_reason(&part(partition), "redis at").await;
     }
-    server.start_again();
+    server.restart();
     expect_agreement(&fixture).await;
     tracker.is_well().await;
     tracker.stop().await;

@@ -21,7 +21,7 @@ impl Broker for SelfishBroker {
         let alone = ConsumerSpec { group: None, topics: Vec::new(), ..spec.clone() };
         Ok(Box::new(Selfish { inner: self.inner.consumer(&alone)?, taken: Some(self.all.clone()) }))
     }
-    through!(producer, atomic_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    through!(producer, transactional_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
 struct Selfish {
@@ -30,7 +30,12 @@ struct Selfish {
 }
 
 impl Consumer for Selfish {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         match self.taken.take() {
             Some(all) => Ok(vec![GroupEvent::Assigned(all)]),
             None => self.inner.poll(max, wait, sink),

@@ -12,13 +12,15 @@ use kafleet::model::task::continuation::Continuation;
 use kafleet::model::task::{Policy, Position, Rules};
 use kafleet::runtime::now_ms;
 
-use crate::ages::beat;
+use crate::ages::heartbeat;
 use crate::cases::expect_agreement;
 use crate::event_log::{event, id, submitted, succeeded};
 use crate::faulty::FaultyBroker;
 use crate::fixture::{DEADLINE, Fixture, until};
 use crate::memory::fixture;
-use crate::outbox::{header, make_topics, node, placed, positions_match_newest_records, put_task, read_all, until_state};
+use crate::outbox::{
+    header, make_topics, node, placed, positions_match_newest_records, put_task, read_all, until_state,
+};
 
 fn of_type(task: &str, task_type: &str) -> Event {
     let mut event = submitted(task);
@@ -89,7 +91,9 @@ async fn retry_keeps_the_cancel_of_a_child() {
     let end = fixture.link.deliver(record, DEADLINE).await.unwrap().offset + 1;
     let parent = placed("p", position);
     let first = fixture.tracker().await;
-    fixture.write(&[parent, of_type("p:c", "child"), by(Kind::Succeeded, "p", "w"), event(Kind::CancelRequested, "p")]).await;
+    fixture
+        .write(&[parent, of_type("p:c", "child"), by(Kind::Succeeded, "p", "w"), event(Kind::CancelRequested, "p")])
+        .await;
     until_state(&fixture, "p", State::Cancelled).await;
     first.stop().await;
     fixture.write(&[event(Kind::RetryRequested, "p")]).await;
@@ -221,7 +225,7 @@ async fn cancel_does_not_wait_for_a_stopped_worker() {
     let tracker = fixture.tracker().await;
     fixture.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
     until_state(&fixture, "left", State::Running).await;
-    beat(&fixture, "w", 500, HeartbeatState::Stopped).await;
+    heartbeat(&fixture, "w", 500, HeartbeatState::Stopped).await;
     until("its task is told", || async { node(&fixture, "left").await.unwrap().silent }).await;
     fixture.write(&[event(Kind::CancelRequested, "left")]).await;
     until_state(&fixture, "left", State::Cancelled).await;

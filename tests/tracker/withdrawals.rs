@@ -24,10 +24,10 @@ pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
         .flat_map(|tree| [submitted(tree), submitted(&format!("{tree}:child")), event(Kind::CancelRequested, tree)])
         .collect();
     fixture.write(&event_log).await;
-    let board = ControlWatch::new(ControlState::default());
-    let _reading = keep(board.clone(), fixture.broker.clone(), &fixture.names, None);
+    let control = ControlWatch::new(ControlState::default());
+    let _reading = keep(control.clone(), fixture.broker.clone(), &fixture.names, None);
     let tracker = fixture.tracker().await;
-    let told = || board.orders().cancels().len();
+    let told = || control.state().cancels().len();
     until("workers are told of all cancels", || async { told() == TREES }).await;
     until("all have ended", || async {
         let nodes = fixture.store.counts(&fixture.all()).await.unwrap();
@@ -36,7 +36,8 @@ pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
     .await;
     assert_eq!(told(), TREES, "no worker is past the record in the topic");
     let topic = fixture.names.tasks("root");
-    let commit = |index| Commit { partition: Partition::new(topic.as_str(), index), offset: 1, metadata: String::new() };
+    let commit =
+        |index| Commit { partition: Partition::new(topic.as_str(), index), offset: 1, metadata: String::new() };
     let started = Instant::now();
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit(1)], DEADLINE).unwrap();
     until("workers are told of none", || async { told() == 0 }).await;

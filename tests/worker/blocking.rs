@@ -61,7 +61,11 @@ async fn blocking_type_does_not_block_other_types() {
     assert!(fleet.results().iter().all(|event| event.id.as_str().starts_with('e')));
     std::fs::write(&gate, "").unwrap();
     std::fs::write(&bad, "").unwrap();
-    assert_eq!(fleet.result_of("b0").await.output.unwrap().text(), "\"kafleet-blocks\"", "runs on a thread of its type");
+    assert_eq!(
+        fleet.result_of("b0").await.output.unwrap().text(),
+        "\"kafleet-blocks\"",
+        "runs on a thread of its type"
+    );
     assert_eq!(fleet.result_of("panics").await.error.unwrap().kind, "panic");
     fleet.wait_for_results(516).await;
     assert_eq!(worker.metric("kafleet_slots_stuck", "blocks"), 0.0);

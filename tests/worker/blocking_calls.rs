@@ -33,8 +33,12 @@ fn hanging_calls_keep_their_slots_and_leave_threads_to_the_worker() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("open");
     // Four blocking threads for the worker itself.
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(4).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(4)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let parent = Kind::new("parent", |_: Value, cx| async move {
             cx.spawn_child(Child::new("echo", json!(1)));

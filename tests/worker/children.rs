@@ -26,7 +26,11 @@ async fn children_are_published_before_their_parent_ends() {
 
     let tasks = fleet.records(&fleet.names.tasks("echo"), 1, 4).await;
     let header = |n: usize, name: &str| {
-        tasks[n].headers.iter().find(|(own, _)| own == name).map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
+        tasks[n]
+            .headers
+            .iter()
+            .find(|(own, _)| own == name)
+            .map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap())
     };
     let ids: Vec<String> = (0..tasks.len()).map(|n| header(n, "ce_id").unwrap()).collect();
     let base = format!("p:echo-{}", kafleet::model::task::hash::spawn_hash("echo", &json!({"a": 2, "b": 1})));
@@ -40,7 +44,11 @@ async fn children_are_published_before_their_parent_ends() {
     let events = fleet.events.all();
     // On a busy machine the attempt may last long enough for a `started` event.
     let order: Vec<_> = events.iter().map(|event| event.kind).filter(|kind| *kind != EventKind::Started).collect();
-    assert_eq!(order, [vec![EventKind::Submitted; 4], vec![EventKind::Succeeded]].concat(), "one tree, one partition, in order");
+    assert_eq!(
+        order,
+        [vec![EventKind::Submitted; 4], vec![EventKind::Succeeded]].concat(),
+        "one tree, one partition, in order"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +94,8 @@ async fn early_children_are_published_at_once_and_not_repeated_by_retries() {
     let kind = Kind::new("parent", move |_, cx| {
         let gate = inner.clone();
         async move {
-            let children = vec![Child::new("echo", json!(1)), Child::new("echo", json!(1)), Child::new("echo", json!(2))];
+            let children =
+                vec![Child::new("echo", json!(1)), Child::new("echo", json!(1)), Child::new("echo", json!(2))];
             let ids = cx.spawn_now(children).await?;
             gate.pass("go").await;
             if cx.number < 3 { Err(Failure::retry("again")) } else { ok(json!(ids.len())) }
@@ -128,7 +137,8 @@ pub async fn results_for_other_systems(fleet: crate::fleet::Fleet) {
     worker.stop().await;
     let results = fleet.records(&fleet.names.results("published"), 1, 1).await;
     assert_eq!(fleet.end_of(&fleet.names.results("published"), 0).await, 1, "a failure is not published as a result");
-    let header = |wanted: &str| results[0].headers.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| value.clone());
+    let header =
+        |wanted: &str| results[0].headers.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| value.clone());
     assert_eq!((results[0].key.as_deref(), results[0].value.as_deref()), (Some(&b"good"[..]), Some(&b"{\"x\":1}"[..])));
     assert_eq!((header("ce_id"), header("ce_type")), (Some(b"good".to_vec()), Some(b"published".to_vec())));
 }

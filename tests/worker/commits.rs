@@ -128,7 +128,8 @@ async fn full_map_of_completed_offsets_stops_new_tasks_until_it_shrinks() {
     // Full, and no task has started since the commit before.
     loop {
         assert!(std::time::Instant::now() < end, "{last:?}");
-        let metadata = fleet.committed("holes").await[0].clone().map_or_else(String::new, |committed| committed.metadata);
+        let metadata =
+            fleet.committed("holes").await[0].clone().map_or_else(String::new, |committed| committed.metadata);
         assert!(metadata.len() <= kafleet::model::offsets::MAX_METADATA_BYTES);
         let now = (journal.started(), metadata.len());
         if full(&metadata) && now == last {
@@ -195,12 +196,17 @@ async fn gap_larger_than_the_window_is_skipped() {
 /// Appends an aborted transaction with a number of records.
 async fn write_gap(fleet: &Fleet, broker: &Memory, task_type: &str, records: usize) {
     let topic = fleet.names.tasks(task_type);
-    broker.hold_atomic("gap", true);
-    let record =
-        kafleet::broker::ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(b"never"), headers: &[] };
+    broker.hold_transactions("gap", true);
+    let record = kafleet::broker::ProducerRecord {
+        topic: &topic,
+        partition: Some(0),
+        key: None,
+        value: Some(b"never"),
+        headers: &[],
+    };
     let all = vec![record; records];
-    tokio::task::block_in_place(|| broker.atomic_producer("gap").unwrap().send_all(&all, DEADLINE)).unwrap_err();
-    assert!(broker.settle_atomic("gap", false));
+    tokio::task::block_in_place(|| broker.transactional_producer("gap").unwrap().send_all(&all, DEADLINE)).unwrap_err();
+    assert!(broker.end_transaction("gap", false));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,7 +218,8 @@ async fn new_partition_is_read_from_its_start_and_marked_as_consumed() {
     fleet.wait_for_results(50).await;
     worker.stop().await;
     let control =
-        tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE)).unwrap();
+        tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE))
+            .unwrap();
     assert!(control.is_consumed("new", 0) && control.is_consumed("new", 1));
 }
 
@@ -232,11 +239,17 @@ async fn consumed_partition_without_a_commit_is_refused_with_a_hint() {
     until("the health names the partition", || refused().is_some()).await;
     let why = refused().unwrap().1;
     assert!(why.contains("partition 1 of `kafleet.tasks.gone`") && why.contains("commit is missing"), "{why}");
-    assert!(why.contains("choose its start offset with `kafleet offsets init gone/1 --at earliest|OFFSET|TIME`"), "{why}");
+    assert!(
+        why.contains("choose its start offset with `kafleet offsets init gone/1 --at earliest|OFFSET|TIME`"),
+        "{why}"
+    );
     until("the other partition is processed", || journal.counts().values().any(|count| *count > 1)).await;
     worker.stop().await;
     let committed = fleet.committed("gone").await;
-    assert!(committed[0].is_some() && committed[1].is_none(), "nothing is committed for the refused partition: {committed:?}");
+    assert!(
+        committed[0].is_some() && committed[1].is_none(),
+        "nothing is committed for the refused partition: {committed:?}"
+    );
 }
 
 /// A refused partition is released in a rebalance like any other.
@@ -304,9 +317,15 @@ pub async fn recreated(fleet: Fleet, journal: Journal) {
     worker.stop().await;
     assert_eq!(fleet.committed("recreated").await[0].as_ref().unwrap().offset, 500, "the commit is unchanged");
     let worker = fleet.worker();
-    until("the partition is refused again", || worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))).await;
+    until("the partition is refused again", || {
+        worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))
+    })
+    .await;
     fleet
-        .put_control(ControlKey::Offsets("recreated".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 2 }))
+        .put_control(
+            ControlKey::Offsets("recreated".into(), 0),
+            ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 2 }),
+        )
         .await;
     fleet.wait_for_results(3).await;
     until("the worker is healthy", || worker.health.reasons().is_empty()).await;

@@ -29,7 +29,11 @@ impl Fleet {
     }
 
     pub async fn pause(&self, task_type: &str) {
-        self.put_control(ControlKey::Pause(task_type.into()), ControlRecord::Pause(Pause { v: 1, at_ms: 0, reason: None })).await;
+        self.put_control(
+            ControlKey::Pause(task_type.into()),
+            ControlRecord::Pause(Pause { v: 1, at_ms: 0, reason: None }),
+        )
+        .await;
     }
 
     async fn send_child(&self, task_type: &str, parent: &str, segment: &str, params: &str) {
@@ -78,7 +82,10 @@ async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
     let mut ids: Vec<&str> = results.iter().map(|event| event.id.as_str()).collect();
     ids.sort_unstable();
     assert_eq!(ids, ["r:a", "r:a:b"]);
-    assert_eq!(summary(&fleet.result_of("r:a").await), (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough"));
+    assert_eq!(
+        summary(&fleet.result_of("r:a").await),
+        (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough")
+    );
     assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
     // Without its subtree.
     fleet.cancel("r", 9, false).await;
@@ -174,7 +181,10 @@ async fn worker_started_later_applies_existing_cancels() {
     fleet.send("work", "taken-back", "0").await;
     fleet.send_record("work", None, Some("old"), Some(b"0"), &again).await;
     let worker = fleet.worker();
-    fleet.events.wait("three ends", |events| events.iter().filter(|event| crate::tail::is_end(event)).count() == 3).await;
+    fleet
+        .events
+        .wait("three ends", |events| events.iter().filter(|event| crate::tail::is_end(event)).count() == 3)
+        .await;
     worker.stop().await;
     let ends: Vec<_> = fleet.results().iter().map(|event| (event.id.to_string(), event.run, event.kind)).collect();
     assert!(ends.contains(&("old".into(), 1, EventKind::Cancelled)), "{ends:?}");
@@ -198,7 +208,12 @@ async fn kill_switch_cancels_only_matching_tasks_on_kafka() {
 
 async fn killed(fleet: Fleet, journal: Journal) {
     let kill = |task_type: Option<&str>| {
-        ControlRecord::Kill(Kill { v: 1, at_ms: 0, task_type: task_type.map(str::to_owned), reason: Some("bad batch".into()) })
+        ControlRecord::Kill(Kill {
+            v: 1,
+            at_ms: 0,
+            task_type: task_type.map(str::to_owned),
+            reason: Some("bad batch".into()),
+        })
     };
     fleet.put_control(ControlKey::Kill("batch-7".into()), kill(None)).await;
     fleet.put_control(ControlKey::Kill("import-".into()), kill(Some("work"))).await;
@@ -277,7 +292,10 @@ async fn choose_start(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
     let refused = || worker.health.reasons().into_iter().any(|(part, _)| part.ends_with("/0"));
     until("the health names the partition", refused).await;
     fleet
-        .put_control(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 15 }))
+        .put_control(
+            ControlKey::Offsets("gone".into(), 0),
+            ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 15 }),
+        )
         .await;
     fleet.result_of("new").await;
     until("the worker is healthy", || worker.health.reasons().is_empty()).await;
@@ -285,7 +303,8 @@ async fn choose_start(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
     let control = fleet.records(&names.control(), 1, 1).await;
     let end = Instant::now() + DEADLINE;
     let mut last = control.last().cloned();
-    while last.as_ref().is_none_or(|record| record.value.is_some() || record.key.as_deref() != Some(b"offsets/gone/0")) {
+    while last.as_ref().is_none_or(|record| record.value.is_some() || record.key.as_deref() != Some(b"offsets/gone/0"))
+    {
         assert!(Instant::now() < end, "the control record stays: {last:?}");
         pause().await;
         last = fleet.records(&names.control(), 1, 1).await.last().cloned();
@@ -310,7 +329,12 @@ async fn choose_start_before(fleet: Fleet, journal: Journal) {
     }
     kafleet::control::settings::mark_partition_consumed(&fleet.producer, &fleet.names, "gone", 0).await.unwrap();
     // Published before the worker starts.
-    fleet.put_control(ControlKey::Offsets("gone".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 3 })).await;
+    fleet
+        .put_control(
+            ControlKey::Offsets("gone".into(), 0),
+            ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 3 }),
+        )
+        .await;
     let worker = fleet.worker();
     fleet.wait_for_results(2).await;
     until("the worker is healthy", || worker.health.reasons().is_empty()).await;

@@ -72,7 +72,12 @@ impl Producer for DenyingProducer {
 }
 
 impl Consumer for FailingConsumer {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         let left = |failing: usize| failing.checked_sub(1);
         self.broken |= self.taken > 100 && self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
         if self.broken {
@@ -99,7 +104,7 @@ impl Broker for FaultyBroker {
         let inner = self.inner.producer(sink.clone())?;
         Ok(Arc::new(DenyingProducer { inner, sink, denied: self.denied, denying: self.denying.clone() }))
     }
-    through!(atomic_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    through!(transactional_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
 /// Creates a fleet on the faulty broker.
@@ -179,7 +184,10 @@ async fn denied_results_are_retried() {
     let (fleet, denying, _) = faulty_fleet(counted("quiet", &journal), ".events", 0).await;
     fleet.send_many("quiet", "t", 300, "0").await;
     let worker = fleet.worker();
-    until("the health report contains the reason", || worker.health.reasons().iter().any(|(part, _)| part == "results")).await;
+    until("the health report contains the reason", || {
+        worker.health.reasons().iter().any(|(part, _)| part == "results")
+    })
+    .await;
     denying.store(false, Ordering::SeqCst);
     fleet.wait_for_results(300).await;
     assert_eq!(journal.started(), 300, "results are sent again, tasks do not run again");

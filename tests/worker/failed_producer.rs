@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kafleet::broker::memory::Memory;
-use kafleet::broker::{Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, OwnedHeaders, Producer, Record, RecordRef};
+use kafleet::broker::{
+    Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, OwnedHeaders, Producer, Record, RecordRef,
+};
 use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::handlers::Child;
 use kafleet::model::event::Kind as EventKind;
@@ -65,11 +67,14 @@ impl Producer for FailingProducer {
         if !record.topic.contains(self.held) {
             return self.inner.send(record, token);
         }
-        let headers: OwnedHeaders = record.headers.iter().map(|(name, value)| (name.to_string(), Some(value.to_vec()))).collect();
+        let headers: OwnedHeaders =
+            record.headers.iter().map(|(name, value)| (name.to_string(), Some(value.to_vec()))).collect();
         let Partition { topic, index } = Partition::new(record.topic, record.partition.unwrap_or(-1));
         let key = record.key.map(<[u8]>::to_vec);
         let value = record.value.map(<[u8]>::to_vec);
-        self.holding.lock().push((token, Record { topic, partition: index, offset: -1, timestamp_ms: -1, key, value, headers }));
+        self.holding
+            .lock()
+            .push((token, Record { topic, partition: index, offset: -1, timestamp_ms: -1, key, value, headers }));
         Ok(())
     }
 
@@ -102,7 +107,7 @@ impl Broker for FailingBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         self.inner.consumer(spec)
     }
-    through!(atomic_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    through!(transactional_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
 }
 
 /// Creates a fleet whose worker's first producer fails when it holds `most` records of the topics that contain

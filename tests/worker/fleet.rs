@@ -208,7 +208,8 @@ impl Fleet {
     /// Returns the commits of a type's group, by partition.
     pub async fn committed(&self, task_type: &str) -> Vec<Option<Committed>> {
         let topic = self.names.tasks(task_type);
-        let partitions: Vec<Partition> = (0..self.partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
+        let partitions: Vec<Partition> =
+            (0..self.partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
         let broker = self.broker.clone();
         let group = self.names.group(task_type);
         blocking(move || broker.group_offsets(&group, &partitions, DEADLINE)).await.unwrap().unwrap()
@@ -220,7 +221,11 @@ impl Fleet {
             let end = self.end_of(&self.names.tasks(task_type), index as i32).await;
             let committed = committed.unwrap_or_else(|| panic!("partition {index} has no commit"));
             let metadata = Metadata::decode(committed.offset, &committed.metadata).unwrap();
-            assert_eq!((metadata.completed.watermark(), metadata.mark), (end, Mark::Clean), "partition {index}: {committed:?}");
+            assert_eq!(
+                (metadata.completed.watermark(), metadata.mark),
+                (end, Mark::Clean),
+                "partition {index}: {committed:?}"
+            );
         }
     }
 

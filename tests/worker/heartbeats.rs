@@ -35,25 +35,31 @@ pub async fn wait_for_heartbeat(fleet: &Fleet, what: &str, holds: impl Fn(&Heart
 /// Heartbeats contain the reasons why nothing runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_contains_stopped_types_and_refused_partitions() {
-    let mut kind = Kind::new("failing", |_, _| async { Err(Failure::retry("the disk is full")) }).retries(1_000, Millis(1));
+    let mut kind =
+        Kind::new("failing", |_, _| async { Err(Failure::retry("the disk is full")) }).retries(1_000, Millis(1));
     kind.registered.policy.alarm = Some(Alarm { max_failures: 5, period: Millis::secs(60) });
     let (fleet, broker) = memory(2, &[kind]).await;
     fleet.send("failing", "t", "0").await;
     let worker = fleet.worker();
-    let heartbeat = wait_for_heartbeat(&fleet, "the type has stopped", |heartbeat| heartbeat.types[0].stopped.is_some()).await;
+    let heartbeat =
+        wait_for_heartbeat(&fleet, "the type has stopped", |heartbeat| heartbeat.types[0].stopped.is_some()).await;
     let why = heartbeat.types[0].stopped.as_deref().unwrap();
     assert!(why.contains("more than 5 attempts failed") && why.contains("the disk is full"), "{why}");
     assert_eq!((&heartbeat.types[0].refused[..], &heartbeat.types[0].partitions[..]), (&[][..], &[0, 1][..]));
-    let control =
-        || tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE)).unwrap();
+    let control = || {
+        tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE))
+            .unwrap()
+    };
     until("both are marked as consumed", || (0..2).all(|index| control().is_consumed("failing", index))).await;
     worker.stop().await;
     broker.expire_groups();
     // An operator commits an offset for one of the two.
-    let commit = Commit { partition: Partition::new(fleet.names.tasks("failing"), 0), offset: 0, metadata: String::new() };
+    let commit =
+        Commit { partition: Partition::new(fleet.names.tasks("failing"), 0), offset: 0, metadata: String::new() };
     broker.set_group_offsets(&fleet.names.group("failing"), &[commit], DEADLINE).unwrap();
     let worker = fleet.worker();
-    let heartbeat = wait_for_heartbeat(&fleet, "one is refused", |heartbeat| !heartbeat.types[0].refused.is_empty()).await;
+    let heartbeat =
+        wait_for_heartbeat(&fleet, "one is refused", |heartbeat| !heartbeat.types[0].refused.is_empty()).await;
     assert_eq!((&heartbeat.types[0].refused[..], &heartbeat.types[0].partitions[..]), (&[1][..], &[0, 1][..]));
     worker.stop().await;
 }
@@ -66,11 +72,17 @@ async fn heartbeat_contains_running_tasks_and_the_stop() {
     fleet.send_many("work", "t", 120, "0").await;
     let worker = fleet.worker();
     until("all run", || journal.running() == 120).await;
-    let heartbeat = wait_for_heartbeat(&fleet, "all are running", |heartbeat| heartbeat.types[0].in_flight == 120).await;
+    let heartbeat =
+        wait_for_heartbeat(&fleet, "all are running", |heartbeat| heartbeat.types[0].in_flight == 120).await;
     assert_eq!((heartbeat.state, heartbeat.running.len()), (HeartbeatState::Running, 100));
     let part = &heartbeat.types[0];
-    assert_eq!((part.task_type.as_str(), part.slots, part.paused, &part.partitions[..]), ("work", 150, false, &[0, 1][..]));
-    assert!(heartbeat.held_bytes > 0 && heartbeat.started_ms > 0 && heartbeat.running[0].began_ms >= heartbeat.started_ms);
+    assert_eq!(
+        (part.task_type.as_str(), part.slots, part.paused, &part.partitions[..]),
+        ("work", 150, false, &[0, 1][..])
+    );
+    assert!(
+        heartbeat.held_bytes > 0 && heartbeat.started_ms > 0 && heartbeat.running[0].began_ms >= heartbeat.started_ms
+    );
     gate.open();
     fleet.wait_for_results(120).await;
     worker.stop().await;

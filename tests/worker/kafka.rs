@@ -52,7 +52,8 @@ async fn recreated_topic_is_refused_until_a_start_offset_is_chosen() {
 /// Deletes records as retention does, at once.
 fn delete_records(partition: &Partition, offset: i64) {
     let servers = std::env::var("KAFLEET_TEST_KAFKA").unwrap();
-    let client: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
+    let client: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
     let mut offsets = TopicPartitionList::new();
     offsets.add_partition_offset(&partition.topic, partition.index, Offset::Offset(offset)).unwrap();
     let options = AdminOptions::new().request_timeout(Some(DEADLINE)).operation_timeout(Some(DEADLINE));

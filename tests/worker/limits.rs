@@ -29,7 +29,11 @@ async fn all_slots_are_used_and_never_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn delayed_retry_holds_no_slot() {
     let kind = Kind::new("retry", |params: Value, cx| async move {
-        if params == 0 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_secs(3))) } else { ok(params) }
+        if params == 0 && cx.number == 1 {
+            Err(Failure::retry_after("wait", Duration::from_secs(3)))
+        } else {
+            ok(params)
+        }
     });
     let (fleet, _) = memory(1, &[kind.slots(1)]).await;
     fleet.send("retry", "waits", "0").await;
@@ -46,7 +50,11 @@ async fn delayed_retry_holds_no_slot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn due_retry_is_not_starved_by_a_backlog() {
     let kind = Kind::new("flood", |params: Value, cx| async move {
-        if params == 0 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_millis(20))) } else { ok(params) }
+        if params == 0 && cx.number == 1 {
+            Err(Failure::retry_after("wait", Duration::from_millis(20)))
+        } else {
+            ok(params)
+        }
     });
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("flood", "retried", "0").await;
@@ -55,8 +63,10 @@ async fn due_retry_is_not_starved_by_a_backlog() {
     fleet.wait_for_results(30_001).await;
     worker.stop().await;
     let results = fleet.events.all();
-    let retried = results.iter().find(|event| event.id.as_str() == "retried" && event.kind == EventKind::Succeeded).unwrap();
-    let behind = results.iter().filter(|event| event.kind == EventKind::Succeeded && event.at_ms > retried.at_ms).count();
+    let retried =
+        results.iter().find(|event| event.id.as_str() == "retried" && event.kind == EventKind::Succeeded).unwrap();
+    let behind =
+        results.iter().filter(|event| event.kind == EventKind::Succeeded && event.at_ms > retried.at_ms).count();
     assert!(behind > 1_000, "only {behind} tasks ended after it");
 }
 
@@ -148,7 +158,8 @@ async fn stuck_partition_does_not_block_another() {
     });
     futures::future::join_all(sends).await;
     let worker = fleet.worker();
-    let retrying = |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
+    let retrying =
+        |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
     fleet.events.wait("the first ones wait", retrying).await;
     until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
     for n in 0..10 {

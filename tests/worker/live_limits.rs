@@ -50,7 +50,8 @@ async fn divided_limit(fleet: Fleet, journal: Journal, gate: Gate) {
     let second = fleet.worker();
     // Tasks that one worker starts while it owns all partitions continue beside those of the other.
     let slots = |worker: &Worker| worker.metric("kafleet_type_slots", "work");
-    until("each has its part", || slots(&first) > 0.0 && slots(&second) > 0.0 && slots(&first) + slots(&second) == 7.0).await;
+    until("each has its part", || slots(&first) > 0.0 && slots(&second) > 0.0 && slots(&first) + slots(&second) == 7.0)
+        .await;
     for n in 0..80 {
         fleet.send_to("work", n % 4, &format!("t{n}"), "0").await;
     }
@@ -95,7 +96,8 @@ async fn limit_below_the_number_of_partitions_is_refused_with_a_reason() {
     let (fleet, _) = memory(4, &[kind]).await;
     fleet.send("work", "t", "0").await;
     let worker = fleet.worker();
-    let is_reported = || worker.health.reasons().into_iter().any(|(_, why)| why.contains("`max_concurrency` 3 is below the 4"));
+    let is_reported =
+        || worker.health.reasons().into_iter().any(|(_, why)| why.contains("`max_concurrency` 3 is below the 4"));
     until("the health report contains the reason", is_reported).await;
     worker.stop().await;
     assert_eq!(journal.started(), 0);

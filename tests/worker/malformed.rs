@@ -20,7 +20,13 @@ fn records(large: &[u8]) -> Vec<Malformed<'_>> {
         ("no value", None, &[("ce_id", "r-none")], "empty_value", "no value"),
         ("bad id", Some(b"{\"n\":1}"), &[("ce_id", "with space")], "bad_id", "with space"),
         ("path without parent", Some(b"{\"n\":1}"), &[("ce_id", "urn:uuid:1")], "bad_id", "parent"),
-        ("version", Some(b"{\"n\":1}"), &[("ce_specversion", "2.0"), ("ce_id", "r-version")], "unsupported_version", "`2.0`"),
+        (
+            "version",
+            Some(b"{\"n\":1}"),
+            &[("ce_specversion", "2.0"), ("ce_id", "r-version")],
+            "unsupported_version",
+            "`2.0`",
+        ),
         ("bad header", Some(b"{\"n\":1}"), &[("ce_timeout", "soon"), ("ce_id", "r-header")], "bad_header", "`soon`"),
         ("run", Some(b"{\"n\":1}"), &[("ce_run", "4294967295"), ("ce_id", "huge-run")], "bad_header", "`4294967295`"),
         ("other type", Some(b"{\"n\":1}"), &[("ce_type", "other"), ("ce_id", "r-type")], "bad_header", "`other`"),
@@ -57,7 +63,11 @@ pub async fn malformed_records(fleet: Fleet) {
         let letter = letters.iter().find(at_offset).unwrap_or_else(|| panic!("{name} has no dead letter"));
         assert_eq!(letter.code, *code, "{name}: {}", letter.error);
         assert!(letter.error.contains(reason), "{name}: {}", letter.error);
-        assert_eq!(letter.record.value.as_deref().unwrap_or_default(), value.unwrap_or_default(), "{name} is unchanged");
+        assert_eq!(
+            letter.record.value.as_deref().unwrap_or_default(),
+            value.unwrap_or_default(),
+            "{name} is unchanged"
+        );
         assert_eq!(letter.pointer.as_deref(), (*code == "schema").then_some("/n"), "{name}");
         let id = headers.iter().find(|(name, id)| *name == "ce_id" && id.starts_with("r-"));
         if let Some((_, id)) = id {
@@ -129,7 +139,8 @@ async fn unwritable_dead_letters_do_not_delay_the_stop() {
     use kafleet::broker::memory::{Memory, MemoryOptions};
     // The limit fits tasks and events, but not the large records a second time.
     let options = MemoryOptions { log_bytes_per_partition: 150 << 10, ..MemoryOptions::default() };
-    let (mut fleet, _): (Fleet, std::sync::Arc<Memory>) = crate::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
+    let (mut fleet, _): (Fleet, std::sync::Arc<Memory>) =
+        crate::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
     fleet.config.drain_timeout = kafleet::model::units::duration::Millis(300);
     for n in 0..200 {
         let value = format!("not JSON {}", "x".repeat(1_000));

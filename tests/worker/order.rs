@@ -12,7 +12,11 @@ use crate::types::{Gate, Journal, Kind, gated, ok};
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_blocks_only_its_own_key() {
     let kind = Kind::new("keys", |params: Value, cx| async move {
-        if params == 1 && cx.number == 1 { Err(Failure::retry_after("wait", Duration::from_secs(3))) } else { ok(params) }
+        if params == 1 && cx.number == 1 {
+            Err(Failure::retry_after("wait", Duration::from_secs(3)))
+        } else {
+            ok(params)
+        }
     });
     let (fleet, _) = memory(1, &[kind.slots(1).order(Order::Key)]).await;
     for (id, key, params) in [("a1", "a", "1"), ("a2", "a", "2"), ("b1", "b", "2")] {

@@ -149,7 +149,9 @@ impl Plan {
         match self.order {
             Order::None => (round * self.keys + key, 0),
             Order::Key => (key, round),
-            Order::Partition => (self.partition(key), round * self.keys_of_a_partition() + key / u64::from(self.partitions)),
+            Order::Partition => {
+                (self.partition(key), round * self.keys_of_a_partition() + key / u64::from(self.partitions))
+            }
         }
     }
 
@@ -351,8 +353,14 @@ fn check_detects_broken_sequences() {
     let sequence = |acts: &[(u64, Act)]| check_sequence(&acts.to_vec(), 2).err().unwrap_or_default();
     assert_eq!(sequence(&[(0, Begin), (0, Fail), (0, Begin), (0, End), (1, Begin), (1, End)]), "");
     assert!(sequence(&[(0, Begin), (1, Begin), (0, End), (1, End)]).starts_with("entry 1"), "overlap");
-    assert!(sequence(&[(0, Begin), (0, Fail), (1, Begin), (1, End), (0, Begin), (0, End)]).starts_with("entry 2"), "overtaken");
-    assert!(sequence(&[(0, Begin), (0, End), (0, Begin), (0, End), (1, Begin), (1, End)]).starts_with("entry 2"), "twice");
+    assert!(
+        sequence(&[(0, Begin), (0, Fail), (1, Begin), (1, End), (0, Begin), (0, End)]).starts_with("entry 2"),
+        "overtaken"
+    );
+    assert!(
+        sequence(&[(0, Begin), (0, End), (0, Begin), (0, End), (1, Begin), (1, End)]).starts_with("entry 2"),
+        "twice"
+    );
     assert!(sequence(&[(0, Begin), (0, Dropped)]).starts_with("entry 1"), "cut short");
     assert_eq!(sequence(&[(0, Begin), (0, End)]), "1 of 2 tasks have ended");
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, OwnedHeaders, ProducerRecord, Watermarks,
+    Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, OwnedHeaders, ProducerRecord,
+    Watermarks,
 };
 use kafleet::broker::{Partition, Producer, Record, RecordRef};
 use kafleet::control::{ControlKey, ControlRecord, Offsets};
@@ -53,7 +54,12 @@ struct DelayingProducer {
 }
 
 impl Consumer for FaultyConsumer {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         let mut events = self.inner.poll(max, wait, sink)?;
         if Faults::is_on(&self.faults.recreated) && !std::mem::replace(&mut self.reported, true) {
             events.extend(self.assigned.iter().cloned().map(GroupEvent::OutOfRange));
@@ -70,7 +76,8 @@ impl Consumer for FaultyConsumer {
 
 impl DelayingProducer {
     fn keep(&self, record: &ProducerRecord<'_>, token: u64) {
-        let headers: OwnedHeaders = record.headers.iter().map(|(name, value)| (name.to_string(), Some(value.to_vec()))).collect();
+        let headers: OwnedHeaders =
+            record.headers.iter().map(|(name, value)| (name.to_string(), Some(value.to_vec()))).collect();
         let key = record.key.map(<[u8]>::to_vec);
         let value = record.value.map(<[u8]>::to_vec);
         let topic = record.topic.into();
@@ -83,7 +90,9 @@ impl DelayingProducer {
             let key = record.key.as_deref();
             let value = record.value.as_deref();
             let partition = (record.partition >= 0).then_some(record.partition);
-            self.inner.send(&ProducerRecord { topic: &record.topic, partition, key, value, headers: &[] }, token).unwrap();
+            self.inner
+                .send(&ProducerRecord { topic: &record.topic, partition, key, value, headers: &[] }, token)
+                .unwrap();
         }
     }
 }
@@ -134,7 +143,7 @@ impl Broker for FaultyBroker {
         }
         self.inner.ends(partition, deadline)
     }
-    through!(atomic_producer, topics, apply_topics, look, group_offsets, set_group_offsets);
+    through!(transactional_producer, topics, apply_topics, look, group_offsets, set_group_offsets);
 }
 
 async fn faulty_fleet(kind: Kind) -> (Fleet, Arc<Memory>, Arc<Faults>) {
@@ -155,8 +164,9 @@ async fn partition_behind_its_log_continues_at_the_start_once_the_broker_answers
     inner.truncate_before(&partition, 5).unwrap();
     faults.silent.store(true, Ordering::SeqCst);
     let worker = fleet.worker();
-    let is_reported =
-        || worker.health.reasons().into_iter().any(|(part, why)| part.ends_with("/0") && why.contains("outside its log"));
+    let is_reported = || {
+        worker.health.reasons().into_iter().any(|(part, why)| part.ends_with("/0") && why.contains("outside its log"))
+    };
     until("the health names the partition", is_reported).await;
     faults.silent.store(false, Ordering::SeqCst);
     fleet.wait_for_results(5).await;
@@ -194,10 +204,14 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
     let worker = fleet.worker();
     until("all have run", || journal.started() == 5).await;
     faults.recreated.store(true, Ordering::SeqCst);
-    until("the partition is refused", || worker.health.reasons().iter().any(|(_, why)| why.contains("recreated"))).await;
+    until("the partition is refused", || worker.health.reasons().iter().any(|(_, why)| why.contains("recreated")))
+        .await;
     faults.recreated.store(false, Ordering::SeqCst);
     fleet
-        .put_control(ControlKey::Offsets("recreated".into(), 0), ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 0 }))
+        .put_control(
+            ControlKey::Offsets("recreated".into(), 0),
+            ControlRecord::Offsets(Offsets { v: 1, at_ms: 0, offset: 0 }),
+        )
         .await;
     until("the tasks of the new log run", || journal.started() == 10).await;
     faults.holding.store(false, Ordering::SeqCst);
@@ -209,8 +223,9 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
     while !committed.as_ref().is_some_and(|metadata: &Metadata| metadata.completed.is_done(5)) {
         assert!(Instant::now() < end, "the last task is not committed: {committed:?}");
         pause().await;
-        committed =
-            fleet.committed("recreated").await[0].as_ref().and_then(|commit| Metadata::decode(commit.offset, &commit.metadata));
+        committed = fleet.committed("recreated").await[0]
+            .as_ref()
+            .and_then(|commit| Metadata::decode(commit.offset, &commit.metadata));
     }
     let completed = committed.unwrap().completed;
     assert_eq!((0..5).find(|offset| completed.is_done(*offset)), None, "running tasks are not complete");

@@ -94,13 +94,19 @@ pub async fn retries_until_exhausted(fleet: Fleet) {
     );
     for (event, wait) in events.iter().zip([20, 40]) {
         let due = event.due_ms.unwrap() - event.at_ms;
-        assert!((wait..=wait + wait / 5 + 1).contains(&due), "backoff doubles, with up to 20 % jitter: {due} ms for {wait}");
+        assert!(
+            (wait..=wait + wait / 5 + 1).contains(&due),
+            "backoff doubles, with up to 20 % jitter: {due} ms for {wait}"
+        );
     }
     assert_eq!(end.error.unwrap().kind, "error");
     let dead = fleet.dead("failing", 1).await;
     assert_eq!((dead.len(), &*dead[0].code, &*dead[0].error), (1, "exhausted", "attempt 3 broke"));
     assert_eq!(dead[0].record.value.as_deref(), Some(&b"{\"a\":1}"[..]));
-    assert!(dead[0].record.headers.contains(&("x-own".into(), Some(b"kept".to_vec()))), "the record's own headers are kept");
+    assert!(
+        dead[0].record.headers.contains(&("x-own".into(), Some(b"kept".to_vec()))),
+        "the record's own headers are kept"
+    );
     fleet.assert_clean("failing").await;
 }
 
@@ -116,7 +122,11 @@ async fn task_is_retried_until_attempts_are_exhausted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn later_attempt_can_succeed_and_headers_override_the_policy() {
     let kind = Kind::new("flaky", |params: Value, cx| async move {
-        if u64::from(cx.number) < params.as_u64().unwrap() { Err(Failure::retry("not yet")) } else { ok(json!(cx.number)) }
+        if u64::from(cx.number) < params.as_u64().unwrap() {
+            Err(Failure::retry("not yet"))
+        } else {
+            ok(json!(cx.number))
+        }
     });
     let (fleet, _) = memory(1, &[kind]).await;
     let own = [("ce_id", "more"), ("ce_retries", "6"), ("ce_minbackoff", "1ms"), ("ce_maxbackoff", "2ms")];
@@ -136,7 +146,11 @@ async fn later_attempt_can_succeed_and_headers_override_the_policy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn final_and_dead_failures_are_not_retried() {
     let kind = Kind::new("no", |params: Value, _| async move {
-        Err(if params == json!("dead") { Failure::dead("look at this") } else { Failure::fail("no").of_kind("refused") })
+        Err(if params == json!("dead") {
+            Failure::dead("look at this")
+        } else {
+            Failure::fail("no").of_kind("refused")
+        })
     });
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("no", "final", "\"final\"").await;
@@ -237,7 +251,9 @@ async fn timeout_cancels_the_attempt_then_drops_it() {
     let (fleet, _) = memory(1, &[kind.timeout(Millis(30)).retries(1, Millis(1))]).await;
     fleet.send("slow", "stops", "\"stops\"").await;
     fleet.send("slow", "ignores", "0").await;
-    fleet.send_record("slow", None, None, Some(b"0"), &[("ce_id", "own"), ("ce_timeout", "40ms"), ("ce_retries", "0")]).await;
+    fleet
+        .send_record("slow", None, None, Some(b"0"), &[("ce_id", "own"), ("ce_timeout", "40ms"), ("ce_retries", "0")])
+        .await;
     let worker = fleet.worker();
     let stops = fleet.result_of("stops").await;
     let ignores = fleet.result_of("ignores").await;
@@ -294,24 +310,41 @@ async fn extreme_timestamps_stop_no_other_task() {
     let most = i64::MAX.to_string();
     fleet.send("edge", "for-ever", "\"for ever\"").await;
     fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "born-early"), ("ce_time", &least)]).await;
-    fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "born-late"), ("ce_time", &most), ("ce_expires", "1h")]).await;
+    fleet
+        .send_record(
+            "edge",
+            None,
+            None,
+            Some(b"1"),
+            &[("ce_id", "born-late"), ("ce_time", &most), ("ce_expires", "1h")],
+        )
+        .await;
     fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "expired"), ("ce_expires", &least)]).await;
     fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "put-off"), ("ce_notbefore", &most)]).await;
-    fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "long"), ("ce_timeout", "9223372036854775807ms")]).await;
+    fleet
+        .send_record("edge", None, None, Some(b"1"), &[("ce_id", "long"), ("ce_timeout", "9223372036854775807ms")])
+        .await;
     fleet.send("edge", "last", "1").await;
     let worker = fleet.worker();
     for id in ["born-early", "born-late", "long", "last"] {
         assert_eq!(fleet.result_of(id).await.kind, EventKind::Succeeded, "{id}");
     }
     assert_eq!(fleet.result_of("expired").await.kind, EventKind::Expired);
-    fleet.events.wait("the others are scheduled", |events| events.iter().any(|event| event.kind == EventKind::Scheduled)).await;
+    fleet
+        .events
+        .wait("the others are scheduled", |events| events.iter().any(|event| event.kind == EventKind::Scheduled))
+        .await;
     worker.stop().await;
-    assert_eq!((fleet.kinds_of("put-off"), fleet.kinds_of("for-ever")), (vec!["scheduled".into()], vec!["retrying".into()]));
+    assert_eq!(
+        (fleet.kinds_of("put-off"), fleet.kinds_of("for-ever")),
+        (vec!["scheduled".into()], vec!["retrying".into()])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn result_that_is_too_large_fails_with_a_hint() {
-    let kind = Kind::new("large", |params: Value, _| async move { ok(json!("x".repeat(params.as_u64().unwrap() as usize))) });
+    let kind =
+        Kind::new("large", |params: Value, _| async move { ok(json!("x".repeat(params.as_u64().unwrap() as usize))) });
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("large", "fits", "262142").await;
     fleet.send("large", "too-large", "262143").await;
@@ -357,7 +390,10 @@ async fn task_starts_at_not_before_and_fails_after_expiry() {
     let late = fleet.result_of("late").await;
     let later = fleet.result_of("later").await;
     worker.stop().await;
-    assert_eq!((now_event.kind, late.kind, later.kind), (EventKind::Succeeded, EventKind::Expired, EventKind::Succeeded));
+    assert_eq!(
+        (now_event.kind, late.kind, later.kind),
+        (EventKind::Succeeded, EventKind::Expired, EventKind::Succeeded)
+    );
     assert!(later.started_at_ms.unwrap() >= time, "started too early");
     assert!(now_event.at_ms < later.started_at_ms.unwrap(), "a waiting task holds a slot");
     assert!(late.error.unwrap().message.contains("late"));
@@ -370,13 +406,16 @@ async fn task_starts_at_not_before_and_fails_after_expiry() {
 #[tokio::test(flavor = "multi_thread")]
 async fn task_handed_over_to_the_tracker_keeps_its_whole_record() {
     use kafleet::broker::ProducerRecord;
-    let kind = Kind::new("far", |_: Value, _| async move { Err(Failure::retry_after("not yet", Duration::from_secs(40))) });
+    let kind =
+        Kind::new("far", |_: Value, _| async move { Err(Failure::retry_after("not yet", Duration::from_secs(40))) });
     let (fleet, _) = memory(1, &[kind]).await;
     let topic = fleet.names.tasks("far");
-    let headers: [(&str, &[u8]); 4] = [("ce_id", b"a"), ("x-text", b"kept"), ("x-bytes", b"\xff\x00"), ("ce_subject", b"theirs")];
+    let headers: [(&str, &[u8]); 4] =
+        [("ce_id", b"a"), ("x-text", b"kept"), ("x-bytes", b"\xff\x00"), ("ce_subject", b"theirs")];
     for (key, id) in [(&b"\xfe"[..], "binary"), (b"customer-7", "text")] {
         let headers: Vec<_> = [("ce_id", id.as_bytes())].into_iter().chain(headers[1..].iter().copied()).collect();
-        let record = ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(b"1"), headers: &headers };
+        let record =
+            ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(b"1"), headers: &headers };
         fleet.producer.deliver(record, crate::fleet::DEADLINE).await.unwrap();
     }
     let worker = fleet.worker();
@@ -384,11 +423,21 @@ async fn task_handed_over_to_the_tracker_keeps_its_whole_record() {
     worker.stop().await;
     let events = fleet.events.all();
     for (id, key) in [("binary", &b"\xfe"[..]), ("text", b"customer-7")] {
-        let kept = events.iter().find(|event| event.id.as_str() == id && event.record.is_some()).unwrap().record.clone().unwrap();
+        let kept = events
+            .iter()
+            .find(|event| event.id.as_str() == id && event.record.is_some())
+            .unwrap()
+            .record
+            .clone()
+            .unwrap();
         assert_eq!(kept.key_bytes().as_deref(), Some(key));
         let released = kept.released(1);
         for (name, value) in [("ce_id", id.as_bytes()), ("ce_attempt", b"1")].iter().chain(&headers[1..]) {
-            assert_eq!(released.iter().filter(|(own, kept)| own == name && kept == value).count(), 1, "{name}: {released:?}");
+            assert_eq!(
+                released.iter().filter(|(own, kept)| own == name && kept == value).count(),
+                1,
+                "{name}: {released:?}"
+            );
         }
     }
     fleet.assert_clean("far").await;
@@ -397,7 +446,8 @@ async fn task_handed_over_to_the_tracker_keeps_its_whole_record() {
 /// A long wait of an unordered task is handed over to the tracker with its record, which completes the input.
 #[tokio::test(flavor = "multi_thread")]
 async fn task_with_a_long_wait_is_handed_over_to_the_tracker() {
-    let kind = || Kind::new("far", |_: Value, _| async move { Err(Failure::retry_after("not yet", Duration::from_secs(40))) });
+    let kind =
+        || Kind::new("far", |_: Value, _| async move { Err(Failure::retry_after("not yet", Duration::from_secs(40))) });
     let (fleet, _) = memory(1, &[kind()]).await;
     let at = (kafleet::runtime::now_ms() + 60_000).to_string();
     let headers = [("ce_id", "later"), ("ce_notbefore", at.as_str()), ("ce_tags", "t")];
@@ -406,7 +456,9 @@ async fn task_with_a_long_wait_is_handed_over_to_the_tracker() {
     let worker = fleet.worker();
     fleet.wait_committed("far").await;
     let events = fleet.events.all();
-    for (id, what, params, attempt) in [("later", EventKind::Scheduled, "{\"n\":1}", 0), ("again", EventKind::Retrying, "2", 1)] {
+    for (id, what, params, attempt) in
+        [("later", EventKind::Scheduled, "{\"n\":1}", 0), ("again", EventKind::Retrying, "2", 1)]
+    {
         let event = events.iter().find(|event| event.id.as_str() == id && event.kind == what).expect(id);
         let record = event.record.as_ref().expect("its record");
         assert_eq!((record.params.text(), event.attempt, event.due_ms.is_some()), (params, attempt, true));
@@ -418,7 +470,10 @@ async fn task_with_a_long_wait_is_handed_over_to_the_tracker() {
     let (fleet, _) = memory(1, &[kind().order(kafleet::config::Order::Key)]).await;
     fleet.send("far", "again", "2").await;
     let worker = fleet.worker();
-    fleet.events.wait("the retry is delayed", |events| events.iter().any(|event| event.kind == EventKind::Retrying)).await;
+    fleet
+        .events
+        .wait("the retry is delayed", |events| events.iter().any(|event| event.kind == EventKind::Retrying))
+        .await;
     worker.stop().await;
     assert!(fleet.events.all().iter().all(|event| event.record.is_none()));
 }

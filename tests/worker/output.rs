@@ -140,8 +140,10 @@ async fn metrics_count_few_tasks_exactly() {
     let worker = fleet.worker();
     fleet.wait_for_results(3).await;
     let finished = |outcome: &str| worker.metric("kafleet_tasks_finished_total", outcome);
-    until("all outcomes are counted", || (finished("succeeded"), finished("failed"), finished("rejected")) == (1.0, 1.0, 1.0))
-        .await;
+    until("all outcomes are counted", || {
+        (finished("succeeded"), finished("failed"), finished("rejected")) == (1.0, 1.0, 1.0)
+    })
+    .await;
     assert_eq!(worker.metric("kafleet_tasks_started_total", "mixed"), 2.0);
     assert_eq!(worker.metric("kafleet_dead_letters_total", "bad_json"), 1.0);
     assert_eq!(worker.metric("kafleet_tasks_in_flight", "mixed"), 0.0);

@@ -72,7 +72,8 @@ async fn on_error_skip_ends_a_failed_task_as_a_success() {
     worker.stop().await;
     assert_eq!((any.kind, any.attempt, any.output), (EventKind::Succeeded, 1, None));
     assert_eq!((busy.kind, busy.attempt), (EventKind::Succeeded, 3), "retried before it is skipped");
-    let warned = fleet.events.all().into_iter().find(|event| event.id.as_str() == "t" && event.kind == EventKind::Warned);
+    let warned =
+        fleet.events.all().into_iter().find(|event| event.id.as_str() == "t" && event.kind == EventKind::Warned);
     let warning = warned.and_then(|event| event.message).unwrap();
     assert!(warning.contains("any") && warning.contains("no"), "{warning}");
     fleet.assert_clean("failing").await;
@@ -90,7 +91,8 @@ async fn too_many_failures_stop_the_type() {
     fleet.send("failing", "good", "1").await;
     fleet.result_of("good").await;
     fleet.send("failing", "bad", r#""bad""#).await;
-    until("the alarm is reported", || worker.health.reasons().iter().any(|(part, _)| part == "failures of failing")).await;
+    until("the alarm is reported", || worker.health.reasons().iter().any(|(part, _)| part == "failures of failing"))
+        .await;
     let (_, reason) = worker.health.reasons().into_iter().find(|(part, _)| part == "failures of failing").unwrap();
     assert!(reason.contains("more than 20 attempts failed within 1m") && reason.contains("unreachable"), "{reason}");
     until("the metric too", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
@@ -125,7 +127,11 @@ async fn stopped_type_continues_after_a_pause_and_resume() {
     healed.store(true, Ordering::Relaxed);
     fleet.pause("failing").await;
     until("the pause applies", || worker.metric("kafleet_type_paused", "failing") == 1.0).await;
-    assert_eq!(worker.metric("kafleet_type_stopped", "failing"), 1.0, "a pause alone does not reset the circuit breaker");
+    assert_eq!(
+        worker.metric("kafleet_type_stopped", "failing"),
+        1.0,
+        "a pause alone does not reset the circuit breaker"
+    );
     assert_eq!(fleet.results(), []);
     fleet.delete_control(ControlKey::Pause("failing".into())).await;
     let results = fleet.wait_for_results(2).await;
@@ -153,7 +159,9 @@ async fn task_fails_after_its_total_timeout() {
     let more = [("ce_id", "more"), ("ce_totaltimeout", "1h"), ("ce_retries", "3"), ("ce_time", "2026-01-31T12:00:00Z")];
     fleet.send_record("long", None, None, Some(b"0"), &[("ce_id", "longer"), ("ce_totaltimeout", "900000d")]).await;
     fleet.send_record("free", None, None, Some(b"0"), &more).await;
-    fleet.send_record("long", None, Some("old"), Some(b"0"), &[("ce_id", "old"), ("ce_time", "2026-01-31T12:00:00Z")]).await;
+    fleet
+        .send_record("long", None, Some("old"), Some(b"0"), &[("ce_id", "old"), ("ce_time", "2026-01-31T12:00:00Z")])
+        .await;
     fleet.send("long", "runs", "0").await;
     let sent_ms = kafleet::runtime::now_ms();
     fleet.send("failing", "retries", r#"{"kind": "busy"}"#).await;
@@ -168,7 +176,10 @@ async fn task_fails_after_its_total_timeout() {
     assert_eq!(fleet.kinds_of("more"), ["failed"], "its own timeout counts from its creation too");
     assert!(fleet.kinds_of("longer").iter().all(|kind| kind == "started"), "a task with a longer timeout continues");
     let last = fleet.result_of("retries").await;
-    assert!(last.at_ms >= sent_ms + total.as_i64() - 100, "it was retried as long as there was time for a wait and an attempt");
+    assert!(
+        last.at_ms >= sent_ms + total.as_i64() - 100,
+        "it was retried as long as there was time for a wait and an attempt"
+    );
     worker.stop().await;
 }
 
@@ -193,10 +204,10 @@ async fn attempt_without_a_sign_of_life_stalls() {
                 },
                 _ => gate.pass(cx.id.as_str()).await,
             }
-            ok(json!(cx.signs()))
+            ok(json!(cx.activity()))
         }
     });
-    // Longer than a pause of a busy machine, shorter than the duration of `beats`.
+    // Longer than a pause of a busy machine, shorter than the duration of `heartbeats`.
     kind.registered.policy.stall_timeout = Some(Millis(1_500));
     let (fleet, _) = memory(1, &[kind.retries(0, Millis(1))]).await;
     for id in ["beats", "chatters", "waits"] {

@@ -27,7 +27,12 @@ async fn committed_metadata(fleet: &Fleet) -> Metadata {
 }
 
 /// Trackers treat tasks below the commit as lost if no worker has reported them.
-pub async fn commits_skip_only_removed_records_that_no_worker_has(fleet: Fleet, journal: Journal, gate: Gate, remove: Remove) {
+pub async fn commits_skip_only_removed_records_that_no_worker_has(
+    fleet: Fleet,
+    journal: Journal,
+    gate: Gate,
+    remove: Remove,
+) {
     let partition = Partition::new(fleet.names.tasks(TYPE), 0);
     let removed = |offset: i64| {
         let remove = remove.clone();
@@ -36,8 +41,10 @@ pub async fn commits_skip_only_removed_records_that_no_worker_has(fleet: Fleet, 
     };
     fleet.send_many(TYPE, "a", 10, "0").await;
     let worker = fleet.worker();
-    wait_for_heartbeat(&fleet, "nine wait", |heartbeat| heartbeat.types[0].in_flight == 1 && heartbeat.types[0].waiting == 9)
-        .await;
+    wait_for_heartbeat(&fleet, "nine wait", |heartbeat| {
+        heartbeat.types[0].in_flight == 1 && heartbeat.types[0].waiting == 9
+    })
+    .await;
     removed(10).await;
     // The worker continues to read, so it has handled the offset outside the log.
     fleet.send_many(TYPE, "b", 5, "0").await;
@@ -76,8 +83,9 @@ pub async fn lag_is_zero_after_a_transaction(fleet: Fleet, gate: Gate) {
     let topic = fleet.names.tasks(TYPE);
     let send = move || {
         let headers: [(&str, &[u8]); 1] = [("ce_id", b"t")];
-        let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(b"0"), headers: &headers };
-        broker.atomic_producer("lag")?.send_all(&[record], DEADLINE)
+        let record =
+            ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(b"0"), headers: &headers };
+        broker.transactional_producer("lag")?.send_all(&[record], DEADLINE)
     };
     blocking(send).await.unwrap().unwrap();
     let worker = fleet.worker();

@@ -81,7 +81,8 @@ async fn delayed_retry_does_not_delay_the_stop() {
     fleet.send("retry", "runs", "0").await;
     let first = fleet.worker();
     until("both have started", || journal.started() == 2).await;
-    let retrying = |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
+    let retrying =
+        |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
     fleet.events.wait("one waits for its retry", retrying).await;
     first.begin_stop();
     gate.open();

@@ -48,8 +48,9 @@ impl Tail {
     pub fn new(broker: Arc<dyn Broker>, topic: &str, partitions: u32) -> Self {
         let mut consumer = tokio::task::block_in_place(|| broker.consumer(&ConsumerSpec::default())).unwrap();
         let topic: Arc<str> = topic.into();
-        let starts: Vec<_> =
-            (0..partitions as i32).map(|index| (Partition::new(topic.clone(), index), StartOffset::Beginning)).collect();
+        let starts: Vec<_> = (0..partitions as i32)
+            .map(|index| (Partition::new(topic.clone(), index), StartOffset::Beginning))
+            .collect();
         tokio::task::block_in_place(|| consumer.assign(&starts)).unwrap();
         Self { state: Mutex::new(State { consumer, records: Vec::new(), events: Vec::new() }) }
     }
@@ -86,7 +87,11 @@ impl Tail {
     pub async fn wait_records(&self, what: &str, holds: impl Fn(&[Record]) -> bool) {
         let until = Instant::now() + DEADLINE;
         while !holds(&self.state.lock().records) {
-            assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}; {} records", self.state.lock().records.len());
+            assert!(
+                Instant::now() < until,
+                "not within {DEADLINE:?}: {what}; {} records",
+                self.state.lock().records.len()
+            );
             self.read_more(Duration::from_millis(20));
             tokio::task::yield_now().await;
         }

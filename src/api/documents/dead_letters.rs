@@ -34,7 +34,7 @@ pub struct DeadLetter {
 
 /// `GET /v1/dead`, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadPage {
+pub struct DeadLetterPage {
     pub letters: Vec<DeadLetter>,
     /// Cursor of the next page; absent on the last page.
     pub next: Option<String>,
@@ -45,7 +45,7 @@ pub struct DeadPage {
 /// Resolution of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LetterOutcome {
+pub enum DeadLetterOutcome {
     Dropped,
     Redriven,
     /// The task has started a later run or ended in another way.
@@ -54,10 +54,10 @@ pub enum LetterOutcome {
 
 /// `GET /v1/dead/{letter}`: a dead letter with its original record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadRecord {
+pub struct DeadLetterDetail {
     pub letter: DeadLetter,
     /// Resolution; null while the dead letter is unresolved.
-    pub outcome: Option<LetterOutcome>,
+    pub outcome: Option<DeadLetterOutcome>,
     /// Record key; base64 if it is not UTF-8.
     pub key: Option<String>,
     pub headers: Vec<(String, Option<String>)>,
@@ -71,7 +71,7 @@ pub struct DeadRecord {
 /// `POST /v1/dead/redrive` and `/drop`: filter for dead letters; the newest `limit` matches are selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DeadSelection {
+pub struct DeadLetterSelection {
     #[serde(rename = "type")]
     pub task_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,15 +89,15 @@ pub struct DeadSelection {
 
 /// Result per dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadOutcome {
+pub struct DeadLetterResults {
     pub done: Vec<String>,
-    pub refused: Vec<DeadRefusal>,
+    pub refused: Vec<DeadLetterRejection>,
     /// More dead letters match; repeat the request.
     pub more: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeadRefusal {
+pub struct DeadLetterRejection {
     pub letter: String,
     pub why: String,
 }

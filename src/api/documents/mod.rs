@@ -438,7 +438,7 @@ pub struct TypeDocument {
     pub kills: Vec<String>,
     /// Totals over the live workers that take this type; null if there are none.
     #[serde(default)]
-    pub worker_totals: Option<WorkerType>,
+    pub worker_totals: Option<WorkerTotals>,
     /// JSON Schema of the params, if this API knows the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,

@@ -28,7 +28,7 @@ pub struct TypeLimits {
 
 /// Totals over the live workers of a type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct WorkerType {
+pub struct WorkerTotals {
     pub workers: u64,
     pub slots: u64,
     pub in_flight: u64,
@@ -72,7 +72,7 @@ pub struct SetLimits {
 /// Body of `PUT /v1/kill/{name}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SetKill {
+pub struct SetKillSwitch {
     /// Restricts the kill switch to tasks of this type.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub task_type: Option<String>,
@@ -82,7 +82,7 @@ pub struct SetKill {
 
 /// Active kill switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct KillDocument {
+pub struct KillSwitchDocument {
     /// Tag or task id prefix that the kill switch matches.
     pub name: String,
     #[serde(rename = "type")]
@@ -93,8 +93,8 @@ pub struct KillDocument {
 
 /// Response of `GET /v1/kill`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Kills {
-    pub kills: Vec<KillDocument>,
+pub struct KillSwitches {
+    pub kills: Vec<KillSwitchDocument>,
 }
 
 /// Body of `POST /v1/tasks/{id}/cancel`.

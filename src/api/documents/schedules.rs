@@ -85,7 +85,7 @@ pub struct ScheduleTimes {
 
 /// Response of `POST /v1/schedules/{id}/run` and `/backfill`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ScheduleAsked {
+pub struct ScheduleRequestOutcome {
     pub id: String,
     /// Ids of the requested tasks. A backfill skips tasks that already exist.
     pub tasks: Vec<String>,

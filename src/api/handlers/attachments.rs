@@ -44,7 +44,9 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let limit = request.api.max_attachment;
     if request.body.len() > limit {
         let why = format!("the attachment has {} bytes; the maximum is {limit}", request.body.len());
-        return Err(ApiError::new(Code::TooLarge, why).hint("store the data elsewhere, and attach its address or set `link`"));
+        return Err(
+            ApiError::new(Code::TooLarge, why).hint("store the data elsewhere, and attach its address or set `link`")
+        );
     }
     let media = request.headers.get(header::CONTENT_TYPE).map_or(Ok(BYTES), HeaderValue::to_str).unwrap_or_default();
     let attachment = Attachment::new(request.name.as_str(), media, request.body.to_vec());
@@ -53,8 +55,11 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let message = format!("{}: {} bytes of {}", attachment.name, attachment.data.len(), attachment.media);
     let (found, ignored) = publish_and_wait(&request, &task, Kind::Attached, attachment, message).await?;
     if ignored {
-        return Err(ApiError::new(Code::TooManyAttachments, format!("`{}` already has {MAX_COUNT} attachments", found.id))
-            .hint("delete one, or reuse an existing name to replace it"));
+        return Err(ApiError::new(
+            Code::TooManyAttachments,
+            format!("`{}` already has {MAX_COUNT} attachments", found.id),
+        )
+        .hint("delete one, or reuse an existing name to replace it"));
     }
     Ok(json_answer(200, &document(attached(&found, &request.name)?)))
 }

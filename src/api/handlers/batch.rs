@@ -98,7 +98,8 @@ fn parse_items(request: &ApiRequest) -> Result<Vec<Result<CreateTask, ApiError>>
         let lines = request.body.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
         lines.filter(|line| !line.is_empty()).collect()
     } else {
-        let items: Vec<&RawValue> = serde_json::from_slice(&request.body).map_err(|why| parse_error(&why, String::new()))?;
+        let items: Vec<&RawValue> =
+            serde_json::from_slice(&request.body).map_err(|why| parse_error(&why, String::new()))?;
         items.into_iter().map(|item| item.get().as_bytes()).collect()
     };
     if texts.len() > MAX_ITEMS {
@@ -257,7 +258,8 @@ impl Batch {
     /// Returns the error for a child of an unpublished parent. `None` if the item is a repetition of the same task.
     fn parent_error(&self, parent: usize, child: usize) -> Option<ApiError> {
         let id = self.ids[parent].as_ref().filter(|_| self.ids[parent] != self.ids[child])?;
-        let hint = format!("its parent, item {parent}, was not confirmed as published; repeat both items with the same ids");
+        let hint =
+            format!("its parent, item {parent}, was not confirmed as published; repeat both items with the same ids");
         Some(unknown_parent(id).hint(hint))
     }
 }
@@ -270,7 +272,8 @@ mod tests {
     #[test]
     fn item_with_unknown_outcome_is_not_reported_as_refused() {
         let error = |code| (None, Err(ApiError::new(code, "why")));
-        let outcome = outcome_document([Code::OutcomeUnknown, Code::NotAnnounced, Code::KafkaUnavailable].map(error).into());
+        let outcome =
+            outcome_document([Code::OutcomeUnknown, Code::NotAnnounced, Code::KafkaUnavailable].map(error).into());
         assert_eq!((outcome.accepted, outcome.refused, outcome.unknown), (0, 1, 2));
         let outcomes: Vec<ItemOutcome> = outcome.items.iter().map(|item| item.outcome).collect();
         assert_eq!(outcomes, [ItemOutcome::Unknown, ItemOutcome::Unknown, ItemOutcome::Refused]);

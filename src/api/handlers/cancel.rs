@@ -84,7 +84,12 @@ async fn publish_cancel(api: &Api, task: &TaskView, input: CancelTask, event: &E
 
 /// Reads the outcome of the cancel. An earlier cancel that was not visible when the request arrived may already
 /// cover it.
-async fn cancel_outcome(api: &Api, task: &TaskView, subtree: bool, position: Position) -> Result<CancelOutcome, ApiError> {
+async fn cancel_outcome(
+    api: &Api,
+    task: &TaskView,
+    subtree: bool,
+    position: Position,
+) -> Result<CancelOutcome, ApiError> {
     // The cancel has been written, so a lagging projection is not an error.
     let Ok((found, ignored)) = api.reads.await_outcome(task, position, "the request").await else {
         return Ok(outcome(task, position, None));
@@ -96,7 +101,13 @@ async fn cancel_outcome(api: &Api, task: &TaskView, subtree: bool, position: Pos
     }
 }
 
-async fn write_cancel(api: &Api, task: &TaskView, asof: i64, subtree: bool, request: &CancelRequest) -> Result<(), BrokerError> {
+async fn write_cancel(
+    api: &Api,
+    task: &TaskView,
+    asof: i64,
+    subtree: bool,
+    request: &CancelRequest,
+) -> Result<(), BrokerError> {
     let (reason, by) = (request.reason.as_deref().map(str::to_owned), request.by.as_deref().map(str::to_owned));
     let record = ControlRecord::Cancel(Cancel { v: CONTROL_VERSION, asof, at_ms: now_ms(), subtree, reason, by });
     let key = ControlKey::Cancel(task.id.to_string());
@@ -113,10 +124,12 @@ async fn repair_late_cancel(api: &Api, task: &TaskView, position: Position) -> R
     }
     match found.record.cancel.as_deref().filter(|cancel| cancel.named) {
         Some(cancel) if cancel.asof == position.offset => {}
-        Some(outbox::Cancel { asof, subtree, request, .. }) => write_cancel(api, task, *asof, *subtree, request).await?,
+        Some(outbox::Cancel { asof, subtree, request, .. }) => {
+            write_cancel(api, task, *asof, *subtree, request).await?
+        }
         // Workers may still receive tasks of the tree; the tracker deletes the control record once they have
         // passed them.
-        None if found.record.effects.iter().any(|effect| matches!(effect.what, EffectKind::Uncancel { .. })) => {}
+        None if found.record.effects.iter().any(|effect| matches!(effect.what, EffectKind::WithdrawCancel { .. })) => {}
         None => {
             let key = ControlKey::Cancel(task.id.to_string());
             control::withdraw(api.publisher.link(), api.publisher.names(), &key).await?;

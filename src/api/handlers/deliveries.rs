@@ -23,7 +23,7 @@ pub async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Deliveries
     let Some(log) = found.record.told.as_deref() else { return Ok(None) };
     let rules = found.record.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
     let items = log.deliveries.iter().rev().filter_map(|delivery| {
-        let notification = delivery.rule.telling(&rules)?;
+        let notification = delivery.rule.notification(&rules)?;
         Some(delivery_document(api, found, *delivery, notification.kind(), delivery.id(&found.id, notification)))
     });
     let items = try_join_all(items).await?;

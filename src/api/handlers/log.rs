@@ -33,7 +33,9 @@ pub async fn append(request: ApiRequest) -> Result<Response, ApiError> {
     }
     let lines = lines_of(lines.iter().map(String::as_str)).map_err(|(place, why)| {
         let place = place.map_or("/lines".to_owned(), |n| format!("/lines/{n}"));
-        ApiError::new(Code::TooLarge, why).pointer(place).hint("send them in several requests, or attach them as a file")
+        ApiError::new(Code::TooLarge, why)
+            .pointer(place)
+            .hint("send them in several requests, or attach them as a file")
     })?;
     let task = request.api.reads.find(&request.id()?, None).await?;
     let count = lines.len();

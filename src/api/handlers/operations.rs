@@ -5,7 +5,7 @@ use super::types::type_answer;
 use axum::response::Response;
 
 use super::cancel::check_reason;
-use crate::api::documents::{KillDocument, Kills, PauseType, ResumeType, SetKill, SetLimits};
+use crate::api::documents::{KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetKillSwitch, SetLimits};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
@@ -47,7 +47,10 @@ pub async fn limits(request: ApiRequest) -> Result<Response, ApiError> {
     let new = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
     api.fleet.write_control(ControlKey::Slots(name.clone()), new.map(ControlRecord::Slots)).await?;
     api.fleet
-        .write_control(ControlKey::Rate(name.clone()), rate.map(|rate| ControlRecord::Rate(RateLimit { v, at_ms, rate })))
+        .write_control(
+            ControlKey::Rate(name.clone()),
+            rate.map(|rate| ControlRecord::Rate(RateLimit { v, at_ms, rate })),
+        )
         .await?;
     type_answer(api, &name).await
 }
@@ -59,8 +62,12 @@ fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u3
     }
     match max_concurrency {
         Some(limit) if limit < partitions => {
-            let why = format!("{limit} is below the number of partitions of the topic, {partitions}; each partition needs one");
-            Err(ApiError::new(Code::LimitTooSmall, why).pointer("/max_concurrency").hint("raise it, or set a rate limit instead"))
+            let why = format!(
+                "{limit} is below the number of partitions of the topic, {partitions}; each partition needs one"
+            );
+            Err(ApiError::new(Code::LimitTooSmall, why)
+                .pointer("/max_concurrency")
+                .hint("raise it, or set a rate limit instead"))
         }
         _ => Ok(()),
     }
@@ -68,7 +75,7 @@ fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u3
 
 /// `PUT /v1/kill/{name}`.
 pub async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
-    let SetKill { task_type, reason } = request.json_or_default()?;
+    let SetKillSwitch { task_type, reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
     let (api, name) = (&request.api, request.kill_name()?);
     if let Some(task_type) = &task_type {
@@ -76,7 +83,7 @@ pub async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> 
     }
     api.fleet.wait_for_control_state().await?;
     let full = {
-        let control = api.fleet.control.orders();
+        let control = api.fleet.control.state();
         control.kills.len() >= MAX_KILLS && !control.kills.contains_key(&name)
     };
     if full {
@@ -93,7 +100,7 @@ pub async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> 
 pub async fn delete_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
     let (api, name) = (&request.api, request.kill_name()?);
     api.fleet.wait_for_control_state().await?;
-    let known = api.fleet.control.orders().kills.get(&name).cloned();
+    let known = api.fleet.control.state().kills.get(&name).cloned();
     let Some(known) = known else {
         return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
             .hint("list them with GET /v1/kill"));
@@ -105,13 +112,13 @@ pub async fn delete_kill_switch(request: ApiRequest) -> Result<Response, ApiErro
 /// `GET /v1/kill`.
 pub async fn list_kill_switches(request: ApiRequest) -> Result<Response, ApiError> {
     request.api.fleet.wait_for_control_state().await?;
-    let kills = request.api.fleet.control.orders().kills.iter().map(|(name, kill)| document(name, kill)).collect();
-    Ok(json_answer(200, &Kills { kills }))
+    let kills = request.api.fleet.control.state().kills.iter().map(|(name, kill)| document(name, kill)).collect();
+    Ok(json_answer(200, &KillSwitches { kills }))
 }
 
-fn document(name: &str, kill: &Kill) -> KillDocument {
+fn document(name: &str, kill: &Kill) -> KillSwitchDocument {
     let (task_type, reason) = (kill.task_type.clone(), kill.reason.clone());
-    KillDocument { name: name.to_owned(), task_type, reason, since: time_text(kill.at_ms) }
+    KillSwitchDocument { name: name.to_owned(), task_type, reason, since: time_text(kill.at_ms) }
 }
 
 impl ApiRequest {

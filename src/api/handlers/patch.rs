@@ -37,7 +37,7 @@ pub async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     refuse_fixed(&request.body)?;
     let patch = patch_of(&request.api, request.json()?, now_ms())?;
     let task = request.api.reads.find(&request.id()?, None).await?;
-    if let Some(why) = patch.misfit(&task.record) {
+    if let Some(why) = patch.rejection(&task.record) {
         return Err(not_now(why));
     }
     let mut policy = task.record.policy.as_deref().cloned().unwrap_or_default();
@@ -58,9 +58,11 @@ pub async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
 fn refuse_fixed(body: &[u8]) -> Result<(), ApiError> {
     let Ok(Value::Object(input)) = read_json::<Value>(body) else { return Ok(()) };
     match input.keys().find(|field| FIXED.contains(&field.as_str())) {
-        Some(field) => Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(field)))
-            .pointer(format!("/{field}"))
-            .hint("mutable are name, tags, link, options, start and expiry times, retries and timeouts")),
+        Some(field) => {
+            Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(field)))
+                .pointer(format!("/{field}"))
+                .hint("mutable are name, tags, link, options, start and expiry times, retries and timeouts"))
+        }
         None => Ok(()),
     }
 }
@@ -71,8 +73,20 @@ fn not_now(why: String) -> ApiError {
 }
 
 fn patch_of(api: &Api, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
-    let PatchTask { name, tags, link, options, delay, at, expires, retries, min_backoff, max_backoff, timeout, total_timeout } =
-        input;
+    let PatchTask {
+        name,
+        tags,
+        link,
+        options,
+        delay,
+        at,
+        expires,
+        retries,
+        min_backoff,
+        max_backoff,
+        timeout,
+        total_timeout,
+    } = input;
     let starts = delay.is_some() || at.is_some();
     let not_before_ms =
         starts.then(|| api.writes.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));

@@ -41,15 +41,20 @@ fn check(report: &Report) -> Result<Option<RawJson>, ApiError> {
             .hint(format!("report one of {names}")));
     }
     if report.message.as_ref().is_some_and(|message| message.chars().count() > MAX_MESSAGE_CHARS) {
-        return Err(ApiError::new(Code::BadField, format!("the message is longer than {MAX_MESSAGE_CHARS} characters"))
-            .pointer("/message"));
+        return Err(ApiError::new(
+            Code::BadField,
+            format!("the message is longer than {MAX_MESSAGE_CHARS} characters"),
+        )
+        .pointer("/message"));
     }
     let result = report.result.as_ref().map(RawJson::of).transpose();
     let result = result.map_err(|why| ApiError::new(Code::BadField, why.to_string()).pointer("/result"))?;
     match result.as_ref().map(|result| result.text().len()) {
         Some(bytes) if bytes > MAX_RESULT_BYTES => {
             let why = format!("the result has {bytes} bytes; the maximum is {MAX_RESULT_BYTES}");
-            Err(ApiError::new(Code::TooLarge, why).pointer("/result").hint("store the data elsewhere and report a link"))
+            Err(ApiError::new(Code::TooLarge, why)
+                .pointer("/result")
+                .hint("store the data elsewhere and report a link"))
         }
         _ => Ok(result),
     }

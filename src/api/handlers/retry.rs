@@ -24,9 +24,8 @@ const REPEAT: &str = "it is safe to repeat the request while `run` of the task i
 pub async fn retry(request: ApiRequest) -> Result<Response, ApiError> {
     let input: RetryTask = request.json_or_default()?;
     if input.reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_MESSAGE_CHARS) {
-        return Err(
-            ApiError::new(Code::BadField, format!("the reason is longer than {MAX_MESSAGE_CHARS} characters")).pointer("/reason")
-        );
+        return Err(ApiError::new(Code::BadField, format!("the reason is longer than {MAX_MESSAGE_CHARS} characters"))
+            .pointer("/reason"));
     }
     let task = request.api.reads.find(&request.id()?, None).await?;
     check(&task, input.only_failed)?;
@@ -54,14 +53,20 @@ pub fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> {
         .hint("retry the failed tasks below it with `only_failed`"));
     }
     if !record.announced {
-        return Err(ApiError::new(Code::NoParams, format!("`{}` was never published: there is no record to run again", task.id)));
+        return Err(ApiError::new(
+            Code::NoParams,
+            format!("`{}` was never published: there is no record to run again", task.id),
+        ));
     }
     Ok(())
 }
 
 fn not_finished(task: &TaskView) -> ApiError {
-    ApiError::new(Code::NotFinished, format!("`{}` is {}: only tasks that have ended can be retried", task.id, task.record.state))
-        .hint("wait for it to end, or cancel it first")
+    ApiError::new(
+        Code::NotFinished,
+        format!("`{}` is {}: only tasks that have ended can be retried", task.id, task.record.state),
+    )
+    .hint("wait for it to end, or cancel it first")
 }
 
 /// Whether a retry of failed tasks would start any task.
@@ -92,7 +97,12 @@ fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
 }
 
 /// Waits for the outcome of a retry request.
-async fn retry_outcome(api: &Api, task: &TaskView, only_failed: bool, position: Position) -> Result<RetryOutcome, ApiError> {
+async fn retry_outcome(
+    api: &Api,
+    task: &TaskView,
+    only_failed: bool,
+    position: Position,
+) -> Result<RetryOutcome, ApiError> {
     let (found, ignored) = api.reads.await_outcome(task, position, "the request").await?;
     if ignored {
         // Another request or a report was written first.

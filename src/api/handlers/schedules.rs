@@ -10,15 +10,15 @@ use tokio::time::{Instant, timeout_at};
 use super::cancel::check_reason;
 use crate::api::backends::detached;
 use crate::api::documents::{
-    LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleAsked, ScheduleDocument, ScheduleNote, ScheduleTimes,
-    Schedules,
+    LastFiring, NewSchedule, PauseType, Paused, ResumeType, ScheduleDocument, ScheduleNote, ScheduleRequestOutcome,
+    ScheduleTimes, Schedules,
 };
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
 use crate::control::CONTROL_VERSION;
-use crate::control::schedules::{MAX_ASKS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, Span};
+use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, Span};
 use crate::model::json::RawJson;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{self, Schedule, Spec, Times, check_name, run_of, task_of};
@@ -41,7 +41,7 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
     api.fleet.wait_for_control_state().await?;
     let known: Vec<(String, Arc<Schedule>)> = {
-        let control = api.fleet.control.orders();
+        let control = api.fleet.control.state();
         control.plan.schedules.iter().map(|(id, schedule)| (id.clone(), schedule.clone())).collect()
     };
     Ok(json_answer(200, &Schedules { schedules: schedule_documents(api, known).await? }))
@@ -69,7 +69,7 @@ pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
     check_spec(&api, &spec, "/spec").await?;
     api.fleet.wait_for_control_state().await?;
-    if api.fleet.control.orders().plan.schedules.contains_key(&id) {
+    if api.fleet.control.state().plan.schedules.contains_key(&id) {
         return Err(ApiError::new(Code::DuplicateSchedule, format!("the schedule `{id}` already exists"))
             .pointer("/id")
             .hint("change it with PUT /v1/schedules/{id}, or delete it first"));
@@ -88,7 +88,7 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why))?;
     check_spec(&api, &spec, "").await?;
     api.fleet.wait_for_control_state().await?;
-    let (now, known) = (now_ms(), api.fleet.control.orders().plan.schedules.get(&id).cloned());
+    let (now, known) = (now_ms(), api.fleet.control.state().plan.schedules.get(&id).cloned());
     let (from_ms, paused, status) = match &known {
         Some(known) if known.spec.same_times(&spec) => (known.from_ms, known.paused.clone(), 200),
         // New times apply from now on; nothing is made up for.
@@ -176,8 +176,8 @@ fn time(request: &ApiRequest, name: &str) -> Result<Option<i64>, ApiError> {
 }
 
 fn firing_times(spec: &Spec) -> Result<Times, ApiError> {
-    Times::of(spec).map_err(|flaws| {
-        let why = flaws.first().map(|flaw| flaw.what.clone()).unwrap_or_default();
+    Times::of(spec).map_err(|errors| {
+        let why = errors.first().map(|flaw| flaw.what.clone()).unwrap_or_default();
         ApiError::new(Code::BadField, format!("the times of the spec are invalid: {why}"))
     })
 }
@@ -194,7 +194,7 @@ fn note(note: &schedule::step::Note) -> ScheduleNote {
 /// Returns an existing schedule.
 async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
     api.fleet.wait_for_control_state().await?;
-    let known = api.fleet.control.orders().plan.schedules.get(id).cloned();
+    let known = api.fleet.control.state().plan.schedules.get(id).cloned();
     known.ok_or_else(|| {
         ApiError::new(Code::UnknownSchedule, format!("there is no schedule `{}`", clip(id)))
             .hint("list them with GET /v1/schedules")
@@ -202,14 +202,15 @@ async fn find_schedule(api: &Api, id: &str) -> Result<Arc<Schedule>, ApiError> {
 }
 
 async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
-    if let Some(flaw) = spec.flaws().into_iter().next() {
+    if let Some(flaw) = spec.errors().into_iter().next() {
         let error = ApiError::new(Code::BadField, flaw.what).pointer(format!("{at}/{}", flaw.at));
         return Err(flaw.hint.map_or(error.clone(), |hint| error.hint(hint)));
     }
     let task = &spec.task;
     let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
     api.types.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
-    let params = RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
+    let params =
+        RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
     api.types.check_params(&task.task_type, &params, &format!("{at}/task/params"))?;
     api.types.check_continuation_params(&task.then, &format!("{at}/task/then"))?;
     api.types.check_continuation_types(&task.then).await.map_err(|error| error.below(&format!("{at}/task")))?;
@@ -220,7 +221,7 @@ async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
 
 async fn set_schedule(api: &Arc<Api>, id: &str, new: Schedule, status: u16) -> Result<Response, ApiError> {
     let full = {
-        let schedules = &api.fleet.control.orders().plan.schedules;
+        let schedules = &api.fleet.control.state().plan.schedules;
         schedules.len() >= MAX_SCHEDULES && !schedules.contains_key(id)
     };
     if full {
@@ -243,8 +244,8 @@ async fn request_runs(
     backfill: Option<Span>,
     tasks: Vec<String>,
 ) -> Result<Response, ApiError> {
-    if api.fleet.control.orders().plan.asks.len() >= MAX_ASKS {
-        let why = format!("{MAX_ASKS} schedule requests are already pending");
+    if api.fleet.control.state().plan.requests.len() >= MAX_REQUESTS {
+        let why = format!("{MAX_REQUESTS} schedule requests are already pending");
         return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
     }
     let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
@@ -255,14 +256,14 @@ async fn request_runs(
     let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, api.fleet.control.changes());
     let done = loop {
         changes.borrow_and_update();
-        if !api.fleet.control.orders().plan.asks.contains_key(&request) {
+        if !api.fleet.control.state().plan.requests.contains_key(&request) {
             break true;
         }
         if api.reads.shutdown.is_draining() || !matches!(timeout_at(end, changes.changed()).await, Ok(Ok(()))) {
             break false;
         }
     };
-    Ok(json_answer(202, &ScheduleAsked { id, tasks, done }))
+    Ok(json_answer(202, &ScheduleRequestOutcome { id, tasks, done }))
 }
 
 async fn schedule_answer(api: &Api, status: u16, id: String, schedule: Arc<Schedule>) -> Result<Response, ApiError> {
@@ -270,9 +271,12 @@ async fn schedule_answer(api: &Api, status: u16, id: String, schedule: Arc<Sched
     Ok(json_answer(status, &documents.first()))
 }
 
-async fn schedule_documents(api: &Api, schedules: Vec<(String, Arc<Schedule>)>) -> Result<Vec<ScheduleDocument>, ApiError> {
+async fn schedule_documents(
+    api: &Api,
+    schedules: Vec<(String, Arc<Schedule>)>,
+) -> Result<Vec<ScheduleDocument>, ApiError> {
     let states: Vec<Arc<State>> = {
-        let control = api.fleet.control.orders();
+        let control = api.fleet.control.state();
         schedules.iter().map(|(id, _)| control.plan.states.get(id).cloned().unwrap_or_default()).collect()
     };
     let last = states.iter().filter_map(|state| TaskId::parse(&state.last.as_ref()?.task).ok()).collect();
@@ -290,7 +294,10 @@ async fn schedule_documents(api: &Api, schedules: Vec<(String, Arc<Schedule>)>) 
 }
 
 /// Reads the states of tasks that have a record.
-async fn task_states(api: &Api, ids: Vec<TaskId>) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
+async fn task_states(
+    api: &Api,
+    ids: Vec<TaskId>,
+) -> Result<BTreeMap<String, crate::model::record::state::State>, ApiError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     ids.into_iter().for_each(|id| by_partition.entry(api.publisher.partition_of(&id)).or_default().push(id));
     let mut states = BTreeMap::new();

@@ -59,7 +59,10 @@ pub async fn children(request: ApiRequest) -> Result<Response, ApiError> {
 pub async fn params(request: ApiRequest) -> Result<Response, ApiError> {
     let task = found(&request).await?;
     if task.record.is_external() {
-        return Err(ApiError::new(Code::NoParams, format!("`{}` is an external task; its params are not stored", task.id)));
+        return Err(ApiError::new(
+            Code::NoParams,
+            format!("`{}` is an external task; its params are not stored", task.id),
+        ));
     }
     let Some(task_type) = task.record.task_type.clone() else {
         return Err(ApiError::new(Code::NoParams, format!("`{}` is expected but has not been published", task.id)));
@@ -68,7 +71,7 @@ pub async fn params(request: ApiRequest) -> Result<Response, ApiError> {
         Some(position) => in_topic(&request, &task, task_type, position).await,
         None => Err(ApiError::new(Code::NoParams, format!("the position of the record of `{}` is not known", task.id))),
     };
-    match (in_topic, task.record.told_at) {
+    match (in_topic, task.record.record_event_offset) {
         (Err(error), Some(offset)) => in_event(&request, &task, offset).await?.ok_or(error),
         (answer, _) => answer,
     }
@@ -76,12 +79,18 @@ pub async fn params(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// Reads the params from the task's record.
-async fn in_topic(request: &ApiRequest, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
+async fn in_topic(
+    request: &ApiRequest,
+    task: &TaskView,
+    task_type: Arc<str>,
+    position: Position,
+) -> Result<Params, ApiError> {
     let topic = request.api.publisher.names().tasks(&task_type);
     let place = Partition::new(topic.as_str(), position.partition);
     let record = request.api.reads.broker.read_at(&place, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
-    let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
+    let source =
+        Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
         Ok(Task { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),

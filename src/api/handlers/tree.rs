@@ -122,7 +122,12 @@ fn may_have_children(found: &TaskView) -> bool {
 }
 
 /// Reads the first children of a task, and whether there are more.
-async fn page(api: &Api, index: usize, parent: &TaskView, room: usize) -> Result<(usize, Vec<TaskView>, bool), ApiError> {
+async fn page(
+    api: &Api,
+    index: usize,
+    parent: &TaskView,
+    room: usize,
+) -> Result<(usize, Vec<TaskView>, bool), ApiError> {
     let mut entries = api.reads.page(parent.partition, &Index::Children(parent.id.clone()), None, room + 1).await?;
     let more = entries.len() > room;
     entries.truncate(room);

@@ -20,7 +20,7 @@ use crate::publish::time_text;
 /// Returns one type in the form of `GET /v1/types`.
 pub async fn type_answer(api: &Api, name: &str) -> Result<Response, ApiError> {
     let counts = api.reads.counts().await?.remove(name).unwrap_or_default();
-    Ok(json_answer(200, &type_document(api, true, counts, &api.fleet.workers.beats(), name.to_owned())))
+    Ok(json_answer(200, &type_document(api, true, counts, &api.fleet.workers.heartbeats(), name.to_owned())))
 }
 
 fn type_document(
@@ -31,7 +31,7 @@ fn type_document(
     name: String,
 ) -> TypeDocument {
     let registered = api.types.registry.get(&name);
-    let control = api.fleet.control.orders();
+    let control = api.fleet.control.state();
     let paused = control.paused.get(&name);
     TypeDocument {
         topic,
@@ -54,7 +54,7 @@ pub async fn types(request: ApiRequest) -> Result<Response, ApiError> {
     api.fleet.wait_for_control_state().await?;
     let registered = api.types.registry.types().map(|(name, _)| name.to_string());
     let names: BTreeSet<String> = known.keys().cloned().chain(counts.keys().cloned()).chain(registered).collect();
-    let heartbeats = api.fleet.workers.beats();
+    let heartbeats = api.fleet.workers.heartbeats();
     let document = |name: String| {
         let counts = counts.remove(&name).unwrap_or_default();
         type_document(api, known.contains_key(&name), counts, &heartbeats, name)

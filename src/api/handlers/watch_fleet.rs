@@ -46,7 +46,13 @@ impl Scope {
     }
 
     /// Selects the matching tasks; `None` if there are none.
-    async fn matching_ids(&self, api: &Api, notice: &FleetChanges, partition: u32, ids: &[TaskId]) -> Option<Vec<String>> {
+    async fn matching_ids(
+        &self,
+        api: &Api,
+        notice: &FleetChanges,
+        partition: u32,
+        ids: &[TaskId],
+    ) -> Option<Vec<String>> {
         let within = |id: &TaskId| self.root.as_ref().is_none_or(|root| id.is_within(root.as_str()));
         if !ids.iter().any(within) {
             return None;
@@ -60,8 +66,12 @@ impl Scope {
             Some(task_type) => self.task_type.as_deref().is_none_or(|wanted| wanted == task_type),
             None => true,
         };
-        let matching_ids: Vec<String> =
-            ids.iter().enumerate().filter(|(at, id)| within(id) && is_type(*at)).map(|(_, id)| id.to_string()).collect();
+        let matching_ids: Vec<String> = ids
+            .iter()
+            .enumerate()
+            .filter(|(at, id)| within(id) && is_type(*at))
+            .map(|(_, id)| id.to_string())
+            .collect();
         (!matching_ids.is_empty()).then_some(matching_ids)
     }
 }

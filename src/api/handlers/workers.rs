@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 
-use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerType, Workers};
+use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState, WorkerTotals, Workers};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
@@ -14,7 +14,7 @@ use crate::runtime::now_ms;
 const MAX_WORKERS: usize = 1_000;
 
 pub async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
-    let (now, mut heartbeats) = (now_ms(), request.api.fleet.workers.beats());
+    let (now, mut heartbeats) = (now_ms(), request.api.fleet.workers.heartbeats());
     heartbeats.sort_by_key(|(received, _)| std::cmp::Reverse(*received));
     heartbeats.truncate(MAX_WORKERS);
     let mut workers: Vec<WorkerDocument> =
@@ -24,18 +24,21 @@ pub async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// Status of a type in each live worker.
-pub fn type_statuses<'a>(heartbeats: &'a [(i64, Heartbeat)], task_type: &'a str) -> impl Iterator<Item = &'a TypeStatus> {
+pub fn type_statuses<'a>(
+    heartbeats: &'a [(i64, Heartbeat)],
+    task_type: &'a str,
+) -> impl Iterator<Item = &'a TypeStatus> {
     let now = now_ms();
-    let alive = heartbeats
-        .iter()
-        .filter(move |(received, heartbeat)| heartbeat.state == HeartbeatState::Running && !heartbeat.is_silent(*received, now));
+    let alive = heartbeats.iter().filter(move |(received, heartbeat)| {
+        heartbeat.state == HeartbeatState::Running && !heartbeat.is_silent(*received, now)
+    });
     alive.flat_map(|(_, heartbeat)| &heartbeat.types).filter(move |status| status.task_type == task_type)
 }
 
 /// Totals of a type over the live workers; `None` if no live worker takes it.
-pub fn worker_totals(heartbeats: &[(i64, Heartbeat)], task_type: &str) -> Option<WorkerType> {
+pub fn worker_totals(heartbeats: &[(i64, Heartbeat)], task_type: &str) -> Option<WorkerTotals> {
     type_statuses(heartbeats, task_type).fold(None, |sum, status| {
-        let mut sum = sum.unwrap_or_else(WorkerType::default);
+        let mut sum = sum.unwrap_or_else(WorkerTotals::default);
         sum.workers += 1;
         sum.slots += u64::from(status.slots);
         sum.in_flight += u64::from(status.in_flight);

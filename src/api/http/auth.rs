@@ -30,7 +30,10 @@ impl Access {
             );
         }
         if let Some(short) = config.tokens.iter().find(|token| token.token.chars().count() < MIN_TOKEN_CHARS) {
-            anyhow::bail!("the token named `{}` is too short\n\nhint: use at least {MIN_TOKEN_CHARS} characters", short.name);
+            anyhow::bail!(
+                "the token named `{}` is too short\n\nhint: use at least {MIN_TOKEN_CHARS} characters",
+                short.name
+            );
         }
         let tokens = config.tokens.iter().map(|token| (hash(&token.token), token.clone())).collect();
         Ok(Self { tokens, local_only: open && !config.insecure_without_tokens })

@@ -51,7 +51,8 @@ pub fn document() -> Value {
 }
 
 fn generator(out: bool) -> SchemaGenerator {
-    let settings = SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = "/components/schemas".into());
+    let settings =
+        SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = "/components/schemas".into());
     let settings = if out { settings.for_serialize() } else { settings.for_deserialize() };
     settings.into_generator()
 }
@@ -75,7 +76,8 @@ fn operation(route: &Route, requests: &mut SchemaGenerator, responses_: &mut Sch
         })),
     };
     if let Some(content) = body {
-        operation["requestBody"] = json!({"required": !matches!(route.request, RequestBody::MaybeJson(_)), "content": content});
+        operation["requestBody"] =
+            json!({"required": !matches!(route.request, RequestBody::MaybeJson(_)), "content": content});
     }
     if let Some(role) = route.role {
         operation["security"] = json!([{"bearer": []}, {}]);
@@ -92,7 +94,8 @@ fn operation_id(route: &Route) -> String {
 
 fn parameters(route: &Route) -> Vec<Value> {
     let in_path = route.path.split('/').filter_map(|word| word.strip_prefix('{')?.strip_suffix('}'));
-    let in_path = in_path.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}));
+    let in_path =
+        in_path.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}));
     in_path.chain(route.query.iter().map(parameter)).collect()
 }
 
@@ -115,7 +118,8 @@ fn responses(route: &Route, responses_: &mut SchemaGenerator) -> Value {
         responses.insert(status.to_string(), json!({"description": description, "content": content.clone()}));
     }
     for (status, codes) in problems(route) {
-        let description = codes.iter().map(|code| format!("`{}`: {}", code.name(), code.title())).collect::<Vec<_>>().join("; ");
+        let description =
+            codes.iter().map(|code| format!("`{}`: {}", code.name(), code.title())).collect::<Vec<_>>().join("; ");
         let problem = json!({"application/problem+json": {"schema": responses_.subschema_for::<Problem>()}});
         responses.insert(status.to_string(), json!({"description": description, "content": problem}));
     }

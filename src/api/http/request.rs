@@ -144,7 +144,9 @@ impl Query {
     }
 
     pub fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, ApiError> {
-        self.text(name).map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string()))).transpose()
+        self.text(name)
+            .map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string())))
+            .transpose()
     }
 
     /// Parses `from` and `to` to epoch milliseconds.
@@ -161,10 +163,18 @@ impl Query {
     }
 
     /// Parses an integer within bounds.
-    pub fn number(&self, name: &str, default: usize, bounds: std::ops::RangeInclusive<usize>) -> Result<usize, ApiError> {
+    pub fn number(
+        &self,
+        name: &str,
+        default: usize,
+        bounds: std::ops::RangeInclusive<usize>,
+    ) -> Result<usize, ApiError> {
         let Some(text) = self.text(name) else { return Ok(default) };
         text.parse().ok().filter(|number| bounds.contains(number)).ok_or_else(|| {
-            bad_parameter(name, &format!("`{}` is not an integer from {} to {}", clip(text), bounds.start(), bounds.end()))
+            bad_parameter(
+                name,
+                &format!("`{}` is not an integer from {} to {}", clip(text), bounds.start(), bounds.end()),
+            )
         })
     }
 }
@@ -191,8 +201,11 @@ pub fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiError> {
     if known {
         return Ok(());
     }
-    let what =
-        if media.is_empty() { "the body has no content type".to_owned() } else { format!("the body is `{}`", clip(&media)) };
+    let what = if media.is_empty() {
+        "the body has no content type".to_owned()
+    } else {
+        format!("the body is `{}`", clip(&media))
+    };
     let hint = match lines {
         true => "send `content-type: application/json` for an array, or `application/x-ndjson` for one task per line",
         false => "send `content-type: application/json`",
@@ -205,7 +218,11 @@ pub fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiError> {
 pub fn check_optional_media(headers: &HeaderMap) -> Result<(), ApiError> {
     let nothing = headers.get(header::CONTENT_TYPE).is_none() && headers.get(header::ORIGIN).is_none();
     let length = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length.as_bytes() == b"0");
-    if nothing && length && headers.get(header::TRANSFER_ENCODING).is_none() { Ok(()) } else { check_media(headers, false) }
+    if nothing && length && headers.get(header::TRANSFER_ENCODING).is_none() {
+        Ok(())
+    } else {
+        check_media(headers, false)
+    }
 }
 
 /// Whether the body is NDJSON.
@@ -224,10 +241,13 @@ pub async fn read_body(api: &Api, headers: &HeaderMap, body: Body) -> Result<(By
     let size = announced.unwrap_or(api.max_body).min(api.max_body);
     let memory = tokio::time::timeout(MEMORY_DEADLINE, api.body_memory.clone().acquire_many_owned(kib(size))).await;
     let Ok(Ok(mut memory)) = memory else {
-        return Err(ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests").hint("retry"));
+        return Err(
+            ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests").hint("retry")
+        );
     };
     let read = tokio::time::timeout(BODY_DEADLINE, collect(body, api.max_body));
-    let late = |_| ApiError::new(Code::BodyTimeout, format!("the body was not received within {} s", BODY_DEADLINE.as_secs()));
+    let late =
+        |_| ApiError::new(Code::BodyTimeout, format!("the body was not received within {} s", BODY_DEADLINE.as_secs()));
     let body = read.await.map_err(late)??;
     // A body of unknown length had reserved memory for the maximum.
     let surplus = memory.num_permits().saturating_sub(kib(body.len()) as usize);

@@ -65,7 +65,12 @@ async fn dispatch(api: Arc<Api>, route: &'static Route, segments: Segments, requ
     with_common_headers(response)
 }
 
-async fn handle(api: Arc<Api>, route: &'static Route, segments: Segments, request: Request) -> Result<Response, ApiError> {
+async fn handle(
+    api: Arc<Api>,
+    route: &'static Route,
+    segments: Segments,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     if !route.any_host {
         api.access.check_host(&head.headers)?;
@@ -123,8 +128,11 @@ pub fn unknown_route(request: &Request) -> ApiError {
 }
 
 pub fn wrong_method(request: &Request) -> ApiError {
-    ApiError::new(Code::MethodNotAllowed, format!("`{}` does not support {}", clip(request.uri().path()), request.method()))
-        .hint("the `allow` header lists the supported methods")
+    ApiError::new(
+        Code::MethodNotAllowed,
+        format!("`{}` does not support {}", clip(request.uri().path()), request.method()),
+    )
+    .hint("the `allow` header lists the supported methods")
 }
 
 /// Routes of a role without an API.

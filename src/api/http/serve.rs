@@ -59,7 +59,8 @@ pub async fn serve(listener: TcpListener, app: Router, shutdown: &Shutdown) {
 /// Returns the connection limit, given the limit on open files.
 fn connection_limit() -> usize {
     let files = raise_open_files(MAX_CONNECTIONS as u64 + RESERVED_FILES);
-    let connection_limit = files.saturating_sub(RESERVED_FILES).max(MIN_CONNECTIONS).min(MAX_CONNECTIONS as u64) as usize;
+    let connection_limit =
+        files.saturating_sub(RESERVED_FILES).max(MIN_CONNECTIONS).min(MAX_CONNECTIONS as u64) as usize;
     if connection_limit < MAX_CONNECTIONS {
         tracing::warn!(
             "limited to {connection_limit} connections: this process may open {files} files; raise its hard limit \

@@ -117,7 +117,12 @@ impl Reads {
 
     /// Waits until an event about a task has been projected. Returns the task, and whether the event was ignored.
     /// `what` names the change in error messages.
-    pub async fn await_outcome(&self, task: &TaskView, position: Position, what: &str) -> Result<(TaskView, bool), ApiError> {
+    pub async fn await_outcome(
+        &self,
+        task: &TaskView,
+        position: Position,
+        what: &str,
+    ) -> Result<(TaskView, bool), ApiError> {
         let later = |error: ApiError| {
             error.hint(format!(
                 "{what} has been written at {position} and will take effect: do not repeat it, read the task with \
@@ -132,13 +137,23 @@ impl Reads {
         }
         let not_found = || ApiError::new(Code::NotFound, format!("the record of `{}` is no longer retained", task.id));
         let found = self.read(&task.id).await.map_err(later)?.ok_or_else(not_found)?;
-        let ignored =
-            found.record.history.iter().rev().find(|entry| entry.offset == position.offset).is_some_and(|entry| entry.ignored);
+        let ignored = found
+            .record
+            .history
+            .iter()
+            .rev()
+            .find(|entry| entry.offset == position.offset)
+            .is_some_and(|entry| entry.ignored);
         Ok((found, ignored))
     }
 
     /// Waits until the projection of a partition has reached `target`.
-    pub async fn wait_until_projected(&self, partition: u32, target: i64, within: Duration) -> Result<ReachedOffset, ApiError> {
+    pub async fn wait_until_projected(
+        &self,
+        partition: u32,
+        target: i64,
+        within: Duration,
+    ) -> Result<ReachedOffset, ApiError> {
         let end = Instant::now() + within;
         loop {
             let projected = self.checkpoint(partition).await?.map(|checkpoint| checkpoint.offset);

@@ -12,7 +12,8 @@ pub fn encode(entry: &Entry) -> String {
 
 pub fn decode(text: &str) -> Result<Entry, ApiError> {
     read(text).ok_or_else(|| {
-        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this API").hint("omit it to start at the first page")
+        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this API")
+            .hint("omit it to start at the first page")
     })
 }
 

@@ -34,7 +34,8 @@ pub fn mermaid(top: &TreeNode) -> String {
     let mut lines = vec!["flowchart TD".to_owned()];
     visit(top, &mut |element| match element {
         Element::Task { number, parent, node } => {
-            let label = label(node, parent.is_none()).iter().map(|part| escaped(part)).collect::<Vec<_>>().join("<br/>");
+            let label =
+                label(node, parent.is_none()).iter().map(|part| escaped(part)).collect::<Vec<_>>().join("<br/>");
             lines.push(format!("  n{number}[\"{label}\"]:::{}", class(node.state)));
             if let Some(parent) = parent {
                 lines.push(format!("  n{parent} {} n{number}", if is_continuation(node) { "-.->" } else { "-->" }));
@@ -59,7 +60,10 @@ pub fn dot(top: &TreeNode) -> String {
             let label = label(node, parent.is_none()).iter().map(|part| quoted(part)).collect::<Vec<_>>().join("\\n");
             lines.push(format!("  n{number} [label=\"{label}\", fillcolor=\"{}\"]", color(node.state.category())));
             if let Some(parent) = parent {
-                lines.push(format!("  n{parent} -> n{number}{}", if is_continuation(node) { " [style=dashed]" } else { "" }));
+                lines.push(format!(
+                    "  n{parent} -> n{number}{}",
+                    if is_continuation(node) { " [style=dashed]" } else { "" }
+                ));
             }
         }
         Element::Cut { number, parent, count } => {

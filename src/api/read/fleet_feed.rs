@@ -89,7 +89,13 @@ impl FleetFeed {
         });
         let missed = known.map(|known| kept.last.iter().filter(|notice| notice.number > known).cloned().collect());
         let resumed = missed.is_some();
-        Ok(Watch { missed: missed.unwrap_or_default(), live: self.live.subscribe(), from: kept.number, resumed, _slot: slot })
+        Ok(Watch {
+            missed: missed.unwrap_or_default(),
+            live: self.live.subscribe(),
+            from: kept.number,
+            resumed,
+            _slot: slot,
+        })
     }
 
     /// Moves a watcher to the present.

@@ -37,8 +37,13 @@ impl<'a> Merge<'a> {
     /// Starts after `after`; prefetches about `page` entries per partition.
     pub fn new(reads: &'a Reads, indexes: Vec<Index>, after: Option<Entry>, page: usize) -> Self {
         let page = (page / indexes.len().max(1)).max(MIN_PAGE.min(page));
-        let index_stream =
-            |partition, index| IndexStream { partition, index, after: after.clone(), ahead: VecDeque::new(), exhausted: false };
+        let index_stream = |partition, index| IndexStream {
+            partition,
+            index,
+            after: after.clone(),
+            ahead: VecDeque::new(),
+            exhausted: false,
+        };
         let of = |partition| indexes.iter().map(move |index| index_stream(partition, index.clone()));
         Self { reads, streams: reads.partitions().into_iter().flat_map(of).collect(), page }
     }
@@ -48,7 +53,9 @@ impl<'a> Merge<'a> {
         let mut entries = Vec::with_capacity(limit);
         while entries.len() < limit {
             self.fill().await?;
-            let Some(newest) = self.streams.iter_mut().max_by(|a, b| a.ahead.front().cmp(&b.ahead.front())) else { break };
+            let Some(newest) = self.streams.iter_mut().max_by(|a, b| a.ahead.front().cmp(&b.ahead.front())) else {
+                break;
+            };
             let Some(entry) = newest.ahead.pop_front() else { break };
             entries.push((newest.partition, entry));
         }
@@ -59,10 +66,12 @@ impl<'a> Merge<'a> {
     async fn fill(&mut self) -> Result<(), ApiError> {
         let reads = self.reads;
         let page = self.page;
-        let empty = self.streams.iter_mut().filter(|index_stream| index_stream.ahead.is_empty() && !index_stream.exhausted);
+        let empty =
+            self.streams.iter_mut().filter(|index_stream| index_stream.ahead.is_empty() && !index_stream.exhausted);
         stream::iter(empty.map(Ok))
             .try_for_each_concurrent(MAX_CONCURRENT_READS, |index_stream| async move {
-                let entries = reads.page(index_stream.partition, &index_stream.index, index_stream.after.as_ref(), page).await?;
+                let entries =
+                    reads.page(index_stream.partition, &index_stream.index, index_stream.after.as_ref(), page).await?;
                 index_stream.exhausted = entries.len() < page;
                 index_stream.after = entries.last().cloned().or(index_stream.after.take());
                 index_stream.ahead = entries.into();
@@ -80,14 +89,13 @@ impl<'a> Merge<'a> {
             ids.push(entry.id.clone());
         }
         let reads = self.reads;
-        let reads: Vec<_> =
-            stream::iter(by_partition)
-                .map(|(partition, (indexes, ids))| async move {
-                    Ok::<_, ApiError>((indexes, reads.read_many(partition, &ids).await?))
-                })
-                .buffer_unordered(MAX_CONCURRENT_READS)
-                .try_collect()
-                .await?;
+        let reads: Vec<_> = stream::iter(by_partition)
+            .map(|(partition, (indexes, ids))| async move {
+                Ok::<_, ApiError>((indexes, reads.read_many(partition, &ids).await?))
+            })
+            .buffer_unordered(MAX_CONCURRENT_READS)
+            .try_collect()
+            .await?;
         let mut records: Vec<(Entry, Option<TaskView>)> = entries.into_iter().map(|(_, entry)| (entry, None)).collect();
         for (index, found) in reads.into_iter().flat_map(|(indexes, found)| indexes.into_iter().zip(found)) {
             records[index].1 = found;

@@ -107,7 +107,9 @@ impl NoticeQueue {
     fn wake(&self, ids: Option<&[TaskId]>) {
         let waiters_by_task = self.waiters_by_task.lock();
         match ids {
-            Some(ids) => ids.iter().filter_map(|id| waiters_by_task.get(id)).flatten().for_each(|waiter| waiter.notify_one()),
+            Some(ids) => {
+                ids.iter().filter_map(|id| waiters_by_task.get(id)).flatten().for_each(|waiter| waiter.notify_one())
+            }
             None => waiters_by_task.values().flatten().for_each(|waiter| waiter.notify_one()),
         }
     }

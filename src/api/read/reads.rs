@@ -40,10 +40,16 @@ impl Reads {
     }
 
     pub async fn checkpoint(&self, partition: u32) -> Result<Option<Checkpoint>, ApiError> {
-        Ok(stored(self.store.fences(&[partition])).await?.into_iter().next().flatten())
+        Ok(stored(self.store.checkpoints(&[partition])).await?.into_iter().next().flatten())
     }
 
-    pub async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, ApiError> {
+    pub async fn page(
+        &self,
+        partition: u32,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, ApiError> {
         stored(self.store.page(partition, index, after, limit)).await
     }
 

@@ -75,14 +75,19 @@ impl<'a> TreeWalk<'a> {
     /// Positions the walk after a task below the top.
     async fn resume(&mut self, top: &TaskId, last: &TaskId) -> Result<(), ApiError> {
         if !last.is_within(top.as_str()) {
-            return Err(ApiError::new(Code::BadCursor, format!("`cursor` belongs to another list than that of `{top}`")));
+            return Err(ApiError::new(
+                Code::BadCursor,
+                format!("`cursor` belongs to another list than that of `{top}`"),
+            ));
         }
-        let mut path: Vec<TaskId> =
-            std::iter::successors(Some(last.clone()), |id| id.parent_id()).take_while(|id| id.is_within(top.as_str())).collect();
+        let mut path: Vec<TaskId> = std::iter::successors(Some(last.clone()), |id| id.parent_id())
+            .take_while(|id| id.is_within(top.as_str()))
+            .collect();
         path.reverse();
         let found = self.reads.read_many(self.partition, &path).await?;
         for (step, found) in path.iter().zip(found).skip(1) {
-            let gone = || ApiError::new(Code::BadCursor, format!("the task `{step}` of `cursor` is no longer retained"));
+            let gone =
+                || ApiError::new(Code::BadCursor, format!("the task `{step}` of `cursor` is no longer retained"));
             let entry = Entry { seen_ms: found.ok_or_else(gone)?.record.seen_ms, id: step.clone() };
             self.levels.extend(step.parent_id().map(|parent| Level::new(parent, Some(entry))));
         }

@@ -55,8 +55,9 @@ impl Writes {
         let root_task = if root == *parent { Some(found.clone()) } else { self.reads.read(&root).await? };
         // The tree was removed just after the parent was read.
         let Some(root_task) = root_task else { return Err(unknown_parent(parent)) };
-        let is_removed_soon =
-            |expiry: Expiry| expiry.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS);
+        let is_removed_soon = |expiry: Expiry| {
+            expiry.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS)
+        };
         match root_task.record.expiry.filter(|expiry| expiry.kind == ExpiryKind::Done).is_some_and(is_removed_soon) {
             false => Ok(found),
             true => {
@@ -96,14 +97,20 @@ impl Writes {
         if draft.new.policy.not_before_ms.is_none() {
             return Ok(());
         }
-        let kept =
-            self.reads.checkpoint(self.publisher.partition_of(&draft.id)).await?.map_or(0, |checkpoint| checkpoint.kept_bytes);
+        let kept = self
+            .reads
+            .checkpoint(self.publisher.partition_of(&draft.id))
+            .await?
+            .map_or(0, |checkpoint| checkpoint.kept_bytes);
         // The remainder is reserved for submissions in flight.
         if kept < MAX_KEPT_BYTES / 10 * 9 {
             return Ok(());
         }
-        let why = format!("scheduled tasks already use {kept} bytes in this events partition; the maximum is {MAX_KEPT_BYTES}");
-        Err(ApiError::new(Code::TooManyScheduled, why).hint("submit it closer to its start time, or use more events partitions"))
+        let why = format!(
+            "scheduled tasks already use {kept} bytes in this events partition; the maximum is {MAX_KEPT_BYTES}"
+        );
+        Err(ApiError::new(Code::TooManyScheduled, why)
+            .hint("submit it closer to its start time, or use more events partitions"))
     }
 
     /// Publishes a task under its lease. `waited`: another request held the lease before and may have published the

@@ -83,7 +83,8 @@ impl Leases {
             Stage::Published(position) => Ok(Claim::Published(position)),
             Stage::Publishing { .. } => Ok(Claim::Busy),
             Stage::InDoubt => {
-                let replaced = self.store.replace_reservation(partition, &lease.id, run, &held, Some(&lease.reservation));
+                let replaced =
+                    self.store.replace_reservation(partition, &lease.id, run, &held, Some(&lease.reservation));
                 lease.taken_over = stored(replaced).await?;
                 Ok(if lease.taken_over { Claim::Ours(lease) } else { Claim::Busy })
             }

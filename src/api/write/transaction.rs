@@ -52,7 +52,11 @@ impl DraftState {
 }
 
 impl Writes {
-    pub async fn drafts(&self, items: Vec<Result<CreateTask, ApiError>>, trace: Option<&Trace>) -> Result<Vec<Draft>, ApiError> {
+    pub async fn drafts(
+        &self,
+        items: Vec<Result<CreateTask, ApiError>>,
+        trace: Option<&Trace>,
+    ) -> Result<Vec<Draft>, ApiError> {
         let (now_ms, mut drafts) = (now_ms(), Vec::with_capacity(items.len()));
         let mut indexes = FxHashMap::<TaskId, usize>::default();
         for (n, item) in items.into_iter().enumerate() {
@@ -201,7 +205,9 @@ impl Writes {
         }
         let lease = match self.leases.claim(draft).await? {
             Claim::Ours(lease) => lease,
-            Claim::Published(position) => return Ok(Some(DraftState::Existing(Box::new(as_published(draft, position))))),
+            Claim::Published(position) => {
+                return Ok(Some(DraftState::Existing(Box::new(as_published(draft, position)))));
+            }
             Claim::Busy => return Ok(None),
         };
         let found = self.find_published_earlier(draft, waited || lease.taken_over).await;
@@ -216,20 +222,21 @@ impl Writes {
         let tasks: Vec<_> = drafts.iter().map(|draft| draft.new.clone()).collect();
         let (publisher, sender) = (self.publisher.clone(), self.producer.clone());
         let name = self.transactional_id.clone();
-        let timed_out =
-            |_| (ApiError::new(Code::Overloaded, format!("other batches are in progress; {NOTHING}")).hint("retry"), false);
+        let timed_out = |_| {
+            (ApiError::new(Code::Overloaded, format!("other batches are in progress; {NOTHING}")).hint("retry"), false)
+        };
         let mut sender = tokio::time::timeout(DEADLINE, sender.lock_owned()).await.map_err(timed_out)?;
         let broker = self.reads.broker.with_deadline(DEADLINE * 3);
         let done = broker.call(move |broker, _| {
             let mut producer = match sender.take() {
                 Some(producer) => producer,
                 // Nothing of this batch has been sent yet.
-                None => match broker.atomic_producer(&name) {
+                None => match broker.transactional_producer(&name) {
                     Ok(producer) => producer,
                     Err(error) => return Ok(Err(PublishError::NotOut(BrokerError::Unavailable(error.to_string())))),
                 },
             };
-            let done = publisher.publish_together(&mut *producer, tasks, now_ms(), DEADLINE);
+            let done = publisher.publish_atomically(&mut *producer, tasks, now_ms(), DEADLINE);
             // After an error a new producer is opened, which aborts or completes the transaction of the old one.
             *sender = done.is_ok().then_some(producer);
             Ok::<_, BrokerError>(done)
@@ -251,8 +258,12 @@ fn in_doubt(why: &str) -> ApiError {
 fn from_publish_error(error: PublishError) -> (ApiError, bool) {
     match error {
         PublishError::NotOut(BrokerError::InDoubt(why)) => (in_doubt(&why), true),
-        PublishError::NotOut(BrokerError::TooLarge(why)) => (ApiError::new(Code::TooLarge, format!("{why}; {NOTHING}")), false),
-        PublishError::NotOut(why) => (ApiError::new(Code::KafkaUnavailable, format!("{why}; {NOTHING}")).hint("retry"), false),
+        PublishError::NotOut(BrokerError::TooLarge(why)) => {
+            (ApiError::new(Code::TooLarge, format!("{why}; {NOTHING}")), false)
+        }
+        PublishError::NotOut(why) => {
+            (ApiError::new(Code::KafkaUnavailable, format!("{why}; {NOTHING}")).hint("retry"), false)
+        }
         error => (ApiError::new(Code::BadField, format!("{error}; {NOTHING}")), false),
     }
 }

@@ -87,11 +87,15 @@ impl TypeCatalog {
         let hint = match similar.as_slice() {
             [] => "`kafleet topics apply` creates the topics of configured types; GET /v1/types lists them".to_owned(),
             similar => {
-                format!("did you mean {}? If the type is new, `kafleet topics apply` creates its topic", similar.join(" or "))
+                format!(
+                    "did you mean {}? If the type is new, `kafleet topics apply` creates its topic",
+                    similar.join(" or ")
+                )
             }
         };
         let topic = self.publisher.names().tasks(name);
-        ApiError::new(Code::UnknownType, format!("the type `{}` has no topic `{}`", clip(name), clip(&topic))).hint(hint)
+        ApiError::new(Code::UnknownType, format!("the type `{}` has no topic `{}`", clip(name), clip(&topic)))
+            .hint(hint)
     }
 
     /// Returns the types with a topic, not older than `newer_than`. While Kafka is unavailable, the last known list.
@@ -123,8 +127,8 @@ impl TypeCatalog {
     /// Validates params against the schema and the handler, if this process knows the type.
     pub fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
         match self.registry.get(task_type).and_then(|known| known.validate(params)) {
-            Some(misfit) => Err(ApiError::new(Code::Schema, misfit.message)
-                .pointer(format!("{at}{}", misfit.pointer))
+            Some(rejection) => Err(ApiError::new(Code::Schema, rejection.message)
+                .pointer(format!("{at}{}", rejection.pointer))
                 .hint(format!("GET /v1/types shows the schema of `{task_type}`"))),
             None => Ok(()),
         }
@@ -146,23 +150,24 @@ impl TypeCatalog {
     /// Rejects invalid notification rules, as far as this process knows the delivery types.
     pub fn check_notifications(&self, rules: &Rules, now_ms: i64) -> Result<(), ApiError> {
         let furthest = self.max_tree_age;
-        let tells = rules.all_tells();
-        for (at, checks) in tells.iter().map(|tells| (&tells.at, tells.checks)) {
+        let has_rules = rules.all_rules();
+        for (at, checks) in has_rules.iter().map(|has_rules| (&has_rules.at, has_rules.checks)) {
             for (n, check) in checks.iter().enumerate() {
                 if check.due_ms(now_ms).is_some_and(|due| due > now_ms.saturating_add(furthest.as_i64())) {
-                    let why = format!("the check is due more than {furthest} from now, longer than a tree may stay open");
+                    let why =
+                        format!("the check is due more than {furthest} from now, longer than a tree may stay open");
                     return Err(ApiError::new(Code::BadField, why).pointer(format!("{at}/checks/{n}")));
                 }
             }
         }
-        for (at, notification) in tells.iter().flat_map(NotificationRules::tellings) {
+        for (at, notification) in has_rules.iter().flat_map(NotificationRules::notifications) {
             let (kind, params) = params_of(notification);
-            let misfit = self.registry.get(kind).and_then(|known| known.validate(&params));
-            if let Some(misfit) = misfit {
-                return Err(ApiError::new(Code::BadField, misfit.message).pointer(format!(
+            let rejection = self.registry.get(kind).and_then(|known| known.validate(&params));
+            if let Some(rejection) = rejection {
+                return Err(ApiError::new(Code::BadField, rejection.message).pointer(format!(
                     "{at}/{}{}",
                     notification.kind(),
-                    misfit.pointer
+                    rejection.pointer
                 )));
             }
         }
@@ -172,23 +177,25 @@ impl TypeCatalog {
     /// Rejects notifications whose delivery type has no topic.
     pub async fn check_notification_types(&self, rules: &Rules) -> Result<(), ApiError> {
         let mut checked: Vec<&str> = Vec::new();
-        for (at, notification) in rules.all_tells().iter().flat_map(NotificationRules::tellings) {
+        for (at, notification) in rules.all_rules().iter().flat_map(NotificationRules::notifications) {
             let (kind, _) = params_of(notification);
             if checked.contains(&kind) {
                 continue;
             }
             checked.push(kind);
             self.check_type_exists(kind).await.map_err(|error| match error.is(Code::UnknownType) {
-                true => ApiError::new(Code::UnknownType, format!("this fleet has no workers for {}s", notification.kind()))
-                    .pointer(at)
-                    .hint(match notification {
-                        Notification::Callback(_) => {
-                            "add `[callbacks]` to the configuration of the workers and run `kafleet topics apply`"
-                        }
-                        Notification::Email(_) => {
-                            "add `[email]` to the configuration of the workers and run `kafleet topics apply`"
-                        }
-                    }),
+                true => {
+                    ApiError::new(Code::UnknownType, format!("this fleet has no workers for {}s", notification.kind()))
+                        .pointer(at)
+                        .hint(match notification {
+                            Notification::Callback(_) => {
+                                "add `[callbacks]` to the configuration of the workers and run `kafleet topics apply`"
+                            }
+                            Notification::Email(_) => {
+                                "add `[email]` to the configuration of the workers and run `kafleet topics apply`"
+                            }
+                        })
+                }
                 false => error,
             })?;
         }

@@ -8,7 +8,7 @@ use super::Writes;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::json::RawJson;
-use crate::model::task::continuation::{check_thens, number_of};
+use crate::model::task::continuation::{check_continuations, number_of};
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, check_type};
 use crate::model::task::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, Policy, Rules, Trace, check_tags, parse_time};
@@ -126,9 +126,12 @@ fn params_of(input: &CreateTask) -> Result<RawJson, ApiError> {
     let params = RawJson::of(&input.params).map_err(|why| bad_field("params", why.to_string()))?;
     let bytes = params.text().len();
     if bytes > MAX_PARAMS_BYTES {
-        return Err(ApiError::new(Code::TooLarge, format!("the params have {bytes} bytes; the maximum is {MAX_PARAMS_BYTES}"))
-            .pointer("/params")
-            .hint("store the data elsewhere and pass a link"));
+        return Err(ApiError::new(
+            Code::TooLarge,
+            format!("the params have {bytes} bytes; the maximum is {MAX_PARAMS_BYTES}"),
+        )
+        .pointer("/params")
+        .hint("store the data elsewhere and pass a link"));
     }
     Ok(params)
 }
@@ -194,14 +197,15 @@ fn check_attempts(policy: &Policy) -> Result<(), ApiError> {
 }
 
 fn rules_of(input: &CreateTask) -> Result<Rules, ApiError> {
-    let CreateTask { options, external, block_when_done, fail_fast, max_failed, then, actions, checks, .. } = input.clone();
+    let CreateTask { options, external, block_when_done, fail_fast, max_failed, then, actions, checks, .. } =
+        input.clone();
     if block_when_done.is_some() && !external {
         return Err(bad_field("block_when_done", "it applies to external tasks only".into()));
     }
-    check_thens(&then).map_err(|(at, why)| bad_field(&format!("then{at}"), why))?;
+    check_continuations(&then).map_err(|(at, why)| bad_field(&format!("then{at}"), why))?;
     let block_when_done = block_when_done.unwrap_or(true);
     let rules = Rules { options, external, block_when_done, fail_fast, max_failed, then, actions, checks };
-    rules.own_tells().check().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
+    rules.own_rules().check().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
     Ok(rules)
 }
 
@@ -220,7 +224,8 @@ pub fn bad_field(field: &str, why: String) -> ApiError {
 
 /// Extracts the W3C trace context; malformed values are dropped.
 pub fn trace_of(headers: &HeaderMap) -> Option<Arc<Trace>> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().filter(|text| text.len() <= MAX_TEXT_CHARS).map(str::to_owned);
+    let text =
+        |name: &str| headers.get(name)?.to_str().ok().filter(|text| text.len() <= MAX_TEXT_CHARS).map(str::to_owned);
     let parent = text("traceparent").filter(|text| text.len() >= 55 && text.is_ascii())?;
     Some(Arc::new(Trace { parent, state: text("tracestate") }))
 }

@@ -35,7 +35,8 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub fn new(settings: Settings) -> Result<Self, BrokerError> {
-        let client = settings.admin().create_with_context(LastError::default()).map_err(|error| error::of(&error, "[kafka]"))?;
+        let client =
+            settings.admin().create_with_context(LastError::default()).map_err(|error| error::of(&error, "[kafka]"))?;
         Ok(Self { settings, client })
     }
 
@@ -56,8 +57,8 @@ impl Cluster {
     pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         check_topic(&partition.topic)?;
         let result = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
-        let (first, end) =
-            result.map_err(|error| self.with_cause(error::of(&error, &format!("asking for the ends of {partition}"))))?;
+        let (first, end) = result
+            .map_err(|error| self.with_cause(error::of(&error, &format!("asking for the ends of {partition}"))))?;
         Ok(Watermarks { first, end })
     }
 
@@ -95,13 +96,18 @@ impl Cluster {
     }
 
     fn metadata(&self, topic: Option<&str>, what: &str, until: Instant) -> Result<Metadata, BrokerError> {
-        self.client.client().fetch_metadata(topic, left(until)).map_err(|error| self.with_cause(error::of(&error, what)))
+        self.client
+            .client()
+            .fetch_metadata(topic, left(until))
+            .map_err(|error| self.with_cause(error::of(&error, what)))
     }
 
     /// Adds the client's last error to an outage.
     pub fn with_cause(&self, error: BrokerError) -> BrokerError {
         match (error, self.client.context().recent()) {
-            (BrokerError::Unavailable(text), Some((code, reason))) => error::classified(code, format!("{text}: {reason}")),
+            (BrokerError::Unavailable(text), Some((code, reason))) => {
+                error::classified(code, format!("{text}: {reason}"))
+            }
             (error, _) => error,
         }
     }
@@ -151,7 +157,11 @@ fn topic_info(topic: &MetadataTopic) -> TopicInfo {
 }
 
 /// Returns the configuration entries set on the topics themselves.
-fn configs(admin: &Admin, topics: &[&str], deadline: Duration) -> Result<BTreeMap<String, Vec<(String, String)>>, BrokerError> {
+fn configs(
+    admin: &Admin,
+    topics: &[&str],
+    deadline: Duration,
+) -> Result<BTreeMap<String, Vec<(String, String)>>, BrokerError> {
     if topics.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -202,7 +212,9 @@ impl Change<'_> {
                 let info = metadata.topics().first().map(topic_info);
                 info.map_or(Ok(TopicChange::Unchanged), |info| self.alter(spec, &info))
             }
-            Err(error) => Err(error.into_broker_error(&format!("creating `{}` with {}", spec.name, config_text(&config)))),
+            Err(error) => {
+                Err(error.into_broker_error(&format!("creating `{}` with {}", spec.name, config_text(&config))))
+            }
         }
     }
 
@@ -234,8 +246,10 @@ impl Change<'_> {
     /// rejects sends in between.
     fn await_leaders(&self, spec: &TopicSpec) -> Result<(), BrokerError> {
         loop {
-            let metadata = self.cluster.metadata(Some(&spec.name), &format!("waiting for `{}`", spec.name), self.until)?;
-            let led = |topic: &MetadataTopic| topic.partitions().iter().filter(|partition| partition.leader() >= 0).count();
+            let metadata =
+                self.cluster.metadata(Some(&spec.name), &format!("waiting for `{}`", spec.name), self.until)?;
+            let led =
+                |topic: &MetadataTopic| topic.partitions().iter().filter(|partition| partition.leader() >= 0).count();
             if metadata.topics().first().is_some_and(|topic| led(topic) >= spec.partitions as usize) {
                 return Ok(());
             }

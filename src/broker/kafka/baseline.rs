@@ -72,7 +72,8 @@ impl Kafka {
             let record = BaseRecord::to(raw.tasks).key(key.as_bytes()).payload(raw.value).headers(headers);
             send_until_accepted(&producer, record).map_err(failed)?;
             if let Some((topic, value)) = raw.events {
-                send_until_accepted(&producer, BaseRecord::to(topic).key(key.as_bytes()).payload(value)).map_err(failed)?;
+                send_until_accepted(&producer, BaseRecord::to(topic).key(key.as_bytes()).payload(value))
+                    .map_err(failed)?;
             }
         }
         producer.flush(Duration::from_secs(30)).map_err(failed)
@@ -115,7 +116,12 @@ impl Kafka {
     }
 }
 
-fn produce(producer: &ThreadedProducer<IgnoreOutcomes>, topic: &str, key: &[u8], value: &[u8]) -> Result<(), KafkaError> {
+fn produce(
+    producer: &ThreadedProducer<IgnoreOutcomes>,
+    topic: &str,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), KafkaError> {
     send_until_accepted(producer, BaseRecord::to(topic).key(key).payload(value))
 }
 

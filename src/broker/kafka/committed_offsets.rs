@@ -25,7 +25,12 @@ pub(super) fn offsets(
     committed_of(&observer(settings, group)?, partitions, deadline)
 }
 
-pub(super) fn set_offsets(settings: &Settings, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+pub(super) fn set_offsets(
+    settings: &Settings,
+    group: &str,
+    commits: &[Commit],
+    deadline: Duration,
+) -> Result<(), BrokerError> {
     let client = observer(settings, group)?;
     commit_and_wait(client.client(), commits, deadline, &format!("setting the offsets of `{group}`"))
 }

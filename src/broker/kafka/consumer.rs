@@ -15,7 +15,9 @@ use super::native::{Records, Waker};
 use super::rebalance::{CallbackEvents, unassign_all};
 use super::settings::Settings;
 use super::{error, list, list_of_commits, native, offset_of, with_record};
-use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
+use crate::broker::{
+    BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset,
+};
 
 /// Maximum wait for the outcome of a synchronous commit. librdkafka's own timeout is longer.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
@@ -81,7 +83,8 @@ impl KafkaConsumer {
             topics.iter().try_for_each(|topic| super::check_topic(topic))?;
             client.subscribe(&topics).map_err(|error| error::of(&error, "subscribing"))?;
         }
-        let membership = Membership { group: spec.group.clone(), subscribed: !spec.topics.is_empty(), ..Default::default() };
+        let membership =
+            Membership { group: spec.group.clone(), subscribed: !spec.topics.is_empty(), ..Default::default() };
         Ok(Self {
             records,
             client,
@@ -174,7 +177,8 @@ impl KafkaConsumer {
         // because the end of an earlier fetch removes the forwarding.
         self.forward(starts.keys());
         let added = if self.is_cooperative() {
-            self.client.incremental_assign(&list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?)
+            self.client
+                .incremental_assign(&list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?)
         } else {
             let mut all = self.resume_offsets()?;
             for (partition, start) in starts {
@@ -195,7 +199,8 @@ impl KafkaConsumer {
             return Ok(());
         }
         let wanted = list(starts.iter().map(|(partition, start)| (partition, offset_of(*start))))?;
-        let results = self.client.seek_partitions(wanted, SEEK_DEADLINE).map_err(|error| error::of(&error, "seeking"))?;
+        let results =
+            self.client.seek_partitions(wanted, SEEK_DEADLINE).map_err(|error| error::of(&error, "seeking"))?;
         self.assigned.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
         self.out_of_range.retain(|partition| !starts.contains_key(partition));
         let failed: Vec<Partition> = native::entries(&results)
@@ -217,8 +222,9 @@ impl KafkaConsumer {
         self.remember_stale(partitions)?;
         let moved = if self.is_cooperative() {
             let gone = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
-            let again =
-                list(partitions.iter().filter_map(|partition| Some((partition, offset_of(*self.assigned.get(partition)?)))))?;
+            let again = list(
+                partitions.iter().filter_map(|partition| Some((partition, offset_of(*self.assigned.get(partition)?)))),
+            )?;
             self.client.incremental_unassign(&gone).and_then(|()| self.client.incremental_assign(&again))
         } else {
             let mut all = self.resume_offsets()?;
@@ -270,14 +276,16 @@ impl KafkaConsumer {
             events.append(&mut self.find_out_of_range(&reason));
             return Ok(());
         }
-        let classified =
-            error::classified(code, format!("reading: {}", if reason.is_empty() { error::describe(code) } else { reason }));
+        let classified = error::classified(
+            code,
+            format!("reading: {}", if reason.is_empty() { error::describe(code) } else { reason }),
+        );
         match (error, classified) {
             (KafkaError::MessageConsumptionFatal(_), fenced @ BrokerError::Fenced(_)) => Err(fenced),
             (KafkaError::MessageConsumptionFatal(_), other) => Err(BrokerError::Fatal(other.to_string())),
             (_, fatal @ (BrokerError::Fatal(_) | BrokerError::Fenced(_))) => Err(fatal),
             (_, other) => {
-                events.push(GroupEvent::Trouble(other));
+                events.push(GroupEvent::ClientError(other));
                 Ok(())
             }
         }
@@ -303,7 +311,9 @@ impl KafkaConsumer {
         }
         self.search_again = unknown.then(|| Instant::now() + SEARCH_INTERVAL);
         if found.is_empty() {
-            found.push(GroupEvent::Trouble(BrokerError::Unavailable(format!("no valid position to read from: {reason}"))));
+            found.push(GroupEvent::ClientError(BrokerError::Unavailable(format!(
+                "no valid position to read from: {reason}"
+            ))));
         }
         found
     }
@@ -325,15 +335,25 @@ impl KafkaConsumer {
     }
 
     fn check_owned(&self, partitions: &BTreeMap<Partition, StartOffset>) -> Result<(), BrokerError> {
-        match partitions.keys().find(|partition| self.membership.subscribed && !self.membership.owned.contains(partition)) {
+        match partitions
+            .keys()
+            .find(|partition| self.membership.subscribed && !self.membership.owned.contains(partition))
+        {
             None => Ok(()),
-            Some(foreign) => Err(BrokerError::Refused(format!("the group has not assigned {foreign} to this consumer"))),
+            Some(foreign) => {
+                Err(BrokerError::Refused(format!("the group has not assigned {foreign} to this consumer")))
+            }
         }
     }
 }
 
 impl Consumer for KafkaConsumer {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         let now = Instant::now();
         let (until, mut events) = (now + wait, Vec::new());
         self.refresh_forwarding(now);
@@ -395,7 +415,11 @@ impl Consumer for KafkaConsumer {
         super::committed_offsets::commit_and_wait(self.client.client(), commits, COMMIT_DEADLINE, &what)
     }
 
-    fn committed(&mut self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+    fn committed(
+        &mut self,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
         self.group()?;
         super::committed_offsets::committed_of(&self.client, partitions, deadline)
     }

@@ -14,9 +14,10 @@ pub(super) fn of_code(code: Code, what: &str) -> BrokerError {
 pub(super) fn classified(code: Code, text: String) -> BrokerError {
     match code {
         Code::QueueFull => BrokerError::Full(text),
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize | Code::OffsetMetadataTooLarge => {
-            BrokerError::TooLarge(text)
-        }
+        Code::MessageSizeTooLarge
+        | Code::MessageBatchTooLarge
+        | Code::InvalidMessageSize
+        | Code::OffsetMetadataTooLarge => BrokerError::TooLarge(text),
         Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition | Code::UnknownTopicId => {
             BrokerError::Unknown(text)
         }

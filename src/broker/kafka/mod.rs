@@ -20,8 +20,8 @@ use self::producer::{KafkaProducer, KafkaTransactionalProducer};
 use self::reader::Reader;
 use self::settings::Settings;
 use super::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Listed, Partition, Producer,
-    RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Producer,
+    RecordListing, RecordRef, StartOffset, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
 };
 
 mod admin;
@@ -66,7 +66,7 @@ impl Broker for Kafka {
         Ok(Arc::new(KafkaProducer::new(&self.settings, sink)?))
     }
 
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         Ok(Box::new(KafkaTransactionalProducer::new(&self.settings, name)?))
     }
 
@@ -82,17 +82,24 @@ impl Broker for Kafka {
         self.cluster.ends(partition, deadline)
     }
 
-    fn first_visible(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<CommittedProbe, BrokerError> {
-        self.reader.first_visible(&self.settings, partition, offset, deadline).map_err(|error| self.cluster.with_cause(error))
+    fn first_visible(
+        &self,
+        partition: &Partition,
+        offset: i64,
+        deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError> {
+        self.reader
+            .first_visible(&self.settings, partition, offset, deadline)
+            .map_err(|error| self.cluster.with_cause(error))
     }
 
-    fn records_in(
+    fn list_records(
         &self,
         partition: &Partition,
         range: Range<i64>,
         max_records: usize,
         deadline: Duration,
-    ) -> Result<Listed, BrokerError> {
+    ) -> Result<RecordListing, BrokerError> {
         let listed = self.reader.list(&self.settings, partition, range, max_records, deadline);
         listed.map_err(|error| self.cluster.with_cause(error))
     }
@@ -132,7 +139,9 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         return;
     }
     match level {
-        RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => tracing::info!(target: "kafleet::kafka", facility, "{message}"),
+        RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => {
+            tracing::info!(target: "kafleet::kafka", facility, "{message}")
+        }
         RDKafkaLogLevel::Debug => tracing::debug!(target: "kafleet::kafka", facility, "{message}"),
         _ => tracing::warn!(target: "kafleet::kafka", facility, "{message}"),
     }

@@ -14,7 +14,8 @@ use rdkafka::types::RDKafkaErrorCode;
 use super::settings::Settings;
 use super::{error, native, with_record};
 use crate::broker::{
-    BatchRecord, BrokerError, DeliverySink, DependentRecord, MakeDependents, Producer, ProducerRecord, TransactionalProducer,
+    BatchRecord, BrokerError, DeliverySink, DependentRecord, MakeDependents, Producer, ProducerRecord,
+    TransactionalProducer,
 };
 
 /// Maximum time for opening a transactional producer, including the abort of its predecessor's transaction.
@@ -33,7 +34,8 @@ pub(super) struct KafkaProducer {
 
 impl KafkaProducer {
     pub fn new(settings: &Settings, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
-        let client = settings.producer().create_with_context(ToSink(sink)).map_err(|error| error::of(&error, "[kafka]"))?;
+        let client =
+            settings.producer().create_with_context(ToSink(sink)).map_err(|error| error::of(&error, "[kafka]"))?;
         Ok(Self { topics: Mutex::default(), client })
     }
 
@@ -75,7 +77,9 @@ impl Producer for KafkaProducer {
     fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
         match await_deliveries(&self.client, Instant::now() + deadline) {
             0 => Ok(()),
-            open => Err(BrokerError::Unavailable(format!("{open} sent records still without an answer after {deadline:?}"))),
+            open => {
+                Err(BrokerError::Unavailable(format!("{open} sent records still without an answer after {deadline:?}")))
+            }
         }
     }
 
@@ -199,7 +203,10 @@ pub(super) struct KafkaTransactionalProducer {
 impl KafkaTransactionalProducer {
     pub fn new(settings: &Settings, name: &str) -> Result<Self, BrokerError> {
         if name.is_empty() || name.contains('\0') {
-            return Err(BrokerError::Invalid(format!("bad name `{}` for a transactional producer", name.escape_debug())));
+            return Err(BrokerError::Invalid(format!(
+                "bad name `{}` for a transactional producer",
+                name.escape_debug()
+            )));
         }
         let client: ThreadedProducer<TransactionBatch> = settings
             .transactional(name)
@@ -210,7 +217,11 @@ impl KafkaTransactionalProducer {
     }
 
     /// Sends all records and waits for their offsets.
-    fn send_batch_and_wait(&self, records: &[ProducerRecord<'_>], until: Instant) -> Result<Vec<(i32, i64)>, BrokerError> {
+    fn send_batch_and_wait(
+        &self,
+        records: &[ProducerRecord<'_>],
+        until: Instant,
+    ) -> Result<Vec<(i32, i64)>, BrokerError> {
         let batch = self.client.context();
         let first = batch.begin(records.len());
         for (token, record) in (first..).zip(records) {
@@ -381,7 +392,10 @@ impl TransactionBatch {
         while outcomes.missing > 0 {
             let wait = until.saturating_duration_since(Instant::now());
             if wait.is_zero() {
-                return Err(BrokerError::Unavailable(format!("{} records were not acknowledged in time", outcomes.missing)));
+                return Err(BrokerError::Unavailable(format!(
+                    "{} records were not acknowledged in time",
+                    outcomes.missing
+                )));
             }
             outcomes = self.complete.wait_timeout(outcomes, wait).unwrap_or_else(PoisonError::into_inner).0;
         }

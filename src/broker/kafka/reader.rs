@@ -12,7 +12,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::settings::Settings;
 use super::{Silent, check_topic, error, list, with_record};
-use crate::broker::{BrokerError, CommittedProbe, Listed, Partition, Record};
+use crate::broker::{BrokerError, CommittedProbe, Partition, Record, RecordListing};
 
 impl ConsumerContext for Silent {}
 
@@ -31,7 +31,9 @@ impl Reader {
         offset: i64,
         deadline: Duration,
     ) -> Result<CommittedProbe, BrokerError> {
-        self.with(settings, partition, offset, deadline, |client, until| first_visible(client, partition, offset, until))
+        self.with(settings, partition, offset, deadline, |client, until| {
+            first_visible(client, partition, offset, until)
+        })
     }
 
     pub fn list(
@@ -41,7 +43,7 @@ impl Reader {
         range: Range<i64>,
         max_records: usize,
         deadline: Duration,
-    ) -> Result<Listed, BrokerError> {
+    ) -> Result<RecordListing, BrokerError> {
         let start = range.start;
         self.with(settings, partition, start, deadline, |client, until| {
             list_records(client, partition, range, max_records, until)
@@ -59,8 +61,11 @@ impl Reader {
     ) -> Result<T, BrokerError> {
         check_topic(&partition.topic)?;
         let until = Instant::now() + deadline;
-        let busy =
-            || BrokerError::Unavailable(format!("reading {partition} at {offset}: concurrent reads did not finish in time"));
+        let busy = || {
+            BrokerError::Unavailable(format!(
+                "reading {partition} at {offset}: concurrent reads did not finish in time"
+            ))
+        };
         let mut cached = self.0.try_lock_until(until).ok_or_else(busy)?;
         let client = match cached.take() {
             Some(client) => client,
@@ -95,10 +100,10 @@ fn list_records(
     range: Range<i64>,
     max_records: usize,
     until: Instant,
-) -> Result<Listed, BrokerError> {
+) -> Result<RecordListing, BrokerError> {
     let (first, last_stable) = watermarks(client, partition, until)?;
     let (from, end) = (range.start.max(first), range.end.min(last_stable));
-    let mut listed = Listed { offsets: Vec::new(), to: from.min(range.end) };
+    let mut listed = RecordListing { offsets: Vec::new(), to: from.min(range.end) };
     if listed.to >= end {
         return Ok(listed);
     }

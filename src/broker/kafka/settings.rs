@@ -79,7 +79,9 @@ impl Settings {
             check(key, value)?;
             let name = ALIASES.iter().find(|(alias, _)| alias == key).map_or(key.as_str(), |(_, name)| *name);
             if user.insert(name.to_owned(), value.clone()).is_some() {
-                return Err(BrokerError::Invalid(format!("`{key}` and `{name}` in [kafka] are the same; leave one of them out")));
+                return Err(BrokerError::Invalid(format!(
+                    "`{key}` and `{name}` in [kafka] are the same; leave one of them out"
+                )));
             }
         }
         if user.get("bootstrap.servers").is_none_or(|servers| servers.trim().is_empty()) {

@@ -13,7 +13,8 @@ pub(super) fn balance(
     subscriptions: &BTreeMap<MemberId, BTreeSet<String>>,
     current: &Target,
 ) -> Target {
-    let can_own = |member: &MemberId, at: &Partition| subscriptions.get(member).is_some_and(|topics| topics.contains(&*at.topic));
+    let can_own =
+        |member: &MemberId, at: &Partition| subscriptions.get(member).is_some_and(|topics| topics.contains(&*at.topic));
     let mut load: BTreeMap<MemberId, usize> = subscriptions.keys().map(|member| (*member, 0)).collect();
     let mut target = Target::new();
     let (kept, free): (Vec<_>, Vec<_>) =
@@ -95,7 +96,8 @@ mod tests {
     #[test]
     fn partitions_go_only_to_subscribers_of_their_topic() {
         let partitions = [Partition::new("a", 0), Partition::new("b", 0), Partition::new("c", 0)];
-        let subscriptions = BTreeMap::from([(1, BTreeSet::from(["a".to_owned()])), (2, ["a", "b"].map(String::from).into())]);
+        let subscriptions =
+            BTreeMap::from([(1, BTreeSet::from(["a".to_owned()])), (2, ["a", "b"].map(String::from).into())]);
         let target = balance(&partitions, &subscriptions, &Target::new());
         assert_eq!(target, Target::from([(partitions[0].clone(), 1), (partitions[1].clone(), 2)]));
     }

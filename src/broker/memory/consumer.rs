@@ -11,7 +11,9 @@ use super::group::PollResult;
 use super::log::Entry;
 use super::topics::{self, Topics};
 use super::{Core, State};
-use crate::broker::{BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
+use crate::broker::{
+    BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset,
+};
 use crate::runtime;
 
 /// A consumer. Dropping it without `close` simulates a crash: its partitions are reassigned after the session
@@ -81,7 +83,7 @@ impl MemoryConsumer {
             group.join(self.id, &self.topics, &self.waiter, &state.topics, now_ms);
             self.joined = true;
             let missing = self.topics.iter().filter(|topic| !state.topics.contains_key(topic.as_str()));
-            self.events.extend(missing.map(|topic| GroupEvent::Trouble(topics::unknown_topic(topic))));
+            self.events.extend(missing.map(|topic| GroupEvent::ClientError(topics::unknown_topic(topic))));
             if let PollResult::Member(events) = group.poll(self.id, now_ms) {
                 self.take_events(events);
             }
@@ -130,7 +132,8 @@ impl MemoryConsumer {
                 continue;
             }
             let room = max - batch.len();
-            let taken = log.take(&mut read.position, room, self.read_uncommitted, |entry| batch.push((slot, entry.clone())));
+            let taken =
+                log.take(&mut read.position, room, self.read_uncommitted, |entry| batch.push((slot, entry.clone())));
             if taken == room {
                 self.next = slot + 1;
                 return;
@@ -176,14 +179,20 @@ impl MemoryConsumer {
     }
 
     fn group_name(&self) -> Result<&str, BrokerError> {
-        self.group.as_deref().ok_or_else(|| BrokerError::Invalid("a consumer without a group has no commits".to_owned()))
+        self.group
+            .as_deref()
+            .ok_or_else(|| BrokerError::Invalid("a consumer without a group has no commits".to_owned()))
     }
 
     /// Checks that this consumer may read the partition.
     fn check_assigned(&self, state: &State, at: &Partition) -> Result<(), BrokerError> {
         let Some(name) = &self.group else { return Ok(()) };
         let is_assigned = state.groups.get(name).is_some_and(|group| group.is_assigned(self.id, at));
-        if is_assigned { Ok(()) } else { Err(BrokerError::Refused(format!("`{at}` is not assigned to this member of `{name}`"))) }
+        if is_assigned {
+            Ok(())
+        } else {
+            Err(BrokerError::Refused(format!("`{at}` is not assigned to this member of `{name}`")))
+        }
     }
 
     fn set_position(&mut self, at: &Partition, position: i64, stopped: bool) {
@@ -200,7 +209,12 @@ impl MemoryConsumer {
 }
 
 impl Consumer for MemoryConsumer {
-    fn poll(&mut self, max: usize, wait: Duration, sink: &mut dyn FnMut(&RecordRef<'_>)) -> Result<Vec<GroupEvent>, BrokerError> {
+    fn poll(
+        &mut self,
+        max: usize,
+        wait: Duration,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> Result<Vec<GroupEvent>, BrokerError> {
         self.batch.clear();
         self.fill(max, wait);
         for (slot, entry) in &self.batch {
@@ -263,7 +277,11 @@ impl Consumer for MemoryConsumer {
         group.commit(name, self.id, commits, &state.topics, now_ms)
     }
 
-    fn committed(&mut self, partitions: &[Partition], _deadline: Duration) -> Result<Vec<Option<Committed>>, BrokerError> {
+    fn committed(
+        &mut self,
+        partitions: &[Partition],
+        _deadline: Duration,
+    ) -> Result<Vec<Option<Committed>>, BrokerError> {
         let name = self.group_name()?;
         let state = self.core.lock();
         Ok(state.groups.get(name).map_or_else(|| vec![None; partitions.len()], |group| group.committed(partitions)))

@@ -197,20 +197,28 @@ impl Group {
 
     /// Returns the partitions of all topics with a subscribed member.
     fn subscribed_partitions(&self, all: &Topics) -> Vec<Partition> {
-        let wanted: BTreeSet<&str> = self.members.values().flat_map(|member| &member.topics).map(String::as_str).collect();
+        let wanted: BTreeSet<&str> =
+            self.members.values().flat_map(|member| &member.topics).map(String::as_str).collect();
         let topics = all.iter().filter(|(name, _)| wanted.contains(&***name));
-        topics.flat_map(|(name, topic)| (0..topic.logs.len()).map(|index| Partition::new(name.clone(), index as i32))).collect()
+        topics
+            .flat_map(|(name, topic)| (0..topic.logs.len()).map(|index| Partition::new(name.clone(), index as i32)))
+            .collect()
     }
 
     /// Moves every partition one step towards its target.
     fn advance_all(&mut self) {
-        let held: Vec<(Partition, Assignment)> = self.owners.iter().map(|(at, assignment)| (at.clone(), *assignment)).collect();
+        let held: Vec<(Partition, Assignment)> =
+            self.owners.iter().map(|(at, assignment)| (at.clone(), *assignment)).collect();
         for (at, assignment) in held {
             let is_target = self.target.get(&at) == Some(&assignment.member);
             self.advance(&at, assignment, is_target);
         }
-        let free: Vec<(Partition, MemberId)> =
-            self.target.iter().filter(|(at, _)| !self.owners.contains_key(at)).map(|(at, to)| (at.clone(), *to)).collect();
+        let free: Vec<(Partition, MemberId)> = self
+            .target
+            .iter()
+            .filter(|(at, _)| !self.owners.contains_key(at))
+            .map(|(at, to)| (at.clone(), *to))
+            .collect();
         for (at, member) in free {
             self.owners.insert(at.clone(), Assignment { member, phase: Phase::Offered });
             self.update_pending(member, |pending| pending.assigned.push(at));
@@ -243,17 +251,27 @@ impl Group {
     }
 
     /// Commits for a member: all offsets or none.
-    pub fn commit(&mut self, name: &str, id: MemberId, commits: &[Commit], all: &Topics, now_ms: i64) -> Result<(), BrokerError> {
+    pub fn commit(
+        &mut self,
+        name: &str,
+        id: MemberId,
+        commits: &[Commit],
+        all: &Topics,
+        now_ms: i64,
+    ) -> Result<(), BrokerError> {
         check_commits(commits, all)?;
         let Some(member) = self.members.get(&id) else {
-            return Err(BrokerError::Refused(format!("this consumer is not a member of `{name}`; hint: poll to join it")));
+            return Err(BrokerError::Refused(format!(
+                "this consumer is not a member of `{name}`; hint: poll to join it"
+            )));
         };
         if let Some(foreign) = commits.iter().find(|commit| !self.is_assigned(id, &commit.partition)) {
             return Err(BrokerError::Refused(format!("`{}` is not this member's", foreign.partition)));
         }
         // As in Kafka, commits between a rebalance and the member's next poll carry an old generation. A member that
         // is still revoking partitions delays the rebalance, and may commit until it has released them.
-        let is_revoking = self.owners.values().any(|assignment| assignment.member == id && assignment.phase == Phase::Revoking);
+        let is_revoking =
+            self.owners.values().any(|assignment| assignment.member == id && assignment.phase == Phase::Revoking);
         if member.generation != self.generation && !is_revoking {
             return Err(BrokerError::Refused(format!("`{name}` is being rebalanced; hint: poll, then commit again")));
         }
@@ -262,7 +280,13 @@ impl Group {
     }
 
     /// Commits from outside the group.
-    pub fn commit_externally(&mut self, name: &str, commits: &[Commit], all: &Topics, now_ms: i64) -> Result<(), BrokerError> {
+    pub fn commit_externally(
+        &mut self,
+        name: &str,
+        commits: &[Commit],
+        all: &Topics,
+        now_ms: i64,
+    ) -> Result<(), BrokerError> {
         if !self.members.is_empty() {
             let members = self.members.len();
             return Err(BrokerError::Refused(format!("`{name}` has {members} members; hint: stop them first")));

@@ -14,8 +14,8 @@ use parking_lot::{Mutex, MutexGuard};
 use self::group::Group;
 use self::topics::Topics;
 use super::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Producer, TopicInfo,
-    TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Producer,
+    TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
 };
 
 mod assignor;
@@ -41,7 +41,7 @@ pub struct MemoryOptions {
     pub session_timeout: Duration,
     /// Remove records older than the topic's `retention.ms` when others are appended. Default false: tests remove
     /// records explicitly with [`Memory::truncate_before`].
-    pub heeds_retention: bool,
+    pub applies_retention: bool,
     /// Time that committed offsets of an empty group are kept. Default 7 days.
     pub offsets_retention: Duration,
     /// Clock for timestamps, sessions and retention. Default: the system's clock.
@@ -58,7 +58,7 @@ impl Default for MemoryOptions {
         Self {
             log_bytes_per_partition: 256 << 20,
             session_timeout: Duration::from_secs(45),
-            heeds_retention: false,
+            applies_retention: false,
             offsets_retention: Duration::from_secs(7 * 24 * 3600),
             clock: Arc::new(system_ms),
             inline_delivery: false,
@@ -182,13 +182,13 @@ impl Memory {
 
     /// Keeps the next transactions of this name open: their records are in the log, neither committed nor aborted,
     /// and the producer gets `InDoubt`. Opening the name again aborts them, as Kafka does.
-    pub fn hold_atomic(&self, name: &str, hold: bool) {
+    pub fn hold_transactions(&self, name: &str, hold: bool) {
         self.core.lock().transactional_ids.entry(name.to_owned()).or_default().hold = hold;
     }
 
     /// Commits or aborts the open transaction of this name. False if there is none.
-    pub fn settle_atomic(&self, name: &str, committed: bool) -> bool {
-        self.core.lock().settle_atomic(name, committed)
+    pub fn end_transaction(&self, name: &str, committed: bool) -> bool {
+        self.core.lock().end_transaction(name, committed)
     }
 }
 
@@ -201,7 +201,7 @@ impl Broker for Memory {
         Ok(Arc::new(producer::MemoryProducer::start(self.core.clone(), sink)?))
     }
 
-    fn atomic_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         Ok(Box::new(transactions::MemoryTransactionalProducer::open(self.core.clone(), name)))
     }
 
@@ -215,8 +215,9 @@ impl Broker for Memory {
     fn apply_topics(&self, specs: &[TopicSpec], _deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
         let mut state = self.core.lock();
         let state = &mut *state;
-        let outcomes =
-            specs.iter().map(|spec| TopicOutcome { name: spec.name.clone(), change: topics::apply(&mut state.topics, spec) });
+        let outcomes = specs
+            .iter()
+            .map(|spec| TopicOutcome { name: spec.name.clone(), change: topics::apply(&mut state.topics, spec) });
         let outcomes = outcomes.collect();
         for group in state.groups.values_mut().filter(|group| !group.is_empty()) {
             group.update_partitions(&state.topics);
@@ -230,7 +231,12 @@ impl Broker for Memory {
         Ok(Watermarks { first: log.first, end: log.end })
     }
 
-    fn first_visible(&self, partition: &Partition, offset: i64, _deadline: Duration) -> Result<CommittedProbe, BrokerError> {
+    fn first_visible(
+        &self,
+        partition: &Partition,
+        offset: i64,
+        _deadline: Duration,
+    ) -> Result<CommittedProbe, BrokerError> {
         let state = self.core.lock();
         Ok(topics::log(&state.topics, partition)?.first_visible(&partition.topic, partition.index, offset))
     }

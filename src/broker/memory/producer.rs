@@ -67,7 +67,14 @@ impl Queue {
         self.bytes += cost;
         self.outstanding += 1;
         let payload = Arc::new(payload);
-        self.items.push_back(Item { token, topic, partition: record.partition, payload, purged: false, delayed: false });
+        self.items.push_back(Item {
+            token,
+            topic,
+            partition: record.partition,
+            payload,
+            purged: false,
+            delayed: false,
+        });
         Ok(())
     }
 
@@ -150,7 +157,8 @@ impl SendQueue {
                 batch.push_front(item);
                 break;
             }
-            let outcome = if item.purged { Err(BrokerError::Purged) } else { self.core.write(&mut state, &item, fault, now_ms) };
+            let outcome =
+                if item.purged { Err(BrokerError::Purged) } else { self.core.write(&mut state, &item, fault, now_ms) };
             outcomes.push((item, outcome));
         }
         outcomes
@@ -215,7 +223,13 @@ impl Core {
         }
     }
 
-    pub(super) fn has_room(&self, topics: &mut Topics, at: &Partition, need: u64, now_ms: i64) -> Result<(), BrokerError> {
+    pub(super) fn has_room(
+        &self,
+        topics: &mut Topics,
+        at: &Partition,
+        need: u64,
+        now_ms: i64,
+    ) -> Result<(), BrokerError> {
         let topic = topics::topic_mut(topics, &at.topic)?;
         let room = topic.has_room(at.index, need, &self.options, now_ms);
         if room { Ok(()) } else { Err(self.full(at)) }
@@ -235,7 +249,8 @@ pub(super) struct MemoryProducer {
 
 impl MemoryProducer {
     pub fn start(core: Arc<Core>, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
-        let shared = Arc::new(SendQueue { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
+        let shared =
+            Arc::new(SendQueue { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
         if shared.inline() {
             let mut state = shared.core.lock();
             state.inline.retain(|known| known.strong_count() > 0);

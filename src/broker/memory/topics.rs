@@ -34,7 +34,13 @@ pub(super) struct LogConfig {
 impl Default for LogConfig {
     fn default() -> Self {
         let retention_ms = Some(7 * DAY_MS);
-        Self { log_append_time: true, max_message_bytes: 1_048_588, compact: false, retention_ms, delete_retention_ms: DAY_MS }
+        Self {
+            log_append_time: true,
+            max_message_bytes: 1_048_588,
+            compact: false,
+            retention_ms,
+            delete_retention_ms: DAY_MS,
+        }
     }
 }
 
@@ -99,7 +105,12 @@ impl Topic {
     }
 
     /// Returns the partition of a record.
-    pub fn choose_partition(&mut self, name: &str, wanted: Option<i32>, key: Option<&[u8]>) -> Result<i32, BrokerError> {
+    pub fn choose_partition(
+        &mut self,
+        name: &str,
+        wanted: Option<i32>,
+        key: Option<&[u8]>,
+    ) -> Result<i32, BrokerError> {
         let count = self.logs.len() as u32;
         match (wanted, key) {
             (Some(index), _) if usize::try_from(index).is_ok_and(|index| index < self.logs.len()) => Ok(index),
@@ -116,7 +127,9 @@ impl Topic {
     pub fn check_record(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
         let (size, limit) = (payload.len(), self.log_config.max_message_bytes);
         if size > limit {
-            return Err(BrokerError::TooLarge(format!("{size} bytes for `{name}`, which takes {limit} (`max.message.bytes`)")));
+            return Err(BrokerError::TooLarge(format!(
+                "{size} bytes for `{name}`, which takes {limit} (`max.message.bytes`)"
+            )));
         }
         if self.log_config.compact && payload.key().is_none() {
             return Err(BrokerError::Invalid(format!("`{name}` is compacted and takes no record without a key")));
@@ -128,7 +141,7 @@ impl Topic {
     pub fn has_room(&mut self, index: i32, more: u64, options: &MemoryOptions, now_ms: i64) -> bool {
         let (log_config, limit) = (self.log_config, options.log_bytes_per_partition);
         let Some(log) = self.log_mut(index) else { return false };
-        if let Some(retention_ms) = log_config.retention_ms.filter(|_| options.heeds_retention) {
+        if let Some(retention_ms) = log_config.retention_ms.filter(|_| options.applies_retention) {
             log.expire(now_ms.saturating_sub(retention_ms));
         }
         // Compaction scans the whole log: a log full of live keys must not be scanned again for every record.

@@ -35,7 +35,7 @@ pub(super) struct MemoryTransactionalProducer {
 impl MemoryTransactionalProducer {
     pub fn open(core: Arc<Core>, name: &str) -> Self {
         let mut state = core.lock();
-        state.settle_atomic(name, false);
+        state.end_transaction(name, false);
         let id_state = state.transactional_ids.entry(name.to_owned()).or_default();
         id_state.epoch += 1;
         let epoch = id_state.epoch;
@@ -46,7 +46,7 @@ impl MemoryTransactionalProducer {
 
 impl State {
     /// Commits or aborts the open transaction of a name.
-    pub(super) fn settle_atomic(&mut self, name: &str, committed: bool) -> bool {
+    pub(super) fn end_transaction(&mut self, name: &str, committed: bool) -> bool {
         let open = self.transactional_ids.get_mut(name).and_then(|id_state| id_state.open.take());
         if let Some(OpenTransaction { transaction, partitions }) = &open {
             self.end(*transaction, partitions, committed);
@@ -151,7 +151,8 @@ impl TransactionalProducer for MemoryTransactionalProducer {
         }
         let (transaction, mut partitions) = (state.new_id(), Vec::new());
         let mut offsets = state.add(&self.core, transaction, records, &mut partitions, now_ms)?;
-        state.transactional_ids.entry(self.name.clone()).or_default().open = Some(OpenTransaction { transaction, partitions });
+        state.transactional_ids.entry(self.name.clone()).or_default().open =
+            Some(OpenTransaction { transaction, partitions });
         let dependents = MutexGuard::unlocked(&mut state, || make_dependents(&offsets));
         let mut partitions = state.take_open(&self.name, transaction)?;
         let dependents: Vec<ProducerRecord<'_>> = dependents.iter().map(DependentRecord::outgoing).collect();

@@ -153,8 +153,7 @@ mod tests {
 
     #[test]
     fn events_are_parsed_across_any_chunk_boundaries() {
-        let stream =
-            ": hello\n\nid: 3:17\r\nevent: status\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nretry: 10\n\nevent: end\ndata: {}\n\nrest";
+        let stream = ": hello\n\nid: 3:17\r\nevent: status\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nretry: 10\n\nevent: end\ndata: {}\n\nrest";
         for size in [1, 2, 7, 1000] {
             let mut parser = Parser::default();
             let mut frames = Vec::new();

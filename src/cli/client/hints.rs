@@ -65,7 +65,10 @@ mod tests {
                 "query parameter `name_like`: the compiled pattern is too large",
                 "`--name-like`: the compiled pattern is too large",
             ),
-            ("retry the failed tasks below it with `only_failed`", "retry the failed tasks below it with --only-failed"),
+            (
+                "retry the failed tasks below it with `only_failed`",
+                "retry the failed tasks below it with --only-failed",
+            ),
             ("do not repeat it, read the task with `?after=3:9`", "do not repeat it, see `kafleet status`"),
             ("the path ends after `/v1/kill/`, where a name is required", "a name is empty"),
             ("it has neither `cron` nor `every`", "it has neither --cron nor --every"),

@@ -41,7 +41,9 @@ impl Client {
     pub fn new(api: &str, token: Option<&str>) -> Result<Self, Failure> {
         let base = base_url(api)?;
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
-            return Err(Failure::usage("the token has invalid characters").hint("check --token or KAFLEET_TOKEN for line ends"));
+            return Err(
+                Failure::usage("the token has invalid characters").hint("check --token or KAFLEET_TOKEN for line ends")
+            );
         }
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
         // A proxy cannot reach this machine's loopback address.
@@ -63,7 +65,11 @@ impl Client {
     }
 
     /// Sends a POST request that may take long.
-    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: Option<&impl serde::Serialize>) -> Result<T, Failure> {
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: Option<&impl serde::Serialize>,
+    ) -> Result<T, Failure> {
         let request = self.request(Method::POST, path, &Query::new());
         let request = body.into_iter().fold(request, |request, body| request.json(body));
         self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
@@ -106,7 +112,12 @@ impl Client {
         Ok(body.into())
     }
 
-    pub async fn put_bytes<T: DeserializeOwned>(&self, path: &[&str], media: &str, data: Vec<u8>) -> Result<T, Failure> {
+    pub async fn put_bytes<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        media: &str,
+        data: Vec<u8>,
+    ) -> Result<T, Failure> {
         let request = self.request(Method::PUT, path, &Query::new()).header(header::CONTENT_TYPE, media).body(data);
         self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
     }
@@ -155,7 +166,9 @@ impl Client {
             }
             Source::Fleet { scope, last_event_id } => {
                 let request = self.request(Method::GET, &["v1", "watch"], scope);
-                last_event_id.iter().fold(request, |request, last_event_id| request.header("last-event-id", last_event_id))
+                last_event_id
+                    .iter()
+                    .fold(request, |request, last_event_id| request.header("last-event-id", last_event_id))
             }
         };
         let request = request.header(header::ACCEPT, "text/event-stream");
@@ -193,7 +206,8 @@ impl Client {
             Ok(problem) => Err(from_problem(&problem)),
             Err(_) => {
                 let excerpt: String = String::from_utf8_lossy(&body).chars().take(EXCERPT_CHARS).collect();
-                let failure = self.unexpected_answer(format_args!("{status}: {}", super::output::one_line(excerpt.trim())));
+                let failure =
+                    self.unexpected_answer(format_args!("{status}: {}", super::output::one_line(excerpt.trim())));
                 Err(Failure { code: code_of(status), ..failure })
             }
         }
@@ -220,7 +234,8 @@ impl Client {
 
 fn base_url(api: &str) -> Result<Url, Failure> {
     let wrong = |why: &str| {
-        Failure::usage(format_args!("`{api}` is not the address of an api: {why}")).hint("write it as http://127.0.0.1:8080")
+        Failure::usage(format_args!("`{api}` is not the address of an api: {why}"))
+            .hint("write it as http://127.0.0.1:8080")
     };
     let url = Url::parse(api).map_err(|why| wrong(&why.to_string()))?;
     match url.scheme() {
@@ -334,7 +349,8 @@ mod tests {
     fn base_path_of_the_address_is_kept() {
         for api in ["https://host/fleet", "https://host/fleet/"] {
             let client = Client::new(api, None).unwrap();
-            let request = client.request(Method::GET, &["v1", "tasks", "a:b~1"], &vec![("after", "3:9".into())]).build().unwrap();
+            let request =
+                client.request(Method::GET, &["v1", "tasks", "a:b~1"], &vec![("after", "3:9".into())]).build().unwrap();
             assert_eq!(request.url().as_str(), "https://host/fleet/v1/tasks/a:b~1?after=3%3A9");
         }
         for (api, loopback) in [("http://[::1]:80", true), ("http://localhost", true), ("http://10.0.0.1", false)] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::documents::{PauseType, SetKill, StateDocument};
+use crate::api::documents::{PauseType, SetKillSwitch, StateDocument};
 use crate::cli::client::{Client, Method, Query};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::output::eprint_line;
@@ -41,10 +41,8 @@ pub fn configure(config: &mut Config) {
 pub fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
     match tokens.is_empty() || tokens.iter().any(|token| token.role >= Role::Operate) {
         true => Ok(()),
-        false => {
-            Err(Failure::usage("the demo needs one of `api.tokens` to have the role `operate`")
-                .hint("add one, or remove the tokens"))
-        }
+        false => Err(Failure::usage("the demo needs one of `api.tokens` to have the role `operate`")
+            .hint("add one, or remove the tokens")),
     }
 }
 
@@ -133,7 +131,8 @@ impl Round {
     fn many_parts(&self) -> Scenario {
         let part = |n: u64| child(&format!("part-{n}"), PACK, json!({"steps": 2, "pause": format!("{}ms", n * 200)}));
         let parts: Vec<Value> = (1..=12).map(part).collect();
-        let then = json!({"on": "ended", "type": REPORT, "params": {"log": ["all parts have ended"]}, "name": "the bill"});
+        let then =
+            json!({"on": "ended", "type": REPORT, "params": {"log": ["all parts have ended"]}, "name": "the bill"});
         self.root("parts", ORDER, "many parts, then a bill", json!({"children": parts})).with(json!({"then": [then]}))
     }
 }
@@ -157,7 +156,8 @@ fn scenario(number: u64) -> Scenario {
             .root("flaky", FETCH, "fails until it is retried", json!({"steps": 1, "pause": "1s", "failing_runs": 1}))
             .later(4, OperatorCall::Retry(round.id("flaky"))),
         8 => {
-            let params = json!({"steps": 8, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]});
+            let params =
+                json!({"steps": 8, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]});
             round.root("warned", REPORT, "with a warning", params)
         }
         9 => round.many_parts(),
@@ -200,7 +200,7 @@ impl<'a> Demo<'a> {
     async fn prepare(&self) -> Result<(), Failure> {
         let pause = PauseType { reason: Some("the demo shows a pause".into()) };
         let _: Value = self.client.post(&["v1", "types", IMPORT, "pause"], Some(&pause)).await?;
-        let kill = SetKill { task_type: Some(FETCH.into()), reason: Some("the demo shows a kill switch".into()) };
+        let kill = SetKillSwitch { task_type: Some(FETCH.into()), reason: Some("the demo shows a kill switch".into()) };
         let _: Value = self.client.call(Method::PUT, &["v1", "kill", RECALLED], Some(&kill)).await?;
         let task = json!({"type": REPORT, "params": {"steps": 2, "pause": "1s"}});
         for schedule in [

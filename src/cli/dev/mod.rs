@@ -18,7 +18,7 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, TopicChange, memory};
 use crate::config::TokenConfig;
 use crate::control::schedules::ScheduleKey;
-use crate::control::{CONTROL_VERSION, arrange};
+use crate::control::{CONTROL_VERSION, put_schedule};
 use crate::handlers::Registry;
 use crate::handlers::builtin::register_samples;
 use crate::model::schedule::Schedule;
@@ -57,8 +57,12 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
     init_logs(if args.demo { "error" } else { "warn" });
     // With --once only the sample task uses the api, so its port does not matter.
     let listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
-    let options =
-        SetupOptions { api_listen: listen, unused: &["kafka", "redis", "ops"], handlers: true, ..SetupOptions::default() };
+    let options = SetupOptions {
+        api_listen: listen,
+        unused: &["kafka", "redis", "ops"],
+        handlers: true,
+        ..SetupOptions::default()
+    };
     let mut setup = Setup::load(globals, std::mem::take(&mut registry), options)?;
     register_samples(&mut setup.registry);
     setup.config.ops.listen.clear();
@@ -73,7 +77,7 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
     let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
     let mut running = setup.start_ops().await?;
     let broker: Arc<dyn Broker> =
-        memory::Memory::new(memory::MemoryOptions { heeds_retention: true, ..memory::MemoryOptions::default() });
+        memory::Memory::new(memory::MemoryOptions { applies_retention: true, ..memory::MemoryOptions::default() });
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     create_topics(&setup, broker.clone()).await?;
     apply_schedules(&setup, broker.clone()).await?;
@@ -111,7 +115,9 @@ async fn create_topics(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), Fai
     let outcomes = apply(broker, &setup.config, &setup.registry, CALL_DEADLINE).await;
     let outcomes = outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?;
     let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
-        TopicChange::Failed(why) => Some(Failure::failed(format_args!("the topic `{}` was not created: {why}", outcome.name))),
+        TopicChange::Failed(why) => {
+            Some(Failure::failed(format_args!("the topic `{}` was not created: {why}", outcome.name)))
+        }
         _ => None,
     });
     failed.map_or(Ok(()), Err)
@@ -122,8 +128,9 @@ async fn apply_schedules(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), F
     let producer = SharedProducer::open(broker, None).map_err(Failure::failed)?;
     let now = now_ms();
     for (name, spec) in &setup.config.schedules {
-        let wanted = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, applied: true, spec: spec.clone() };
-        let applied = arrange(&producer, &setup.names, &ScheduleKey::Schedule(name.clone()), Some(&wanted)).await;
+        let wanted =
+            Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused: None, applied: true, spec: spec.clone() };
+        let applied = put_schedule(&producer, &setup.names, &ScheduleKey::Schedule(name.clone()), Some(&wanted)).await;
         applied.map_err(|why| Failure::failed(format_args!("the schedule `{name}` was not applied: {why}")))?;
     }
     Ok(())
@@ -132,7 +139,8 @@ async fn apply_schedules(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), F
 /// Submits a sample task over the api, waits for its end, and prints it.
 async fn sample(client: &Client, setup: &Setup, globals: &Globals) -> Outcome {
     let params = json!({"hello": "world"});
-    let task = CreateTask { task_type: "echo".into(), params, name: Some("a first task".into()), ..CreateTask::default() };
+    let task =
+        CreateTask { task_type: "echo".into(), params, name: Some("a first task".into()), ..CreateTask::default() };
     let started = Instant::now();
     let created = tokio::select! {
         created = client.create(&task, Duration::from(SAMPLE_WAIT)) => created?,

@@ -17,7 +17,12 @@ const APPLY_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Writes a start offset for each partition to the control topic and waits until workers have applied it, which removes
 /// the record. Records that are not applied in time are withdrawn and reported as an error.
-pub async fn apply(broker: Arc<dyn Broker>, names: &Names, task_type: &str, changes: &[OffsetChange]) -> Result<(), Failure> {
+pub async fn apply(
+    broker: Arc<dyn Broker>,
+    names: &Names,
+    task_type: &str,
+    changes: &[OffsetChange],
+) -> Result<(), Failure> {
     let producer = SharedProducer::open(broker.clone(), None).map_err(Failure::failed)?;
     let watch = ControlWatch::new(ControlState::without_cancels());
     let _keeping = control::keep(watch.clone(), broker, names, None);
@@ -29,7 +34,7 @@ pub async fn apply(broker: Arc<dyn Broker>, names: &Names, task_type: &str, chan
         last = control::order(&producer, names, &key(one), &record).await.map_err(Failure::unavailable)?.offset;
     }
     let pending = || -> Vec<&OffsetChange> {
-        let control = watch.orders();
+        let control = watch.state();
         changes.iter().filter(|one| control.offsets.contains_key(&(task_type.to_owned(), one.partition))).collect()
     };
     let applied = async {

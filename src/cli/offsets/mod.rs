@@ -87,7 +87,9 @@ impl std::str::FromStr for At {
             return Ok(Self::Time(now_ms().saturating_sub(ago.as_i64())));
         }
         parse_time(text).map(Self::Time).map_err(|_| {
-            format!("`{text}` is not an offset: write earliest, latest, an offset, an RFC 3339 time, or an age such as 2h")
+            format!(
+                "`{text}` is not an offset: write earliest, latest, an offset, an RFC 3339 time, or an age such as 2h"
+            )
         })
     }
 }
@@ -108,7 +110,10 @@ pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -
     let setup = Setup::load(
         globals,
         registry,
-        SetupOptions { unused: &["redis", "api", "types", "schedules", "callbacks", "email"], ..SetupOptions::default() },
+        SetupOptions {
+            unused: &["redis", "api", "types", "schedules", "callbacks", "email"],
+            ..SetupOptions::default()
+        },
     )?;
     let topic = setup.names.tasks(&args.target.task_type);
     let group = setup.names.group(&args.target.task_type);
@@ -164,9 +169,16 @@ fn plan(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at:
         let watermarks = broker.ends(partition, CALL_DEADLINE).map_err(to_failure)?;
         let now = resolve_offset(&**broker, partition, watermarks, at)?;
         let before = committed.map(|committed| committed.offset);
-        changes.push(OffsetChange { partition: partition.index, before, now, first: watermarks.first, end: watermarks.end });
+        changes.push(OffsetChange {
+            partition: partition.index,
+            before,
+            now,
+            first: watermarks.first,
+            end: watermarks.end,
+        });
     }
-    let commits = partitions.into_iter().zip(&changes).map(|(partition, changes)| commit(partition, changes.now)).collect();
+    let commits =
+        partitions.into_iter().zip(&changes).map(|(partition, changes)| commit(partition, changes.now)).collect();
     Ok(Plan { changes, commits })
 }
 

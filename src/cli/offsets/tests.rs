@@ -12,8 +12,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn broker() -> Arc<dyn Broker> {
     let ticks = Arc::new(std::sync::atomic::AtomicI64::new(0));
     let clock = ticks.clone();
-    let options =
-        MemoryOptions { clock: Arc::new(move || clock.load(std::sync::atomic::Ordering::Relaxed)), ..MemoryOptions::default() };
+    let options = MemoryOptions {
+        clock: Arc::new(move || clock.load(std::sync::atomic::Ordering::Relaxed)),
+        ..MemoryOptions::default()
+    };
     let broker: Arc<dyn Broker> = Memory::new(options);
     let spec = TopicSpec { name: TOPIC.into(), partitions: 2, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], CALL_DEADLINE).unwrap();
@@ -49,9 +51,12 @@ fn targets_and_offsets_are_parsed() {
     for bad in ["", "echo/", "echo/x", "echo/-1", "Echo Echo"] {
         assert!(bad.parse::<Target>().is_err(), "{bad}");
     }
-    for (text, at) in
-        [("earliest", At::Earliest), ("latest", At::Latest), ("17", At::Offset(17)), ("1970-01-01T00:00:05Z", At::Time(5_000))]
-    {
+    for (text, at) in [
+        ("earliest", At::Earliest),
+        ("latest", At::Latest),
+        ("17", At::Offset(17)),
+        ("1970-01-01T00:00:05Z", At::Time(5_000)),
+    ] {
         assert_eq!(text.parse(), Ok(at), "{text}");
     }
     assert!(matches!("2h".parse(), Ok(At::Time(_))));

@@ -61,7 +61,9 @@ pub async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, output:
     }
     show(output, &changes)?;
     if changes.values().any(|change| *change == Change::Left) {
-        eprint_line("schedules marked `left` are no longer in the configuration but still active; `--prune` deletes them");
+        eprint_line(
+            "schedules marked `left` are no longer in the configuration but still active; `--prune` deletes them",
+        );
     }
     Ok(Code::Ok)
 }

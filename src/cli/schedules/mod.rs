@@ -9,7 +9,7 @@ use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
 use super::submit::TaskArgs;
 use crate::api::documents::{
-    NewSchedule, PauseType, ResumeType, ScheduleAsked, ScheduleDocument, ScheduleTimes, Schedules, Status,
+    NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
 };
 use crate::model::schedule::Spec;
 use crate::model::task::parse_time;
@@ -141,9 +141,10 @@ pub async fn schedules(verb: SchedulesVerb, globals: &Globals) -> Outcome {
         SchedulesVerb::Create(args) => print(&output, create(*args, &client).await?),
         SchedulesVerb::Change(args) => print(&output, change(*args, &client).await?),
         SchedulesVerb::Delete(OneArgs { id }) => delete(&id, &client, &output).await,
-        SchedulesVerb::Pause(PauseArgs { id, reason }) => {
-            print(&output, client.call(Method::POST, &["v1", "schedules", &id, "pause"], Some(&PauseType { reason })).await?)
-        }
+        SchedulesVerb::Pause(PauseArgs { id, reason }) => print(
+            &output,
+            client.call(Method::POST, &["v1", "schedules", &id, "pause"], Some(&PauseType { reason })).await?,
+        ),
         SchedulesVerb::Resume(OneArgs { id }) => {
             print(&output, client.call(Method::POST, &["v1", "schedules", &id, "resume"], Some(&ResumeType {})).await?)
         }
@@ -168,7 +169,8 @@ async fn list(client: &Client, output: &Output) -> Outcome {
         output.json(&all)?;
         return Ok(Code::Ok);
     }
-    output.list(rows(all.schedules), "no schedules; `kafleet schedules create ID TYPE PARAMS --every 10m` creates one")?;
+    output
+        .list(rows(all.schedules), "no schedules; `kafleet schedules create ID TYPE PARAMS --every 10m` creates one")?;
     Ok(Code::Ok)
 }
 
@@ -224,7 +226,8 @@ async fn delete(id: &str, client: &Client, output: &Output) -> Outcome {
 
 async fn trigger(args: TriggerArgs, client: &Client, output: &Output) -> Outcome {
     let started = Instant::now();
-    let outcome: ScheduleAsked = client.call(Method::POST, &["v1", "schedules", &args.id, "run"], None::<&()>).await?;
+    let outcome: ScheduleRequestOutcome =
+        client.call(Method::POST, &["v1", "schedules", &args.id, "run"], None::<&()>).await?;
     let Some(task) = outcome.tasks.first().cloned() else { return Ok(Code::Ok) };
     if let Some(wait) = args.wait {
         let status = wait_until_created(client, &task, wait, started).await?;
@@ -252,15 +255,18 @@ async fn wait_until_created(client: &Client, task: &str, wait: Millis, started: 
                 tokio::time::sleep(PAUSE).await;
             }
             Err(failure) if failure.code == Code::NotFound => {
-                return Err(Failure::new(Code::TimedOut, format_args!("the task `{task}` was not created within {wait}"))
-                    .hint("check that a tracker is running"));
+                return Err(Failure::new(
+                    Code::TimedOut,
+                    format_args!("the task `{task}` was not created within {wait}"),
+                )
+                .hint("check that a tracker is running"));
             }
             status => return status,
         }
     }
 }
 
-fn print_pending(outcome: &ScheduleAsked) {
+fn print_pending(outcome: &ScheduleRequestOutcome) {
     if !outcome.done {
         eprint_line("the request was accepted; the tracker has not processed it yet");
     }
@@ -272,7 +278,7 @@ async fn backfill(args: BackfillArgs, client: &Client, output: &Output) -> Outco
         query.push(("to", rfc3339(to)?));
     }
     let path = ["v1", "schedules", &args.id, "backfill"];
-    let outcome: ScheduleAsked = client.call_with(Method::POST, &path, &query, None::<&()>).await?;
+    let outcome: ScheduleRequestOutcome = client.call_with(Method::POST, &path, &query, None::<&()>).await?;
     if output.is_json() {
         output.json(&outcome)?;
     } else {
@@ -303,7 +309,10 @@ async fn next(args: NextArgs, client: &Client, output: &Output) -> Outcome {
             output.line(time)?;
         }
         if times.times.is_empty() {
-            eprint_line(format_args!("no more times; `kafleet schedules show {}` shows when the schedule ends", args.id));
+            eprint_line(format_args!(
+                "no more times; `kafleet schedules show {}` shows when the schedule ends",
+                args.id
+            ));
         }
     }
     Ok(Code::Ok)
@@ -314,7 +323,8 @@ fn rfc3339(text: &str) -> Result<String, Failure> {
 }
 
 fn rows(schedules: Vec<ScheduleDocument>) -> Rows {
-    let mut rows = Rows::new(["ID", "TYPE", "WHEN", "NEXT", "LAST", "LAST STATE", "FIRED", "SKIPPED", "MISSED", "NOTE"]);
+    let mut rows =
+        Rows::new(["ID", "TYPE", "WHEN", "NEXT", "LAST", "LAST STATE", "FIRED", "SKIPPED", "MISSED", "NOTE"]);
     for schedule in schedules {
         let when = schedule.spec.when();
         let next = schedule.next.first().cloned().filter(|_| schedule.paused.is_none());

@@ -41,7 +41,9 @@ pub struct SpecArgs {
 fn overlap(text: &str) -> Result<Overlap, String> {
     let all = [Overlap::Skip, Overlap::Allow, Overlap::BufferOne, Overlap::Replace];
     let names = all.map(|overlap| format!("`{}`", overlap.name())).join(", ");
-    all.into_iter().find(|overlap| overlap.name() == text).ok_or_else(|| format!("`{}` is not one of {names}", clip(text)))
+    all.into_iter()
+        .find(|overlap| overlap.name() == text)
+        .ok_or_else(|| format!("`{}` is not one of {names}", clip(text)))
 }
 
 /// Sets the params if they are given.
@@ -67,7 +69,9 @@ fn replace_list<T>(field: &mut Vec<T>, given: Vec<T>) {
 impl SpecArgs {
     /// Sets the given fields of a schedule.
     pub fn apply_to(self, spec: &mut Spec) -> Result<(), Failure> {
-        let time = |text: Option<String>| text.map(|text| parse_time(&text).map(time_text)).transpose().map_err(Failure::usage);
+        let time = |text: Option<String>| {
+            text.map(|text| parse_time(&text).map(time_text)).transpose().map_err(Failure::usage)
+        };
         if self.every.is_some() {
             spec.cron = None;
             spec.timezone = None;
@@ -122,7 +126,8 @@ mod tests {
 
     #[test]
     fn omitted_options_keep_their_values() {
-        let mut spec = Spec { cron: Some("0 3 * * *".into()), timezone: Some("Europe/Berlin".into()), ..Spec::default() };
+        let mut spec =
+            Spec { cron: Some("0 3 * * *".into()), timezone: Some("Europe/Berlin".into()), ..Spec::default() };
         spec.task.tags = vec!["a".into()];
         let typed = Typed::parse_from([
             "x",
@@ -145,8 +150,13 @@ mod tests {
         assert_eq!((spec.task.min_backoff, spec.task.max_backoff), (None, Some(Millis::secs(300))));
         Typed::parse_from(["x", "--every", "10m"]).spec.apply_to(&mut spec).unwrap();
         assert_eq!((spec.when().as_str(), spec.cron.is_some(), spec.timezone.is_some()), ("every 10m", false, false));
-        let notified =
-            Typed::parse_from(["x", "--callback", "https://a", "--check", r#"{"after": "1h", "expect": ["succeeded"]}"#]);
+        let notified = Typed::parse_from([
+            "x",
+            "--callback",
+            "https://a",
+            "--check",
+            r#"{"after": "1h", "expect": ["succeeded"]}"#,
+        ]);
         apply_task_args(notified.task, &mut spec.task).unwrap();
         Typed::parse_from(["x", "--name", "n"]).task.actions().unwrap();
         assert_eq!((spec.task.actions.len(), spec.task.checks.len(), spec.task.tags.len()), (1, 1, 1));

@@ -5,7 +5,8 @@ use crate::cli::output::{Paint, one_line};
 
 pub fn render_schedule(schedule: &ScheduleDocument, paint: Paint) -> String {
     let mut lines = Vec::new();
-    let mut line = |name: &str, text: String| lines.push(format!("{} {}", paint.dim(&format!("{name:<9}")), one_line(&text)));
+    let mut line =
+        |name: &str, text: String| lines.push(format!("{} {}", paint.dim(&format!("{name:<9}")), one_line(&text)));
     line("id", schedule.id.clone());
     line("type", schedule.spec.task.task_type.clone());
     line("when", schedule.spec.when());

@@ -29,7 +29,8 @@ const MAX_REPORTED_LINES: u64 = 100;
 
 pub async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, output: &Output) -> Outcome {
     let (lines, size) = read(&source, shape)?;
-    let mut summary = Summary { bar: progress_bar(size), output: *output, started: Instant::now(), accepted: 0, refused: 0 };
+    let mut summary =
+        Summary { bar: progress_bar(size), output: *output, started: Instant::now(), accepted: 0, refused: 0 };
     let batches = stream::unfold(Batcher { lines, carried_over: None }, Batcher::batch);
     let mut answers = std::pin::pin!(batches.map(|batch| send(client, batch)).buffered(parallel));
     while let Some(answer) = answers.next().await {
@@ -146,7 +147,12 @@ async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineO
 }
 
 /// Sends one request. Lines with a final result move from `left` to `outcomes`.
-async fn attempt(client: &Client, left: &mut Vec<Line>, outcomes: &mut Vec<LineOutcome>, last_try: bool) -> Result<(), Failure> {
+async fn attempt(
+    client: &Client,
+    left: &mut Vec<Line>,
+    outcomes: &mut Vec<LineOutcome>,
+    last_try: bool,
+) -> Result<(), Failure> {
     let tasks: Vec<&RawValue> = left.iter().filter_map(|line| line.task.as_deref().ok()).collect();
     let answer = client.create_all(&tasks).await?;
     let mut items: Vec<Option<BatchItem>> = left.iter().map(|_| None).collect();
@@ -175,9 +181,9 @@ fn is_transient(problem: Option<&Problem>) -> bool {
 }
 
 fn at_line(why: Failure, line: u64) -> Failure {
-    let hint = why
-        .hint
-        .unwrap_or_else(|| "submit the rest again: resubmitting a task with the same id, type and params has no effect".into());
+    let hint = why.hint.unwrap_or_else(|| {
+        "submit the rest again: resubmitting a task with the same id, type and params has no effect".into()
+    });
     Failure { message: format!("stopped at line {line}: {}", why.message), code: why.code, hint: Some(hint) }
 }
 
@@ -203,7 +209,8 @@ impl Summary {
                 self.bar.suspend(|| self.output.json_line(outcome))?;
             }
         }
-        let ids: Vec<&str> = outcomes.iter().filter(|one| one.problem.is_none()).filter_map(|one| one.id.as_deref()).collect();
+        let ids: Vec<&str> =
+            outcomes.iter().filter(|one| one.problem.is_none()).filter_map(|one| one.id.as_deref()).collect();
         if !self.output.is_json() && !ids.is_empty() {
             self.bar.suspend(|| self.output.line(&ids.join("\n")))?;
         }

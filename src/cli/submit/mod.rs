@@ -208,7 +208,9 @@ fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
             let id = args.options.id.clone().or_else(|| Some(ndjson::new_id()));
             Ok(Submission::One(Box::new(CreateTask { params, id, ..document(args.options, task_type)? })))
         }
-        (None, None) => Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`")),
+        (None, None) => {
+            Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`"))
+        }
     }
 }
 
@@ -270,7 +272,8 @@ fn parse_objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &st
             Value::Array(items) => items.into_iter().map(serde_json::from_value).collect::<Result<Vec<T>, _>>(),
             value => serde_json::from_value(value).map(|object| vec![object]),
         };
-        let invalid = |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("write, for example, {flag} {example}"));
+        let invalid =
+            |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("write, for example, {flag} {example}"));
         parse_objects.extend(read.map_err(invalid)?);
     }
     Ok(parse_objects)
@@ -281,8 +284,20 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
     let actions = options.task.actions()?;
     let checks = options.task.checks()?;
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
-    let TaskArgs { key, name, creator, tags, link, options: own, expires, retries, min_backoff, max_backoff, timeout, .. } =
-        options.task;
+    let TaskArgs {
+        key,
+        name,
+        creator,
+        tags,
+        link,
+        options: own,
+        expires,
+        retries,
+        min_backoff,
+        max_backoff,
+        timeout,
+        ..
+    } = options.task;
     Ok(CreateTask {
         task_type,
         id: options.id,
@@ -345,8 +360,11 @@ mod tests {
             r#"echo --callback https://a --callback-secret k --action {{"on":["failed"],"callback":{{"url":"https://b"}}}} --check {check}"#
         );
         let Ok(Submission::One(task)) = typed(&line) else { panic!("expected one task") };
-        let urls: Vec<_> =
-            task.actions.iter().map(|action| (action.on.len(), action.callback.as_ref().unwrap().url.as_str())).collect();
+        let urls: Vec<_> = task
+            .actions
+            .iter()
+            .map(|action| (action.on.len(), action.callback.as_ref().unwrap().url.as_str()))
+            .collect();
         assert_eq!(urls, [(1, "https://b"), (4, "https://a")]);
         assert_eq!((task.actions[1].callback.as_ref().unwrap().secret.as_deref(), task.checks.len()), (Some("k"), 1));
         let wrong = typed(r#"echo --action {"on":["failed"],"mail":{}}"#).unwrap_err();

@@ -91,7 +91,8 @@ impl PrintedTasks {
     /// Records a status; returns whether it differs from the last printed one.
     fn record(&mut self, status: &Status) -> bool {
         let partition = status.position.split_once(':').and_then(|(partition, _)| partition.parse().ok());
-        let last = PrintedState { fingerprint: Fingerprint::of(status), has_ended: status.state.is_terminal(), partition };
+        let last =
+            PrintedState { fingerprint: Fingerprint::of(status), has_ended: status.state.is_terminal(), partition };
         match self.last.insert(status.id.clone(), last) {
             Some(before) => before.fingerprint != last.fingerprint,
             None => {
@@ -166,7 +167,17 @@ impl<'a> FleetWatch<'a> {
         let shown = PrintedTasks::default();
         let queue = RefreshQueue::default();
         let unread = BTreeSet::new();
-        Self { client, scope, shown, queue, unread, reread: Instant::now(), begun: false, tree_unreadable: false, warned: None }
+        Self {
+            client,
+            scope,
+            shown,
+            queue,
+            unread,
+            reread: Instant::now(),
+            begun: false,
+            tree_unreadable: false,
+            warned: None,
+        }
     }
 
     /// Waits for a change, and gathers the changes that follow within `GATHER_TIME`.
@@ -218,7 +229,9 @@ impl<'a> FleetWatch<'a> {
                     Ok(found) => {
                         self.tree_unreadable = false;
                         refresh.found = found;
-                        refresh.missing.extend(refresh.found.iter().all(|status| status.id != *root).then(|| root.clone()));
+                        refresh
+                            .missing
+                            .extend(refresh.found.iter().all(|status| status.id != *root).then(|| root.clone()));
                     }
                     Err(why) => self.retry_tree_later(why, partitions)?,
                 },
@@ -323,7 +336,9 @@ async fn read_tree(client: &Client, root: &str) -> Result<Vec<Status>, Failure> 
             return Ok(found);
         }
         if found.len() >= MAX_TREE {
-            eprint_line(format_args!("the tree has more than {MAX_TREE} tasks: further ones are shown when they change"));
+            eprint_line(format_args!(
+                "the tree has more than {MAX_TREE} tasks: further ones are shown when they change"
+            ));
             return Ok(found);
         }
     }

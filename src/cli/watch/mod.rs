@@ -86,8 +86,15 @@ struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
     fn of(status: &Status) -> Self {
-        let shown =
-            (status.state, status.own_state, status.run, status.attempt, &status.progress, &status.children, &status.error);
+        let shown = (
+            status.state,
+            status.own_state,
+            status.run,
+            status.attempt,
+            &status.progress,
+            &status.children,
+            &status.error,
+        );
         let text = serde_json::to_vec(&shown).unwrap_or_default();
         let mut fingerprint = [0; 16];
         let digest = Sha256::digest(text);
@@ -150,7 +157,8 @@ mod tests {
         retrying.error = Some(ErrorInfo::new("handler", "no such host", 1));
         retrying.children.total = 3;
         retrying.children.pending = 2;
-        let expected = "12:00  a:b  retrying  attempt 2  1/3 children done, 0 failed  handler: no such host (attempt 1)";
+        let expected =
+            "12:00  a:b  retrying  attempt 2  1/3 children done, 0 failed  handler: no such host (attempt 1)";
         assert_eq!(line("12:00", &retrying, Some("a:b"), Paint(false)), expected);
         assert_ne!(Fingerprint::of(&done), Fingerprint::of(&retrying));
         let mut moved = done.clone();

@@ -50,9 +50,13 @@ pub enum FleetSettingsError {
     Missing(String),
     #[error("the topic `{0}` does not say how many events partitions there are\n\nhint: run `kafleet topics apply`")]
     NotApplied(String),
-    #[error("the fleet's settings in `{topic}` have version {version}, this build reads up to {FLEET_VERSION}: upgrade it")]
+    #[error(
+        "the fleet's settings in `{topic}` have version {version}, this build reads up to {FLEET_VERSION}: upgrade it"
+    )]
     Newer { topic: String, version: u32 },
-    #[error("the record `fleet` at offset {offset} of `{topic}` cannot be read: {why}\n\nhint: run `kafleet topics apply`")]
+    #[error(
+        "the record `fleet` at offset {offset} of `{topic}` cannot be read: {why}\n\nhint: run `kafleet topics apply`"
+    )]
     Unreadable { topic: String, offset: i64, why: String },
     #[error("`{topic}` was read up to offset {next} of {end} only, within {waited_ms} ms")]
     Late { topic: String, next: i64, end: i64, waited_ms: u128 },
@@ -101,7 +105,11 @@ impl FleetSettings {
 }
 
 /// Reads the whole control topic up to its current end. Blocks for at most `deadline`.
-pub fn read_control(broker: &dyn Broker, names: &Names, deadline: Duration) -> Result<FleetSettings, FleetSettingsError> {
+pub fn read_control(
+    broker: &dyn Broker,
+    names: &Names,
+    deadline: Duration,
+) -> Result<FleetSettings, FleetSettingsError> {
     let topic = names.control();
     let begun = Instant::now();
     let left = || deadline.saturating_sub(begun.elapsed());

@@ -30,7 +30,9 @@ async fn put(link: &SharedProducer, key: Option<&str>, value: Option<&str>) {
     let topic = names().control();
     let key = key.map(str::as_bytes);
     let value = value.map(str::as_bytes);
-    link.deliver(ProducerRecord { topic: &topic, partition: Some(0), key, value, headers: &[] }, DEADLINE).await.unwrap();
+    link.deliver(ProducerRecord { topic: &topic, partition: Some(0), key, value, headers: &[] }, DEADLINE)
+        .await
+        .unwrap();
 }
 
 #[test]
@@ -99,8 +101,9 @@ async fn topic_ending_in_a_gap_is_read_to_its_end() {
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     set_fleet(&link, &names(), 4).await.unwrap();
     let topic = names().control();
-    let record = ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
-    broker.atomic_producer("x").unwrap().send_all(&[record], DEADLINE).unwrap();
+    let record =
+        ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
+    broker.transactional_producer("x").unwrap().send_all(&[record], DEADLINE).unwrap();
     let ends = broker.ends(&Partition::new(topic.as_str(), 0), DEADLINE).unwrap();
     assert_eq!(ends.end, 3, "the transaction marker takes one more offset");
     assert_eq!(read(&broker).unwrap().events_partitions, Some(4), "it does not wait for another record");

@@ -72,8 +72,10 @@ fn call(section: &mut Section<'_>) -> Option<(Client, Call)> {
 
 fn url(section: &mut Section<'_>) -> Option<Url> {
     let Some(text) = &section.config.url else {
-        section
-            .problem("url", "missing; hint: set it to the address of the service, such as \"https://resizer.internal/resize\"");
+        section.problem(
+            "url",
+            "missing; hint: set it to the address of the service, such as \"https://resizer.internal/resize\"",
+        );
         return None;
     };
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -131,7 +133,8 @@ impl Call {
     async fn send(&self, client: &Client, params: RawJson, cx: &Context) -> Answer {
         let timeout = cx.deadline.map_or(DEFAULT_TIMEOUT, |at| at.saturating_duration_since(Instant::now()));
         let body = params.text().to_owned();
-        let request = client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
+        let request =
+            client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
         let mut response = request.send().await.map_err(|why| self.no_response(why))?;
         let (status, wait) = (response.status(), retry_after(response.headers(), now()));
         let body = self.body(&mut response).await.map_err(|why| self.no_response(why))?;
@@ -139,8 +142,10 @@ impl Call {
             return Err(self.error_status(&response, &body, wait));
         }
         if body.len() > self.max_output {
-            let message =
-                format!("the response has more than {} bytes; hint: store it elsewhere and return a link", self.max_output);
+            let message = format!(
+                "the response has more than {} bytes; hint: store it elsewhere and return a link",
+                self.max_output
+            );
             return Err(Failure::fail(message).of_kind("result_too_large"));
         }
         result(&body)

@@ -72,7 +72,8 @@ pub fn is_public(address: IpAddr) -> bool {
     match embedded_v4(address) {
         IpAddr::V4(address) => !NETWORKS.v4.iter().any(|net| net.contains(&address)),
         IpAddr::V6(address) => {
-            NETWORKS.routed.is_some_and(|net| net.contains(&address)) && !NETWORKS.v6.iter().any(|net| net.contains(&address))
+            NETWORKS.routed.is_some_and(|net| net.contains(&address))
+                && !NETWORKS.v6.iter().any(|net| net.contains(&address))
         }
     }
 }
@@ -114,7 +115,9 @@ mod tests {
 
     #[test]
     fn public_and_special_addresses_are_distinguished() {
-        for public in ["1.1.1.1", "93.184.216.34", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"] {
+        for public in
+            ["1.1.1.1", "93.184.216.34", "172.32.0.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+        {
             assert!(is_public(public.parse().unwrap()), "{public}");
         }
         for special in [

@@ -121,7 +121,8 @@ mod tests {
     async fn secret_file_is_read_on_every_use() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
-        let config = SecretConfig { file: Some(file.clone()), hosts: vec!["a.example".into()], ..SecretConfig::default() };
+        let config =
+            SecretConfig { file: Some(file.clone()), hosts: vec!["a.example".into()], ..SecretConfig::default() };
         let secrets = BTreeMap::from([("key".to_owned(), Secret::new(&config))]);
         let error = fill("x-${key}", &secrets).await.unwrap_err();
         assert!(error.contains("`key`") && error.contains("cannot be read"), "{error}");

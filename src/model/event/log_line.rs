@@ -15,7 +15,10 @@ pub fn lines_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Stri
         for line in text.strip_suffix('\n').unwrap_or(text).split('\n') {
             let line = line.strip_suffix('\r').unwrap_or(line);
             if line.len() > MAX_LINE_BYTES {
-                return Err((Some(n), format!("the line has {} bytes: at most {MAX_LINE_BYTES} are allowed", line.len())));
+                return Err((
+                    Some(n),
+                    format!("the line has {} bytes: at most {MAX_LINE_BYTES} are allowed", line.len()),
+                ));
             }
             lines.push(line.to_owned());
         }

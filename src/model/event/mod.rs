@@ -68,7 +68,7 @@ impl Kind {
     }
 
     /// Returns true for kinds that concern the whole partition, not one task; their id is a placeholder.
-    pub const fn is_of_no_task(self) -> bool {
+    pub const fn is_partition_wide(self) -> bool {
         matches!(self, Self::Tick | Self::Settings)
     }
 
@@ -301,7 +301,9 @@ impl Event {
     pub fn decode(value: &[u8]) -> Result<Self, DecodeError> {
         let event = match serde_json::from_slice::<Self>(value) {
             Ok(event) => event,
-            Err(why) => return Err(version_of(value).map_or(DecodeError::Malformed(why.to_string()), DecodeError::Newer)),
+            Err(why) => {
+                return Err(version_of(value).map_or(DecodeError::Malformed(why.to_string()), DecodeError::Newer));
+            }
         };
         if event.v > EVENT_VERSION {
             return Err(DecodeError::Newer(event.v));

@@ -33,7 +33,9 @@ mod tests {
             ("ce_asof", "7"),
             ("ce_onfailure", "ignore"),
         ];
-        for (headers, offset) in [(vec![], 41), (vec![("ce_id", "a"), ("ce_hash", "abc")], 0), (full.to_vec(), 7), (vec![], -1)] {
+        for (headers, offset) in
+            [(vec![], 41), (vec![("ce_id", "a"), ("ce_hash", "abc")], 0), (full.to_vec(), 7), (vec![], -1)]
+        {
             let position = Position { partition: 3, offset };
             let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{}") };
             let task = read_task(&source, headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())))).unwrap();

@@ -110,9 +110,16 @@ mod tests {
         let task_type: Arc<str> = "echo".into();
         let position = Position { partition: 3, offset: 41 };
         let source = Source { task_type: &task_type, position, timestamp_ms: 7, value: Some(b"{\"n\":1}") };
-        let escaped =
-            vec![("ce_run", "2"), ("ce_hash", "a\"b\\\u{1}é\u{7f}"), ("ce_name", "n\n"), ("ce_tags", "a,b"), ("ce_asof", "7")];
-        for (headers, worker) in [(vec![], "w"), (vec![("ce_hash", "abc"), ("ce_id", "a")], "host-1~x"), (escaped, "w\"\t\\")] {
+        let escaped = vec![
+            ("ce_run", "2"),
+            ("ce_hash", "a\"b\\\u{1}é\u{7f}"),
+            ("ce_name", "n\n"),
+            ("ce_tags", "a,b"),
+            ("ce_asof", "7"),
+        ];
+        for (headers, worker) in
+            [(vec![], "w"), (vec![("ce_hash", "abc"), ("ce_id", "a")], "host-1~x"), (escaped, "w\"\t\\")]
+        {
             let headers = headers.iter().map(|(name, value): &(&str, &str)| (*name, Some(value.as_bytes())));
             let task = read_task(&source, headers).unwrap();
             let output = RawJson::parse(b"[1,2]").unwrap();
@@ -125,7 +132,8 @@ mod tests {
             let mut by_serde = Vec::new();
             let mut by_hand = Vec::new();
             event.encode(&mut by_serde);
-            Success { task: &task, attempt: 2, worker, at_ms: 99, started_at_ms: 98, output: &output }.encode(&mut by_hand);
+            Success { task: &task, attempt: 2, worker, at_ms: 99, started_at_ms: 98, output: &output }
+                .encode(&mut by_hand);
             assert_eq!(String::from_utf8(by_hand).unwrap(), String::from_utf8(by_serde).unwrap());
         }
     }

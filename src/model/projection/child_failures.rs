@@ -58,7 +58,8 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
     let message: String =
         format!("{reason} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
+    node.cancel =
+        Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
     if open {
         requests::replace_cancel_effect(node, cause.position, EffectKind::Cancel { asof, subtree: true });
     }

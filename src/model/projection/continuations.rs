@@ -12,7 +12,7 @@ use crate::model::record::rollup;
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::continuation;
-use crate::model::task::continuation::{Continuation, MAX_THENS};
+use crate::model::task::continuation::{Continuation, MAX_CONTINUATIONS};
 use crate::model::task::id::TaskId;
 
 /// Returns true if a continuation has become due by the state of the task and its regular children.
@@ -23,8 +23,11 @@ pub(super) fn has_due(node: &TaskRecord) -> bool {
 /// Continuations that are due and not yet created in this run.
 fn due(node: &TaskRecord) -> Vec<(usize, Continuation)> {
     let ended = rollup::settled(node.own, &node.below, node.tolerated());
-    let thens = node.thens().take(MAX_THENS).enumerate();
-    thens.filter(|(n, then)| node.created_mask & (1 << n) == 0 && then.on.is(ended)).map(|(n, then)| (n, then.clone())).collect()
+    let continuations = node.continuations().take(MAX_CONTINUATIONS).enumerate();
+    continuations
+        .filter(|(n, then)| node.created_mask & (1 << n) == 0 && then.on.is(ended))
+        .map(|(n, then)| (n, then.clone()))
+        .collect()
 }
 
 impl Records {
@@ -66,7 +69,7 @@ impl Records {
         // Events of a task with this id may have arrived before: a recorded end stays.
         if !node.own.is_terminal() {
             node.own = State::Queued;
-            node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::Follow { run } });
+            node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::PublishContinuation { run } });
         }
         node.push_history(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
         if has_due(node) {

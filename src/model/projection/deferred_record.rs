@@ -1,6 +1,6 @@
 //! Deferred task records: stored with the event that carries them, removed with the event that ends the wait.
 
-use super::{Place, Verdict};
+use super::{LogPosition, Verdict};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::outbox::MAX_KEPT_BYTES;
 use crate::model::record::TaskRecord;
@@ -17,7 +17,7 @@ pub(super) fn keep(
     node: &mut TaskRecord,
     event: &Event,
     verdict: Verdict,
-    position: Place,
+    position: LogPosition,
     before: u32,
     room: u64,
 ) -> Option<DeferredRecord> {
@@ -27,10 +27,10 @@ pub(super) fn keep(
     if let Some(record) = event.record.as_deref().filter(|_| brings && waits) {
         let bytes = record.encode();
         if bytes.len() as u64 <= room + u64::from(before) {
-            (node.kept, node.told_at) = (bytes.len() as u32, Some(position.offset));
+            (node.kept, node.record_event_offset) = (bytes.len() as u32, Some(position.offset));
             return Some(DeferredRecord::Put(bytes));
         }
-        node.told_at = Some(position.offset);
+        node.record_event_offset = Some(position.offset);
         refuse(node, event.attempt);
     } else if !waits || brings {
         node.kept = 0;

@@ -12,7 +12,7 @@ use crate::model::retention::ExpiryKind;
 use crate::model::task::id::TaskId;
 
 /// Fields of a stored record that determine its index entries and counters.
-pub struct Placed {
+pub struct IndexedFields {
     task_type: Option<Arc<str>>,
     state: State,
     /// Scores in [`Index::Timers`] and [`Index::Effects`].
@@ -26,7 +26,7 @@ pub struct Placed {
     pub kept: bool,
 }
 
-impl Placed {
+impl IndexedFields {
     pub fn of(node: &TaskRecord) -> Self {
         let is_done = |age: &crate::model::retention::Expiry| age.kind == ExpiryKind::Done;
         Self {
@@ -75,7 +75,7 @@ impl WorkingSet {
             self.records.slots.remove(&id);
             self.records.kept_bytes = self.records.kept_bytes.saturating_sub(u64::from(node.kept));
             let entry = Entry { seen_ms: node.seen_ms, id };
-            let stored = Placed::of(&node);
+            let stored = IndexedFields::of(&node);
             let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
             changes.removed.push((index, entry.clone()));
             move_entry(&mut changes, &Index::Timers, &entry.id, stored.timer, None);
@@ -93,19 +93,20 @@ impl WorkingSet {
 }
 
 fn sorted(counts: Counts) -> Vec<(Arc<str>, State, i64)> {
-    let mut sorted: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
+    let mut sorted: Vec<_> =
+        counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
     sorted.sort();
     sorted
 }
 
-fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &TaskRecord, stored: Option<Placed>) {
+fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &TaskRecord, stored: Option<IndexedFields>) {
     changes.nodes.push((id.clone(), node.encode()));
     let entry = Entry { seen_ms: node.seen_ms, id };
     if stored.is_none() {
         let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
         changes.added.push((index, entry.clone()));
     }
-    let now = Placed::of(node);
+    let now = IndexedFields::of(node);
     let (timer, effect, age) = stored.as_ref().map_or((None, None, None), |was| (was.timer, was.effect, was.age));
     move_entry(changes, &Index::Timers, &entry.id, timer, now.timer);
     move_entry(changes, &Index::Effects, &entry.id, effect, now.effect);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::deferred_record::DeferredRecord;
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
-use super::{Change, Place, WorkingSet, requests};
+use super::{Change, LogPosition, WorkingSet, requests};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{Cancel, CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE};
 use crate::model::record::HistoryEntry;
@@ -48,7 +48,7 @@ impl WorkingSet {
     }
 
     /// Returns true if anything changed since [`WorkingSet::clear_due`] is due at this time step.
-    pub fn may_be_old(&self, border_ms: i64) -> bool {
+    pub fn may_have_expired(&self, border_ms: i64) -> bool {
         self.ages.soonest_ms.load(Relaxed) <= border_ms
     }
 
@@ -59,7 +59,7 @@ impl WorkingSet {
 
     /// Expires a task at the time step `position.log_time_ms`, entered with the event at `position.offset`, which is
     /// projected afterwards. The record and its ancestors ([`WorkingSet::missing_of`]) must be loaded.
-    pub fn expire(&mut self, id: &TaskId, position: Place) -> Expired {
+    pub fn expire(&mut self, id: &TaskId, position: LogPosition) -> Expired {
         let due = |expiry: &Expiry| expiry.due_ms <= position.log_time_ms;
         let what = self.node(id.as_str()).and_then(|node| node.expiry).filter(due).map(|expiry| expiry.kind);
         let change = match what {
@@ -73,7 +73,7 @@ impl WorkingSet {
     }
 }
 
-fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records, &TaskId, Place)) -> Expired {
+fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records, &TaskId, LogPosition)) -> Expired {
     let Change { id, position, .. } = cause;
     let before = records.node(id.as_str()).map(|node| rollup_input(id, node));
     change(records, id, position);
@@ -87,14 +87,14 @@ fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records
 }
 
 /// Expires a task that was never announced.
-fn expire_unannounced(records: &mut Records, id: &TaskId, position: Place) {
+fn expire_unannounced(records: &mut Records, id: &TaskId, position: LogPosition) {
     let Some(node) = records.node_mut(id) else { return };
     node.expire_unannounced();
     node.push_history(entry(node.run, NEVER_ANNOUNCED, position));
 }
 
 /// Ends an expired root; an effect ends its pending descendants and informs the workers.
-fn end_tree(records: &mut Records, id: &TaskId, position: Place) {
+fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     let Some(node) = records.node_mut(id) else { return };
     let kept = node.kept;
     if node.request_effects() < MAX_EFFECTS {
@@ -121,6 +121,6 @@ fn end_tree(records: &mut Records, id: &TaskId, position: Place) {
     }
 }
 
-fn entry(run: u32, message: &str, position: Place) -> HistoryEntry {
+fn entry(run: u32, message: &str, position: LogPosition) -> HistoryEntry {
     HistoryEntry::of_fold(Kind::Expired, run, (position.log_time_ms, position.offset), message.to_owned())
 }

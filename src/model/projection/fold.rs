@@ -186,7 +186,9 @@ impl Records {
 
     /// Marks ancestors' cancels from which this newer task is exempt, so that a repeated cancel includes the task.
     pub(super) fn mark_outlived(&mut self, id: &TaskId) {
-        let Some(asof) = self.node(id.as_str()).filter(|node| !node.own.is_terminal()).map(|node| node.asof) else { return };
+        let Some(asof) = self.node(id.as_str()).filter(|node| !node.own.is_terminal()).map(|node| node.asof) else {
+            return;
+        };
         let mut next = id.parent_id();
         while let Some(above) = next {
             let outlived = |cancel: &&Cancel| cancel.named && cancel.subtree && cancel.asof <= asof && !cancel.outlived;
@@ -200,11 +202,14 @@ impl Records {
     }
 
     /// Records a conflict of two different tasks with one id in the parent's history, or in the root's own.
-    fn record_conflict(&mut self, event: &Event, position: super::Place, conflict: String) {
+    fn record_conflict(&mut self, event: &Event, position: super::LogPosition, conflict: String) {
         let reported_on = event.id.parent_id().unwrap_or_else(|| event.id.clone());
         if let Some(node) = self.node_mut(&reported_on) {
-            let entry =
-                HistoryEntry { kind: Kind::Warned, message: Some(conflict), ..history_entry(event, position, Verdict::Ignored) };
+            let entry = HistoryEntry {
+                kind: Kind::Warned,
+                message: Some(conflict),
+                ..history_entry(event, position, Verdict::Ignored)
+            };
             node.push_history(entry);
         }
     }
@@ -229,7 +234,8 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     let inherited = requests::inherit_cancel(node, context.above, cause);
     let inherits_cancel = inherited.is_some() && !node.own.is_terminal();
     let changes_deferred = event.record.is_some() || kept_before > 0;
-    let deferred = if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room) } else { None };
+    let deferred =
+        if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room) } else { None };
     let deferred = deferred.map(|change| (change, kept_before, node.kept));
     add_to_history(node, event, position, &step);
     inherited.into_iter().for_each(|entry| node.push_history(entry));

@@ -13,7 +13,7 @@ impl WorkingSet {
     pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
         let mut seen = FxHashSet::default();
         let mut ids = Vec::new();
-        for event in events.into_iter().filter(|event| !event.kind.is_of_no_task()) {
+        for event in events.into_iter().filter(|event| !event.kind.is_partition_wide()) {
             self.collect_path(&event.id, &mut seen, &mut ids);
             let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
             if !event.then.is_empty() || policy.is_some_and(|policy| !policy.rules.then.is_empty()) {
@@ -27,7 +27,9 @@ impl WorkingSet {
                     .and_then(|node| node.policy.as_ref())
                     .map_or(0, |policy| policy.rules.then.len());
                 ids_below(&event.id, &event.then, first.max(asked.len()), &mut follow);
-                ids.extend(follow.into_iter().filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())));
+                ids.extend(
+                    follow.into_iter().filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())),
+                );
             }
         }
         ids

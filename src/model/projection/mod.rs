@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicI64;
 use crate::model::retention::Lifetimes;
 use crate::model::task::id::TaskId;
 
-pub use diff::Placed;
+pub use diff::IndexedFields;
 pub use expiry::Expired;
 pub use working_set::WorkingSet;
 
@@ -38,7 +38,7 @@ pub const FOLD_VERSION: u32 = 9;
 
 /// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LogPosition {
     pub offset: i64,
     /// The highest append time seen in the partition, epoch milliseconds.
     pub log_time_ms: i64,
@@ -59,7 +59,7 @@ pub enum Verdict {
 struct Change<'a> {
     id: &'a TaskId,
     at_ms: i64,
-    position: Place,
+    position: LogPosition,
     ages: &'a Ages,
 }
 

@@ -3,7 +3,7 @@
 use super::records::Records;
 use super::refresh::state_of;
 use super::step::Step;
-use super::{Change, Place, Verdict};
+use super::{Change, LogPosition, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::outbox::{Effect, EffectKind, MAX_NOTIFICATIONS};
 use crate::model::record::notifications::{Delivery, NotificationLog, RuleRef};
@@ -14,9 +14,12 @@ use crate::model::task::id::TaskId;
 /// Evaluates the rules after the state was recomputed. When rules arrive late, the current state counts as just
 /// reached.
 pub(super) fn evaluate(node: &mut TaskRecord, cause: Change<'_>) {
-    let Some(policy) = node.policy.as_deref().filter(|policy| node.announced && policy.rules.tells()) else { return };
+    let Some(policy) = node.policy.as_deref().filter(|policy| node.announced && policy.rules.has_rules()) else {
+        return;
+    };
     let latest_ms = node.seen_ms.saturating_add(cause.ages.lifetimes.max_tree_age_ms);
-    let new_log = || Box::new(NotificationLog::new(&policy.rules, node.created_at_ms.unwrap_or(node.seen_ms), latest_ms));
+    let new_log =
+        || Box::new(NotificationLog::new(&policy.rules, node.created_at_ms.unwrap_or(node.seen_ms), latest_ms));
     let mut log = node.told.take().unwrap_or_else(new_log);
     let now = node.state;
     let mut reached: Vec<RuleRef> = Vec::new();
@@ -38,7 +41,7 @@ pub(super) fn evaluate(node: &mut TaskRecord, cause: Change<'_>) {
 /// Own states that an event implies and no earlier event reported: a quick attempt writes no `started`, and its
 /// result may precede `submitted` in the log. Empty for tasks without notification rules.
 pub(super) fn passed_states(node: &TaskRecord, event: &Event) -> Vec<(State, i64)> {
-    let has_rules = node.policy.as_deref().is_some_and(|policy| policy.rules.tells());
+    let has_rules = node.policy.as_deref().is_some_and(|policy| policy.rules.has_rules());
     if !has_rules || !node.announced || node.is_external() || node.own.is_terminal() {
         return Vec::new();
     }
@@ -74,7 +77,7 @@ pub(super) fn notify_passed_states(node: &mut TaskRecord, passed: &[(State, i64)
 }
 
 /// Runs a due check against the state that the task has at this position of the log.
-pub(super) fn run_check(node: &mut TaskRecord, event: &Event, position: Place) -> Step {
+pub(super) fn run_check(node: &mut TaskRecord, event: &Event, position: LogPosition) -> Step {
     let number = event.check.unwrap_or(u32::MAX) as usize;
     let Some(mut log) = node.told.take() else { return Step::of(Verdict::Ignored) };
     let due = log.checks.get_mut(number).and_then(Option::take);
@@ -88,9 +91,15 @@ pub(super) fn run_check(node: &mut TaskRecord, event: &Event, position: Place) -
     let expected: Vec<&str> = check.expect.iter().map(|state| state.name()).collect();
     let verdict = if passed { "passed" } else { "failed" };
     let message = format!("check {number} {verdict}: state is {}, expected {}", node.state, expected.join(" or "));
-    if check.telling(passed).is_some() {
+    if check.notification(passed).is_some() {
         let n = u8::try_from(number).unwrap_or(u8::MAX);
-        notify(node, &mut log, if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) }, position.offset, event.at_ms);
+        notify(
+            node,
+            &mut log,
+            if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) },
+            position.offset,
+            event.at_ms,
+        );
     }
     node.told = Some(log);
     node.push_history(entry(node, event.at_ms, position, message));
@@ -108,7 +117,7 @@ fn notify(node: &mut TaskRecord, log: &mut NotificationLog, rule: RuleRef, cause
     node.push_effect(Effect { cause, what: EffectKind::NotifyAction(delivery) });
 }
 
-fn entry(node: &TaskRecord, at_ms: i64, position: Place, message: String) -> HistoryEntry {
+fn entry(node: &TaskRecord, at_ms: i64, position: LogPosition, message: String) -> HistoryEntry {
     HistoryEntry::of_fold(Kind::Checked, node.run, (at_ms, position.offset), message)
 }
 
@@ -117,7 +126,8 @@ impl Records {
     pub(super) fn extend_retention(&mut self, id: &TaskId, max_tree_age_ms: i64) {
         let Some(until) = self.node(id.as_str()).and_then(|node| node.told.as_ref()?.last_check()) else { return };
         let Ok(root) = TaskId::parse(id.root()) else { return };
-        let until = self.node(root.as_str()).map_or(until, |node| until.min(node.seen_ms.saturating_add(max_tree_age_ms)));
+        let until =
+            self.node(root.as_str()).map_or(until, |node| until.min(node.seen_ms.saturating_add(max_tree_age_ms)));
         if self.node(root.as_str()).is_some_and(|node| node.hold_ms < until)
             && let Some(node) = self.node_mut(&root)
         {

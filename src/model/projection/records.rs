@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Placed;
+use super::IndexedFields;
 use super::deferred_record::DeferredRecord;
 use crate::model::event::{Event, Kind};
 use crate::model::record::TaskRecord;
@@ -27,7 +27,7 @@ pub(super) struct WorkingEntry {
     /// `None`: the store has no record.
     pub(super) node: Option<TaskRecord>,
     /// Indexed fields as stored, once the entry is dirty.
-    pub(super) stored: Option<Placed>,
+    pub(super) stored: Option<IndexedFields>,
     pub(super) dirty: bool,
     pub(super) used: bool,
 }
@@ -62,7 +62,7 @@ impl Records {
         slot.used = true;
         if !slot.dirty {
             slot.dirty = true;
-            slot.stored = Some(Placed::of(node));
+            slot.stored = Some(IndexedFields::of(node));
             self.dirty.push(id.clone());
         }
         Some(node)

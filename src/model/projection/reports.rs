@@ -1,7 +1,7 @@
 //! Reported data of a task: progress, log lines, states of external tasks, and history entries.
 
 use super::requests::request_message;
-use super::{Place, Verdict};
+use super::{LogPosition, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, MAX_MESSAGE_CHARS, TaskRecord};
@@ -48,7 +48,7 @@ pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     Verdict::Applied
 }
 
-pub(super) fn history_entry(event: &Event, position: Place, verdict: Verdict) -> HistoryEntry {
+pub(super) fn history_entry(event: &Event, position: LogPosition, verdict: Verdict) -> HistoryEntry {
     let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
     let message = match (event.state.map(|state| state.name()), message) {
         (Some(state), Some(message)) => Some(format!("{state}: {message}")),
@@ -71,7 +71,7 @@ pub(super) fn history_entry(event: &Event, position: Place, verdict: Verdict) ->
 }
 
 /// History entry of a `submitted` event that arrives after other events of its run, dated to the task's creation.
-pub(super) fn late_announcement(event: &Event, position: Place) -> HistoryEntry {
+pub(super) fn late_announcement(event: &Event, position: LogPosition) -> HistoryEntry {
     let created_ms = event.task.as_ref().map_or(event.at_ms, |task| task.created_at_ms.min(event.at_ms));
     HistoryEntry { at_ms: created_ms, ..history_entry(event, position, Verdict::Applied) }
 }

@@ -2,7 +2,7 @@
 
 use super::records::Records;
 use super::step::{Step, begin_run};
-use super::{Change, Place, Verdict};
+use super::{Change, LogPosition, Verdict};
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, Effect, EffectKind, MAX_EFFECTS};
 use crate::model::record::state::State;
@@ -11,7 +11,7 @@ use crate::model::task::MAX_RUN;
 use crate::model::task::id::TaskId;
 
 /// Cancels a task. The cancel stays in the record and applies to all descendants created before it.
-pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: Place) -> Step {
+pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: LogPosition) -> Step {
     let asof = event.asof.unwrap_or(position.offset);
     let named = event.asof.is_none();
     let known = if named { node.asked(event.subtree) } else { node.cancelled_by() }.is_some();
@@ -34,26 +34,33 @@ pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: Place) -> S
 }
 
 /// Replaces the effects of earlier cancels that the new one covers, and withdrawals that would withdraw it.
-pub(super) fn replace_cancel_effect(node: &mut TaskRecord, position: Place, what: EffectKind) {
+pub(super) fn replace_cancel_effect(node: &mut TaskRecord, position: LogPosition, what: EffectKind) {
     let narrow = matches!(what, EffectKind::Cancel { subtree: false, .. });
     node.effects.retain(|effect| match effect.what {
         EffectKind::Cancel { subtree, .. } => subtree && narrow,
-        EffectKind::Uncancel { .. } => false,
+        EffectKind::WithdrawCancel { .. } => false,
         _ => true,
     });
     node.push_effect(Effect { cause: position.offset, what });
 }
 
 /// Schedules the withdrawal of a cancel from the workers, late enough that the requester has published it by then.
-pub(super) fn withdraw_cancel(node: &mut TaskRecord, position: Place) {
-    node.effects.retain(|effect| !matches!(effect.what, EffectKind::Uncancel { .. }));
+pub(super) fn withdraw_cancel(node: &mut TaskRecord, position: LogPosition) {
+    node.effects.retain(|effect| !matches!(effect.what, EffectKind::WithdrawCancel { .. }));
     node.push_effect(Effect {
         cause: position.offset,
-        what: EffectKind::Uncancel { due_ms: position.log_time_ms + CANCEL_GRACE_MS },
+        what: EffectKind::WithdrawCancel { due_ms: position.log_time_ms + CANCEL_GRACE_MS },
     });
 }
 
-fn apply_cancel(node: &mut TaskRecord, asof: i64, position: Place, named: bool, subtree: bool, request: CancelRequest) {
+fn apply_cancel(
+    node: &mut TaskRecord,
+    asof: i64,
+    position: LogPosition,
+    named: bool,
+    subtree: bool,
+    request: CancelRequest,
+) {
     let begun_ms = node.cancelled_by().map(|cancel| cancel.due_ms);
     let due_ms = begun_ms.unwrap_or(position.log_time_ms + CANCEL_GRACE_MS);
     // A cancel caused by a failed child still ends as failed.
@@ -68,7 +75,7 @@ fn apply_cancel(node: &mut TaskRecord, asof: i64, position: Place, named: bool, 
 
 /// Publishes the cancel of a task again that was cancelled while expected and is now announced: the workers' copy may
 /// have been withdrawn.
-pub(super) fn reissue_cancel(node: &mut TaskRecord, position: Place) {
+pub(super) fn reissue_cancel(node: &mut TaskRecord, position: LogPosition) {
     if node.own.is_terminal() || node.cancelled_by().is_none() {
         return;
     }
@@ -95,8 +102,10 @@ impl Records {
 
     /// Publishes an inherited cancel to the workers again, unless it still is: it is withdrawn when its tree has ended, and
     /// one of `fail_fast` is not published while nothing is open below. The record of the new descendant is in its topic.
-    pub(super) fn reissue_inherited_cancel(&mut self, id: &TaskId, position: Place) {
-        let Some(asof) = self.node(id.as_str()).and_then(TaskRecord::cancelled_by).map(|cancel| cancel.asof) else { return };
+    pub(super) fn reissue_inherited_cancel(&mut self, id: &TaskId, position: LogPosition) {
+        let Some(asof) = self.node(id.as_str()).and_then(TaskRecord::cancelled_by).map(|cancel| cancel.asof) else {
+            return;
+        };
         let is_source = |cancel: &Cancel| cancel.asof == asof && cancel.subtree && cancel.request.with.is_none();
         let cancel_of = |above: &str| self.node(above).and_then(|node| node.cancel.as_deref());
         let source = id.ancestors().find(|above| cancel_of(above).is_some_and(is_source));
@@ -114,8 +123,13 @@ impl Records {
 }
 
 /// Applies an ancestor's cancel to a new task, unless the task was created after it. Returns the history entry.
-pub(super) fn inherit_cancel(node: &mut TaskRecord, above: Option<AncestorCancel>, cause: Change<'_>) -> Option<HistoryEntry> {
-    let above = above.filter(|above| above.asof > node.asof && !node.own.is_terminal() && node.cancelled_by().is_none())?;
+pub(super) fn inherit_cancel(
+    node: &mut TaskRecord,
+    above: Option<AncestorCancel>,
+    cause: Change<'_>,
+) -> Option<HistoryEntry> {
+    let above =
+        above.filter(|above| above.asof > node.asof && !node.own.is_terminal() && node.cancelled_by().is_none())?;
     let message = request_message(above.request.with.as_deref(), above.request.reason.as_deref()).unwrap_or_default();
     let entry = HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, cause.position.offset), message);
     let entry = HistoryEntry { by: above.request.by.clone(), ..entry };
@@ -133,10 +147,15 @@ pub(super) fn request_message(with: Option<&str>, reason: Option<&str>) -> Optio
 }
 
 /// Starts the task, or its failed descendants, in `next_run`. An effect publishes the record again.
-pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: Place, next_run: u32) -> Step {
+pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition, next_run: u32) -> Step {
     // In a retry of several tasks, an ancestor may be pending again because of another of them.
     let ended = if event.new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
-    if event.run != node.run || !ended || next_run <= node.run || next_run > MAX_RUN || node.request_effects() >= MAX_EFFECTS {
+    if event.run != node.run
+        || !ended
+        || next_run <= node.run
+        || next_run > MAX_RUN
+        || node.request_effects() >= MAX_EFFECTS
+    {
         return Step::of(Verdict::Ignored);
     }
     let what = if event.only_failed {
@@ -154,7 +173,7 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: Place, next_
         (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, position.offset);
         if event.record.is_some() {
             // A redrive carries the record, since the topic may no longer retain it.
-            node.told_at = Some(position.offset);
+            node.record_event_offset = Some(position.offset);
         }
         EffectKind::Publish { run: next_run }
     };
@@ -164,7 +183,7 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: Place, next_
 
 /// Changes fields of a task in whichever run: either all of them or none.
 pub(super) fn patch(node: &mut TaskRecord, event: &Event) -> Step {
-    let Some(patch) = event.patch.as_deref().filter(|patch| patch.misfit(node).is_none()) else {
+    let Some(patch) = event.patch.as_deref().filter(|patch| patch.rejection(node).is_none()) else {
         return Step::of(Verdict::Ignored);
     };
     patch.apply(node.policy.get_or_insert_default());
@@ -176,7 +195,7 @@ pub(super) fn patch(node: &mut TaskRecord, event: &Event) -> Step {
 pub(super) fn effect_done(node: &mut TaskRecord, event: &Event) -> Step {
     let done = node.effects.iter().position(|effect| event.effect.as_deref() == Some(&*effect.id()));
     let done = done.map(|at| node.effects.remove(at));
-    if let Some(Effect { what: EffectKind::Publish { run } | EffectKind::Follow { run }, .. }) = done
+    if let Some(Effect { what: EffectKind::Publish { run } | EffectKind::PublishContinuation { run }, .. }) = done
         && run == node.run
         && event.position.is_some()
     {

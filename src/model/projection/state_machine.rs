@@ -1,12 +1,12 @@
 //! State transitions of a task by the events of workers, producers and trackers.
 
-use super::{Place, Verdict};
+use super::{LogPosition, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 
 /// Applies an event. Within a run the first terminal event wins; among the others the latest does.
-pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: Place) -> Verdict {
+pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPosition) -> Verdict {
     let Some(next) = target(node, event, position) else { return Verdict::Applied };
     if node.own.is_terminal() {
         if next.is_terminal() {
@@ -56,7 +56,9 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
         Kind::Released => {
             !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
         }
-        Kind::Retrying if event.record.is_some() => is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt),
+        Kind::Retrying if event.record.is_some() => {
+            is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt)
+        }
         // The record of the next attempt is deferred: these events come from a worker that was cut off before.
         Kind::Started | Kind::Warned | Kind::Retrying => node.kept > 0 && node.own == State::Retrying,
         Kind::Scheduled => node.kept > 0,
@@ -87,7 +89,7 @@ fn is_released(node: &TaskRecord, event: &Event) -> bool {
 }
 
 /// Own state that an event requests, if any.
-fn target(node: &TaskRecord, event: &Event, position: Place) -> Option<State> {
+fn target(node: &TaskRecord, event: &Event, position: LogPosition) -> Option<State> {
     Some(match event.kind {
         Kind::Submitted => {
             let not_before = node.policy.as_ref().and_then(|policy| policy.not_before_ms);

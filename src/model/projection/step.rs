@@ -2,7 +2,7 @@
 
 use super::reports::{attach, history_entry, late_announcement, report};
 use super::state_machine::advance;
-use super::{Place, Verdict, attachments, notifications, requests};
+use super::{LogPosition, Verdict, attachments, notifications, requests};
 use crate::model::event::{Announcement, Event, Kind};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
@@ -38,7 +38,7 @@ impl Step {
     }
 }
 
-pub(super) fn step(node: &mut TaskRecord, event: &Event, position: Place, next_run: u32) -> Step {
+pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, next_run: u32) -> Step {
     match event.kind {
         Kind::CancelRequested => return requests::cancel(node, event, position),
         Kind::RetryRequested => return requests::retry(node, event, position, next_run),
@@ -79,14 +79,15 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: Place, next_r
     if verdict == Verdict::Ignored {
         passed.clear();
     }
-    let is_late_announcement = verdict == Verdict::Ignored && event.kind == Kind::Submitted && node.has_unannounced_events();
+    let is_late_announcement =
+        verdict == Verdict::Ignored && event.kind == Kind::Submitted && node.has_unannounced_events();
     let in_history = !matches!(event.kind, Kind::Progress | Kind::Log);
     let started = !was_started && node.started_at_ms.is_some();
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
 }
 
 /// Adds the event to the history.
-pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: Place, step: &Step) {
+pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: LogPosition, step: &Step) {
     if step.is_late_announcement {
         node.insert_announcement(late_announcement(event, position));
     } else if step.in_history {
@@ -110,7 +111,7 @@ pub(super) fn begin_run(node: &mut TaskRecord, run: u32) {
     node.log_lines = old.log_lines;
     node.log_dropped = old.log_dropped;
     node.attachments = old.attachments;
-    (node.cancel, node.told_at, node.effects) = (old.cancel, old.told_at, old.effects);
+    (node.cancel, node.record_event_offset, node.effects) = (old.cancel, old.record_event_offset, old.effects);
     node.below = old.below;
     node.below.retain(|group| group.run >= run);
     (node.expiry, node.has_below, node.root) = (old.expiry, old.has_below, old.root);

@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::records::{Records, WorkingEntry};
-use super::{Ages, Change, Place, Verdict};
+use super::{Ages, Change, LogPosition, Verdict};
 use crate::model::event::Event;
 use crate::model::record::TaskRecord;
 use crate::model::retention::Lifetimes;
@@ -65,7 +65,8 @@ impl WorkingSet {
         if self.records.slots.len() <= limit {
             return;
         }
-        let used: Vec<TaskId> = self.records.slots.iter().filter(|(_, slot)| slot.used).map(|(id, _)| id.clone()).collect();
+        let used: Vec<TaskId> =
+            self.records.slots.iter().filter(|(_, slot)| slot.used).map(|(id, _)| id.clone()).collect();
         if used.len() > limit {
             self.records.slots.clear();
             return;
@@ -92,8 +93,8 @@ impl WorkingSet {
     }
 
     /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded.
-    pub fn fold(&mut self, event: &Event, position: Place) -> Verdict {
-        if event.kind.is_of_no_task() {
+    pub fn fold(&mut self, event: &Event, position: LogPosition) -> Verdict {
+        if event.kind.is_partition_wide() {
             return self.take_settings(event);
         }
         if event.run > MAX_RUN || event.new_run.is_some_and(|run| run > MAX_RUN) {

@@ -84,7 +84,7 @@ pub struct TaskRecord {
     /// Waits of this run that begin after an attempt lower than this have ended in a release.
     pub released: u32,
     /// Offset of an event that contains the task's complete record, if any.
-    pub told_at: Option<i64>,
+    pub record_event_offset: Option<i64>,
     /// Pending effects in the order of execution ([`TaskRecord::push_effect`]).
     pub effects: Vec<Effect>,
     /// Continuations added by the handler in this run.
@@ -191,7 +191,7 @@ impl TaskRecord {
             cancel: None,
             kept: 0,
             released: 0,
-            told_at: None,
+            record_event_offset: None,
             effects: Vec::new(),
             handler_continuations: None,
             created_mask: 0,
@@ -242,7 +242,7 @@ impl TaskRecord {
     }
 
     /// Continuations in the order of their numbers.
-    pub fn thens(&self) -> impl Iterator<Item = &Continuation> {
+    pub fn continuations(&self) -> impl Iterator<Item = &Continuation> {
         let asked = self.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
         asked.iter().chain(self.handler_continuations.iter().flatten())
     }

@@ -59,7 +59,8 @@ pub enum RuleRef {
 impl NotificationLog {
     /// Creates the log. Checks due after `latest_ms` are dropped.
     pub fn new(rules: &Rules, created_at_ms: i64, latest_ms: i64) -> Self {
-        let due = |check: &crate::model::task::action::Check| check.due_ms(created_at_ms).filter(|due| *due <= latest_ms);
+        let due =
+            |check: &crate::model::task::action::Check| check.due_ms(created_at_ms).filter(|due| *due <= latest_ms);
         Self {
             state: State::Expected,
             changes: 0,
@@ -96,20 +97,20 @@ impl NotificationLog {
 
 impl Delivery {
     /// Id of the notification and of its task: the same in every projection of the log.
-    pub fn id(&self, task: &TaskId, telling: Notification<'_>) -> String {
+    pub fn id(&self, task: &TaskId, notification: Notification<'_>) -> String {
         let Self { rule, run, change, cause, .. } = self;
         let digest = Sha256::digest(format!("{task}\0{run}\0{rule}\0{change}\0{cause}"));
         let hash = BASE32_NOPAD.encode(&digest[..15]).to_ascii_lowercase();
-        format!("{}-{}", telling.kind(), &hash[..HASH_CHARS])
+        format!("{}-{}", notification.kind(), &hash[..HASH_CHARS])
     }
 }
 
 impl RuleRef {
-    pub fn telling(self, rules: &Rules) -> Option<Notification<'_>> {
+    pub fn notification(self, rules: &Rules) -> Option<Notification<'_>> {
         match self {
-            Self::Action(n) => rules.actions.get(usize::from(n))?.telling(),
-            Self::Passed(n) => rules.checks.get(usize::from(n))?.telling(true),
-            Self::Failed(n) => rules.checks.get(usize::from(n))?.telling(false),
+            Self::Action(n) => rules.actions.get(usize::from(n))?.notification(),
+            Self::Passed(n) => rules.checks.get(usize::from(n))?.notification(true),
+            Self::Failed(n) => rules.checks.get(usize::from(n))?.notification(false),
         }
     }
 

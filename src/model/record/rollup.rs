@@ -137,11 +137,11 @@ pub fn combine(own: State, below: &[RunCounts], tolerated: u32) -> State {
     if !own.is_terminal() || below.is_empty() {
         return own;
     }
-    let thens = below.iter().any(|group| group.then);
+    let continuations = below.iter().any(|group| group.then);
     match settled(own, below, tolerated) {
         State::WaitingForChildren => State::WaitingForChildren,
         // None of the continuations may fail.
-        ended if thens => ended_with(ended, below, true, 0),
+        ended if continuations => ended_with(ended, below, true, 0),
         ended => ended,
     }
 }

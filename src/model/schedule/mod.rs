@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::task::action::{Action, Check, NotificationRules};
-use super::task::continuation::{Continuation, check_thens};
+use super::task::continuation::{Continuation, check_continuations};
 use super::task::id::{TaskId, check_type, clip};
 use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, Rules, check_tags};
 use super::units::duration::Millis;
@@ -190,15 +190,15 @@ pub fn check_name(name: &str) -> Result<(), String> {
 
 impl Spec {
     /// All invalid fields of the schedule.
-    pub fn flaws(&self) -> Vec<SpecError> {
-        let mut flaws = Times::of(self).err().unwrap_or_default();
-        flaws.extend(self.task.flaws());
+    pub fn errors(&self) -> Vec<SpecError> {
+        let mut errors = Times::of(self).err().unwrap_or_default();
+        errors.extend(self.task.errors());
         let bytes = serde_json::to_vec(self).map_or(0, |text| text.len());
         if bytes > MAX_SPEC_BYTES {
             let what = format!("the schedule has {bytes} bytes: at most {MAX_SPEC_BYTES} are allowed");
-            flaws.push(SpecError::new("task", what).hint("put the data elsewhere and pass a link"));
+            errors.push(SpecError::new("task", what).hint("put the data elsewhere and pass a link"));
         }
-        flaws
+        errors
     }
 
     /// Returns true if another spec fires at the same times.
@@ -221,43 +221,49 @@ impl Spec {
 }
 
 impl Template {
-    fn flaws(&self) -> Vec<SpecError> {
-        let mut flaws = Vec::new();
-        flaws.extend(check_type(&self.task_type).err().map(|why| SpecError::new("task/type", why)));
-        flaws.extend(check_tags(&self.tags).err().map(|why| SpecError::new("task/tags", why)));
-        let texts =
-            [("task/key", &self.key), ("task/name", &self.name), ("task/creator", &self.creator), ("task/link", &self.link)];
+    fn errors(&self) -> Vec<SpecError> {
+        let mut errors = Vec::new();
+        errors.extend(check_type(&self.task_type).err().map(|why| SpecError::new("task/type", why)));
+        errors.extend(check_tags(&self.tags).err().map(|why| SpecError::new("task/tags", why)));
+        let texts = [
+            ("task/key", &self.key),
+            ("task/name", &self.name),
+            ("task/creator", &self.creator),
+            ("task/link", &self.link),
+        ];
         for (at, text) in texts {
             if text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
-                flaws.push(SpecError::new(at, format!("it has more than {MAX_TEXT_CHARS} characters")));
+                errors.push(SpecError::new(at, format!("it has more than {MAX_TEXT_CHARS} characters")));
             }
         }
         if self.options.as_ref().is_some_and(|options| !options.is_object()) {
-            flaws.push(SpecError::new("task/options", "it must be an object"));
+            errors.push(SpecError::new("task/options", "it must be an object"));
         }
         if self.retries.is_some_and(|retries| retries > MAX_RETRIES) {
-            flaws.push(SpecError::new("task/retries", format!("at most {MAX_RETRIES} retries are allowed")));
+            errors.push(SpecError::new("task/retries", format!("at most {MAX_RETRIES} retries are allowed")));
         }
         if self.timeout == Some(Millis(0)) {
-            flaws.push(SpecError::new("task/timeout", "the timeout of an attempt must not be zero"));
+            errors.push(SpecError::new("task/timeout", "the timeout of an attempt must not be zero"));
         }
         if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
-            flaws.push(SpecError::new("task/min_backoff", "it is longer than `max_backoff`"));
+            errors.push(SpecError::new("task/min_backoff", "it is longer than `max_backoff`"));
         }
         let message = |(at, why): (String, String)| format!("`{}`: {why}", at.trim_start_matches('/'));
-        flaws.extend(check_thens(&self.then).err().map(|flaw| SpecError::new("task/then", message(flaw))));
+        errors.extend(check_continuations(&self.then).err().map(|flaw| SpecError::new("task/then", message(flaw))));
         let notifications = [("task/actions", &self.actions[..], &[][..]), ("task/checks", &[][..], &self.checks[..])];
         for (at, actions, checks) in notifications {
             let flaw = NotificationRules { at: String::new(), actions, checks }.check().err();
-            flaws.extend(flaw.map(|flaw| SpecError::new(at, message(flaw))));
+            errors.extend(flaw.map(|flaw| SpecError::new(at, message(flaw))));
         }
         let rules = self.rules();
-        for tells in rules.all_tells().iter().filter(|tells| tells.checks.iter().any(|check| check.at.is_some())) {
+        for has_rules in
+            rules.all_rules().iter().filter(|has_rules| has_rules.checks.iter().any(|check| check.at.is_some()))
+        {
             let what = "`at` is a single time, but a schedule creates many tasks";
-            let at = if tells.at.is_empty() { "task/checks" } else { "task/then" };
-            flaws.push(SpecError::new(at, what).hint("give `after`, which counts from each firing"));
+            let at = if has_rules.at.is_empty() { "task/checks" } else { "task/then" };
+            errors.push(SpecError::new(at, what).hint("give `after`, which counts from each firing"));
         }
-        flaws
+        errors
     }
 
     /// Rules of the schedule's tasks.
@@ -290,8 +296,8 @@ pub fn task_of(schedule: &str, time_ms: i64) -> String {
 }
 
 /// Task id of a manually triggered run.
-pub fn run_of(schedule: &str, ask: &str) -> String {
-    format!("{schedule}.run-{ask}")
+pub fn run_of(schedule: &str, request: &str) -> String {
+    format!("{schedule}.run-{request}")
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl State {
         if schedule.paused.is_some() {
             return None;
         }
-        self.next(schedule, times).map(|time| times.fires_at(name, time))
+        self.next(schedule, times).map(|time| times.firing_time_ms(name, time))
     }
 
     /// Decides everything due now. `runs`: the task started last has not ended. An empty result may still have
@@ -129,9 +129,12 @@ impl State {
         }
         self.record_missed(name, schedule, times, now_ms);
         for _ in 0..MAX_TIMES {
-            let Some(time_ms) = self.next(schedule, times).filter(|time| times.fires_at(name, *time) <= now_ms) else { break };
+            let Some(time_ms) = self.next(schedule, times).filter(|time| times.firing_time_ms(name, *time) <= now_ms)
+            else {
+                break;
+            };
             self.through_ms = time_ms;
-            let is_due = |time: i64| times.fires_at(name, time) <= now_ms;
+            let is_due = |time: i64| times.firing_time_ms(name, time) <= now_ms;
             match schedule.spec.overlap {
                 // If several times are due, only the last of their tasks would survive.
                 Overlap::Replace if self.next(schedule, times).is_some_and(is_due) => self.skip(time_ms, now_ms),
@@ -155,7 +158,7 @@ impl State {
     /// Records times older than the window of `catch_up` as missed.
     fn record_missed(&mut self, name: &str, schedule: &Schedule, times: &Times, now_ms: i64) {
         let oldest = now_ms.saturating_sub(schedule.spec.catch_up.unwrap_or(CATCH_UP).as_i64());
-        let is_missed = |time: &i64| times.fires_at(name, *time) < oldest;
+        let is_missed = |time: &i64| times.firing_time_ms(name, *time) < oldest;
         let mut count = 0;
         let mut last = None;
         while let Some(time) = self.next(schedule, times).filter(is_missed) {
@@ -181,13 +184,13 @@ impl State {
     }
 
     /// Records a manually triggered run.
-    pub fn ran(&mut self, task: &str, at_ms: i64) {
+    pub fn record_run(&mut self, task: &str, at_ms: i64) {
         self.last = Some(Last { time_ms: at_ms, at_ms, task: task.to_owned() });
         self.note(Outcome::Run, at_ms, at_ms, Some(task.to_owned()), 1);
     }
 
     /// Records a backfill of past times.
-    pub fn backfilled(&mut self, last_ms: i64, count: u64, at_ms: i64) {
+    pub fn record_backfill(&mut self, last_ms: i64, count: u64, at_ms: i64) {
         self.note(Outcome::Backfilled, last_ms, at_ms, None, count);
     }
 

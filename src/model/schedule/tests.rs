@@ -23,7 +23,7 @@ fn every(text: &str) -> Spec {
 }
 
 fn times(spec: &Spec) -> Times {
-    Times::of(spec).unwrap_or_else(|flaws| panic!("{spec:?}: {flaws:?}"))
+    Times::of(spec).unwrap_or_else(|errors| panic!("{spec:?}: {errors:?}"))
 }
 
 fn upcoming(spec: &Spec, after: &str, most: usize) -> Vec<String> {
@@ -76,11 +76,31 @@ fn clock_changes_skip_or_repeat_times_as_documented() {
             vec!["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"],
         ),
         // 2026-03-08 and 2026-11-01.
-        ("30 2 * * *", "America/New_York", "2026-03-08T00:00:00Z", vec!["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"]),
-        ("30 1 * * *", "America/New_York", "2026-11-01T00:00:00Z", vec!["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"]),
+        (
+            "30 2 * * *",
+            "America/New_York",
+            "2026-03-08T00:00:00Z",
+            vec!["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"],
+        ),
+        (
+            "30 1 * * *",
+            "America/New_York",
+            "2026-11-01T00:00:00Z",
+            vec!["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"],
+        ),
         // Half an hour, 2026-10-04: 02:00 becomes 02:30; 2026-04-05: 02:00 becomes 01:30.
-        ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", vec!["2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"]),
-        ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", vec!["2026-04-04T14:45:00Z", "2026-04-05T15:15:00Z"]),
+        (
+            "15 2 * * *",
+            "Australia/Lord_Howe",
+            "2026-10-03T00:00:00Z",
+            vec!["2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"],
+        ),
+        (
+            "45 1 * * *",
+            "Australia/Lord_Howe",
+            "2026-04-04T00:00:00Z",
+            vec!["2026-04-04T14:45:00Z", "2026-04-05T15:15:00Z"],
+        ),
         // A missing day: Samoa crossed the date line.
         ("0 12 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", vec!["2011-12-29T22:00:00Z", "2011-12-30T22:00:00Z"]),
     ] {
@@ -109,8 +129,9 @@ fn check(at: Option<&str>) -> Check {
 /// Checks that each spec is refused with the given reason.
 fn assert_refused(specs: impl IntoIterator<Item = (Spec, &'static str)>) {
     for (spec, reason) in specs {
-        let errors = spec.flaws();
-        let messages: Vec<_> = errors.iter().map(|error| format!("{}: {} {:?}", error.at, error.what, error.hint)).collect();
+        let errors = spec.errors();
+        let messages: Vec<_> =
+            errors.iter().map(|error| format!("{}: {} {:?}", error.at, error.what, error.hint)).collect();
         let message = messages.join("; ");
         assert!(message.contains(reason), "{spec:?} gave {message}");
     }
@@ -133,7 +154,11 @@ fn invalid_times_are_refused_with_the_reason() {
         (Spec { timezone: Some("UTC".into()), ..every("1h") }, "timezone: it is for `cron`"),
         (Spec { start_at: Some("soon".into()), ..every("1h") }, "start_at: `soon` is not a time"),
         (
-            Spec { start_at: Some("2026-01-02T00:00:00Z".into()), end_at: Some("2026-01-01T00:00:00Z".into()), ..every("1h") },
+            Spec {
+                start_at: Some("2026-01-02T00:00:00Z".into()),
+                end_at: Some("2026-01-01T00:00:00Z".into()),
+                ..every("1h")
+            },
             "end_at",
         ),
     ]);

@@ -43,25 +43,29 @@ enum Rule {
 impl Times {
     /// Parses the times of a spec, or returns all its invalid fields.
     pub fn of(spec: &Spec) -> Result<Self, Vec<SpecError>> {
-        let mut flaws = Vec::new();
-        let start_ms = time("start_at", spec.start_at.as_deref(), &mut flaws);
-        let end_ms = time("end_at", spec.end_at.as_deref(), &mut flaws);
+        let mut errors = Vec::new();
+        let start_ms = time("start_at", spec.start_at.as_deref(), &mut errors);
+        let end_ms = time("end_at", spec.end_at.as_deref(), &mut errors);
         if start_ms.zip(end_ms).is_some_and(|(start, end)| end <= start) {
-            flaws.push(SpecError::new("end_at", "it is not after `start_at`"));
+            errors.push(SpecError::new("end_at", "it is not after `start_at`"));
         }
         let jitter = spec.jitter.unwrap_or_default();
         if jitter > MAX_JITTER {
-            flaws.push(SpecError::new("jitter", format!("`{jitter}`: at most {MAX_JITTER} is allowed")));
+            errors.push(SpecError::new("jitter", format!("`{jitter}`: at most {MAX_JITTER} is allowed")));
         }
-        let rule = rule(spec, start_ms, &mut flaws);
+        let rule = rule(spec, start_ms, &mut errors);
         match rule {
-            Some(rule) if flaws.is_empty() => {
+            Some(rule) if errors.is_empty() => {
                 let times = Self { rule, start_ms, end_ms, jitter };
                 // A rule may pause for some years at most, as the 29th of February does.
                 let never = times.next_of_rule(Timestamp::UNIX_EPOCH.as_millisecond()).is_none();
-                if never { Err(vec![SpecError::new("cron", "it never fires: there is no such day")]) } else { Ok(times) }
+                if never {
+                    Err(vec![SpecError::new("cron", "it never fires: there is no such day")])
+                } else {
+                    Ok(times)
+                }
             }
-            _ => Err(flaws),
+            _ => Err(errors),
         }
     }
 
@@ -77,7 +81,7 @@ impl Times {
     }
 
     /// Firing time of a scheduled time, with the jitter: the same for the same schedule.
-    pub fn fires_at(&self, schedule: &str, time_ms: i64) -> i64 {
+    pub fn firing_time_ms(&self, schedule: &str, time_ms: i64) -> i64 {
         let spread = self.jitter.as_i64();
         if spread == 0 {
             return time_ms;
@@ -108,44 +112,52 @@ fn next_of_cron(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<i64> {
     let found = cron.find_next_occurrence(&after.to_zoned(zone.clone()), false).ok();
     let behind = || {
         let changes = zone.following(after).take(MAX_CHANGES);
-        changes.filter_map(|change| cron.find_next_occurrence(&change.timestamp().to_zoned(zone.clone()), true).ok()).next()
+        changes
+            .filter_map(|change| cron.find_next_occurrence(&change.timestamp().to_zoned(zone.clone()), true).ok())
+            .next()
     };
     found.or_else(behind).map(|next| next.timestamp().as_millisecond()).filter(|next| *next > after.as_millisecond())
 }
 
-fn rule(spec: &Spec, start_ms: Option<i64>, flaws: &mut Vec<SpecError>) -> Option<Rule> {
+fn rule(spec: &Spec, start_ms: Option<i64>, errors: &mut Vec<SpecError>) -> Option<Rule> {
     match (&spec.cron, spec.every) {
         (Some(_), Some(_)) => {
-            flaws.push(SpecError::new("every", "give `cron` or `every`, not both"));
+            errors.push(SpecError::new("every", "give `cron` or `every`, not both"));
             None
         }
         (None, None) => {
-            flaws.push(
+            errors.push(
                 SpecError::new("cron", "it has neither `cron` nor `every`")
                     .hint("such as `cron = \"0 3 * * *\"` or `every = \"10m\"`"),
             );
             None
         }
         (Some(cron), None) => {
-            let zone = zone(spec.timezone.as_deref().unwrap_or(DEFAULT_ZONE), flaws);
+            let zone = zone(spec.timezone.as_deref().unwrap_or(DEFAULT_ZONE), errors);
             let cron = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build().parse(cron);
             match cron {
                 Ok(cron) => zone.map(|zone| Rule::Cron(Box::new(cron), zone)),
                 Err(why) => {
                     let given = clip(spec.cron.as_deref().unwrap_or_default());
                     let what = format!("`{given}` is no cron expression: {}", lower(&why.to_string()));
-                    flaws.push(SpecError::new("cron", what).hint(CRON_HINT));
+                    errors.push(SpecError::new("cron", what).hint(CRON_HINT));
                     None
                 }
             }
         }
         (None, Some(every)) => {
             if spec.timezone.is_some() {
-                flaws.push(SpecError::new("timezone", "it is for `cron`: an interval is the same everywhere").hint("remove it"));
+                errors.push(
+                    SpecError::new("timezone", "it is for `cron`: an interval is the same everywhere")
+                        .hint("remove it"),
+                );
             }
             let fits = every.0 >= 1_000 && every.0 % 1_000 == 0 && every <= MAX_EVERY;
             if !fits {
-                flaws.push(SpecError::new("every", format!("`{every}` is not a number of whole seconds from 1s to {MAX_EVERY}")));
+                errors.push(SpecError::new(
+                    "every",
+                    format!("`{every}` is not a number of whole seconds from 1s to {MAX_EVERY}"),
+                ));
             }
             fits.then(|| Rule::Every { ms: every.as_i64(), anchor_ms: start_ms.unwrap_or(0).div_euclid(1_000) * 1_000 })
         }
@@ -155,32 +167,33 @@ fn rule(spec: &Spec, start_ms: Option<i64>, flaws: &mut Vec<SpecError>) -> Optio
 /// Maximum interval: about ten years.
 const MAX_EVERY: Millis = Millis::secs(3_660 * 86_400);
 
-fn time(at: &'static str, text: Option<&str>, flaws: &mut Vec<SpecError>) -> Option<i64> {
+fn time(at: &'static str, text: Option<&str>, errors: &mut Vec<SpecError>) -> Option<i64> {
     match parse_time(text?) {
         Ok(time) if Timestamp::from_millisecond(time).is_ok() => Some(time),
         Ok(_) => {
-            flaws.push(SpecError::new(at, "it is too far away"));
+            errors.push(SpecError::new(at, "it is too far away"));
             None
         }
         Err(why) => {
-            flaws.push(SpecError::new(at, why));
+            errors.push(SpecError::new(at, why));
             None
         }
     }
 }
 
-fn zone(name: &str, flaws: &mut Vec<SpecError>) -> Option<TimeZone> {
+fn zone(name: &str, errors: &mut Vec<SpecError>) -> Option<TimeZone> {
     let zone = ZONES.get(name).ok();
     if zone.is_none() {
         let what = format!("`{}` is no time zone", clip(name));
-        flaws.push(SpecError::new("timezone", what).hint("write its IANA name, such as `Europe/Berlin` or `UTC`"));
+        errors.push(SpecError::new("timezone", what).hint("write its IANA name, such as `Europe/Berlin` or `UTC`"));
     }
     zone
 }
 
 /// Adapts a message of the cron parser to lower case without a full stop.
 fn lower(text: &str) -> String {
-    let text = text.trim_start_matches("Component error: ").trim_start_matches("Invalid pattern: ").trim_end_matches('.');
+    let text =
+        text.trim_start_matches("Component error: ").trim_start_matches("Invalid pattern: ").trim_end_matches('.');
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }

@@ -169,9 +169,15 @@ fn check_email(email: &Email) -> Result<(), (&'static str, String)> {
     check_attempts("/email", email.retries, email.timeout)
 }
 
-fn check_attempts(kind: &'static str, retries: Option<u32>, timeout: Option<Millis>) -> Result<(), (&'static str, String)> {
+fn check_attempts(
+    kind: &'static str,
+    retries: Option<u32>,
+    timeout: Option<Millis>,
+) -> Result<(), (&'static str, String)> {
     match (retries, timeout) {
-        (Some(retries), _) if retries > MAX_RETRIES => Err((kind, format!("at most {MAX_RETRIES} retries are allowed"))),
+        (Some(retries), _) if retries > MAX_RETRIES => {
+            Err((kind, format!("at most {MAX_RETRIES} retries are allowed")))
+        }
         (_, Some(Millis(0))) => Err((kind, "the timeout of an attempt must not be zero".to_owned())),
         _ => Ok(()),
     }
@@ -179,14 +185,14 @@ fn check_attempts(kind: &'static str, retries: Option<u32>, timeout: Option<Mill
 
 impl Action {
     /// `None` unless exactly one of `callback` and `email` is set.
-    pub fn telling(&self) -> Option<Notification<'_>> {
+    pub fn notification(&self) -> Option<Notification<'_>> {
         one_of(self.callback.as_ref(), self.email.as_ref())
     }
 }
 
 impl NotifyAction {
     /// `None` unless exactly one of `callback` and `email` is set.
-    pub fn telling(&self) -> Option<Notification<'_>> {
+    pub fn notification(&self) -> Option<Notification<'_>> {
         one_of(self.callback.as_ref(), self.email.as_ref())
     }
 }
@@ -209,8 +215,8 @@ impl Check {
         }
     }
 
-    pub fn telling(&self, passed: bool) -> Option<Notification<'_>> {
-        if passed { self.passed.as_ref() } else { self.failed.as_ref() }.and_then(NotifyAction::telling)
+    pub fn notification(&self, passed: bool) -> Option<Notification<'_>> {
+        if passed { self.passed.as_ref() } else { self.failed.as_ref() }.and_then(NotifyAction::notification)
     }
 }
 
@@ -225,25 +231,25 @@ pub struct NotificationRules<'a> {
 
 impl Rules {
     /// Returns true if the task has notification rules.
-    pub fn tells(&self) -> bool {
+    pub fn has_rules(&self) -> bool {
         !self.actions.is_empty() || !self.checks.is_empty()
     }
 
     /// Notification rules of the task itself.
-    pub fn own_tells(&self) -> NotificationRules<'_> {
+    pub fn own_rules(&self) -> NotificationRules<'_> {
         NotificationRules { at: String::new(), actions: &self.actions, checks: &self.checks }
     }
 
     /// Notification rules of the task and of all its continuations.
-    pub fn all_tells(&self) -> Vec<NotificationRules<'_>> {
-        let mut all = vec![self.own_tells()];
+    pub fn all_rules(&self) -> Vec<NotificationRules<'_>> {
+        let mut all = vec![self.own_rules()];
         rules_below("/then", &self.then, &mut all);
         all
     }
 }
 
-fn rules_below<'a>(at: &str, thens: &'a [Continuation], all: &mut Vec<NotificationRules<'a>>) {
-    for (n, then) in thens.iter().enumerate() {
+fn rules_below<'a>(at: &str, continuations: &'a [Continuation], all: &mut Vec<NotificationRules<'a>>) {
+    for (n, then) in continuations.iter().enumerate() {
         let at = format!("{at}/{n}");
         rules_below(&format!("{at}/then"), &then.then, all);
         all.push(NotificationRules { at, actions: &then.actions, checks: &then.checks });
@@ -252,17 +258,22 @@ fn rules_below<'a>(at: &str, thens: &'a [Continuation], all: &mut Vec<Notificati
 
 impl<'a> NotificationRules<'a> {
     /// All notifications with their JSON pointers.
-    pub fn tellings(&self) -> Vec<(String, Notification<'a>)> {
-        self.with_pointers().into_iter().filter_map(|(at, telling)| Some((at, telling?))).collect()
+    pub fn notifications(&self) -> Vec<(String, Notification<'a>)> {
+        self.with_pointers().into_iter().filter_map(|(at, notification)| Some((at, notification?))).collect()
     }
 
     fn with_pointers(&self) -> Vec<(String, Option<Notification<'a>>)> {
         let at = &self.at;
-        let mut pointers: Vec<_> =
-            self.actions.iter().enumerate().map(|(n, action)| (format!("{at}/actions/{n}"), action.telling())).collect();
+        let mut pointers: Vec<_> = self
+            .actions
+            .iter()
+            .enumerate()
+            .map(|(n, action)| (format!("{at}/actions/{n}"), action.notification()))
+            .collect();
         for (n, check) in self.checks.iter().enumerate() {
             for (name, action) in [("passed", &check.passed), ("failed", &check.failed)] {
-                pointers.extend(action.as_ref().map(|action| (format!("{at}/checks/{n}/{name}"), action.telling())));
+                pointers
+                    .extend(action.as_ref().map(|action| (format!("{at}/checks/{n}/{name}"), action.notification())));
             }
         }
         pointers
@@ -271,9 +282,14 @@ impl<'a> NotificationRules<'a> {
     /// Checks the rules. The error has the JSON pointer of the invalid field and the reason.
     pub fn check(&self) -> Result<(), (String, String)> {
         let at = &self.at;
-        for (field, number, most) in [("actions", self.actions.len(), MAX_ACTIONS), ("checks", self.checks.len(), MAX_CHECKS)] {
+        for (field, number, most) in
+            [("actions", self.actions.len(), MAX_ACTIONS), ("checks", self.checks.len(), MAX_CHECKS)]
+        {
             if number > most {
-                return Err((format!("{at}/{field}"), format!("{number} {field}: at most {most} of one task are allowed")));
+                return Err((
+                    format!("{at}/{field}"),
+                    format!("{number} {field}: at most {most} of one task are allowed"),
+                ));
             }
         }
         for (n, action) in self.actions.iter().enumerate() {
@@ -283,11 +299,14 @@ impl<'a> NotificationRules<'a> {
             check_states(&check.expect).map_err(|why| (format!("{at}/checks/{n}/expect"), why))?;
             check_time(check).map_err(|(field, why)| (format!("{at}/checks/{n}{field}"), why))?;
         }
-        for (at, telling) in self.with_pointers() {
-            let Some(telling) = telling else {
-                return Err((at, "give exactly one of `callback` and `email`; use two actions to send both".to_owned()));
+        for (at, notification) in self.with_pointers() {
+            let Some(notification) = notification else {
+                return Err((
+                    at,
+                    "give exactly one of `callback` and `email`; use two actions to send both".to_owned(),
+                ));
             };
-            telling.check().map_err(|(field, why)| (format!("{at}{field}"), why))?;
+            notification.check().map_err(|(field, why)| (format!("{at}{field}"), why))?;
         }
         Ok(())
     }
@@ -347,18 +366,30 @@ mod tests {
             ),
             (r#"{"actions":[{"callback":{"url":"https://a","retries":9999}}]}"#, "/actions/0/callback", "at most 1000"),
             (r#"{"actions":[{}]}"#, "/actions/0", "one of `callback` and `email`"),
-            (r#"{"actions":[{"email":{"to":["a"]},"callback":{"url":"u"}}]}"#, "/actions/0", "one of `callback` and `email`"),
+            (
+                r#"{"actions":[{"email":{"to":["a"]},"callback":{"url":"u"}}]}"#,
+                "/actions/0",
+                "one of `callback` and `email`",
+            ),
             (r#"{"actions":[{"email":{"to":[]}}]}"#, "/actions/0/email/to", "needs one to 32 recipients"),
             (r#"{"checks":[{"expect":["succeeded"],"after":"1s"}]}"#, "/checks/0", "`passed` or `failed`"),
-            (r#"{"checks":[{"expect":["succeeded"],"failed":{"callback":{"url":"u"}}}]}"#, "/checks/0", "`after` or `at`"),
-            (r#"{"checks":[{"expect":["succeeded"],"at":"soon","failed":{"callback":{"url":"u"}}}]}"#, "/checks/0/at", "soon"),
+            (
+                r#"{"checks":[{"expect":["succeeded"],"failed":{"callback":{"url":"u"}}}]}"#,
+                "/checks/0",
+                "`after` or `at`",
+            ),
+            (
+                r#"{"checks":[{"expect":["succeeded"],"at":"soon","failed":{"callback":{"url":"u"}}}]}"#,
+                "/checks/0/at",
+                "soon",
+            ),
             (
                 r#"{"checks":[{"expect":["running"],"after":1,"passed":{"callback":{"url":"u","timeout":0}}}]}"#,
                 "/checks/0/passed/callback",
                 "zero",
             ),
         ] {
-            let (pointer, error) = rules(text).own_tells().check().unwrap_err();
+            let (pointer, error) = rules(text).own_rules().check().unwrap_err();
             assert_eq!(pointer, at, "{text}");
             assert!(error.contains(why), "{text}: {error}");
         }
@@ -369,7 +400,7 @@ mod tests {
     fn action_defaults_to_all_terminal_states() {
         let rules = rules(r#"{"actions":[{"callback":{"url":"https://a"}}]}"#);
         assert_eq!(rules.actions[0].on, ends());
-        assert_eq!(rules.own_tells().check(), Ok(()));
+        assert_eq!(rules.own_rules().check(), Ok(()));
         assert_eq!(serde_json::to_string(&rules.actions).unwrap(), r#"[{"callback":{"url":"https://a"}}]"#);
     }
 

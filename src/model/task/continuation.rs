@@ -14,7 +14,7 @@ use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 
 /// Maximum number of continuations of one task.
-pub const MAX_THENS: usize = 8;
+pub const MAX_CONTINUATIONS: usize = 8;
 /// Maximum length of a chain of continuations.
 pub const MAX_CHAIN: usize = 16;
 /// Maximum size of params joined from results, in bytes.
@@ -201,27 +201,32 @@ impl Continuation {
 }
 
 /// Checks continuations. The error has the JSON pointer into the list and the reason.
-pub fn check_thens(thens: &[Continuation]) -> Result<(), (String, String)> {
-    check(thens, 1, "")?;
-    for (n, then) in thens.iter().enumerate() {
+pub fn check_continuations(continuations: &[Continuation]) -> Result<(), (String, String)> {
+    check(continuations, 1, "")?;
+    for (n, then) in continuations.iter().enumerate() {
         let bytes = serde_json::to_vec(&then.rules()).map_or(0, |text| text.len());
         if bytes > MAX_POLICY_BYTES {
-            let why = format!("its continuations and notifications have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed");
+            let why = format!(
+                "its continuations and notifications have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed"
+            );
             return Err((format!("/{n}"), why));
         }
     }
     Ok(())
 }
 
-fn check(thens: &[Continuation], depth: usize, at: &str) -> Result<(), (String, String)> {
+fn check(continuations: &[Continuation], depth: usize, at: &str) -> Result<(), (String, String)> {
     let wrong = |what: &str, why: String| Err((format!("{at}{what}"), why));
-    if thens.len() > MAX_THENS {
-        return wrong("", format!("{} continuations: at most {MAX_THENS} of one task are allowed", thens.len()));
+    if continuations.len() > MAX_CONTINUATIONS {
+        return wrong(
+            "",
+            format!("{} continuations: at most {MAX_CONTINUATIONS} of one task are allowed", continuations.len()),
+        );
     }
-    if depth > MAX_CHAIN && !thens.is_empty() {
+    if depth > MAX_CHAIN && !continuations.is_empty() {
         return wrong("", format!("the chain has more than {MAX_CHAIN} continuations"));
     }
-    for (n, then) in thens.iter().enumerate() {
+    for (n, then) in continuations.iter().enumerate() {
         if let Err(why) = check_type(&then.task_type) {
             return wrong(&format!("/{n}/type"), why);
         }
@@ -255,12 +260,12 @@ pub fn number_of(segment: &str) -> Option<usize> {
         return Some(0);
     }
     let number: usize = rest.strip_prefix('-')?.parse().ok()?;
-    ((2..=MAX_THENS).contains(&number) && !rest.starts_with("-0")).then(|| number - 1)
+    ((2..=MAX_CONTINUATIONS).contains(&number) && !rest.starts_with("-0")).then(|| number - 1)
 }
 
 /// Ids that continuations below a task, and their own continuations, may have.
-pub fn ids_below(id: &TaskId, thens: &[Continuation], first: usize, ids: &mut Vec<TaskId>) {
-    for (n, then) in thens.iter().enumerate().take(MAX_THENS) {
+pub fn ids_below(id: &TaskId, continuations: &[Continuation], first: usize, ids: &mut Vec<TaskId>) {
+    for (n, then) in continuations.iter().enumerate().take(MAX_CONTINUATIONS) {
         if let Ok(next) = id.child(&segment(first + n)) {
             ids.push(next.clone());
             ids_below(&next, &then.then, 0, ids);
@@ -279,13 +284,15 @@ mod tests {
     #[test]
     fn segments_are_numbered_from_the_second() {
         assert_eq!([0, 1, 7].map(segment), ["then", "then-2", "then-8"]);
-        let numbers = ["then", "then-2", "then-8", "then-1", "then-9", "then-02", "then-x", "thenx", "other"].map(number_of);
+        let numbers =
+            ["then", "then-2", "then-8", "then-1", "then-9", "then-02", "then-x", "thenx", "other"].map(number_of);
         assert_eq!(numbers, [Some(0), Some(1), Some(7), None, None, None, None, None, None]);
     }
 
     #[test]
     fn invalid_continuations_are_refused_with_their_pointer() {
-        let of = |text: &str| check_thens(&serde_json::from_str::<Vec<Continuation>>(text).unwrap()).unwrap_err();
+        let of =
+            |text: &str| check_continuations(&serde_json::from_str::<Vec<Continuation>>(text).unwrap()).unwrap_err();
         assert_eq!(of(r#"[{"type":"a"},{"type":"B"}]"#).0, "/1/type");
         assert_eq!(of(r#"[{"type":"a","then":[{"type":"a","retries":9999}]}]"#).0, "/0/then/0/retries");
         assert_eq!(of(r#"[{"type":"a","then":[{"type":"b","actions":[{}]}]}]"#).0, "/0/then/0/actions/0");

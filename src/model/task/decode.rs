@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::continuation::check_thens;
+use super::continuation::check_continuations;
 use super::id::{IdError, TaskId, clip};
 use super::{
-    MAX_POLICY_BYTES, MAX_RETRIES, MAX_RUN, MAX_TAGS, MAX_TEXT_CHARS, OnFailure, Policy, Position, Reject, Rules, STRUCTURED,
-    Task, Trace, header,
+    MAX_POLICY_BYTES, MAX_RETRIES, MAX_RUN, MAX_TAGS, MAX_TEXT_CHARS, OnFailure, Policy, Position, Reject, Rules,
+    STRUCTURED, Task, Trace, header,
 };
 use crate::model::json::RawJson;
 use crate::model::units::duration::Millis;
@@ -22,15 +22,19 @@ pub struct Source<'a> {
 }
 
 /// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
-pub fn read_task<'a>(source: &Source<'_>, headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> Result<Task, Reject> {
+pub fn read_task<'a>(
+    source: &Source<'_>,
+    headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+) -> Result<Task, Reject> {
     let mut draft = Draft::default();
     for (name, value) in headers {
         draft.take(name, value.unwrap_or_default());
     }
     let Some(value) = source.value.filter(|value| !value.is_empty()) else {
-        return Err(
-            draft.reject(Reject::new("empty_value", "the record has no value: params must be JSON, at least `null`"), source)
-        );
+        return Err(draft.reject(
+            Reject::new("empty_value", "the record has no value: params must be JSON, at least `null`"),
+            source,
+        ));
     };
     if draft.structured {
         return draft.read_structured(source, value);
@@ -78,7 +82,8 @@ impl<'a> Draft<'a> {
 
     fn header(&mut self, name: &str, value: &'a [u8]) -> Result<(), Reject> {
         // Names of kafleet's own headers begin with `ce_`; all others are foreign.
-        let known = name.starts_with("ce_") || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
+        let known = name.starts_with("ce_")
+            || matches!(name, header::CONTENT_TYPE | header::TRACE_PARENT | header::TRACE_STATE);
         if !known {
             self.has_foreign_headers = true;
             return Ok(());
@@ -167,7 +172,8 @@ impl<'a> Draft<'a> {
             self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
         })?;
         let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let attributes: Vec<(&String, String)> = envelope.attributes.iter().map(|(name, value)| (name, text(value))).collect();
+        let attributes: Vec<(&String, String)> =
+            envelope.attributes.iter().map(|(name, value)| (name, text(value))).collect();
         let mut draft: Draft<'_> = self;
         draft.structured = false;
         for (name, text) in &attributes {
@@ -189,11 +195,12 @@ impl<'a> Draft<'a> {
         let run = self.run.unwrap_or(1);
         let known = |reject: Reject| Reject { task: Some((id.clone(), run)), ..reject };
         if let Some(named) = self.task_type.filter(|named| *named != &**source.task_type) {
-            let why = format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
+            let why =
+                format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
             return Err(known(bad_header(header::TYPE, &why)));
         }
-        let params =
-            RawJson::parse(value).map_err(|why| known(Reject::new("bad_json", format!("the params are not JSON: {why}"))))?;
+        let params = RawJson::parse(value)
+            .map_err(|why| known(Reject::new("bad_json", format!("the params are not JSON: {why}"))))?;
         let created_at_ms = self.time_ms.unwrap_or(source.timestamp_ms);
         if let Some(expires) = &self.expires {
             let at = match expires {
@@ -256,8 +263,9 @@ pub fn parse_time(text: &str) -> Result<i64, String> {
     if let Ok(millis) = text.trim().parse::<i64>() {
         return Ok(millis);
     }
-    let invalid =
-        |_| format!("`{}` is not a time: write RFC 3339, such as 2026-01-31T12:00:00Z, or epoch milliseconds", clip(text));
+    let invalid = |_| {
+        format!("`{}` is not a time: write RFC 3339, such as 2026-01-31T12:00:00Z, or epoch milliseconds", clip(text))
+    };
     text.trim().parse::<jiff::Timestamp>().map(jiff::Timestamp::as_millisecond).map_err(invalid)
 }
 
@@ -267,10 +275,9 @@ fn time(name: &str, text: &str) -> Result<i64, Reject> {
 
 /// Parses an expiry. A duration counts from the task's creation; a bare number is a duration in milliseconds.
 fn expiry(name: &str, text: &str) -> Result<Expiry, Reject> {
-    Millis::parse(text)
-        .map(Expiry::After)
-        .or_else(|_| time(name, text).map(Expiry::At))
-        .map_err(|_| bad_header(name, &format!("`{}` is neither a duration, such as 10m, nor an RFC 3339 time", clip(text))))
+    Millis::parse(text).map(Expiry::After).or_else(|_| time(name, text).map(Expiry::At)).map_err(|_| {
+        bad_header(name, &format!("`{}` is neither a duration, such as 10m, nor an RFC 3339 time", clip(text)))
+    })
 }
 
 fn short(name: &str, text: &str) -> Result<String, Reject> {
@@ -318,7 +325,10 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
     if rules.options.as_ref().is_some_and(|options| !options.is_object()) {
         return Err(bad_header(name, "`options` must be a JSON object"));
     }
-    check_thens(&rules.then).map_err(|(at, why)| bad_header(name, &format!("`then{at}`: {why}")))?;
-    rules.own_tells().check().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+    check_continuations(&rules.then).map_err(|(at, why)| bad_header(name, &format!("`then{at}`: {why}")))?;
+    rules
+        .own_rules()
+        .check()
+        .map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
     Ok(rules)
 }

@@ -85,7 +85,13 @@ impl<'a> Canonical<'a> {
     }
 }
 
-fn write_list<T>(out: &mut Vec<u8>, open: u8, close: u8, items: impl IntoIterator<Item = T>, each: impl Fn(T, &mut Vec<u8>)) {
+fn write_list<T>(
+    out: &mut Vec<u8>,
+    open: u8,
+    close: u8,
+    items: impl IntoIterator<Item = T>,
+    each: impl Fn(T, &mut Vec<u8>),
+) {
     out.push(open);
     for (n, item) in items.into_iter().enumerate() {
         if n > 0 {

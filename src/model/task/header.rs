@@ -45,8 +45,22 @@ pub const OF_POLICY: [&str; 13] = [
     POLICY,
 ];
 
-const OTHERS: [&str; 14] =
-    [SPEC_VERSION, ID, TYPE, SOURCE, TIME, CONTENT_TYPE, PARENT, RUN, ATTEMPT, AS_OF, ANNOUNCED, HASH, TRACE_PARENT, TRACE_STATE];
+const OTHERS: [&str; 14] = [
+    SPEC_VERSION,
+    ID,
+    TYPE,
+    SOURCE,
+    TIME,
+    CONTENT_TYPE,
+    PARENT,
+    RUN,
+    ATTEMPT,
+    AS_OF,
+    ANNOUNCED,
+    HASH,
+    TRACE_PARENT,
+    TRACE_STATE,
+];
 
 /// Returns true for headers that become part of the task; others are only copied.
 pub fn is_known(name: &str) -> bool {

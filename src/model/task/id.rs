@@ -32,9 +32,13 @@ pub enum IdError {
     SegmentLength(String, usize),
     #[error("the id `{0}` has the character `{1}`: allowed are A-Z a-z 0-9 . _ ~ @ -, and `:` between segments")]
     Character(String, char),
-    #[error("the id `{id}` is a path but no parent is named: name `{parent}` as its parent, or write the id without `:`")]
+    #[error(
+        "the id `{id}` is a path but no parent is named: name `{parent}` as its parent, or write the id without `:`"
+    )]
     PathWithoutParent { id: String, parent: String },
-    #[error("the id `{id}` does not lie under its parent `{parent}`: it must be `{parent}:<segment>`, or a single segment")]
+    #[error(
+        "the id `{id}` does not lie under its parent `{parent}`: it must be `{parent}:<segment>`, or a single segment"
+    )]
     NotUnderParent { id: String, parent: String },
 }
 
@@ -135,7 +139,9 @@ pub const RESERVED_TYPES: &str = "kafleet-";
 pub fn check_own_type(name: &str) -> Result<(), String> {
     check_type(name)?;
     if name.starts_with(RESERVED_TYPES) {
-        return Err(format!("`{name}` is reserved: task types whose names begin with `{RESERVED_TYPES}` belong to kafleet"));
+        return Err(format!(
+            "`{name}` is reserved: task types whose names begin with `{RESERVED_TYPES}` belong to kafleet"
+        ));
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ impl Patch {
     }
 
     /// Reason why the patch cannot be applied to a task in its current state; `None` if it can.
-    pub fn misfit(&self, node: &TaskRecord) -> Option<String> {
+    pub fn rejection(&self, node: &TaskRecord) -> Option<String> {
         if !node.announced {
             return Some("the task is not published yet".to_owned());
         }
@@ -101,7 +101,9 @@ impl Patch {
         }
         // A deferred or republished record can still be changed; one in a topic cannot.
         let is_out = !node.own.is_terminal() && node.kept == 0;
-        is_out.then(|| format!("the task is {}: workers read `{field}` from its record, which is already published", node.own))
+        is_out.then(|| {
+            format!("the task is {}: workers read `{field}` from its record, which is already published", node.own)
+        })
     }
 }
 
@@ -115,7 +117,8 @@ mod tests {
 
     #[test]
     fn omitted_fields_stay_and_null_removes() {
-        let mut policy = Policy { name: Some("old".into()), link: Some("l".into()), retries: Some(3), ..Policy::default() };
+        let mut policy =
+            Policy { name: Some("old".into()), link: Some("l".into()), retries: Some(3), ..Policy::default() };
         let asked = patch(r#"{"name": null, "tags": ["a"], "timeout": 5000, "options": {"n": 1}}"#);
         asked.apply(&mut policy);
         assert_eq!((policy.name, policy.link.as_deref(), policy.retries), (None, Some("l"), Some(3)));
@@ -133,9 +136,9 @@ mod tests {
         let start = patch(r#"{"not_before_ms": 1}"#);
         let can = |patch: &Patch, own, kept, attempt| {
             let mut node = TaskRecord { own, kept, attempt, ..TaskRecord::expected(1, 0) };
-            assert!(patch.misfit(&node).is_some(), "not announced");
+            assert!(patch.rejection(&node).is_some(), "not announced");
             node.announced = true;
-            patch.misfit(&node).is_none()
+            patch.rejection(&node).is_none()
         };
         for (own, kept, attempt, allowed) in [
             (State::Queued, 0, 0, [true, false, false]),

@@ -8,8 +8,12 @@ use crate::model::units::duration::Millis;
 const NOW: i64 = 1_700_000_000_000;
 
 fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<Task, Reject> {
-    let source =
-        Source { task_type: &Arc::from(task_type), position: Position { partition: 3, offset: 41 }, timestamp_ms: NOW, value };
+    let source = Source {
+        task_type: &Arc::from(task_type),
+        position: Position { partition: 3, offset: 41 },
+        timestamp_ms: NOW,
+        value,
+    };
     read_task(&source, headers.iter().map(|(name, value)| (*name, Some(*value))))
 }
 
@@ -35,7 +39,8 @@ fn bare_json_line_is_a_task() {
 
 #[test]
 fn foreign_headers_are_ignored() {
-    let task = read_as("echo", &[("x-app", b"\xff\xfe"), ("ce-id", b"other"), ("ce_unheard_of", b"x")], Some(b"1")).unwrap();
+    let task =
+        read_as("echo", &[("x-app", b"\xff\xfe"), ("ce-id", b"other"), ("ce_unheard_of", b"x")], Some(b"1")).unwrap();
     assert_eq!(task.id.as_str(), "echo-3-41-loyw3v28");
 }
 
@@ -124,7 +129,12 @@ fn invalid_records_are_rejected_with_the_reason() {
         (&[("ce_id", &long)], "1", "bad_id", "at most 512"),
         (&[("ce_specversion", "2.0")], "1", "unsupported_version", "`ce_specversion` is `2.0`: only CloudEvents 1.0"),
         (&[("ce_specversion", "")], "1", "unsupported_version", "CloudEvents 1.0"),
-        (&[("ce_type", "other")], "1", "bad_header", "`other` does not match the topic, which holds tasks of type `echo`"),
+        (
+            &[("ce_type", "other")],
+            "1",
+            "bad_header",
+            "`other` does not match the topic, which holds tasks of type `echo`",
+        ),
         (&[("content-type", "text/xml")], "1", "bad_header", "`text/xml` is not JSON"),
         (&[("content-type", "application/avro")], "1", "bad_header", "not JSON"),
         (&[("ce_run", "0")], "1", "bad_header", "`ce_run`: `0` is not a whole number from 1"),
@@ -161,7 +171,10 @@ fn binary_garbage_is_rejected() {
     assert_eq!(read_as("echo", &[], Some(&garbage)).unwrap_err().code, "bad_json");
     assert_eq!(read_as("echo", &[("ce_id", &garbage)], Some(b"1")).unwrap_err().code, "bad_header");
     assert_eq!(read_as("echo", &[], Some(b"\"\xff\"")).unwrap_err().code, "bad_json");
-    assert_eq!(read_as("echo", &[("content-type", STRUCTURED.as_bytes())], Some(&garbage)).unwrap_err().code, "bad_json");
+    assert_eq!(
+        read_as("echo", &[("content-type", STRUCTURED.as_bytes())], Some(&garbage)).unwrap_err().code,
+        "bad_json"
+    );
 }
 
 #[test]
@@ -172,10 +185,14 @@ fn record_without_a_value_is_rejected() {
 
 #[test]
 fn rejection_names_the_task_if_its_id_is_known() {
-    let named = |headers: &[(&str, &str)], value| read(headers, value).unwrap_err().task.map(|(id, run)| (id.to_string(), run));
+    let named =
+        |headers: &[(&str, &str)], value| read(headers, value).unwrap_err().task.map(|(id, run)| (id.to_string(), run));
     assert_eq!(named(&[("ce_id", "a")], "{"), Some(("a".into(), 1)));
     assert_eq!(named(&[], "{"), Some(("echo-3-41-loyw3v28".into(), 1)));
-    assert_eq!(named(&[("ce_id", "a"), ("ce_parent", "p"), ("ce_run", "3"), ("ce_type", "b")], "1"), Some(("p:a".into(), 3)));
+    assert_eq!(
+        named(&[("ce_id", "a"), ("ce_parent", "p"), ("ce_run", "3"), ("ce_type", "b")], "1"),
+        Some(("p:a".into(), 3))
+    );
     assert_eq!(named(&[("ce_id", "a:b")], "1"), None);
     assert_eq!(named(&[("ce_retries", "x"), ("ce_id", "a"), ("ce_run", "2")], "1"), Some(("a".into(), 2)));
     assert_eq!(named(&[("ce_run", "x"), ("ce_id", "a")], "1"), None, "the run is unknown");

@@ -8,8 +8,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
-const UNITS: [(&str, u64); 7] =
-    [("B", 1), ("KB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+const UNITS: [(&str, u64); 7] = [
+    ("B", 1),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
 
 impl Bytes {
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -31,8 +38,11 @@ impl Bytes {
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, factor) =
-            UNITS[4..].iter().rev().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[0]);
+        let (unit, factor) = UNITS[4..]
+            .iter()
+            .rev()
+            .find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor))
+            .unwrap_or(&UNITS[0]);
         write!(f, "{}{unit}", self.0 / factor)
     }
 }
@@ -79,7 +89,9 @@ mod tests {
 
     #[test]
     fn text_forms_are_parsed_and_round_trip() {
-        for (text, bytes) in [("0", 0), ("64KiB", 65_536), ("128MiB", 128 << 20), ("4MB", 4_000_000), ("1 GiB", 1 << 30)] {
+        for (text, bytes) in
+            [("0", 0), ("64KiB", 65_536), ("128MiB", 128 << 20), ("4MB", 4_000_000), ("1 GiB", 1 << 30)]
+        {
             assert_eq!(Bytes::parse(text), Ok(Bytes(bytes)), "{text}");
             assert_eq!(Bytes::parse(&Bytes(bytes).to_string()), Ok(Bytes(bytes)), "round trip of {text}");
         }

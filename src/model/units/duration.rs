@@ -53,8 +53,11 @@ impl From<Duration> for Millis {
 impl fmt::Display for Millis {
     /// Uses the largest unit that divides the duration, so that the text parses back to the same value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, factor) =
-            UNITS.iter().rev().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[0]);
+        let (unit, factor) = UNITS
+            .iter()
+            .rev()
+            .find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor))
+            .unwrap_or(&UNITS[0]);
         write!(f, "{}{unit}", self.0 / factor)
     }
 }

@@ -1,7 +1,7 @@
 //! Consistency checks of a partition in memory.
 
 use super::Partition;
-use crate::model::projection::Placed;
+use crate::model::projection::IndexedFields;
 use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
 use crate::store::{Entry, Index, TaskRecord};
 
@@ -17,7 +17,9 @@ impl Partition {
             let members = Index::Members { task_type: task_type.clone(), state: *state };
             **count < 0 || (state.is_indexed() && found(&members) != **count)
         });
-        wrong.map(|((task_type, state), count)| format!("the index of `{task_type}/{state}` does not hold {count} entries"))
+        wrong.map(|((task_type, state), count)| {
+            format!("the index of `{task_type}/{state}` does not hold {count} entries")
+        })
     }
 
     /// Reads entries in ascending order, as [`PartitionWriter::audit`](crate::store::PartitionWriter::audit) does.
@@ -38,8 +40,8 @@ impl Partition {
             due_ms.filter(is_there)
         };
         let node = self.records.get(&entry.id).and_then(|record| TaskRecord::decode(record));
-        let placed = node.as_ref().map(Placed::of);
-        let due = |of: fn(&Placed) -> Option<i64>| placed.as_ref().and_then(of);
+        let placed = node.as_ref().map(IndexedFields::of);
+        let due = |of: fn(&IndexedFields) -> Option<i64>| placed.as_ref().and_then(of);
         Audited {
             entry: entry.clone(),
             children: self.indexes.get(&Index::Children(entry.id.clone())).map_or(0, |entries| entries.len() as u64),

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::audit::AuditPage;
 use super::log_tail::LogTail;
 use super::{
-    Changes, Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TaskRecord,
-    TypeCount,
+    Changes, Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
+    TaskRecord, TypeCount,
 };
 use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
 use crate::model::retention::Lifetimes;
@@ -120,7 +120,10 @@ impl Memory {
             ids.iter().map(|id| records.and_then(|records| records.get(id)).cloned()).collect()
         };
         let wipe = "start with an empty store";
-        ids.iter().zip(records).map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, wipe)).transpose()).collect()
+        ids.iter()
+            .zip(records)
+            .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, wipe)).transpose())
+            .collect()
     }
 }
 
@@ -131,9 +134,10 @@ impl Contents {
     }
 
     /// Checkpoint and revision of a partition.
-    fn fence(&self, partition: u32) -> (Option<Checkpoint>, u64) {
-        let (fence, revision) = self.partitions.get(&partition).map_or((None, 0), |found| (found.fence, found.revision));
-        (fence, revision.max(self.replaced))
+    fn checkpoint(&self, partition: u32) -> (Option<Checkpoint>, u64) {
+        let (checkpoint, revision) =
+            self.partitions.get(&partition).map_or((None, 0), |found| (found.checkpoint, found.revision));
+        (checkpoint, revision.max(self.replaced))
     }
 
     /// Rejects a batch that may exceed the limits. Replaced records count as new bytes, which is exact enough for a
@@ -167,19 +171,25 @@ fn full(what: &str) -> StoreError {
 #[async_trait]
 impl Store for Memory {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
-        let (fence, revision) = self.lock().fence(partition);
-        Ok((Box::new(Writer { store: self.clone(), partition, revision: Some(revision) }), fence))
+        let (checkpoint, revision) = self.lock().checkpoint(partition);
+        Ok((Box::new(Writer { store: self.clone(), partition, revision: Some(revision) }), checkpoint))
     }
 
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.read_records(partition, ids)
     }
 
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
-        Ok(partitions.iter().map(|&partition| self.read(partition, |partition| partition.fence)).collect())
+    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
+        Ok(partitions.iter().map(|&partition| self.read(partition, |partition| partition.checkpoint)).collect())
     }
 
-    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    async fn page(
+        &self,
+        partition: u32,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
         Ok(self.read(partition, |partition| partition.page(index, after, limit.min(MAX_PAGE))))
     }
 
@@ -190,7 +200,7 @@ impl Store for Memory {
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         let limit = limit.min(MAX_PAGE);
         Ok(self.read(partition, |partition| Outbox {
-            fence: partition.fence,
+            checkpoint: partition.checkpoint,
             timers: partition.page(&Index::Timers, None, limit),
             effects: partition.page(&Index::Effects, None, limit),
         }))
@@ -310,7 +320,7 @@ impl PartitionWriter for Writer {
         Ok(())
     }
 
-    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+    async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
         let revision = self.revision.take().ok_or_else(closed_writer)?;
         let fault = self.store.read(self.partition, Partition::fault);
         self.revision = Some(revision);
@@ -324,17 +334,18 @@ impl PartitionWriter for Writer {
         Ok(page)
     }
 
-    async fn condemn(&mut self) -> Result<(), StoreError> {
+    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
         let seen = self.revision.take().ok_or_else(closed_writer)?;
         let mut contents = self.store.lock();
-        let (found, revision) = contents.fence(self.partition);
+        let (found, revision) = contents.checkpoint(self.partition);
         if revision != seen {
             return Err(StoreError::Conflict { found });
         }
         contents.revision += 1;
         let revision = contents.revision;
         if let Some(partition) = contents.partitions.get_mut(&self.partition) {
-            let (reservations, ends) = (std::mem::take(&mut partition.reservations), std::mem::take(&mut partition.ends));
+            let (reservations, ends) =
+                (std::mem::take(&mut partition.reservations), std::mem::take(&mut partition.ends));
             *partition = Partition { revision, reservations, ends, ..Partition::default() };
         }
         Ok(())
@@ -343,7 +354,7 @@ impl PartitionWriter for Writer {
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         let seen = self.revision.take().ok_or_else(closed_writer)?;
         let mut contents = self.store.lock();
-        let (found, revision) = contents.fence(self.partition);
+        let (found, revision) = contents.checkpoint(self.partition);
         if found != from || revision != seen {
             return Err(StoreError::Conflict { found });
         }
@@ -352,7 +363,7 @@ impl PartitionWriter for Writer {
         let revision = contents.revision;
         let partition = contents.partitions.entry(self.partition).or_default();
         partition.apply(changes);
-        partition.fence = Some(to);
+        partition.checkpoint = Some(to);
         partition.revision = revision;
         drop(contents);
         self.revision = Some(revision);

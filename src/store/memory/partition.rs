@@ -16,7 +16,7 @@ use crate::store::{Checkpoint, Entry, Index, Reservation};
 
 #[derive(Clone, Default)]
 pub(super) struct Partition {
-    pub(super) fence: Option<Checkpoint>,
+    pub(super) checkpoint: Option<Checkpoint>,
     pub(super) revision: u64,
     pub(super) records: FxHashMap<TaskId, Vec<u8>>,
     pub(super) indexes: FxHashMap<Index, BTreeSet<Entry>>,
@@ -133,7 +133,9 @@ impl Partition {
             Index::Children(_) | Index::Timers | Index::Effects | Index::Ages => {
                 entries.range((after, Unbounded)).take(limit).cloned().collect()
             }
-            Index::Roots | Index::Members { .. } => entries.range((Unbounded, after)).rev().take(limit).cloned().collect(),
+            Index::Roots | Index::Members { .. } => {
+                entries.range((Unbounded, after)).rev().take(limit).cloned().collect()
+            }
         }
     }
 

@@ -130,7 +130,8 @@ fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreErr
     type Found = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
     let (member, score, record, children, timer, effect, age, has_kept, has_log, has_attachments, ttl_ms): Found =
         read(&keys.all(), task)?;
-    let unreadable = |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is not a task id"));
+    let unreadable =
+        |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is not a task id"));
     let id = TaskId::parse(&member).map_err(unreadable)?;
     let wipe = format!("delete the keys `{}`", keys.all());
     let node: Option<TaskRecord> = record.map(|bytes| decode(partition, &id, &bytes, &wipe)).transpose()?;

@@ -61,7 +61,12 @@ impl Reader {
     }
 
     /// Repeats commands answered with ASK at the target node: one node for all of them, because they share a slot.
-    async fn follow_ask(&self, line: &Arc<SharedConnection>, pipeline: &Pipeline, answers: &mut [Value]) -> RedisResult<()> {
+    async fn follow_ask(
+        &self,
+        line: &Arc<SharedConnection>,
+        pipeline: &Pipeline,
+        answers: &mut [Value],
+    ) -> RedisResult<()> {
         let (mut asking, mut asked, mut to) = (pipe(), Vec::new(), None);
         for (command, answer) in pipeline.cmd_iter().zip(answers) {
             if let Some(Redirect::Ask(error)) = Redirect::of(answer) {

@@ -26,7 +26,7 @@ pub(super) struct Connector {
     pub(super) address: Address,
     pub(super) options: RedisOptions,
     /// The URL without credentials.
-    pub(super) place: String,
+    pub(super) display_url: String,
     /// Round-robin counter over a cluster's nodes.
     turn: AtomicUsize,
 }
@@ -34,8 +34,8 @@ pub(super) struct Connector {
 impl Connector {
     pub(super) fn new(options: RedisOptions) -> Result<Self, StoreError> {
         let address = Address::parse(&options)?;
-        let place = options.hide(&without_credentials(&options.url));
-        Ok(Self { address, options, place, turn: AtomicUsize::new(0) })
+        let display_url = options.hide(&without_credentials(&options.url));
+        Ok(Self { address, options, display_url, turn: AtomicUsize::new(0) })
     }
 
     /// Creates a client of the single server, of the master named by the sentinels, or of any node of the cluster.
@@ -124,34 +124,36 @@ impl Connector {
 
     pub(super) fn explain(&self, error: &RedisError) -> StoreError {
         let text = self.options.hide(&error.to_string());
-        let place = &self.place;
+        let display_url = &self.display_url;
         if is_permission_error(error) {
             return StoreError::Misconfigured(format!(
-                "redis at `{place}` refuses the user: {text}\n\nhint: check user name, password and the user's rights"
+                "redis at `{display_url}` refuses the user: {text}\n\nhint: check user name, password and the user's rights"
             ));
         }
         if is_out_of_memory(error) {
-            return self.unavailable(&format!("out of memory, all writes are rejected ({text})\n\nhint: {MORE_MEMORY}"));
+            return self
+                .unavailable(&format!("out of memory, all writes are rejected ({text})\n\nhint: {MORE_MEMORY}"));
         }
         match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) if self.is_transient(error) => {
-                self.unavailable(&format!("its slot is being migrated to another node; retrying until that is done ({text})"))
-            }
+            ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) if self.is_transient(error) => self
+                .unavailable(&format!(
+                    "its slot is being migrated to another node; retrying until that is done ({text})"
+                )),
             ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::CrossSlot) if !self.is_transient(error) => {
                 StoreError::Misconfigured(format!(
-                    "redis at `{place}` is part of a cluster\n\nhint: write the URL as redis-cluster://host:port"
+                    "redis at `{display_url}` is part of a cluster\n\nhint: write the URL as redis-cluster://host:port"
                 ))
             }
-            ErrorKind::InvalidClientConfig => StoreError::Misconfigured(format!("redis at `{place}`: {text}")),
+            ErrorKind::InvalidClientConfig => StoreError::Misconfigured(format!("redis at `{display_url}`: {text}")),
             _ if error.code() == Some("WRONGTYPE") => {
-                StoreError::Invalid(format!("redis at `{place}` holds data of another application: {text}"))
+                StoreError::Invalid(format!("redis at `{display_url}` holds data of another application: {text}"))
             }
             _ => self.unavailable(&text),
         }
     }
 
     pub(super) fn unavailable(&self, why: &str) -> StoreError {
-        StoreError::Unavailable(format!("redis at `{}`: {}", self.place, self.options.hide(why)))
+        StoreError::Unavailable(format!("redis at `{}`: {}", self.display_url, self.options.hide(why)))
     }
 }
 

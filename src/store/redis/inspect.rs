@@ -83,9 +83,13 @@ impl Inspector for KeyScan {
         Ok(Some(names))
     }
 
-    async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
+    async fn read(
+        &mut self,
+        requests: &[KeyRequest],
+        values: bool,
+    ) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
         let mut script = cmd("EVAL");
-        script.arg(READ).arg(requests.len() + 1).arg(self.keys.fence());
+        script.arg(READ).arg(requests.len() + 1).arg(self.keys.checkpoint());
         for one in requests {
             script.arg(&one.key);
         }
@@ -98,9 +102,9 @@ impl Inspector for KeyScan {
             return Err(self.connector.unavailable("unexpected answer to EVAL"));
         };
         let mut answers = answers.into_iter();
-        let fence = read_checkpoint(&self.keys, answers.next().unwrap_or_default())?;
+        let checkpoint = read_checkpoint(&self.keys, answers.next().unwrap_or_default())?;
         let pieces = answers.zip(requests).map(|(answer, one)| piece(&one.key, answer));
-        Ok((fence, pieces.collect::<Result<_, _>>()?))
+        Ok((checkpoint, pieces.collect::<Result<_, _>>()?))
     }
 }
 

@@ -17,8 +17,8 @@ use super::inspect::{Inspect, Inspector};
 use super::keys::{self, Keys};
 use super::log_tail::LogTail;
 use super::{
-    Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TaskRecord,
-    TypeCount,
+    Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
+    TaskRecord, TypeCount,
 };
 use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
 use crate::config::RedisConfig;
@@ -160,8 +160,8 @@ impl Redis {
     }
 
     /// The URL without credentials.
-    pub fn place(&self) -> &str {
-        &self.connector.place
+    pub fn display_url(&self) -> &str {
+        &self.connector.display_url
     }
 
     fn keys(&self, partition: u32) -> Keys {
@@ -175,9 +175,9 @@ impl Redis {
         Ok(self.reader.query(partition, &commands).await?.pop().unwrap_or_default())
     }
 
-    async fn fence(&self, partition: u32) -> Result<Option<Checkpoint>, StoreError> {
+    async fn checkpoint(&self, partition: u32) -> Result<Option<Checkpoint>, StoreError> {
         let keys = self.keys(partition);
-        let answer = self.ask(partition, cmd("GET").arg(keys.fence())).await?;
+        let answer = self.ask(partition, cmd("GET").arg(keys.checkpoint())).await?;
         values::read_checkpoint(&keys, answer)
     }
 
@@ -207,8 +207,8 @@ impl Redis {
 #[async_trait]
 impl Store for Redis {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
-        let (writer, fence) = writer::Writer::open(self.connector.clone(), partition).await?;
-        Ok((Box::new(writer), fence))
+        let (writer, checkpoint) = writer::Writer::open(self.connector.clone(), partition).await?;
+        Ok((Box::new(writer), checkpoint))
     }
 
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
@@ -221,11 +221,17 @@ impl Store for Redis {
         Ok(nodes)
     }
 
-    async fn fences(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
-        try_join_all(partitions.iter().map(|&partition| self.fence(partition))).await
+    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
+        try_join_all(partitions.iter().map(|&partition| self.checkpoint(partition))).await
     }
 
-    async fn page(&self, partition: u32, index: &Index, after: Option<&Entry>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    async fn page(
+        &self,
+        partition: u32,
+        index: &Index,
+        after: Option<&Entry>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
         let limit = limit.min(MAX_PAGE);
         if limit == 0 {
             return Ok(Vec::new());
@@ -249,11 +255,11 @@ impl Store for Redis {
         let (timers, effects) = (keys.index(&Index::Timers), keys.index(&Index::Effects));
         let last = limit.clamp(1, MAX_PAGE) - 1;
         let mut script = cmd("EVAL");
-        script.arg(OUTBOX).arg(3).arg(keys.fence()).arg(&timers).arg(&effects).arg(last);
+        script.arg(OUTBOX).arg(3).arg(keys.checkpoint()).arg(&timers).arg(&effects).arg(last);
         let answer = self.ask(partition, &mut script).await?;
-        let (fence, due, todo): (Value, Value, Value) = values::read(&keys.all(), answer)?;
+        let (checkpoint, due, todo): (Value, Value, Value) = values::read(&keys.all(), answer)?;
         Ok(Outbox {
-            fence: values::read_checkpoint(&keys, fence)?,
+            checkpoint: values::read_checkpoint(&keys, checkpoint)?,
             timers: values::read_entries(&timers, due)?,
             effects: values::read_entries(&effects, todo)?,
         })
@@ -275,7 +281,9 @@ impl Store for Redis {
         let counters = try_join_all(partitions.iter().map(|&partition| self.counters(partition))).await?;
         let known = counters.into_iter().flatten().map(|(field, count)| match keys::parse_counter(&field) {
             Some(counter) => Ok((counter, count)),
-            None => Err(StoreError::Invalid(format!("`{field}` is not a valid counter name: another version wrote it"))),
+            None => {
+                Err(StoreError::Invalid(format!("`{field}` is not a valid counter name: another version wrote it")))
+            }
         });
         super::sum_counts(known.collect::<Result<Vec<_>, _>>()?)
     }

@@ -80,7 +80,8 @@ async fn check_node(
         facts += &ask::<String>(connector, connection, &["INFO", section]).await?;
     }
     let in_cluster = matches!(connector.address, Address::Cluster(_));
-    check_info(&facts, in_cluster).map_err(|problem| StoreError::Misconfigured(format!("redis at `{}` {problem}", info.addr())))
+    check_info(&facts, in_cluster)
+        .map_err(|problem| StoreError::Misconfigured(format!("redis at `{}` {problem}", info.addr())))
 }
 
 /// Value of a line of INFO.
@@ -91,7 +92,9 @@ pub(super) fn fact<'a>(facts: &'a str, name: &str) -> Option<&'a str> {
 /// Describes an eviction policy that may drop keys.
 pub(super) fn policy_problem(policy: &str, is_limited: bool) -> Option<String> {
     (is_limited && !matches!(policy, "" | "noeviction")).then(|| {
-        format!("evicts keys when memory is short (maxmemory-policy `{policy}`)\n\nhint: set maxmemory-policy to noeviction")
+        format!(
+            "evicts keys when memory is short (maxmemory-policy `{policy}`)\n\nhint: set maxmemory-policy to noeviction"
+        )
     })
 }
 
@@ -102,7 +105,10 @@ fn check_info(facts: &str, in_cluster: bool) -> Result<(), String> {
     let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
     let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if (major, minor) < MIN_VERSION {
-        return Err(format!("has version `{version}`\n\nhint: version {}.{} or later is needed", MIN_VERSION.0, MIN_VERSION.1));
+        return Err(format!(
+            "has version `{version}`\n\nhint: version {}.{} or later is needed",
+            MIN_VERSION.0, MIN_VERSION.1
+        ));
     }
     let is_limited = fact("maxmemory").is_some_and(|limit| limit != "0");
     if let Some(problem) = policy_problem(fact("maxmemory_policy").unwrap_or_default(), is_limited) {
@@ -127,11 +133,19 @@ mod tests {
     fn unsuitable_servers_are_rejected_with_a_hint() {
         let good = "# Server\r\nredis_version:7.2.4\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nrole:master\r\n";
         assert_eq!(check_info(good, false), Ok(()));
-        assert_eq!(check_info(&good.replace("noeviction", "allkeys-lru"), false), Ok(()), "without a limit nothing is evicted");
+        assert_eq!(
+            check_info(&good.replace("noeviction", "allkeys-lru"), false),
+            Ok(()),
+            "without a limit nothing is evicted"
+        );
         for (old, new, expected) in [
             ("7.2.4", "6.0.16", "version `6.0.16`"),
             ("7.2.4", "nonsense", "version `nonsense`"),
-            ("maxmemory:0\r\nmaxmemory_policy:noeviction", "maxmemory:100\r\nmaxmemory_policy:allkeys-lru", "`allkeys-lru`"),
+            (
+                "maxmemory:0\r\nmaxmemory_policy:noeviction",
+                "maxmemory:100\r\nmaxmemory_policy:allkeys-lru",
+                "`allkeys-lru`",
+            ),
             ("role:master", "role:master\r\ncluster_enabled:1", "redis-cluster://"),
             ("role:master", "role:slave", "is a replica"),
         ] {

@@ -70,7 +70,7 @@ impl ServerState {
     /// Rejects a server that may evict keys.
     pub(super) fn check_policy(&self, connector: &Connector) -> Result<(), StoreError> {
         match policy_problem(&self.policy, self.limit_bytes > 0) {
-            Some(problem) => Err(StoreError::Misconfigured(format!("redis at `{}` {problem}", connector.place))),
+            Some(problem) => Err(StoreError::Misconfigured(format!("redis at `{}` {problem}", connector.display_url))),
             None => Ok(()),
         }
     }
@@ -120,13 +120,14 @@ impl RecordedState {
         commands.cmd("HGETALL").arg(keys.batches());
         let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
         let fields: Vec<(String, String)> = read(&keys.batches(), answer)?;
-        let of_server = |(name, value): &(String, String)| Some((name.strip_prefix(EVICTED)?.to_owned(), value.parse().ok()?));
+        let of_server =
+            |(name, value): &(String, String)| Some((name.strip_prefix(EVICTED)?.to_owned(), value.parse().ok()?));
         Ok(Self { servers: fields.iter().filter_map(of_server).collect(), has_batches: !fields.is_empty() })
     }
 
     /// Describes the data lost since the checkpoint was written.
-    pub(super) fn loss(&self, fence: Option<Checkpoint>, now: &ServerState) -> Option<String> {
-        match (fence.is_some(), self.has_batches) {
+    pub(super) fn loss(&self, checkpoint: Option<Checkpoint>, now: &ServerState) -> Option<String> {
+        match (checkpoint.is_some(), self.has_batches) {
             (false, false) => return None,
             (true, false) => return Some("the counts of its batches are missing".to_owned()),
             (false, true) => return Some("its checkpoint is missing, but its batch counts exist".to_owned()),
@@ -169,7 +170,7 @@ mod tests {
             servers: servers.iter().map(|(run_id, evicted)| ((*run_id).to_owned(), *evicted)).collect(),
             has_batches: true,
         };
-        let fence = Some(Checkpoint::default());
+        let checkpoint = Some(Checkpoint::default());
         for (servers, now, lost) in [
             (&[("a", 3)][..], server("a", 3), None),
             (&[("a", 3)], server("a", 5), Some("2 keys")),
@@ -180,7 +181,7 @@ mod tests {
             (&[("a", 3)], server("a", 0), None),
             (&[("a", 3)], server("a", 2), Some("2 keys")),
         ] {
-            let loss = recorded(servers).loss(fence, &now);
+            let loss = recorded(servers).loss(checkpoint, &now);
             assert_eq!(loss.is_some(), lost.is_some(), "{servers:?} {now:?} {loss:?}");
             assert!(lost.is_none_or(|lost| loss.is_some_and(|loss| loss.contains(lost))), "{servers:?} {now:?}");
         }
@@ -197,8 +198,13 @@ mod tests {
     #[test]
     fn server_state_is_parsed_from_info() {
         let facts = "run_id:abc\r\nused_memory:7\r\nmaxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\nevicted_keys:12\r\n";
-        let expected =
-            ServerState { run_id: "abc".into(), evicted: 12, policy: "allkeys-lru".into(), used_bytes: 7, limit_bytes: 9 };
+        let expected = ServerState {
+            run_id: "abc".into(),
+            evicted: 12,
+            policy: "allkeys-lru".into(),
+            used_bytes: 7,
+            limit_bytes: 9,
+        };
         assert_eq!(ServerState::of(facts), expected);
     }
 }

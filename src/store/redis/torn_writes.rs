@@ -35,7 +35,7 @@ pub(super) fn end(commands: &mut Pipeline, keys: &Keys, number: u64) {
 pub(super) fn mark_damaged(commands: &mut Pipeline, keys: &Keys) {
     commands.cmd("MULTI");
     commands.cmd("HSET").arg(keys.batches()).arg(BEGUN).arg(DAMAGED).arg(ENDED).arg(0);
-    commands.cmd("DEL").arg(keys.fence());
+    commands.cmd("DEL").arg(keys.checkpoint());
     commands.cmd("EXEC");
 }
 
@@ -66,9 +66,13 @@ pub(super) fn read(numbers: Value) -> RedisResult<Batches> {
 
 /// Removes all keys of a partition except reservations. The checkpoint goes first, so that no writer continues from
 /// it, and the counters last, so that no writer starts on remaining keys.
-pub(super) async fn clear(connector: &Connector, keys: &Keys, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+pub(super) async fn clear(
+    connector: &Connector,
+    keys: &Keys,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<()> {
     let mut cursor = "0".to_owned();
-    let mut gone = vec![keys.fence()];
+    let mut gone = vec![keys.checkpoint()];
     loop {
         if !remove(connector, keys, connection, &gone).await? {
             return Ok(());
@@ -78,7 +82,8 @@ pub(super) async fn clear(connector: &Connector, keys: &Keys, connection: &mut M
         }
         let mut scan = cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(keys.all()).arg("COUNT").arg(STEP);
-        let found = within(connector.options.response_timeout, scan.query_async::<(String, Vec<String>)>(connection)).await?;
+        let found =
+            within(connector.options.response_timeout, scan.query_async::<(String, Vec<String>)>(connection)).await?;
         (cursor, gone) = found;
         gone.retain(|key| *key != keys.batches() && !keys.is_reservation(key));
         if cursor == "0" {
@@ -110,7 +115,11 @@ async fn remove(
     Ok(send(connector, connection, &removal).await?.pop() != Some(Value::Nil))
 }
 
-async fn send(connector: &Connector, connection: &mut MultiplexedConnection, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+async fn send(
+    connector: &Connector,
+    connection: &mut MultiplexedConnection,
+    commands: &Pipeline,
+) -> RedisResult<Vec<Value>> {
     let sent = within(connector.options.response_timeout, connection.send_packed_commands(commands, 0, commands.len()));
     sent.await?.into_iter().map(Value::extract_error).collect()
 }

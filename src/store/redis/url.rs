@@ -53,8 +53,8 @@ impl Address {
 
     /// Effective password, for redaction.
     pub(super) fn password(options: &RedisOptions) -> Option<String> {
-        let single =
-            Parts::split(&options.url).map(|parts| parts.node_url(parts.hosts.split(',').next().unwrap_or_default(), ""));
+        let single = Parts::split(&options.url)
+            .map(|parts| parts.node_url(parts.hosts.split(',').next().unwrap_or_default(), ""));
         let info = node(single.as_deref().unwrap_or(&options.url), options).ok()?;
         info.redis_settings().password().map(str::to_owned)
     }
@@ -165,8 +165,11 @@ mod tests {
         assert!(matches!(parse("redis://localhost:6379/2"), Ok(Address::One(_))));
         assert!(matches!(parse("rediss://u:p@host"), Ok(Address::One(_))));
         assert!(matches!(parse("redis+unix:///run/redis.sock"), Ok(Address::One(_))));
-        let Ok(Address::Cluster(nodes)) = parse("rediss-cluster://u:p%40ss@a:1,b:2/?protocol=resp3#insecure") else { panic!() };
-        let message: Vec<_> = nodes.iter().map(|node| (node.addr().to_string(), node.redis_settings().password())).collect();
+        let Ok(Address::Cluster(nodes)) = parse("rediss-cluster://u:p%40ss@a:1,b:2/?protocol=resp3#insecure") else {
+            panic!()
+        };
+        let message: Vec<_> =
+            nodes.iter().map(|node| (node.addr().to_string(), node.redis_settings().password())).collect();
         assert_eq!(message, [("a:1".into(), Some("p@ss")), ("b:2".into(), Some("p@ss"))]);
         assert!(matches!(nodes[0].addr(), ConnectionAddr::TcpTls { insecure: true, .. }));
         assert!(matches!(parse("redis-sentinel://:p@a,b:26380/main/3"), Ok(Address::Sentinel(_))));

@@ -74,7 +74,8 @@ impl Redis {
     pub async fn clear(&self) -> Result<(), StoreError> {
         let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", self.connector.options.prefix));
         loop {
-            let found = self.ask(0, cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE)).await?;
+            let found =
+                self.ask(0, cmd("SCAN").arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PIPELINE)).await?;
             let (next, keys): (String, Vec<String>) = read("SCAN", found)?;
             if !keys.is_empty() {
                 self.ask(0, cmd("UNLINK").arg(keys)).await?;

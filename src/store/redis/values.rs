@@ -10,28 +10,31 @@ use crate::store::keys::Keys;
 use crate::store::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, TaskRecord, decode};
 
 /// `offset version log_time_ms kept_bytes rebuild complete_at`.
-pub(super) fn checkpoint_text(fence: Checkpoint) -> String {
-    let Checkpoint { offset, version, log_time_ms, kept_bytes, rebuild, complete_at } = fence;
+pub(super) fn checkpoint_text(checkpoint: Checkpoint) -> String {
+    let Checkpoint { offset, version, log_time_ms, kept_bytes, rebuild, complete_at } = checkpoint;
     format!("{offset} {version} {log_time_ms} {kept_bytes} {rebuild} {complete_at}")
 }
 
 pub(super) fn read_checkpoint(keys: &Keys, value: Value) -> Result<Option<Checkpoint>, StoreError> {
-    let Some(bytes) = read::<Option<Vec<u8>>>(&keys.fence(), value)? else { return Ok(None) };
+    let Some(bytes) = read::<Option<Vec<u8>>>(&keys.checkpoint(), value)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
-    let fence = parse_checkpoint(&text);
-    fence.map(Some).ok_or_else(|| unreadable(&keys.fence(), &text, &format!("delete the keys `{}`", keys.all())))
+    let checkpoint = parse_checkpoint(&text);
+    checkpoint
+        .map(Some)
+        .ok_or_else(|| unreadable(&keys.checkpoint(), &text, &format!("delete the keys `{}`", keys.all())))
 }
 
 pub(super) fn read_lifetimes(keys: &Keys, value: Value) -> Result<Option<Lifetimes>, StoreError> {
     let key = keys.lifetimes();
     let Some(bytes) = read::<Option<Vec<u8>>>(&key, value)? else { return Ok(None) };
-    let unreadable = |_| unreadable(&key, &String::from_utf8_lossy(&bytes), &format!("delete the keys `{}`", keys.all()));
+    let unreadable =
+        |_| unreadable(&key, &String::from_utf8_lossy(&bytes), &format!("delete the keys `{}`", keys.all()));
     serde_json::from_slice(&bytes).map(Some).map_err(unreadable)
 }
 
 fn parse_checkpoint(text: &str) -> Option<Checkpoint> {
     let mut parts = text.split(' ');
-    let fence = Checkpoint {
+    let checkpoint = Checkpoint {
         offset: parts.next()?.parse().ok()?,
         version: parts.next()?.parse().ok()?,
         log_time_ms: parts.next()?.parse().ok()?,
@@ -39,7 +42,7 @@ fn parse_checkpoint(text: &str) -> Option<Checkpoint> {
         rebuild: parts.next()?.parse().ok()?,
         complete_at: parts.next()?.parse().ok()?,
     };
-    (parts.next().is_none() && fence.offset >= 0).then_some(fence)
+    (parts.next().is_none() && checkpoint.offset >= 0).then_some(checkpoint)
 }
 
 fn unreadable(key: &str, value: &str, wipe: &str) -> StoreError {
@@ -49,7 +52,8 @@ fn unreadable(key: &str, value: &str, wipe: &str) -> StoreError {
 
 /// Converts an answer to the expected type.
 pub(super) fn read<T: FromRedisValue>(key: &str, value: Value) -> Result<T, StoreError> {
-    from_redis_value(value).map_err(|error| StoreError::Invalid(format!("unexpected answer of redis for `{key}`: {error}")))
+    from_redis_value(value)
+        .map_err(|error| StoreError::Invalid(format!("unexpected answer of redis for `{key}`: {error}")))
 }
 
 /// Decodes the answers to MGETs of these records.
@@ -67,7 +71,10 @@ pub(super) fn read_records(
         return Err(StoreError::Invalid(format!("redis returned {} of {} records", records.len(), ids.len())));
     }
     let wipe = format!("delete the keys `{}`", keys.all());
-    ids.iter().zip(records).map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, &wipe)).transpose()).collect()
+    ids.iter()
+        .zip(records)
+        .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, &wipe)).transpose())
+        .collect()
 }
 
 /// Parses an answer of ZRANGE … WITHSCORES. Scores are whole milliseconds, which a double holds exactly for 285,000
@@ -149,7 +156,9 @@ pub(super) fn notice_text(notice: Notice) -> Option<String> {
 /// Parses a notice. An invalid one counts as a gap, because its contents are lost.
 pub(super) fn parse_notice(text: &[u8]) -> Notice {
     match serde_json::from_slice::<Message>(text) {
-        Ok(Message { partition, offset, ids, many }) => Notice::Changed { partition, offset, ids: ids.filter(|_| !many) },
+        Ok(Message { partition, offset, ids, many }) => {
+            Notice::Changed { partition, offset, ids: ids.filter(|_| !many) }
+        }
         Err(_) => Notice::Gap,
     }
 }
@@ -161,16 +170,27 @@ mod tests {
 
     #[test]
     fn checkpoints_are_parsed_or_rejected() {
-        let fence =
-            Checkpoint { offset: 42, version: 1, log_time_ms: 1_700_000_000_000, kept_bytes: 9, rebuild: 2, complete_at: 50 };
-        assert_eq!(checkpoint_text(fence), "42 1 1700000000000 9 2 50");
-        assert_eq!(parse_checkpoint("42 1 1700000000000 9 2 50"), Some(fence));
-        let bad = ["", "42", "42 1 0 0 0", "42 1 x 0 0 0", "42 1 0 0 0 x", "42 1 0 0 0 0 0", "-1 1 0 0 0 0", "42  1 0 0 0 0"];
+        let checkpoint = Checkpoint {
+            offset: 42,
+            version: 1,
+            log_time_ms: 1_700_000_000_000,
+            kept_bytes: 9,
+            rebuild: 2,
+            complete_at: 50,
+        };
+        assert_eq!(checkpoint_text(checkpoint), "42 1 1700000000000 9 2 50");
+        assert_eq!(parse_checkpoint("42 1 1700000000000 9 2 50"), Some(checkpoint));
+        let bad =
+            ["", "42", "42 1 0 0 0", "42 1 x 0 0 0", "42 1 0 0 0 x", "42 1 0 0 0 0 0", "-1 1 0 0 0 0", "42  1 0 0 0 0"];
         for bad in bad.into_iter().chain(["42 1 0 -1 0 0"]) {
             assert_eq!(parse_checkpoint(bad), None, "{bad:?}");
         }
-        let message = read_checkpoint(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();
-        assert!(message.contains("`nonsense`") && message.contains("`k:{p3}:fence`") && message.contains("hint: "), "{message}");
+        let message =
+            read_checkpoint(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();
+        assert!(
+            message.contains("`nonsense`") && message.contains("`k:{p3}:fence`") && message.contains("hint: "),
+            "{message}"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The writer of a partition: a connection that never reconnects by itself, because a silent reconnect would lose the
 //! WATCH and let two owners write.
 //!
-//! A batch is one pipeline: `MULTI … EXEC`, then `WATCH fence` and `GET fence` for the next batch. A call takes the
+//! A batch is one pipeline: `MULTI … EXEC`, then `WATCH checkpoint` and `GET checkpoint` for the next batch. A call takes the
 //! connection out of the writer and puts it back only on success; an error, a deadline or a dropped call leaves the
 //! writer closed.
 
@@ -15,7 +15,9 @@ use rustc_hash::FxHashMap;
 
 use super::connection::{Connector, MAX_REDIRECTS, redirect_loop, within};
 use super::server_state::{RecordedState, ServerState};
-use super::values::{checkpoint_text, first_done, notice_text, read, read_checkpoint, read_done, read_lifetimes, read_records};
+use super::values::{
+    checkpoint_text, first_done, notice_text, read, read_checkpoint, read_done, read_lifetimes, read_records,
+};
 use super::{audit, server_state, torn_writes};
 use crate::model::retention::Lifetimes;
 use crate::model::task::id::TaskId;
@@ -38,7 +40,7 @@ pub(super) struct Writer {
     /// `None` once closed.
     connection: Option<MultiplexedConnection>,
     /// Checkpoint read at the last WATCH.
-    fence: Option<Checkpoint>,
+    checkpoint: Option<Checkpoint>,
     /// Batches applied by all writers so far.
     batches: u64,
     /// Sizes of the retained log lines of recently logging tasks.
@@ -54,7 +56,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) async fn open(connector: Arc<Connector>, partition: u32) -> Result<(Self, Option<Checkpoint>), StoreError> {
+    pub(super) async fn open(
+        connector: Arc<Connector>,
+        partition: u32,
+    ) -> Result<(Self, Option<Checkpoint>), StoreError> {
         let keys = Keys::new(&connector.options.prefix, partition);
         let opened = watch_at_owner(&connector, &keys).await;
         let (mut connection, numbers, answer) = opened.map_err(|error| connector.explain(&error))?;
@@ -64,25 +69,37 @@ impl Writer {
             torn_writes::clear(&connector, &keys, &mut connection).await.map_err(|error| connector.explain(&error))?;
             return Err(match state {
                 Batches::Torn => StoreError::Damaged("only a part of a batch was applied".to_owned()),
-                _ => connector
-                    .unavailable(&format!("partition {partition} has lost keys and was emptied; it will be folded again")),
+                _ => connector.unavailable(&format!(
+                    "partition {partition} has lost keys and was emptied; it will be folded again"
+                )),
             });
         };
-        let fence = read_checkpoint(&keys, answer)?;
+        let checkpoint = read_checkpoint(&keys, answer)?;
         let server = ServerState::ask(&connector, &mut connection).await?;
         server.check_policy(&connector)?;
         let recorded = RecordedState::ask(&connector, &mut connection, &keys).await?;
         let (tails, outdated_fields, loss) =
-            (FxHashMap::default(), Some(recorded.outdated(&server)), recorded.loss(fence, &server));
+            (FxHashMap::default(), Some(recorded.outdated(&server)), recorded.loss(checkpoint, &server));
         let connection = Some(connection);
         let (zeroed, negative) = (Vec::new(), None);
-        let mut writer =
-            Self { connector, keys, partition, connection, fence, batches, tails, zeroed, negative, server, outdated_fields };
+        let mut writer = Self {
+            connector,
+            keys,
+            partition,
+            connection,
+            checkpoint,
+            batches,
+            tails,
+            zeroed,
+            negative,
+            server,
+            outdated_fields,
+        };
         if let Some(loss) = loss {
-            writer.condemn().await?;
+            writer.mark_damaged().await?;
             return Err(StoreError::Damaged(loss));
         }
-        Ok((writer, fence))
+        Ok((writer, checkpoint))
     }
 
     /// Checks that the server is writable and has evicted nothing.
@@ -90,7 +107,7 @@ impl Writer {
         let now = ServerState::ask(&self.connector, connection).await?;
         now.check_policy(&self.connector)?;
         now.check_memory(&self.connector, &self.keys, connection).await?;
-        let loss = now.evicted_since(&self.server).filter(|_| self.fence.is_some());
+        let loss = now.evicted_since(&self.server).filter(|_| self.checkpoint.is_some());
         let Some(loss) = loss else { return Ok(()) };
         self.condemn_on(connection).await?;
         Err(StoreError::Damaged(loss))
@@ -100,7 +117,7 @@ impl Writer {
         let mut commands = pipe();
         torn_writes::mark_damaged(&mut commands, &self.keys);
         let answer = ask(&self.connector, connection, &commands).await?.pop().unwrap_or_default();
-        if answer == Value::Nil { Err(StoreError::Conflict { found: self.fence }) } else { Ok(()) }
+        if answer == Value::Nil { Err(StoreError::Conflict { found: self.checkpoint }) } else { Ok(()) }
     }
 
     async fn apply_on(
@@ -110,8 +127,8 @@ impl Writer {
         from: Option<Checkpoint>,
         to: Checkpoint,
     ) -> Result<(), StoreError> {
-        if self.fence != from {
-            return Err(StoreError::Conflict { found: self.fence });
+        if self.checkpoint != from {
+            return Err(StoreError::Conflict { found: self.checkpoint });
         }
         self.load_tails(connection, changes).await?;
         let zeroed = std::mem::take(&mut self.zeroed);
@@ -128,14 +145,16 @@ impl Writer {
             refused => return Err(self.refused(answers, refused)),
         };
         // An error here means that the slot was migrated in between.
-        let found =
-            watched.extract_error().and_then(|_| found.extract_error()).map_err(|error| self.connector.explain(&error))?;
-        self.fence = read_checkpoint(&self.keys, found)?;
+        let found = watched
+            .extract_error()
+            .and_then(|_| found.extract_error())
+            .map_err(|error| self.connector.explain(&error))?;
+        self.checkpoint = read_checkpoint(&self.keys, found)?;
         if let Some(counter) = self.negative.take() {
             self.condemn_on(connection).await?;
             return Err(StoreError::Damaged(format!("the counter `{counter}` is negative")));
         }
-        if executed { Ok(()) } else { Err(StoreError::Conflict { found: self.fence }) }
+        if executed { Ok(()) } else { Err(StoreError::Conflict { found: self.checkpoint }) }
     }
 
     /// Checks an executed batch: none of its commands may have failed, because Redis does not roll back the others.
@@ -152,11 +171,13 @@ impl Writer {
                 _ => {}
             }
         }
-        let Err(error) = done.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>() else { return Ok(()) };
+        let Err(error) = done.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>() else {
+            return Ok(());
+        };
         // Only a key of another type fails here. A part of the batch is applied, so no writer may continue from this
         // checkpoint.
         let mut spoil = pipe();
-        spoil.cmd("SET").arg(self.keys.fence()).arg("spoilt");
+        spoil.cmd("SET").arg(self.keys.checkpoint()).arg("spoilt");
         send(&self.connector, connection, &spoil).await?;
         Err(self.connector.explain(&error))
     }
@@ -172,11 +193,16 @@ impl Writer {
     }
 
     /// Loads the sizes of the logs that this batch appends to.
-    async fn load_tails(&mut self, connection: &mut MultiplexedConnection, changes: &Changes) -> Result<(), StoreError> {
+    async fn load_tails(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        changes: &Changes,
+    ) -> Result<(), StoreError> {
         if self.tails.len() > MAX_TAILS {
             self.tails.clear();
         }
-        let unknown: Vec<&TaskId> = changes.logs.iter().map(|(id, _)| id).filter(|id| !self.tails.contains_key(*id)).collect();
+        let unknown: Vec<&TaskId> =
+            changes.logs.iter().map(|(id, _)| id).filter(|id| !self.tails.contains_key(*id)).collect();
         // One at a time, because each log may be of maximum size.
         for id in unknown {
             if let Slot::Vacant(slot) = self.tails.entry(id.clone()) {
@@ -229,7 +255,7 @@ impl PartitionWriter for Writer {
         Ok(())
     }
 
-    async fn sums(&mut self) -> Result<Option<String>, StoreError> {
+    async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         let fault = audit::totals(&self.connector, &mut connection, &self.keys).await?;
         self.connection = Some(connection);
@@ -244,7 +270,7 @@ impl PartitionWriter for Writer {
         Ok(page)
     }
 
-    async fn condemn(&mut self) -> Result<(), StoreError> {
+    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
         self.condemn_on(&mut connection).await
     }
@@ -289,32 +315,38 @@ pub(super) fn get_records(keys: &Keys, ids: &[TaskId]) -> Pipeline {
 
 /// Connects to the node that owns the partition, following redirects, and watches its checkpoint there. Also returns
 /// the answers to [`torn_writes::ask`] and to GET of the checkpoint.
-pub(super) async fn watch_at_owner(connector: &Connector, keys: &Keys) -> RedisResult<(MultiplexedConnection, Value, Value)> {
+pub(super) async fn watch_at_owner(
+    connector: &Connector,
+    keys: &Keys,
+) -> RedisResult<(MultiplexedConnection, Value, Value)> {
     let (mut connection, mut info) = connector.connect().await?;
     let mut commands = pipe();
     torn_writes::ask(&mut commands, keys);
     watch(&mut commands, keys);
     for _ in 0..MAX_REDIRECTS {
-        let sent = within(connector.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
+        let sent =
+            within(connector.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
         let answers: RedisResult<Vec<Value>> = sent.await?.into_iter().map(Value::extract_error).collect();
         match answers {
             Ok(mut answers) => {
-                let fence = answers.pop().unwrap_or_default();
-                return Ok((connection, answers.swap_remove(0), fence));
+                let checkpoint = answers.pop().unwrap_or_default();
+                return Ok((connection, answers.swap_remove(0), checkpoint));
             }
             // ASK is not followed: a batch needs all of its keys on one node.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) && connector.is_transient(&error) => {
+            Err(error)
+                if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) && connector.is_transient(&error) =>
+            {
                 (connection, info) = connector.open(connector.redirected(&error, &info)?).await?;
             }
             Err(error) => return Err(error),
         }
     }
-    Err(redirect_loop(&format!("`{}`", keys.fence())))
+    Err(redirect_loop(&format!("`{}`", keys.checkpoint())))
 }
 
 fn watch(commands: &mut Pipeline, keys: &Keys) {
-    commands.cmd("WATCH").arg(keys.fence());
-    commands.cmd("GET").arg(keys.fence());
+    commands.cmd("WATCH").arg(keys.checkpoint());
+    commands.cmd("GET").arg(keys.checkpoint());
 }
 
 /// Commands of one batch.
@@ -356,7 +388,7 @@ impl Batch {
             server_state::record(&mut commands, keys, &writer.server, &outdated_fields);
         }
         torn_writes::end(&mut commands, keys, writer.batches + 1);
-        commands.cmd("SET").arg(keys.fence()).arg(checkpoint_text(to));
+        commands.cmd("SET").arg(keys.checkpoint()).arg(checkpoint_text(to));
         if let Some(text) = notice_text(Notice::of(writer.partition, to, changes)) {
             commands.cmd("PUBLISH").arg(keys::notices(&writer.connector.options.prefix)).arg(text);
         }
@@ -383,7 +415,8 @@ fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'
 }
 
 fn delete_deferred(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
-    let gone: Vec<String> = changes.kept.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| keys.kept(id)).collect();
+    let gone: Vec<String> =
+        changes.kept.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| keys.kept(id)).collect();
     for chunk in gone.chunks(CHUNK) {
         commands.cmd("DEL").arg(chunk);
     }

@@ -42,7 +42,17 @@ impl EventBatcher {
     /// Creates a stopped batcher. The generation of the first start must be higher than `generation`.
     pub fn new(out: mpsc::Sender<Batch>, generation: u64) -> Self {
         let (pending, stop) = (Vec::new(), None);
-        Self { out, generation, is_started: false, paused: false, pending, bytes: 0, next: NOT_STARTED, sent: NOT_STARTED, stop }
+        Self {
+            out,
+            generation,
+            is_started: false,
+            paused: false,
+            pending,
+            bytes: 0,
+            next: NOT_STARTED,
+            sent: NOT_STARTED,
+            stop,
+        }
     }
 
     /// Restarts at an offset; batches already sent belong to an older generation.

@@ -83,7 +83,12 @@ pub struct PollLoop {
 }
 
 impl PollLoop {
-    pub fn new(setup: Arc<TrackerSetup>, consumer: Box<dyn Consumer>, shutdown: Shutdown, spawn: SpawnPartition) -> Self {
+    pub fn new(
+        setup: Arc<TrackerSetup>,
+        consumer: Box<dyn Consumer>,
+        shutdown: Shutdown,
+        spawn: SpawnPartition,
+    ) -> Self {
         let (seek_sender, seek_requests) = mpsc::unbounded_channel();
         let topic = setup.names.events().into();
         let (batchers, now) = (BTreeMap::new(), Instant::now());
@@ -205,7 +210,7 @@ impl PollLoop {
                 }
             }
             GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
-            GroupEvent::Trouble(error) => self.report_broker_error(&error),
+            GroupEvent::ClientError(error) => self.report_broker_error(&error),
         }
     }
 
@@ -233,10 +238,15 @@ impl PollLoop {
     }
 
     fn release_abandoned(&mut self) {
-        let gone: Vec<i32> =
-            self.batchers.iter().filter(|(_, (batcher, _))| batcher.is_abandoned()).map(|(number, _)| *number).collect();
+        let gone: Vec<i32> = self
+            .batchers
+            .iter()
+            .filter(|(_, (batcher, _))| batcher.is_abandoned())
+            .map(|(number, _)| *number)
+            .collect();
         if !gone.is_empty() {
-            let partitions: Vec<Partition> = gone.into_iter().map(|number| Partition::new(self.topic.clone(), number)).collect();
+            let partitions: Vec<Partition> =
+                gone.into_iter().map(|number| Partition::new(self.topic.clone(), number)).collect();
             self.release(&partitions);
         }
     }
@@ -286,7 +296,9 @@ impl PollLoop {
     /// long.
     fn is_waiting(&mut self) -> bool {
         let limit = self.setup.config.queue_events;
-        let open = || self.batchers.values().map(|(batcher, _)| batcher).filter(|batcher| batcher.is_started && !batcher.paused);
+        let open = || {
+            self.batchers.values().map(|(batcher, _)| batcher).filter(|batcher| batcher.is_started && !batcher.paused)
+        };
         if !open().any(|batcher| batcher.is_full(limit)) {
             self.idle_since = None;
             return false;
@@ -325,7 +337,9 @@ impl PollLoop {
         let at = batcher.next();
         batcher.stop_at(
             at,
-            format!("offset {at} is out of range: events were removed before they were folded, or the topic was recreated"),
+            format!(
+                "offset {at} is out of range: events were removed before they were folded, or the topic was recreated"
+            ),
         );
     }
 
@@ -382,7 +396,7 @@ fn take(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup
 /// by id finds.
 fn partition_of_event(event: &Event, setup: &TrackerSetup) -> Option<i32> {
     let partition = || partition_of(event.id.root().as_bytes(), setup.events_partitions);
-    if event.kind.is_of_no_task() { None } else { i32::try_from(partition()).ok() }
+    if event.kind.is_partition_wide() { None } else { i32::try_from(partition()).ok() }
 }
 
 fn skip(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, why: &str) {

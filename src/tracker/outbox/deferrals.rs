@@ -50,7 +50,9 @@ impl Deferrals {
                     withdrawn += 1;
                     withdrawn <= limit
                 }
-                None => !is_published(&entry.id, &Effect { cause, what: EffectKind::Uncancel { due_ms: 0 } }.id()),
+                None => {
+                    !is_published(&entry.id, &Effect { cause, what: EffectKind::WithdrawCancel { due_ms: 0 } }.id())
+                }
             }
         };
         entries.iter().filter(is_ready).map(|entry| entry.id.clone()).collect()
@@ -64,7 +66,8 @@ impl Deferrals {
 
     /// Defers a task unless it has other effects. The withdrawal of a cancel has a turn of its own and does not count.
     pub fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
-        let others = node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::Uncancel { .. })).count();
+        let others =
+            node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::WithdrawCancel { .. })).count();
         if let 0 | 1 = others {
             let wait = DEFERRAL.max(DEFERRAL_PER_TASK.saturating_mul(self.until.len() as u32));
             self.defer_for(id, node, wait);

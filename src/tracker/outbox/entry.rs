@@ -78,7 +78,8 @@ impl OutboxEntry {
     /// Builds the dependent event, given the position of the last record.
     pub fn dependent_event(&self, events: &Arc<str>, number: u32, place: (i32, i64)) -> Option<DependentRecord> {
         let (partition, offset) = place;
-        let (key, value) = encoded(&Event { position: Some(Position { partition, offset }), ..self.dependent_event.clone()? });
+        let (key, value) =
+            encoded(&Event { position: Some(Position { partition, offset }), ..self.dependent_event.clone()? });
         Some(DependentRecord { topic: events.clone(), partition: number as i32, key, value })
     }
 

@@ -33,7 +33,8 @@ pub async fn params(
         let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
         let nodes = setup.store.nodes(number, &ids).await.map_err(|error| error.to_string())?;
         for (child, found) in ids.into_iter().zip(nodes) {
-            let Some(found) = found.filter(|found| found.run >= node.run && number_of(child.segment()).is_none()) else {
+            let Some(found) = found.filter(|found| found.run >= node.run && number_of(child.segment()).is_none())
+            else {
                 continue;
             };
             let child_result = ended(child, &found);

@@ -30,13 +30,15 @@ pub fn delivery_event(
     now_ms: i64,
 ) -> Result<Option<Event>, String> {
     let rules = node.policy.as_deref().map(|policy| &policy.rules);
-    let Some(notification) = rules.and_then(|rules| delivery.rule.telling(rules)) else { return Ok(None) };
+    let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
     let body = RawJson::of(&body(id, node, delivery, lean)).map_err(|why| why.to_string())?;
     let (kind, params, attempts) = match notification {
         Notification::Callback(callback) => {
             (CALLBACK_TYPE, RawJson::of(&CallbackParams::new(callback, body)), (callback.retries, callback.timeout))
         }
-        Notification::Email(email) => (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, body)), (email.retries, email.timeout)),
+        Notification::Email(email) => {
+            (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, body)), (email.retries, email.timeout))
+        }
     };
     let mut new = NewTask::new(kind, params.map_err(|why| why.to_string())?);
     new.id = Some(TaskId::parse(&delivery.id(id, notification)).map_err(|why| why.to_string())?);

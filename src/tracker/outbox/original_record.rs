@@ -42,7 +42,7 @@ pub async fn original_record(
             return Ok(Some(OriginalRecord::of(record)));
         }
     }
-    let Some(offset) = node.told_at else { return Ok(None) };
+    let Some(offset) = node.record_event_offset else { return Ok(None) };
     let place = Partition::new(events.0.clone(), events.1 as i32);
     let record = read(setup, place, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());

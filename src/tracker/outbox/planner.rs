@@ -112,7 +112,8 @@ impl OutboxPlanner {
         }
         let waiting: Vec<TaskId> =
             due.iter().filter(|(_, _, what)| *what == TimerKind::Release).map(|(id, ..)| id.clone()).collect();
-        let mut kept = self.setup.store.kept(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
+        let mut kept =
+            self.setup.store.kept(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
         let mut planned = Vec::with_capacity(due.len());
         for (id, node, what) in due {
             let entry = match what {
@@ -139,7 +140,8 @@ impl OutboxPlanner {
     async fn release(&mut self, id: &TaskId, node: &TaskRecord, kept: &[u8], now: i64) -> Result<OutboxEntry, String> {
         let unsendable_reason = self.unsendable_reason(id, OutboxEntry::TIMER, node).await?;
         let Some(record) = KeptRecord::decode(kept).filter(|_| unsendable_reason.is_none()) else {
-            let why = unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
+            let why =
+                unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
             let why = format!("it could not be released: {why}");
             return Ok(self.timer_entry(id, "fail", &terminal_event(id, node.run, Kind::Failed, &why, now)));
         };
@@ -201,10 +203,14 @@ impl OutboxPlanner {
     ) -> Result<Option<OutboxEntry>, String> {
         match effect.what {
             EffectKind::Publish { run } => self.republish_or_defer(id, node, effect, run, pass, now).await,
-            EffectKind::Follow { .. } | EffectKind::NotifyAction(_) if pass.bytes > MAX_BYTES => Ok(None),
-            EffectKind::NotifyAction(delivery) => Ok(Some(pass.count_bytes(self.notify(id, node, effect, delivery, now)?))),
-            EffectKind::Follow { run } => Ok(Some(pass.count_bytes(self.start_continuation(id, node, effect, run, now).await?))),
-            EffectKind::Uncancel { due_ms } => Ok(self.withdraw_cancel(id, node, effect, due_ms, now)),
+            EffectKind::PublishContinuation { .. } | EffectKind::NotifyAction(_) if pass.bytes > MAX_BYTES => Ok(None),
+            EffectKind::NotifyAction(delivery) => {
+                Ok(Some(pass.count_bytes(self.notify(id, node, effect, delivery, now)?)))
+            }
+            EffectKind::PublishContinuation { run } => {
+                Ok(Some(pass.count_bytes(self.start_continuation(id, node, effect, run, now).await?)))
+            }
+            EffectKind::WithdrawCancel { due_ms } => Ok(self.withdraw_cancel(id, node, effect, due_ms, now)),
             EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. } => Ok(None),
         }
     }
@@ -234,7 +240,14 @@ impl OutboxPlanner {
     }
 
     /// Plans the withdrawal of a cancel once workers have passed it.
-    fn withdraw_cancel(&mut self, id: &TaskId, node: &TaskRecord, effect: Effect, due_ms: i64, now: i64) -> Option<OutboxEntry> {
+    fn withdraw_cancel(
+        &mut self,
+        id: &TaskId,
+        node: &TaskRecord,
+        effect: Effect,
+        due_ms: i64,
+        now: i64,
+    ) -> Option<OutboxEntry> {
         // Other effects go first, so that the task can then be deferred.
         if node.effects.len() > 1 {
             return None;
@@ -268,7 +281,9 @@ impl OutboxPlanner {
     fn subtree_command(&self, id: &TaskId, node: &TaskRecord, effect: Effect, now: i64) -> SubtreeCommand {
         let first = match effect.what {
             EffectKind::End { asof } => Some(first_cancel_record(&self.control, id, node, (asof, true), now)),
-            EffectKind::Cancel { asof, subtree } => Some(first_cancel_record(&self.control, id, node, (asof, subtree), now)),
+            EffectKind::Cancel { asof, subtree } => {
+                Some(first_cancel_record(&self.control, id, node, (asof, subtree), now))
+            }
             _ => None,
         };
         SubtreeCommand::new(id, node, effect, first, (&self.events, self.number), now)

@@ -156,15 +156,17 @@ impl OutboxRelay {
         (self.subtree_commands, self.queued) = (VecDeque::new(), VecDeque::new());
         loop {
             let seen = *self.folded.borrow_and_update();
-            let skipped = self.published.len() + self.planner.deferred() + self.subtree_commands.len() + self.queued.len();
+            let skipped =
+                self.published.len() + self.planner.deferred() + self.subtree_commands.len() + self.queued.len();
             let limit = BATCH + skipped.min(MAX_SKIPPED);
             let outbox = self.setup.store.outbox(self.number, limit).await.map_err(|error| error.to_string())?;
-            let Some(fence) = outbox.fence.filter(|fence| fence.offset >= self.max_checkpoint) else {
+            let Some(checkpoint) = outbox.checkpoint.filter(|checkpoint| checkpoint.offset >= self.max_checkpoint)
+            else {
                 self.wait(seen, None, RECHECK_INTERVAL).await;
                 continue;
             };
-            self.max_checkpoint = fence.offset;
-            self.published.retain(|_, offset| *offset >= fence.offset);
+            self.max_checkpoint = checkpoint.offset;
+            self.published.retain(|_, offset| *offset >= checkpoint.offset);
             let now = now_ms();
             let timers = self.due_timers(&outbox, now);
             if timers.is_empty() && outbox.effects.is_empty() {
@@ -183,15 +185,15 @@ impl OutboxRelay {
                 session = Some(self.open().await?);
                 continue;
             };
-            if fence.offset < open_session.from || self.published.len() >= MAX_UNFOLDED {
-                self.wait(seen, Some(open_session.from.max(fence.offset + 1)), RECHECK_INTERVAL).await;
+            if checkpoint.offset < open_session.from || self.published.len() >= MAX_UNFOLDED {
+                self.wait(seen, Some(open_session.from.max(checkpoint.offset + 1)), RECHECK_INTERVAL).await;
                 session = Some(open_session);
                 continue;
             }
             let deferred_before = self.planner.deferred();
-            let planned = self.plan(timers, &outbox.effects, fence, now).await?;
+            let planned = self.plan(timers, &outbox.effects, checkpoint, now).await?;
             if planned.is_empty() {
-                let required_offset = self.required_offset(fence);
+                let required_offset = self.required_offset(checkpoint);
                 // More entries may follow behind those that were deferred.
                 let is_more = outbox.effects.len() == limit && self.planner.deferred() > deferred_before;
                 let goes_on = is_more || !self.subtree_commands.is_empty() || !self.queued.is_empty();
@@ -248,7 +250,7 @@ impl OutboxRelay {
         &mut self,
         timers: Vec<TaskId>,
         effects: &[Entry],
-        fence: Checkpoint,
+        checkpoint: Checkpoint,
         now: i64,
     ) -> Result<Vec<OutboxEntry>, String> {
         let limit = if self.singles_left > 0 { 1 } else { BATCH };
@@ -258,26 +260,27 @@ impl OutboxRelay {
         if planned.len() < limit {
             let effects = self.without_commands(effects);
             let published = &self.published;
-            let is_published = |id: &TaskId, dedup_key: &str| published.contains_key(&(id.clone(), dedup_key.to_owned()));
+            let is_published =
+                |id: &TaskId, dedup_key: &str| published.contains_key(&(id.clone(), dedup_key.to_owned()));
             let (more, asked) = self.planner.effects(&effects, is_published, limit - planned.len(), now).await?;
             planned.extend(more);
             self.queued.extend(asked.into_iter().take(MAX_QUEUED_COMMANDS.saturating_sub(self.queued.len())));
-            if self.required_offset(fence).is_none() && (self.singles_left == 0 || planned.is_empty()) {
+            if self.required_offset(checkpoint).is_none() && (self.singles_left == 0 || planned.is_empty()) {
                 self.run_commands(&mut planned, now).await?;
             }
         }
         // The data belongs to this checkpoint or a later one, unless the store has lost writes meanwhile.
-        let found = self.setup.store.fences(&[self.number]).await.map_err(|error| error.to_string())?;
+        let found = self.setup.store.checkpoints(&[self.number]).await.map_err(|error| error.to_string())?;
         match found.first().copied().flatten() {
-            Some(now) if now.offset >= fence.offset => Ok(planned),
+            Some(now) if now.offset >= checkpoint.offset => Ok(planned),
             _ => Err("the store has lost writes".to_owned()),
         }
     }
 
     /// Offset that the fold has to reach before subtree commands continue.
-    fn required_offset(&self, fence: Checkpoint) -> Option<i64> {
+    fn required_offset(&self, checkpoint: Checkpoint) -> Option<i64> {
         let position = self.last_command_offset - MAX_UNFOLDED as i64;
-        (fence.offset < position).then_some(position)
+        (checkpoint.offset < position).then_some(position)
     }
 
     /// Tasks without a running or queued subtree command.
@@ -315,7 +318,11 @@ impl OutboxRelay {
     }
 
     /// Publishes the entries in one transaction.
-    async fn commit(&mut self, session: TransactionalSession, planned: Vec<OutboxEntry>) -> Result<TransactionalSession, String> {
+    async fn commit(
+        &mut self,
+        session: TransactionalSession,
+        planned: Vec<OutboxEntry>,
+    ) -> Result<TransactionalSession, String> {
         let TransactionalSession { producer, from } = session;
         let (events, number): (Arc<str>, u32) = (self.setup.names.events().into(), self.number);
         let send = move |producer: &mut dyn TransactionalProducer| {
@@ -323,7 +330,8 @@ impl OutboxRelay {
             let headers: Vec<Vec<(&str, &[u8])>> = messages.iter().map(|message| message.headers()).collect();
             let records: Vec<ProducerRecord<'_>> =
                 messages.iter().zip(&headers).map(|(message, headers)| message.producer_record(headers)).collect();
-            let mut dependent_events = |positions: &[(i32, i64)]| dependent_events(&planned, positions, &events, number);
+            let mut dependent_events =
+                |positions: &[(i32, i64)]| dependent_events(&planned, positions, &events, number);
             let sent = producer.send_with_dependents(&records, &mut dependent_events, SEND_DEADLINE);
             (sent, planned)
         };
@@ -367,7 +375,12 @@ impl OutboxRelay {
 }
 
 /// Builds the events that contain the positions of the records before them.
-fn dependent_events(planned: &[OutboxEntry], positions: &[(i32, i64)], events: &Arc<str>, number: u32) -> Vec<DependentRecord> {
+fn dependent_events(
+    planned: &[OutboxEntry],
+    positions: &[(i32, i64)],
+    events: &Arc<str>,
+    number: u32,
+) -> Vec<DependentRecord> {
     planned
         .iter()
         .zip(last_positions(planned, positions))

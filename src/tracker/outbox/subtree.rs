@@ -90,7 +90,8 @@ impl SubtreeCommand {
         }
         self.steps += 1;
         let dedup_key = if done { self.effect.id() } else { format!("{}/{}", self.effect.id(), self.steps) };
-        let entry = (!messages.is_empty()).then(|| OutboxEntry::plain(&self.top, dedup_key, OutboxEntry::SUBTREE, messages));
+        let entry =
+            (!messages.is_empty()).then(|| OutboxEntry::plain(&self.top, dedup_key, OutboxEntry::SUBTREE, messages));
         Ok(Step { entry, rest: (!done).then_some(self), visited })
     }
 
@@ -117,7 +118,10 @@ impl SubtreeCommand {
                 Some(event)
             }
             EffectKind::Cancel { asof, .. }
-                if *id != self.top && !node.state.is_terminal() && node.cancelled_by().is_none() && asof > node.asof =>
+                if *id != self.top
+                    && !node.state.is_terminal()
+                    && node.cancelled_by().is_none()
+                    && asof > node.asof =>
             {
                 let mut event = Event::new(Kind::CancelRequested, id.clone(), node.run, now);
                 event.asof = Some(asof);

@@ -28,7 +28,7 @@ impl OutboxPlanner {
         run: u32,
         now: i64,
     ) -> Result<Option<OutboxEntry>, String> {
-        let was_published = node.position.is_some() || node.told_at.is_some();
+        let was_published = node.position.is_some() || node.record_event_offset.is_some();
         if number_of(id.segment()).is_some() && !was_published {
             // A continuation whose record was never published.
             return self.start_continuation(id, node, effect, run, now).await.map(Some);
@@ -117,7 +117,7 @@ impl OutboxPlanner {
         let Some(parent) = id.parent_id() else { return Ok(Err("it has no parent to follow".to_owned())) };
         let followed = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
         let continuation = followed.and_then(|found| {
-            let continuation = found.thens().nth(number_of(id.segment())?).cloned()?;
+            let continuation = found.continuations().nth(number_of(id.segment())?).cloned()?;
             Some((found, continuation))
         });
         let Some((followed, continuation)) = continuation else {
@@ -142,8 +142,9 @@ impl OutboxPlanner {
             has_foreign_headers: false,
             params,
         };
-        let headers =
-            task_headers(&task, SOURCE).into_iter().map(|(name, value)| (name.to_owned(), value.into_owned().into_bytes()));
+        let headers = task_headers(&task, SOURCE)
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.into_owned().into_bytes()));
         Ok(Ok(Message {
             topic: self.topic_of(node),
             partition: None,
@@ -162,7 +163,8 @@ impl OutboxPlanner {
         let known = self.setup.broker.client().topics(&topic).await.map_err(|error| error.to_string())?;
         self.topics.extend(known.into_iter().map(|info| info.name));
         let missing = !self.topics.contains(&topic);
-        Ok(missing.then(|| format!("the topic `{topic}` does not exist (hint: add its type and run `kafleet topics apply`)")))
+        Ok(missing
+            .then(|| format!("the topic `{topic}` does not exist (hint: add its type and run `kafleet topics apply`)")))
     }
 
     pub(crate) fn topic_of(&self, node: &TaskRecord) -> Arc<str> {
@@ -179,7 +181,14 @@ pub(crate) fn apply_patch(headers: &mut Vec<(String, Vec<u8>)>, node: &TaskRecor
 }
 
 /// Builds the record of a retry from the original one.
-fn retry_record(topic: Arc<str>, id: &TaskId, node: &TaskRecord, found: OriginalRecord, run: u32, asof: i64) -> Message {
+fn retry_record(
+    topic: Arc<str>,
+    id: &TaskId,
+    node: &TaskRecord,
+    found: OriginalRecord,
+    run: u32,
+    asof: i64,
+) -> Message {
     let set = [
         (header::ID, id.to_string()),
         (header::RUN, run.to_string()),

@@ -170,7 +170,8 @@ impl<'a> CancelMonitor<'a> {
         self.ended.retain(|ended| waits(&ended.key));
         let tracked: HashSet<&CancelKey> =
             self.trees.iter().map(|tree| &tree.key).chain(self.ended.iter().map(|ended| &ended.key)).collect();
-        let requested = known.iter().filter(|(key, progress)| **progress == CancelProgress::Waiting && !tracked.contains(key));
+        let requested =
+            known.iter().filter(|(key, progress)| **progress == CancelProgress::Waiting && !tracked.contains(key));
         // Oldest first, independent of map order. One event may end several nested trees.
         let new: BTreeSet<(i64, TaskId)> = requested.map(|((id, turn), _)| (*turn, id.clone())).collect();
         let (is_new, since) = (!new.is_empty(), Instant::now());
@@ -195,9 +196,9 @@ impl<'a> CancelMonitor<'a> {
     async fn visit_trees(&mut self) -> Result<(), String> {
         let mut visited_records = 0;
         while visited_records < ROUND_RECORDS && !self.trees.is_empty() {
-            let fence = self.fence().await?;
+            let checkpoint = self.checkpoint().await?;
             // Lost writes are folded again; until then a tree may lack some of its tasks.
-            let known = |tree: &Tree| withdrawal_cause(tree.key.1).is_none_or(|cause| fence > cause);
+            let known = |tree: &Tree| withdrawal_cause(tree.key.1).is_none_or(|cause| checkpoint > cause);
             let count = self.trees.len().min(CONCURRENT_TREES);
             let (ready, early): (Vec<Tree>, Vec<Tree>) = self.trees.drain(..count).partition(known);
             self.trees.extend(early);
@@ -207,7 +208,7 @@ impl<'a> CancelMonitor<'a> {
             let keys: Vec<(CancelKey, Instant)> = ready.iter().map(|tree| (tree.key.clone(), tree.since)).collect();
             let visits = ready.into_iter().map(|tree| tree.step(self.setup, self.number));
             let visited: Vec<_> = stream::iter(visits).buffered(CONCURRENT_TREES).collect().await;
-            let is_lost = self.fence().await.map_or(true, |now| now < fence);
+            let is_lost = self.checkpoint().await.map_or(true, |now| now < checkpoint);
             let mut failed = is_lost.then(|| "the store has lost writes".to_owned());
             for ((key, since), visited) in keys.into_iter().zip(visited) {
                 match visited {
@@ -231,9 +232,9 @@ impl<'a> CancelMonitor<'a> {
         Ok(())
     }
 
-    async fn fence(&self) -> Result<i64, String> {
-        let found = self.setup.store.fences(&[self.number]).await.map_err(error_text)?;
-        Ok(found.first().copied().flatten().map_or(0, |fence| fence.offset))
+    async fn checkpoint(&self) -> Result<i64, String> {
+        let found = self.setup.store.checkpoints(&[self.number]).await.map_err(error_text)?;
+        Ok(found.first().copied().flatten().map_or(0, |checkpoint| checkpoint.offset))
     }
 
     /// Returns the cancels that all workers have passed.
@@ -340,8 +341,11 @@ impl Tree {
         while count < STEP
             && let Some((parent, after)) = self.pending.as_mut().and_then(Vec::pop)
         {
-            let page =
-                setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await.map_err(error_text)?;
+            let page = setup
+                .store
+                .page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE)
+                .await
+                .map_err(error_text)?;
             if page.len() == PAGE {
                 self.pending.get_or_insert_default().push((parent, page.last().cloned()));
             }

@@ -42,15 +42,23 @@ pub struct Surveys(Mutex<Latest>);
 
 impl Surveys {
     /// Measures these types; measurements that began at `since` or later are reused.
-    pub async fn survey(&self, setup: &TrackerSetup, types: BTreeSet<Arc<str>>, since: Instant) -> Result<Survey, String> {
+    pub async fn survey(
+        &self,
+        setup: &TrackerSetup,
+        types: BTreeSet<Arc<str>>,
+        since: Instant,
+    ) -> Result<Survey, String> {
         let mut latest = self.0.lock().await;
         let is_fresh = |task_type: &Arc<str>| latest.get(task_type).is_some_and(|(begun, _)| *begun >= since);
         let (fresh, stale): (BTreeSet<_>, BTreeSet<_>) = types.into_iter().partition(is_fresh);
-        let mut survey: Survey =
-            fresh.into_iter().filter_map(|name| latest.get(&name).map(|(_, found)| (name, Ok(found.clone())))).collect();
+        let mut survey: Survey = fresh
+            .into_iter()
+            .filter_map(|name| latest.get(&name).map(|(_, found)| (name, Ok(found.clone()))))
+            .collect();
         if !stale.is_empty() {
             let (broker, names, begun) = (setup.broker.client(), setup.names.clone(), Instant::now());
-            let asked: Vec<_> = stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
+            let asked: Vec<_> =
+                stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
             let measure = move |broker: &dyn Broker, _| Ok(measure(broker, &names, asked));
             let measured = broker.call(measure).await.map_err(|error: BrokerError| error.to_string())?;
             let found = measured.iter().filter_map(|(name, found)| Some((name.clone(), (begun, found.clone().ok()?))));
@@ -104,7 +112,9 @@ fn measure_type(
         let consumed = match known {
             _ if committed >= end => committed,
             // The record found earlier is still there, or no record has been added.
-            Some(known) if known.committed == committed && (known.consumed < known.end || known.end == end) => known.consumed,
+            Some(known) if known.committed == committed && (known.consumed < known.end || known.end == end) => {
+                known.consumed
+            }
             _ => broker.first_visible(&partition, committed, CALL_DEADLINE)?.place.max(committed),
         };
         Ok(Measured { partition, end, consumed, committed })

@@ -15,7 +15,7 @@ use crate::broker::Partition;
 use crate::model::projection::FOLD_VERSION;
 use crate::runtime::{self, Backoff};
 use crate::store::{Checkpoint, StoreError};
-use crate::topics::Standing;
+use crate::topics::TopicStatus;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::outbox::relay::{Folded, OutboxRelay};
@@ -105,7 +105,12 @@ impl PartitionTask {
                 End::Stopped => break,
                 End::Rewind { reason, message } => {
                     tracing::warn!(partition = self.number, reason = %message, "resuming from the checkpoint");
-                    self.setup.metrics.tracker.rewinds.with_label_values(&[self.number.to_string().as_str(), reason]).inc();
+                    self.setup
+                        .metrics
+                        .tracker
+                        .rewinds
+                        .with_label_values(&[self.number.to_string().as_str(), reason])
+                        .inc();
                     self.setup.health.set(&self.health_part(), message);
                     backoff.next_wait()
                 }
@@ -138,16 +143,17 @@ impl PartitionTask {
 
     /// Determines whether this session folds from the beginning of the log up to `end`, or completes such a fold of
     /// an earlier session, possibly of another tracker.
-    fn refold_from(&mut self, fence: Option<Checkpoint>, end: i64) -> Option<Refold> {
+    fn refold_from(&mut self, checkpoint: Option<Checkpoint>, end: i64) -> Option<Refold> {
         let known_reason = self.lost.take().or(self.refold.take().map(|refold| refold.why));
-        match fence {
+        match checkpoint {
             None => {
                 let why = known_reason.unwrap_or_else(|| "the store holds nothing of the partition yet".to_owned());
                 Some(Refold { why, end })
             }
-            Some(fence) if fence.offset < fence.complete_at => {
-                let why = known_reason.unwrap_or_else(|| "the partition is folded from the beginning of the log".to_owned());
-                Some(Refold { why, end: fence.complete_at })
+            Some(checkpoint) if checkpoint.offset < checkpoint.complete_at => {
+                let why =
+                    known_reason.unwrap_or_else(|| "the partition is folded from the beginning of the log".to_owned());
+                Some(Refold { why, end: checkpoint.complete_at })
             }
             Some(_) => None,
         }
@@ -166,14 +172,14 @@ impl PartitionTask {
         let partition = u32::try_from(self.number).map_err(|_| End::Stopped)?;
         let mut projection = Projection::open(self.setup.store.clone(), partition).await?;
         self.check_topics().await?;
-        let (mut start, end) = self.check_fence(projection.fence()).await?;
-        if projection.fence().is_none() {
+        let (mut start, end) = self.verify_writer(projection.checkpoint()).await?;
+        if projection.checkpoint().is_none() {
             projection.begin_empty(end);
         }
-        self.refold = self.refold_from(projection.fence(), end);
-        if projection.fence().is_some_and(|fence| fence.rebuild > 0) {
+        self.refold = self.refold_from(projection.checkpoint(), end);
+        if projection.checkpoint().is_some_and(|checkpoint| checkpoint.rebuild > 0) {
             projection = self.take_over(partition, start).await?;
-            start = projection.fence().map_or(start, |fence| fence.offset);
+            start = projection.checkpoint().map_or(start, |checkpoint| checkpoint.offset);
         }
         projection.writer().check().await?;
         self.generation += 1;
@@ -186,9 +192,18 @@ impl PartitionTask {
         // These tasks end with this session; the next session's producers fence theirs.
         let (folded, news) = watch::channel(Folded { offset: start, news: 0 });
         let (session_stop, upkeep_folded) = (self.stop.child_token(), news.clone());
-        runtime::spawn(OutboxRelay::new(self.setup.clone(), self.shared.clone(), partition, news, session_stop.clone()).run());
         runtime::spawn(
-            PartitionUpkeep::new(self.setup.clone(), self.shared.clone(), partition, upkeep_folded, session_stop.clone()).run(),
+            OutboxRelay::new(self.setup.clone(), self.shared.clone(), partition, news, session_stop.clone()).run(),
+        );
+        runtime::spawn(
+            PartitionUpkeep::new(
+                self.setup.clone(),
+                self.shared.clone(),
+                partition,
+                upkeep_folded,
+                session_stop.clone(),
+            )
+            .run(),
         );
         if partition == OWNER {
             runtime::spawn(Schedules::new(self.setup.clone(), session_stop.clone()).run());
@@ -210,7 +225,7 @@ impl PartitionTask {
         let (mut next_check, mut next_audit) = (Instant::now() + CHECKPOINT_INTERVAL, Instant::now());
         loop {
             if Instant::now() >= next_check {
-                self.verify_checkpoint(projection.partition(), projection.fence()).await?;
+                self.verify_checkpoint(projection.partition(), projection.checkpoint()).await?;
                 self.check_topics().await?;
                 next_check = Instant::now() + CHECKPOINT_INTERVAL;
             }
@@ -226,13 +241,14 @@ impl PartitionTask {
             if batch.generation != self.generation {
                 continue;
             }
-            let fence = projection.fence();
-            if batch.next > fence.map_or(start, |fence| fence.offset) || fence.is_none() {
+            let checkpoint = projection.checkpoint();
+            if batch.next > checkpoint.map_or(start, |checkpoint| checkpoint.offset) || checkpoint.is_none() {
                 let news = self.fold_batch(&mut projection, &batch).await?;
-                folded.send_modify(|folded| *folded = Folded { offset: batch.next, news: folded.news + u64::from(news) });
+                folded
+                    .send_modify(|folded| *folded = Folded { offset: batch.next, news: folded.news + u64::from(news) });
             }
             if let Some(why) = batch.stop {
-                self.stuck_at = projection.fence().map(|fence| fence.offset);
+                self.stuck_at = projection.checkpoint().map(|checkpoint| checkpoint.offset);
                 return Err(End::Stuck(why));
             }
             self.stuck_at = None;
@@ -246,10 +262,10 @@ impl PartitionTask {
     /// session may have stopped in the middle of removing a tree, for a reason that lies before `end`.
     async fn audit(&mut self, projection: &mut Projection, end: i64) -> Result<(), End> {
         projection.writer().check().await?;
-        if projection.fence().is_none_or(|fence| fence.offset < end) || self.losses.is_paused() {
+        if projection.checkpoint().is_none_or(|checkpoint| checkpoint.offset < end) || self.losses.is_paused() {
             return Ok(());
         }
-        let mut fault = projection.writer().sums().await?;
+        let mut fault = projection.writer().verify_totals().await?;
         if fault.is_none() {
             let compared = self.audit.step(projection.writer()).await?;
             self.setup.metrics.tracker.audited.with_label_values(&[&*self.number.to_string()]).inc_by(compared.records);
@@ -257,7 +273,7 @@ impl PartitionTask {
         }
         let Some(fault) = fault else { return Ok(()) };
         if self.losses.record(&fault) {
-            return Err(projection.condemn(fault).await.into());
+            return Err(projection.mark_damaged(fault).await.into());
         }
         tracing::error!(
             partition = self.number,
@@ -270,16 +286,20 @@ impl PartitionTask {
     /// Checks that the configuration of the events topic is suitable.
     async fn check_topics(&self) -> Result<(), End> {
         match self.shared.topics().await {
-            Standing::Fit => Ok(()),
-            Standing::Unfit(message) => Err(End::Stuck(message)),
-            Standing::Unknown(message) => Err(End::Rewind { reason: "broker", message }),
+            TopicStatus::Fit => Ok(()),
+            TopicStatus::Unsuitable(message) => Err(End::Stuck(message)),
+            TopicStatus::Unknown(message) => Err(End::Rewind { reason: "broker", message }),
         }
     }
 
     /// Reports readiness: not ready while a fold from the beginning is incomplete.
     fn report_offset(&mut self, offset: i64) {
         if let Some(refold) = self.refold.take_if(|refold| offset >= refold.end) {
-            tracing::info!(partition = self.number, offset = refold.end, "fold from the beginning of the log is complete");
+            tracing::info!(
+                partition = self.number,
+                offset = refold.end,
+                "fold from the beginning of the log is complete"
+            );
         }
         match &self.refold {
             Some(Refold { why, end }) => {
@@ -310,7 +330,7 @@ impl PartitionTask {
         let began = Instant::now();
         let outcome = match AssertUnwindSafe(projection.fold(&batch.events, batch.next)).catch_unwind().await {
             Ok(outcome) => outcome?,
-            Err(_) => return Err(self.after_panic(projection.partition(), projection.fence()).await),
+            Err(_) => return Err(self.after_panic(projection.partition(), projection.checkpoint()).await),
         };
         let (label, metrics) = (self.number.to_string(), &self.setup.metrics);
         metrics.tracker.fold_batch.with_label_values(&[&label]).observe(batch.events.len() as f64);
@@ -328,37 +348,39 @@ impl PartitionTask {
 
     /// Checks that the store's checkpoint is still the one written by this task.
     async fn verify_checkpoint(&self, partition: u32, written: Option<Checkpoint>) -> Result<(), End> {
-        let found = self.setup.store.fences(&[partition]).await?.pop().flatten();
+        let found = self.setup.store.checkpoints(&[partition]).await?.pop().flatten();
         if found == written { Ok(()) } else { Err(StoreError::Conflict { found }.into()) }
     }
 
     /// Returns the start offset and the current end of the log. A checkpoint that does not match this build or this
     /// log stops the partition, because guessing could lose events.
-    async fn check_fence(&self, found: Option<Checkpoint>) -> Result<(i64, i64), End> {
+    async fn verify_writer(&self, found: Option<Checkpoint>) -> Result<(i64, i64), End> {
         let partition = Partition::new(self.setup.names.events(), self.number);
         let ends = self.setup.broker.client().watermarks(&partition).await;
         let ends = ends.map_err(|error| End::Rewind { reason: "broker", message: error.to_string() })?;
-        let Some(fence) = found else { return Ok((ends.first, ends.end)) };
-        if fence.version > FOLD_VERSION {
-            let message =
-                format!("the store has fold version {} and this build has {FOLD_VERSION}: upgrade trackers first", fence.version);
+        let Some(checkpoint) = found else { return Ok((ends.first, ends.end)) };
+        if checkpoint.version > FOLD_VERSION {
+            let message = format!(
+                "the store has fold version {} and this build has {FOLD_VERSION}: upgrade trackers first",
+                checkpoint.version
+            );
             return Err(End::Stuck(message));
         }
-        if fence.version < FOLD_VERSION {
+        if checkpoint.version < FOLD_VERSION {
             let message = format!(
                 "the store has fold version {}, older than this build's {FOLD_VERSION}: fold into an empty store",
-                fence.version
+                checkpoint.version
             );
             return Err(End::Stuck(message));
         }
-        if fence.offset < ends.first || fence.offset > ends.end {
+        if checkpoint.offset < ends.first || checkpoint.offset > ends.end {
             let message = format!(
                 "the store is folded up to offset {} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were folded? (hint: fold into an empty store)",
-                fence.offset, ends.first, ends.end
+                checkpoint.offset, ends.first, ends.end
             );
             return Err(End::Stuck(message));
         }
-        Ok((fence.offset, ends.end))
+        Ok((checkpoint.offset, ends.end))
     }
 
     fn health_part(&self) -> String {

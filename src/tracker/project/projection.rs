@@ -12,7 +12,7 @@ use rustc_hash::FxHashSet;
 use super::tree_gc::TreeGc;
 use crate::model::event::Event;
 use crate::model::projection::changes::Changes;
-use crate::model::projection::{Expired, FOLD_VERSION, Place, WorkingSet};
+use crate::model::projection::{Expired, FOLD_VERSION, LogPosition, WorkingSet};
 use crate::model::record::TaskRecord;
 use crate::model::retention::time_step;
 use crate::model::task::id::TaskId;
@@ -45,7 +45,7 @@ pub struct Projection {
     writer: Box<dyn PartitionWriter>,
     partition: u32,
     working_set: WorkingSet,
-    fence: Option<Checkpoint>,
+    checkpoint: Option<Checkpoint>,
     log_time_ms: i64,
     /// Earliest log time at which something is due, as of the last read of the indexes.
     next_due_ms: i64,
@@ -59,17 +59,18 @@ pub struct Projection {
 impl Projection {
     /// Opens the partition at the store's checkpoint. Must be dropped after an error.
     pub async fn open(store: Arc<dyn Store>, partition: u32) -> Result<Self, StoreError> {
-        let (mut writer, fence) = store.open(partition).await?;
+        let (mut writer, checkpoint) = store.open(partition).await?;
         let lifetimes = writer.lifetimes().await?.unwrap_or_default();
-        let working_set = WorkingSet::resume(fence.map_or(0, |fence| fence.kept_bytes), lifetimes);
-        let log_time_ms = fence.map_or(0, |fence| fence.log_time_ms);
-        let (outcome, complete_at) = (BatchOutcome::default(), fence.map_or(0, |fence| fence.complete_at));
+        let working_set = WorkingSet::resume(checkpoint.map_or(0, |checkpoint| checkpoint.kept_bytes), lifetimes);
+        let log_time_ms = checkpoint.map_or(0, |checkpoint| checkpoint.log_time_ms);
+        let (outcome, complete_at) =
+            (BatchOutcome::default(), checkpoint.map_or(0, |checkpoint| checkpoint.complete_at));
         Ok(Self {
             store,
             writer,
             partition,
             working_set,
-            fence,
+            checkpoint,
             log_time_ms,
             next_due_ms: i64::MIN,
             outcome,
@@ -87,15 +88,15 @@ impl Projection {
         self.partition
     }
 
-    pub fn fence(&self) -> Option<Checkpoint> {
-        self.fence
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        self.checkpoint
     }
 
     /// Claims the partition for a tracker (0) or a rebuild by writing the checkpoint, which fences the previous
     /// owner. An empty partition starts at `first`.
     pub async fn claim(&mut self, rebuild: u32, first: i64) -> Result<(), StoreError> {
         self.rebuild = rebuild;
-        self.apply(self.fence.map_or(first, |fence| fence.offset)).await
+        self.apply(self.checkpoint.map_or(first, |checkpoint| checkpoint.offset)).await
     }
 
     /// Access to the writer, for checks between two batches.
@@ -104,8 +105,8 @@ impl Projection {
     }
 
     /// Marks the partition as damaged in the store, so that no writer continues from its checkpoint.
-    pub async fn condemn(&mut self, fault: String) -> StoreError {
-        match self.writer.condemn().await {
+    pub async fn mark_damaged(&mut self, fault: String) -> StoreError {
+        match self.writer.mark_damaged().await {
             Ok(()) => StoreError::Damaged(fault),
             Err(error) => error,
         }
@@ -122,9 +123,11 @@ impl Projection {
         for (n, logged) in events.iter().enumerate() {
             let log_time_ms = logged.timestamp_ms.max(self.log_time_ms);
             let passed = time_step(log_time_ms);
-            if passed > time_step(self.log_time_ms) && (self.next_due_ms <= passed || self.working_set.may_be_old(passed)) {
+            if passed > time_step(self.log_time_ms)
+                && (self.next_due_ms <= passed || self.working_set.may_have_expired(passed))
+            {
                 self.apply(logged.offset).await?;
-                self.expire(Place { offset: logged.offset, log_time_ms: passed }).await?;
+                self.expire(LogPosition { offset: logged.offset, log_time_ms: passed }).await?;
                 self.load(&events[n..]).await?;
             }
             if let Some(lifetimes) =
@@ -135,7 +138,7 @@ impl Projection {
                 self.load(&events[n..]).await?;
             }
             self.log_time_ms = log_time_ms;
-            self.working_set.fold(&logged.event, Place { offset: logged.offset, log_time_ms });
+            self.working_set.fold(&logged.event, LogPosition { offset: logged.offset, log_time_ms });
         }
         self.apply(next).await?;
         Ok(self.outcome)
@@ -150,7 +153,7 @@ impl Projection {
         while !missing.is_empty() {
             let found = self.writer.nodes(&missing).await?;
             if let Some(fault) = orphan(&missing, &found) {
-                return Err(self.condemn(fault).await);
+                return Err(self.mark_damaged(fault).await);
             }
             missing.into_iter().zip(found).for_each(|(id, node)| self.working_set.load(id, node));
             missing = self.working_set.wanted();
@@ -161,15 +164,15 @@ impl Projection {
     /// Writes the changed records and the checkpoint.
     async fn apply(&mut self, next: i64) -> Result<(), StoreError> {
         let changes = self.working_set.take_changes();
-        let to = self.fence_at(next);
-        if changes.is_empty() && self.fence == Some(to) {
+        let to = self.checkpoint_at(next);
+        if changes.is_empty() && self.checkpoint == Some(to) {
             return Ok(());
         }
         self.outcome.has_new_work |= changes.concerns_outbox();
         self.write(&changes, next).await
     }
 
-    fn fence_at(&self, offset: i64) -> Checkpoint {
+    fn checkpoint_at(&self, offset: i64) -> Checkpoint {
         let (log_time_ms, kept_bytes) = (self.log_time_ms, self.working_set.kept_bytes());
         Checkpoint {
             offset,
@@ -182,7 +185,7 @@ impl Projection {
     }
 
     /// Processes everything due at a time step. Idempotent: repeated after a crash, it continues.
-    async fn expire(&mut self, place: Place) -> Result<(), StoreError> {
+    async fn expire(&mut self, place: LogPosition) -> Result<(), StoreError> {
         let open = self.expire_open(place).await?;
         let done = self.remove_finished(place).await?;
         self.next_due_ms = open.min(done);
@@ -192,7 +195,7 @@ impl Projection {
 
     /// Ends trees that have been open for too long and gives up unannounced tasks. Returns the time of the next due
     /// entry.
-    async fn expire_open(&mut self, place: Place) -> Result<i64, StoreError> {
+    async fn expire_open(&mut self, place: LogPosition) -> Result<i64, StoreError> {
         loop {
             let mut due = self.store.page(self.partition, &Index::Ages, None, STEP).await?;
             let later = due.iter().position(|entry| entry.seen_ms > place.log_time_ms);
@@ -239,12 +242,12 @@ impl Projection {
     /// with other contents for a while. Decisions based on them require equal checkpoints, at which all stores have
     /// equal contents.
     async fn verify_checkpoint(&mut self) -> Result<(), StoreError> {
-        let found = self.store.fences(&[self.partition]).await?.pop().flatten();
-        if found == self.fence { Ok(()) } else { Err(StoreError::Conflict { found }) }
+        let found = self.store.checkpoints(&[self.partition]).await?.pop().flatten();
+        if found == self.checkpoint { Ok(()) } else { Err(StoreError::Conflict { found }) }
     }
 
     /// Removes finished trees. Returns the time at which the next are due.
-    async fn remove_finished(&mut self, place: Place) -> Result<i64, StoreError> {
+    async fn remove_finished(&mut self, place: LogPosition) -> Result<i64, StoreError> {
         loop {
             // Entries are dropped from the front of the list, so they are read over the same connection.
             let due = self.writer.done(STEP).await?;
@@ -265,15 +268,20 @@ impl Projection {
     }
 
     /// Expires tasks and returns those with the given outcome.
-    async fn expire_tasks(&mut self, ids: &[TaskId], place: Place, wanted: Expired) -> Result<Vec<TaskId>, StoreError> {
+    async fn expire_tasks(
+        &mut self,
+        ids: &[TaskId],
+        place: LogPosition,
+        wanted: Expired,
+    ) -> Result<Vec<TaskId>, StoreError> {
         self.load_records(self.working_set.missing_of(ids)).await?;
         Ok(ids.iter().filter(|id| self.working_set.expire(id, place) == wanted).cloned().collect())
     }
 
     async fn write(&mut self, changes: &Changes, offset: i64) -> Result<(), StoreError> {
-        let to = self.fence_at(offset);
-        self.writer.apply(changes, self.fence, to).await?;
-        self.fence = Some(to);
+        let to = self.checkpoint_at(offset);
+        self.writer.apply(changes, self.checkpoint, to).await?;
+        self.checkpoint = Some(to);
         Ok(())
     }
 
@@ -291,7 +299,8 @@ impl Projection {
 
 /// Finds a record whose parent is missing. The ancestors of a record are requested with it or loaded already.
 fn orphan(asked: &[TaskId], found: &[Option<TaskRecord>]) -> Option<String> {
-    let missing: FxHashSet<&TaskId> = asked.iter().zip(found).filter(|(_, node)| node.is_none()).map(|(id, _)| id).collect();
+    let missing: FxHashSet<&TaskId> =
+        asked.iter().zip(found).filter(|(_, node)| node.is_none()).map(|(id, _)| id).collect();
     if missing.is_empty() {
         return None;
     }

@@ -31,7 +31,11 @@ impl TreeGc {
     }
 
     /// Returns the next records to remove, in order; `None` at the end.
-    pub async fn step(&mut self, store: &dyn Store, partition: u32) -> Result<Option<Vec<(TaskId, TaskRecord)>>, StoreError> {
+    pub async fn step(
+        &mut self,
+        store: &dyn Store,
+        partition: u32,
+    ) -> Result<Option<Vec<(TaskId, TaskRecord)>>, StoreError> {
         let mut removed = Vec::new();
         while removed.len() < STEP
             && let Some(level) = self.levels.last_mut()

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::verify::{self, Verdict};
-use super::{Job, RebuildEvent, Refusal, Report};
+use super::{Job, RebuildError, RebuildEvent, Report};
 use crate::broker::{Partition, Watermarks};
 use crate::runtime::Backoff;
 use crate::store::{Checkpoint, StoreError};
@@ -59,7 +59,7 @@ impl Copier {
             match end {
                 End::Stopped => return,
                 End::TakenOver => return self.taken_over(),
-                End::Over(why) => return self.report(Report::Over(Refusal::Unfit(why))),
+                End::Over(why) => return self.report(Report::Over(RebuildError::Unsuitable(why))),
                 End::Again(why) => {
                     tracing::warn!(partition = self.number, reason = %why, "resuming from the checkpoint");
                     let wait = backoff.next_wait();
@@ -93,16 +93,16 @@ impl Copier {
     async fn fold(&mut self) -> Result<std::convert::Infallible, End> {
         let (first, store) = (self.ends().await?.first, self.job.setup.tracker.store.clone());
         let mut projection = Projection::open(store, self.number).await.map_err(|error| self.end_of(error))?;
-        self.check_owner(projection.fence())?;
+        self.check_owner(projection.checkpoint())?;
         projection.claim(self.job.plan.number, first).await.map_err(|error| self.end_of(error))?;
         self.claimed = true;
-        let start = projection.fence().map_or(first, |fence| fence.offset);
+        let start = projection.checkpoint().map_or(first, |checkpoint| checkpoint.offset);
         self.handle.generation += 1;
         self.rest = None;
         let request = SeekRequest { partition: self.handle.number, generation: self.handle.generation, offset: start };
         self.handle.seek_sender.send(request).map_err(|_| End::Stopped)?;
         loop {
-            if !self.compared && projection.fence().is_some_and(|fence| fence.offset >= self.goal()) {
+            if !self.compared && projection.checkpoint().is_some_and(|checkpoint| checkpoint.offset >= self.goal()) {
                 self.compare(&mut projection).await?;
             }
             self.advance(&mut projection, None).await?;
@@ -119,8 +119,13 @@ impl Copier {
     fn check_owner(&self, found: Option<Checkpoint>) -> Result<(), End> {
         match found {
             Some(Checkpoint { rebuild: 0, .. }) => Err(End::TakenOver),
-            Some(fence) if fence.rebuild > self.job.plan.number || (fence.rebuild == self.job.plan.number && !self.claimed) => {
-                Err(End::Over("another rebuild into this store was started: this one ends, the other one continues".into()))
+            Some(checkpoint)
+                if checkpoint.rebuild > self.job.plan.number
+                    || (checkpoint.rebuild == self.job.plan.number && !self.claimed) =>
+            {
+                Err(End::Over(
+                    "another rebuild into this store was started: this one ends, the other one continues".into(),
+                ))
             }
             _ => Ok(()),
         }
@@ -143,11 +148,11 @@ impl Copier {
 
     /// Folds the next batch, at most up to `until`.
     pub(super) async fn advance(&mut self, projection: &mut Projection, until: Option<i64>) -> Result<(), End> {
-        let Some(batch) = self.next_batch(projection.fence()).await? else { return Ok(()) };
+        let Some(batch) = self.next_batch(projection.checkpoint()).await? else { return Ok(()) };
         let (batch, rest) = split(batch, until);
         self.rest = rest;
-        let fence = projection.fence().map_or(0, |fence| fence.offset);
-        if batch.next > fence {
+        let checkpoint = projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset);
+        if batch.next > checkpoint {
             projection.fold(&batch.events, batch.next).await.map_err(|error| self.end_of(error))?;
             self.record_progress(batch.next);
         }
@@ -167,8 +172,8 @@ impl Copier {
             Ok(Some(batch)) => Ok((batch.generation == self.handle.generation).then_some(batch)),
             Ok(None) => Err(End::Stopped),
             Err(_) => {
-                let fences = self.job.setup.tracker.store.fences(&[self.number]).await;
-                let found = fences.map_err(|error| self.end_of(error))?.pop().flatten();
+                let checkpoints = self.job.setup.tracker.store.checkpoints(&[self.number]).await;
+                let found = checkpoints.map_err(|error| self.end_of(error))?.pop().flatten();
                 if found == left { Ok(None) } else { Err(self.end_of(StoreError::Conflict { found })) }
             }
         }

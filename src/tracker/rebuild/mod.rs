@@ -104,7 +104,7 @@ pub enum RebuildEvent {
 pub struct Verified {
     pub partition: u32,
     /// Checkpoint offsets of the first and the last compared piece.
-    pub fences: (i64, i64),
+    pub checkpoints: (i64, i64),
     pub keys: u64,
     /// Order-independent digest of the compared contents.
     pub digest: u128,
@@ -114,7 +114,7 @@ pub struct Verified {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub key: String,
-    pub fence: i64,
+    pub checkpoint: i64,
     pub source: String,
     pub copy: String,
 }
@@ -134,10 +134,10 @@ pub enum Ending {
 
 /// Reason why a rebuild cannot start or continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RebuildError {
     /// The stores or the log do not allow a rebuild.
     #[error("{0}")]
-    Unfit(String),
+    Unsuitable(String),
     /// A service is unavailable.
     #[error("{0}")]
     Unavailable(String),
@@ -165,7 +165,7 @@ impl RebuildProgress {
     }
 
     /// Returns the offsets passed by this process, and the total to pass as far as known.
-    pub fn places(&self) -> (u64, u64) {
+    pub fn offsets(&self) -> (u64, u64) {
         let over = |upto: fn(&Part) -> &AtomicI64| -> i64 {
             self.parts.iter().map(|part| (upto(part).load(Relaxed) - part.from.load(Relaxed)).max(0)).sum()
         };
@@ -186,7 +186,7 @@ struct Job {
 enum Report {
     RebuildEvent(RebuildEvent),
     /// The whole rebuild must end.
-    Over(Refusal),
+    Over(RebuildError),
 }
 
 /// A running rebuild.
@@ -205,11 +205,12 @@ pub struct Running {
 }
 
 /// Starts folding.
-pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Refusal> {
+pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, RebuildError> {
     let (tracker, shutdown) = (setup.tracker.clone(), Shutdown::new());
     let spec = ConsumerSpec { prefetch_bytes: PREFETCH_BYTES, ..ConsumerSpec::default() };
     let consumer = tracker.broker.client().consumer(spec).await;
-    let consumer = consumer.map_err(|error| Refusal::Unavailable(format!("the consumer of events cannot be opened: {error}")))?;
+    let consumer = consumer
+        .map_err(|error| RebuildError::Unavailable(format!("the consumer of events cannot be opened: {error}")))?;
     let (reporting, reports) = mpsc::unbounded_channel();
     let progress = Arc::new(RebuildProgress::of(&plan));
     let taken = plan.taken.clone();
@@ -220,7 +221,7 @@ pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Refusal
     let all = job.plan.partitions.iter().map(|task| Partition::new(events.clone(), task.number as i32)).collect();
     let reader = PollLoop::new(tracker, consumer, shutdown.clone(), Box::new(fold)).of(all);
     let projection = runtime::thread("kafleet-rebuild", reader.run())
-        .map_err(|error| Refusal::Unavailable(format!("a thread for the poll loop cannot be started: {error}")))?;
+        .map_err(|error| RebuildError::Unavailable(format!("a thread for the poll loop cannot be started: {error}")))?;
     let measuring = runtime::spawn(measure(job.clone()));
     let (compared_partitions, differs, ready) = (BTreeSet::new(), false, false);
     Ok(Running { progress, job, reports, shutdown, projection, measuring, compared_partitions, taken, differs, ready })
@@ -228,7 +229,7 @@ pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Refusal
 
 impl Running {
     /// Returns the next event, or the end of the rebuild. `stop` ends it.
-    pub async fn next(&mut self, stop: &Shutdown) -> Result<Next, Refusal> {
+    pub async fn next(&mut self, stop: &Shutdown) -> Result<Next, RebuildError> {
         if self.compared_partitions.len() == self.job.plan.partitions.len() && !self.ready && !self.differs {
             self.ready = true;
             return Ok(Next::RebuildEvent(RebuildEvent::Ready));
@@ -243,7 +244,7 @@ impl Running {
                     Ok(Err(error)) => error.to_string(),
                     _ => "the poll loop ended by itself".to_owned(),
                 };
-                return Err(Refusal::Unavailable(format!("reading the log failed: {why}")));
+                return Err(RebuildError::Unavailable(format!("reading the log failed: {why}")));
             }
             () = stop.drain.cancelled() => return self.end(Ending::Stopped).await,
         };
@@ -287,7 +288,7 @@ impl Running {
         }
     }
 
-    async fn end(&mut self, ending: Ending) -> Result<Next, Refusal> {
+    async fn end(&mut self, ending: Ending) -> Result<Next, RebuildError> {
         self.shutdown.begin();
         self.measuring.abort();
         if !self.projection.is_terminated() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Rebuild, RebuildPlan, Refusal, Task};
+use super::{Rebuild, RebuildError, RebuildPlan, Task};
 use crate::broker::{Broker, BrokerError, Partition, Watermarks};
 use crate::model::event::Event;
 use crate::model::projection::FOLD_VERSION;
@@ -21,18 +21,18 @@ const LOOK_BACK: i64 = 64;
 /// Tolerated difference between the clocks of brokers.
 const CLOCK_SLACK_MS: i64 = 3_600_000;
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for RebuildError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) => Self::Unavailable(error.to_string()),
-            _ => Self::Unfit(error.to_string()),
+            _ => Self::Unsuitable(error.to_string()),
         }
     }
 }
 
-impl From<BrokerError> for Refusal {
+impl From<BrokerError> for RebuildError {
     fn from(error: BrokerError) -> Self {
-        if error.is_transient() { Self::Unavailable(error.to_string()) } else { Self::Unfit(error.to_string()) }
+        if error.is_transient() { Self::Unavailable(error.to_string()) } else { Self::Unsuitable(error.to_string()) }
     }
 }
 
@@ -45,14 +45,17 @@ struct Preflight<'a> {
 }
 
 /// Checks the stores and the log, and plans the rebuild. Writes only a temporary reservation.
-pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, Refusal> {
+pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, RebuildError> {
     let tracker = &setup.tracker;
     if is_same(&*setup.source, &*tracker.store).await? {
-        return unfit("this is the store that serves now", "name another Redis, or another database of this one, as the target");
+        return unsuitable(
+            "this is the store that serves now",
+            "name another Redis, or another database of this one, as the target",
+        );
     }
     let all: Vec<u32> = (0..tracker.events_partitions).collect();
     let ends = ends(setup, &all).await?;
-    let (source, copy) = (setup.source.fences(&all).await?, tracker.store.fences(&all).await?);
+    let (source, copy) = (setup.source.checkpoints(&all).await?, tracker.store.checkpoints(&all).await?);
     let preflight = Preflight { setup, source, copy, ends };
     preflight.check_versions()?;
     preflight.check_owner().await?;
@@ -61,14 +64,14 @@ pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, Refusal> {
     Ok(preflight.plan(partial_trees))
 }
 
-fn unfit<T>(what: impl std::fmt::Display, hint: &str) -> Result<T, Refusal> {
-    Err(Refusal::Unfit(format!("{what}\n\nhint: {hint}")))
+fn unsuitable<T>(what: impl std::fmt::Display, hint: &str) -> Result<T, RebuildError> {
+    Err(RebuildError::Unsuitable(format!("{what}\n\nhint: {hint}")))
 }
 
 /// Detects one store under two addresses: a reservation in one is visible in the other.
-async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, Refusal> {
+async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, RebuildError> {
     let name = format!("rebuild-{}", uuid::Uuid::now_v7().simple());
-    let id = TaskId::parse(&name).map_err(|error| Refusal::Unfit(error.to_string()))?;
+    let id = TaskId::parse(&name).map_err(|error| RebuildError::Unsuitable(error.to_string()))?;
     let mark = |hash: &str| Reservation { hash: hash.to_owned(), stage: Stage::InDoubt };
     let (in_copy, in_source) = (mark("copy"), mark("source"));
     copy.reserve(0, &id, 1, &in_copy).await?;
@@ -81,7 +84,7 @@ async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, Refusal> 
     Ok(same)
 }
 
-async fn ends(setup: &Rebuild, partitions: &[u32]) -> Result<Vec<Watermarks>, Refusal> {
+async fn ends(setup: &Rebuild, partitions: &[u32]) -> Result<Vec<Watermarks>, RebuildError> {
     let (broker, events) = (setup.tracker.broker.client(), Arc::<str>::from(setup.tracker.names.events()));
     let mut ends = Vec::with_capacity(partitions.len());
     for number in partitions {
@@ -91,87 +94,98 @@ async fn ends(setup: &Rebuild, partitions: &[u32]) -> Result<Vec<Watermarks>, Re
 }
 
 impl Preflight<'_> {
-    fn check_versions(&self) -> Result<(), Refusal> {
-        let version = |fences: &[Option<Checkpoint>], wrong: fn(u32) -> bool| {
-            fences.iter().flatten().map(|fence| fence.version).find(|version| wrong(*version))
+    fn check_versions(&self) -> Result<(), RebuildError> {
+        let version = |checkpoints: &[Option<Checkpoint>], wrong: fn(u32) -> bool| {
+            checkpoints.iter().flatten().map(|checkpoint| checkpoint.version).find(|version| wrong(*version))
         };
         if let Some(newer) = version(&self.source, |version| version > FOLD_VERSION) {
             let what = format!("the source has fold version {newer} and this build has {FOLD_VERSION}");
-            return unfit(what, "use the build that the trackers run, or a newer one");
+            return unsuitable(what, "use the build that the trackers run, or a newer one");
         }
         if let Some(other) = version(&self.copy, |version| version != FOLD_VERSION) {
             let what = format!("the target store has fold version {other} and this build has {FOLD_VERSION}");
-            return unfit(what, "continue with the build that started the rebuild, or empty the store");
+            return unsuitable(what, "continue with the build that started the rebuild, or empty the store");
         }
         Ok(())
     }
 
     /// Checks that existing partitions belong to a rebuild.
-    async fn check_owner(&self) -> Result<(), Refusal> {
-        let trackers = self.copy.iter().flatten().filter(|fence| fence.rebuild == 0).count();
-        let rebuilds = self.copy.iter().flatten().filter(|fence| fence.rebuild > 0).count();
+    async fn check_owner(&self) -> Result<(), RebuildError> {
+        let trackers = self.copy.iter().flatten().filter(|checkpoint| checkpoint.rebuild == 0).count();
+        let rebuilds = self.copy.iter().flatten().filter(|checkpoint| checkpoint.rebuild > 0).count();
         if trackers > 0 && rebuilds == 0 {
             let what = format!("trackers fold into this store: they own {trackers} of {} partitions", self.copy.len());
-            return unfit(what, "name an empty store; a store maintained by trackers needs no rebuild");
+            return unsuitable(what, "name an empty store; a store maintained by trackers needs no rebuild");
         }
         let store = &self.setup.tracker.store;
-        for (number, fence) in (0..).zip(&self.copy) {
-            if fence.is_none() && !store.page(number, &Index::Roots, None, 1).await?.is_empty() {
+        for (number, checkpoint) in (0..).zip(&self.copy) {
+            if checkpoint.is_none() && !store.page(number, &Index::Roots, None, 1).await?.is_empty() {
                 let what = format!("the store has records of partition {number} but no checkpoint");
-                return unfit(what, "empty the store");
+                return unsuitable(what, "empty the store");
             }
         }
         Ok(())
     }
 
     /// Checks that the state of an earlier rebuild belongs to this log.
-    async fn check_fleet(&self) -> Result<(), Refusal> {
+    async fn check_fleet(&self) -> Result<(), RebuildError> {
         const HINT: &str = "name an empty store, or the one in which a rebuild of this fleet was started";
         let beyond = self.setup.tracker.events_partitions;
-        if self.setup.tracker.store.fences(&[beyond]).await?.pop().flatten().is_some() {
-            let what =
-                format!("the store belongs to another fleet: it has a partition {beyond}, this fleet has 0 to {}", beyond - 1);
-            return unfit(what, HINT);
+        if self.setup.tracker.store.checkpoints(&[beyond]).await?.pop().flatten().is_some() {
+            let what = format!(
+                "the store belongs to another fleet: it has a partition {beyond}, this fleet has 0 to {}",
+                beyond - 1
+            );
+            return unsuitable(what, HINT);
         }
-        for (number, (fence, ends)) in self.copy.iter().zip(&self.ends).enumerate() {
-            let Some(fence) = fence else { continue };
-            if fence.offset < ends.first || fence.offset > ends.end {
+        for (number, (checkpoint, ends)) in self.copy.iter().zip(&self.ends).enumerate() {
+            let Some(checkpoint) = checkpoint else { continue };
+            if checkpoint.offset < ends.first || checkpoint.offset > ends.end {
                 let (first, end) = (ends.first, ends.end);
                 let what = format!(
                     "the store belongs to another fleet, or the log was truncated: partition {number} is folded to offset {}, the log holds {first} to {end}",
-                    fence.offset
+                    checkpoint.offset
                 );
-                return unfit(what, HINT);
+                return unsuitable(what, HINT);
             }
-            if let Some(time_ms) = self.time_before(number, *fence, *ends).await?
-                && (time_ms > fence.log_time_ms || fence.log_time_ms - time_ms > CLOCK_SLACK_MS)
+            if let Some(time_ms) = self.time_before(number, *checkpoint, *ends).await?
+                && (time_ms > checkpoint.log_time_ms || checkpoint.log_time_ms - time_ms > CLOCK_SLACK_MS)
             {
-                let (log, store) = (time_text(time_ms), time_text(fence.log_time_ms));
+                let (log, store) = (time_text(time_ms), time_text(checkpoint.log_time_ms));
                 let what = format!(
                     "the store belongs to another fleet: partition {number} is folded to offset {} with log time {store}, but this log has {log} there",
-                    fence.offset
+                    checkpoint.offset
                 );
-                return unfit(what, HINT);
+                return unsuitable(what, HINT);
             }
         }
         Ok(())
     }
 
     /// Append time of the event before a checkpoint.
-    async fn time_before(&self, number: usize, fence: Checkpoint, ends: Watermarks) -> Result<Option<i64>, Refusal> {
-        let from = ends.first.max(fence.offset - LOOK_BACK);
-        self.find((from..fence.offset).rev(), number).await
+    async fn time_before(
+        &self,
+        number: usize,
+        checkpoint: Checkpoint,
+        ends: Watermarks,
+    ) -> Result<Option<i64>, RebuildError> {
+        let from = ends.first.max(checkpoint.offset - LOOK_BACK);
+        self.find((from..checkpoint.offset).rev(), number).await
     }
 
     /// Append time of the first event at these offsets.
-    async fn find(&self, places: impl Iterator<Item = i64> + Send + 'static, number: usize) -> Result<Option<i64>, Refusal> {
+    async fn find(
+        &self,
+        places: impl Iterator<Item = i64> + Send + 'static,
+        number: usize,
+    ) -> Result<Option<i64>, RebuildError> {
         let setup = &self.setup.tracker;
         let partition = Partition::new(setup.names.events(), number as i32);
         Ok(setup.broker.client().call(move |broker, _| find(broker, &partition, places)).await?)
     }
 
     /// Counts trees of the source that began before the log does.
-    async fn check_log(&self) -> Result<u64, Refusal> {
+    async fn check_log(&self) -> Result<u64, RebuildError> {
         let (mut count, mut message) = (0, Vec::new());
         for (number, ends) in self.ends.iter().enumerate() {
             if ends.first == 0 {
@@ -201,20 +215,20 @@ impl Preflight<'_> {
         if message.is_empty() || self.setup.partial {
             return Ok(count);
         }
-        unfit(
+        unsuitable(
             format!("retention has removed the beginning of the log: {}", message.join("; ")),
             "those trees would be missing or incomplete; `--partial` folds the rest of the log anyway",
         )
     }
 
-    async fn older(&self, number: u32, than_ms: i64) -> Result<Vec<Entry>, Refusal> {
+    async fn older(&self, number: u32, than_ms: i64) -> Result<Vec<Entry>, RebuildError> {
         let Ok(lowest) = TaskId::parse("-") else { return Ok(Vec::new()) };
         let time_step = Entry { seen_ms: than_ms, id: lowest };
         Ok(self.setup.source.page(number, &Index::Roots, Some(&time_step), MAX_PARTIAL).await?)
     }
 
     /// Returns those trees whose beginning is unknown to the copy.
-    async fn missing(&self, number: u32, trees: Vec<Entry>) -> Result<Vec<Entry>, Refusal> {
+    async fn missing(&self, number: u32, trees: Vec<Entry>) -> Result<Vec<Entry>, RebuildError> {
         let ids: Vec<TaskId> = trees.iter().map(|entry| entry.id.clone()).collect();
         let nodes = self.setup.tracker.store.nodes(number, &ids).await?;
         let is_missing = |node: &Option<TaskRecord>| node.as_ref().is_none_or(|node| node.task_type.is_none());
@@ -222,18 +236,18 @@ impl Preflight<'_> {
     }
 
     fn plan(self, partial_trees: u64) -> RebuildPlan {
-        let fences = (0..).zip(&self.copy).zip(&self.ends);
+        let checkpoints = (0..).zip(&self.copy).zip(&self.ends);
         let (mut partitions, mut taken) = (Vec::new(), BTreeSet::new());
-        for ((number, fence), ends) in fences {
-            match fence {
-                Some(fence) if fence.rebuild == 0 => drop(taken.insert(number)),
+        for ((number, checkpoint), ends) in checkpoints {
+            match checkpoint {
+                Some(checkpoint) if checkpoint.rebuild == 0 => drop(taken.insert(number)),
                 _ => {
-                    let from = fence.map_or(ends.first, |fence| fence.offset);
+                    let from = checkpoint.map_or(ends.first, |checkpoint| checkpoint.offset);
                     partitions.push(Task { number, from, end: ends.end });
                 }
             }
         }
-        let last = self.copy.iter().flatten().map(|fence| fence.rebuild).max().unwrap_or(0);
+        let last = self.copy.iter().flatten().map(|checkpoint| checkpoint.rebuild).max().unwrap_or(0);
         RebuildPlan {
             number: last.saturating_add(1),
             partitions,
@@ -245,7 +259,8 @@ impl Preflight<'_> {
     }
 
     fn incomparable(&self, partial_trees: u64) -> Option<String> {
-        let older = self.source.iter().flatten().map(|fence| fence.version).find(|version| *version < FOLD_VERSION);
+        let older =
+            self.source.iter().flatten().map(|checkpoint| checkpoint.version).find(|version| *version < FOLD_VERSION);
         if let Some(older) = older {
             return Some(format!("the source has fold version {older}, the copy has {FOLD_VERSION}"));
         }
@@ -253,7 +268,11 @@ impl Preflight<'_> {
     }
 }
 
-fn find(broker: &dyn Broker, partition: &Partition, places: impl Iterator<Item = i64>) -> Result<Option<i64>, BrokerError> {
+fn find(
+    broker: &dyn Broker,
+    partition: &Partition,
+    places: impl Iterator<Item = i64>,
+) -> Result<Option<i64>, BrokerError> {
     for offset in places {
         let record = broker.read_at(partition, offset, Duration::from_secs(5))?;
         let event = record.filter(|record| Event::decode(record.value.as_deref().unwrap_or_default()).is_ok());

@@ -57,7 +57,7 @@ impl From<End> for StopReason {
 
 /// Contents of a key in both stores, at one checkpoint.
 struct Pair {
-    fence: i64,
+    checkpoint: i64,
     source: Piece,
     copy: Piece,
 }
@@ -72,8 +72,8 @@ pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> 
     };
     let source = source.inspect(number).await.map_err(of_source)?;
     let copy = copy.inspect(number).await.map_err(|error| copier.end_of(error))?;
-    let place = projection.fence().map_or(0, |fence| fence.offset);
-    let verified = Verified { partition: number, fences: (place, place), keys: 0, digest: 0 };
+    let place = projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset);
+    let verified = Verified { partition: number, checkpoints: (place, place), keys: 0, digest: 0 };
     let mut comparison = Comparison { copier, projection, source, copy, verified, different: Vec::new() };
     match comparison.run().await {
         Ok(()) if comparison.different.is_empty() => Ok(Verdict::Same(comparison.verified)),
@@ -112,9 +112,9 @@ impl Comparison<'_> {
             queue.drain(..pairs.len());
             let mut more = Vec::new();
             for (one, pair) in requests.into_iter().zip(pairs) {
-                let fence = pair.fence;
+                let checkpoint = pair.checkpoint;
                 let Some(piece) = self.settle(&one, pair).await? else { continue };
-                self.verified.fences.1 = fence;
+                self.verified.checkpoints.1 = checkpoint;
                 if values {
                     self.count(&one, &piece);
                 }
@@ -145,14 +145,21 @@ impl Comparison<'_> {
             if pair.source == pair.copy {
                 return Ok(Some(pair.source));
             }
-            seen.insert(pair.fence);
+            seen.insert(pair.checkpoint);
             let lasts = seen.len() >= FENCES || Instant::now() >= end;
             // At the end of the log no further checkpoint follows: two equal readings suffice.
             if lasts
-                || (seen.len() == 1 && pair.fence >= self.copier.ends().await?.end && self.differs_still(requests, &pair).await?)
+                || (seen.len() == 1
+                    && pair.checkpoint >= self.copier.ends().await?.end
+                    && self.differs_still(requests, &pair).await?)
             {
                 let (source, copy) = differences(&requests.key, &pair.source, &pair.copy);
-                self.different.push(Difference { key: requests.key.clone(), fence: pair.fence, source, copy });
+                self.different.push(Difference {
+                    key: requests.key.clone(),
+                    checkpoint: pair.checkpoint,
+                    source,
+                    copy,
+                });
                 return Ok(None);
             }
             tokio::time::sleep(RECHECK_INTERVAL).await;
@@ -174,10 +181,10 @@ impl Comparison<'_> {
     /// Reads the source, folds the copy up to the source's checkpoint, and reads the copy.
     async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<Vec<Pair>, StopReason> {
         let end = Instant::now() + PATIENCE;
-        let (fence, source) = loop {
-            let (fence, source) = self.source.read(requests, values).await.map_err(of_source)?;
-            let (theirs, ours) = (fence.map_or(0, |fence| fence.offset), self.place());
-            if theirs >= ours || (fence.is_none() && self.copier.ends().await?.end == ours) {
+        let (checkpoint, source) = loop {
+            let (checkpoint, source) = self.source.read(requests, values).await.map_err(of_source)?;
+            let (theirs, ours) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.place());
+            if theirs >= ours || (checkpoint.is_none() && self.copier.ends().await?.end == ours) {
                 break (theirs.max(ours), source);
             }
             if Instant::now() >= end {
@@ -187,21 +194,23 @@ impl Comparison<'_> {
             }
             tokio::time::sleep(SOURCE_INTERVAL).await;
         };
-        while self.place() < fence {
+        while self.place() < checkpoint {
             if Instant::now() >= end {
-                return Err(End::Again(format!("offset {fence} of the log was not folded within {PATIENCE:?}")).into());
+                return Err(
+                    End::Again(format!("offset {checkpoint} of the log was not folded within {PATIENCE:?}")).into()
+                );
             }
-            self.copier.advance(self.projection, Some(fence)).await?;
+            self.copier.advance(self.projection, Some(checkpoint)).await?;
         }
         let (found, copy) = self.copy.read(requests, values).await.map_err(|error| self.copier.end_of(error))?;
-        if found != self.projection.fence() {
+        if found != self.projection.checkpoint() {
             return Err(self.copier.end_of(StoreError::Conflict { found }).into());
         }
-        Ok(source.into_iter().zip(copy).map(|(source, copy)| Pair { fence, source, copy }).collect())
+        Ok(source.into_iter().zip(copy).map(|(source, copy)| Pair { checkpoint, source, copy }).collect())
     }
 
     fn place(&self) -> i64 {
-        self.projection.fence().map_or(0, |fence| fence.offset)
+        self.projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset)
     }
 }
 

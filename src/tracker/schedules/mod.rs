@@ -76,14 +76,14 @@ impl Schedules {
         self.wait_for_schedules().await;
         let mut producer = self.open().await?;
         // Read after the producer was opened, up to the current end of the topic.
-        let control = ControlWatch::new(ControlState::without_cancels().with_plan());
+        let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
         let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.names, None);
         let mut changes = control.changes();
         control.whole_within(READ_DEADLINE, &self.setup.names).await?;
-        let mut table = ScheduleTable::of(&control.orders().plan);
+        let mut table = ScheduleTable::of(&control.state().plan);
         loop {
             changes.borrow_and_update();
-            table.sync(&control.orders().plan);
+            table.sync(&control.state().plan);
             self.setup.metrics.schedules.count.with_label_values(NO_LABELS).set(table.entries.len() as i64);
             let now = now_ms();
             let transaction = self.factory.collect(&mut table, now).await?;

@@ -50,8 +50,11 @@ pub async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, Stri
 /// Returns whether these partitions are folded up to these offsets.
 pub async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) -> Result<bool, String> {
     let partitions: Vec<u32> = ends.iter().map(|(at, _)| *at).collect();
-    let fences = setup.store.fences(&partitions).await.map_err(|error| error.to_string())?;
-    Ok(fences.iter().zip(ends).all(|(fence, (_, end))| fence.map_or(0, |fence| fence.offset) >= *end))
+    let checkpoints = setup.store.checkpoints(&partitions).await.map_err(|error| error.to_string())?;
+    Ok(checkpoints
+        .iter()
+        .zip(ends)
+        .all(|(checkpoint, (_, end))| checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= *end))
 }
 
 /// Returns those of these tasks that exist.

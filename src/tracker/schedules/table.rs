@@ -48,7 +48,7 @@ const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
 /// A request that is pending, or completed but still in the topic.
 pub struct PendingRequest {
-    pub ask: ScheduleRequest,
+    pub request: ScheduleRequest,
     pub done: Option<Instant>,
     /// Events partitions with the offsets up to which they must be folded before existing tasks are known.
     pub ends: Option<Vec<(u32, i64)>>,
@@ -57,7 +57,7 @@ pub struct PendingRequest {
 #[derive(Default)]
 pub struct ScheduleTable {
     pub entries: BTreeMap<String, Entry>,
-    pub asks: BTreeMap<ScheduleRequestName, PendingRequest>,
+    pub requests: BTreeMap<ScheduleRequestName, PendingRequest>,
     /// States without a schedule, to be deleted.
     pub orphans: BTreeSet<String>,
 }
@@ -66,9 +66,10 @@ impl ScheduleTable {
     /// Builds the table from the topic's contents.
     pub fn of(plan: &ScheduleState) -> Self {
         let state = |name: &str| plan.states.get(name).map(|state| (**state).clone()).unwrap_or_default();
-        let entries = plan.schedules.iter().map(|(name, schedule)| (name.clone(), Entry::new(name, schedule, state(name))));
+        let entries =
+            plan.schedules.iter().map(|(name, schedule)| (name.clone(), Entry::new(name, schedule, state(name))));
         let orphans = plan.states.keys().filter(|name| !plan.schedules.contains_key(*name)).cloned().collect();
-        Self { entries: entries.collect(), asks: BTreeMap::new(), orphans }
+        Self { entries: entries.collect(), requests: BTreeMap::new(), orphans }
     }
 
     /// Applies changed schedules and requests. States are written by the owner only.
@@ -83,10 +84,14 @@ impl ScheduleTable {
         }
         let gone = self.entries.extract_if(.., |name, _| !plan.schedules.contains_key(name));
         self.orphans.extend(gone.map(|(name, _)| name));
-        self.asks.retain(|name, _| plan.asks.contains_key(name));
-        self.asks.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < REPEAT_AFTER));
-        for (name, ask) in &plan.asks {
-            self.asks.entry(name.clone()).or_insert_with(|| PendingRequest { ask: ask.clone(), done: None, ends: None });
+        self.requests.retain(|name, _| plan.requests.contains_key(name));
+        self.requests.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < REPEAT_AFTER));
+        for (name, request) in &plan.requests {
+            self.requests.entry(name.clone()).or_insert_with(|| PendingRequest {
+                request: request.clone(),
+                done: None,
+                ends: None,
+            });
         }
     }
 
@@ -94,16 +99,17 @@ impl ScheduleTable {
     pub fn done(&mut self, transaction: ScheduleTransaction) {
         for (name, state) in transaction.states {
             // The tasks just fired may lie within the range of a backfill.
-            let backfills = self.asks.iter_mut().filter(|((of, _), open)| *of == name && open.ask.backfill.is_some());
+            let backfills =
+                self.requests.iter_mut().filter(|((of, _), open)| *of == name && open.request.backfill.is_some());
             backfills.for_each(|(_, open)| open.ends = None);
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             entry.state = state;
             entry.plan(&name);
         }
-        for (name, next_wait) in transaction.asks {
-            let Some(open) = self.asks.get_mut(&name) else { continue };
+        for (name, next_wait) in transaction.requests {
+            let Some(open) = self.requests.get_mut(&name) else { continue };
             match next_wait {
-                Some(next_wait) => open.ask = next_wait,
+                Some(next_wait) => open.request = next_wait,
                 None => open.done = Some(Instant::now()),
             }
         }
@@ -124,17 +130,17 @@ mod tests {
     async fn completed_request_is_processed_again_if_it_stays_in_the_topic() {
         let name: ScheduleRequestName = ("nightly".into(), "now".into());
         let mut plan = ScheduleState::default();
-        plan.asks.insert(name.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: 1, backfill: None });
+        plan.requests.insert(name.clone(), ScheduleRequest { v: CONTROL_VERSION, at_ms: 1, backfill: None });
         let mut table = ScheduleTable::default();
         table.sync(&plan);
-        assert!(table.asks[&name].done.is_none());
-        table.done(ScheduleTransaction { asks: vec![(name.clone(), None)], ..ScheduleTransaction::default() });
+        assert!(table.requests[&name].done.is_none());
+        table.done(ScheduleTransaction { requests: vec![(name.clone(), None)], ..ScheduleTransaction::default() });
         table.sync(&plan);
-        assert!(table.asks[&name].done.is_some(), "its deletion is pending");
+        assert!(table.requests[&name].done.is_some(), "its deletion is pending");
         tokio::time::advance(REPEAT_AFTER).await;
         table.sync(&plan);
-        assert!(table.asks[&name].done.is_none(), "the request was repeated");
+        assert!(table.requests[&name].done.is_none(), "the request was repeated");
         table.sync(&ScheduleState::default());
-        assert!(table.asks.is_empty());
+        assert!(table.requests.is_empty());
     }
 }

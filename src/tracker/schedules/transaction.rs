@@ -36,7 +36,7 @@ pub struct ScheduleTransaction {
     pub messages: Vec<Message>,
     pub states: Vec<(String, State)>,
     /// Remaining parts of requests; `None` deletes a request.
-    pub asks: Vec<(ScheduleRequestName, Option<ScheduleRequest>)>,
+    pub requests: Vec<(ScheduleRequestName, Option<ScheduleRequest>)>,
     pub orphans: Vec<String>,
     /// Due times of the fired tasks.
     pub due: Vec<i64>,
@@ -83,13 +83,13 @@ impl TaskFactory {
             }
             self.times(name, entry, now_ms, &mut transaction).await?;
         }
-        let asks: Vec<ScheduleRequestName> =
-            table.asks.iter().filter(|(_, open)| open.done.is_none()).map(|(name, _)| name.clone()).collect();
-        for name in asks {
+        let requests: Vec<ScheduleRequestName> =
+            table.requests.iter().filter(|(_, open)| open.done.is_none()).map(|(name, _)| name.clone()).collect();
+        for name in requests {
             if transaction.is_full() {
                 break;
             }
-            self.ask(table, &name, now_ms, &mut transaction).await?;
+            self.request(table, &name, now_ms, &mut transaction).await?;
         }
         Ok(transaction)
     }
@@ -113,7 +113,8 @@ impl TaskFactory {
             transaction.blocked.push(why);
             return Ok(());
         }
-        let is_running = entry.schedule.spec.overlap != Overlap::Allow && presence::is_running(&self.setup, entry).await?;
+        let is_running =
+            entry.schedule.spec.overlap != Overlap::Allow && presence::is_running(&self.setup, entry).await?;
         let Some(times) = &entry.times else { return Ok(()) };
         let mut state = entry.state.clone();
         let due_tasks = state.step(name, &entry.schedule, times, is_running, now_ms);
@@ -124,20 +125,20 @@ impl TaskFactory {
         for fire in due_tasks {
             transaction.messages.extend(fire.replaces.and_then(|task| self.cancel(name, &task, now_ms)));
             transaction.messages.push(self.task(name, &fire.task, &entry.schedule.spec.task, fire.time_ms, now_ms)?);
-            transaction.due.push(times.fires_at(name, fire.time_ms));
+            transaction.due.push(times.firing_time_ms(name, fire.time_ms));
         }
         self.state(name, state, transaction)
     }
 
     /// Processes a request.
-    async fn ask(
+    async fn request(
         &mut self,
         table: &mut ScheduleTable,
         name: &ScheduleRequestName,
         now_ms: i64,
         transaction: &mut ScheduleTransaction,
     ) -> Result<(), String> {
-        let Some(open) = table.asks.get_mut(name) else { return Ok(()) };
+        let Some(open) = table.requests.get_mut(name) else { return Ok(()) };
         // A state is written at most once per transaction.
         let written = transaction.states.iter().any(|(schedule, _)| *schedule == name.0);
         let Some(entry) = table.entries.get(&name.0).filter(|_| !written) else {
@@ -148,16 +149,24 @@ impl TaskFactory {
             return Ok(());
         }
         let mut state = entry.state.clone();
-        let Some(span) = open.ask.backfill else {
+        let Some(span) = open.request.backfill else {
             let task = TaskId::parse(&run_of(&name.0, &name.1)).map_err(|why| why.to_string())?;
-            let Some(existing) = self.existing(open, std::slice::from_ref(&task), transaction).await? else { return Ok(()) };
+            let Some(existing) = self.existing(open, std::slice::from_ref(&task), transaction).await? else {
+                return Ok(());
+            };
             self.update_request(name, None, transaction)?;
             if existing.contains(&task) {
                 // The request was repeated by a client that got no answer.
                 return Ok(());
             }
-            transaction.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, open.ask.at_ms, now_ms)?);
-            state.ran(task.as_str(), now_ms);
+            transaction.messages.push(self.task(
+                &name.0,
+                task.as_str(),
+                &entry.schedule.spec.task,
+                open.request.at_ms,
+                now_ms,
+            )?);
+            state.record_run(task.as_str(), now_ms);
             return self.state(&name.0, state, transaction);
         };
         self.backfill(name, entry, open, span, state, now_ms, transaction).await
@@ -191,13 +200,13 @@ impl TaskFactory {
         for (time, task) in &missing {
             transaction.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
         }
-        let next_wait =
-            goes_on.then(|| ScheduleRequest { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.ask.clone() });
+        let next_wait = goes_on
+            .then(|| ScheduleRequest { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.request.clone() });
         self.update_request(name, next_wait, transaction)?;
         if missing.is_empty() {
             return Ok(());
         }
-        state.backfilled(last, missing.len() as u64, now_ms);
+        state.record_backfill(last, missing.len() as u64, now_ms);
         self.state(&name.0, state, transaction)
     }
 
@@ -238,7 +247,14 @@ impl TaskFactory {
     }
 
     /// Builds the event of a task that may start at once.
-    fn task(&self, schedule: &str, task: &str, template: &Template, time_ms: i64, now_ms: i64) -> Result<Message, String> {
+    fn task(
+        &self,
+        schedule: &str,
+        task: &str,
+        template: &Template,
+        time_ms: i64,
+        now_ms: i64,
+    ) -> Result<Message, String> {
         let id = TaskId::parse(task).map_err(|why| why.to_string())?;
         let new = new_task(schedule, id, template, time_ms, now_ms)?;
         let event = scheduled_event(new, SOURCE, now_ms, now_ms).map_err(|why| why.to_string())?;
@@ -268,10 +284,10 @@ impl TaskFactory {
         next_wait: Option<ScheduleRequest>,
         transaction: &mut ScheduleTransaction,
     ) -> Result<(), String> {
-        transaction
-            .messages
-            .push(self.control_record(&ScheduleKey::ScheduleRequest(name.0.clone(), name.1.clone()), next_wait.as_ref())?);
-        transaction.asks.push((name.clone(), next_wait));
+        transaction.messages.push(
+            self.control_record(&ScheduleKey::ScheduleRequest(name.0.clone(), name.1.clone()), next_wait.as_ref())?,
+        );
+        transaction.requests.push((name.clone(), next_wait));
         Ok(())
     }
 
@@ -283,7 +299,8 @@ impl TaskFactory {
 
 fn new_task(schedule: &str, id: TaskId, template: &Template, time_ms: i64, now_ms: i64) -> Result<NewTask, String> {
     let params = RawJson::of(&template.params).map_err(|why| why.to_string())?;
-    let mut options: Map<String, Value> = template.options.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut options: Map<String, Value> =
+        template.options.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
     options.insert("schedule".into(), json!(schedule));
     options.insert("scheduled_for".into(), json!(time_text(time_ms)));
     let mut new = NewTask::new(&template.task_type, params);

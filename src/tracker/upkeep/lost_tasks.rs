@@ -95,7 +95,12 @@ impl Gaps {
 
 /// Finds the partitions of a type whose logs have lost their beginning. The start of the log is read again after the
 /// commit: offsets that the group had passed by then and the log still contained were received by a worker.
-fn gaps_of(broker: &dyn Broker, names: &Names, task_type: &str, mut all: Vec<Partition>) -> Result<Vec<(i32, Gap)>, BrokerError> {
+fn gaps_of(
+    broker: &dyn Broker,
+    names: &Names,
+    task_type: &str,
+    mut all: Vec<Partition>,
+) -> Result<Vec<(i32, Gap)>, BrokerError> {
     let mut begun = Vec::new();
     for partition in all.drain(..) {
         if broker.ends(&partition, CALL_DEADLINE)?.first > 0 {

@@ -56,13 +56,13 @@ impl StaleCancels {
 
     async fn withdraw_stale(&self) -> Result<(), String> {
         for (number, cancels) in self.cancels().await? {
-            let Some(fence) = self.fence(number).await? else { continue };
+            let Some(checkpoint) = self.checkpoint(number).await? else { continue };
             let old: Vec<TaskId> =
-                cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &fence)).map(|(id, _)| id).collect();
+                cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &checkpoint)).map(|(id, _)| id).collect();
             for ids in old.chunks(STEP) {
                 let nodes = self.setup.store.nodes(number, ids).await.map_err(|error| error.to_string())?;
                 // A store that has lost writes knows no tree.
-                if self.fence(number).await?.is_none_or(|now| now.offset < fence.offset) {
+                if self.checkpoint(number).await?.is_none_or(|now| now.offset < checkpoint.offset) {
                     return Err("the store has lost writes".to_owned());
                 }
                 let producer = self.shared.producer(&self.setup).await?;
@@ -83,7 +83,7 @@ impl StaleCancels {
         let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.names, None);
         control.whole_within(READ_DEADLINE, &self.setup.names).await?;
         let mut all: BTreeMap<u32, Vec<(TaskId, Cancel)>> = BTreeMap::new();
-        for (id, cancel) in control.orders().cancels() {
+        for (id, cancel) in control.state().cancels() {
             if let Ok(id) = TaskId::parse(id) {
                 let number = partition_of(id.root().as_bytes(), self.setup.events_partitions);
                 all.entry(number).or_default().push((id, cancel.clone()));
@@ -92,13 +92,13 @@ impl StaleCancels {
         Ok(all)
     }
 
-    async fn fence(&self, number: u32) -> Result<Option<Checkpoint>, String> {
-        Ok(self.setup.store.fences(&[number]).await.map_err(|error| error.to_string())?.pop().flatten())
+    async fn checkpoint(&self, number: u32) -> Result<Option<Checkpoint>, String> {
+        Ok(self.setup.store.checkpoints(&[number]).await.map_err(|error| error.to_string())?.pop().flatten())
     }
 
     /// Returns true if the fold has passed the cancel and Kafka retains no task any more that it could apply to.
-    fn is_old(&self, cancel: &Cancel, fence: &Checkpoint) -> bool {
-        let known = cancel.at_ms > 0 && fence.offset > cancel.asof;
+    fn is_old(&self, cancel: &Cancel, checkpoint: &Checkpoint) -> bool {
+        let known = cancel.at_ms > 0 && checkpoint.offset > cancel.asof;
         let retained_ms = self.setup.task_retention.as_i64().saturating_add(SEGMENT_MS);
         known && now_ms().saturating_sub(cancel.at_ms) > retained_ms
     }

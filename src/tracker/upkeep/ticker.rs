@@ -22,7 +22,7 @@ use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 use crate::store::{Entry, Index, StoreError};
-use crate::topics::{Needs, Standing, TopicWatch};
+use crate::topics::{RequiredTopics, TopicStatus, TopicWatch};
 use crate::tracker::outbox::entry::event_message;
 use crate::tracker::outbox::relay::Folded;
 use crate::tracker::outbox::worker_progress::Surveys;
@@ -54,7 +54,7 @@ impl TrackerShared {
     pub fn open(setup: &TrackerSetup) -> Arc<Self> {
         let workers = Arc::new(WorkerRegistry::default());
         let follower = heartbeat::listen(workers.clone(), setup.broker.clone(), &setup.names);
-        let needs = Needs::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
+        let needs = RequiredTopics::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
         let (broker, health) = (setup.broker.clone(), setup.health.clone());
         let topics = TopicWatch::start(broker, needs, health, "tracker's topics", setup.topic_check.into());
         Arc::new(Self {
@@ -68,7 +68,7 @@ impl TrackerShared {
     }
 
     /// Suitability of the events topic.
-    pub async fn topics(&self) -> Standing {
+    pub async fn topics(&self) -> TopicStatus {
         self.topics.standing().await
     }
 
@@ -96,11 +96,11 @@ impl TrackerShared {
         if !self.has_read_heartbeats(setup).await? {
             return Ok(None);
         }
-        let (now, beats) = (now_ms(), self.workers.beats());
-        let live = beats
-            .iter()
-            .filter(|(seen_ms, beat)| beat.state != HeartbeatState::Stopped && !is_silent(setup, beat, *seen_ms, now));
-        Ok(Some(live.flat_map(|(_, beat)| &beat.types).map(|part| part.task_type.as_str().into()).collect()))
+        let (now, heartbeats) = (now_ms(), self.workers.heartbeats());
+        let live = heartbeats.iter().filter(|(seen_ms, heartbeat)| {
+            heartbeat.state != HeartbeatState::Stopped && !is_silent(setup, heartbeat, *seen_ms, now)
+        });
+        Ok(Some(live.flat_map(|(_, heartbeat)| &heartbeat.types).map(|part| part.task_type.as_str().into()).collect()))
     }
 
     /// Returns true if all heartbeats are read. Otherwise every worker would seem silent.
@@ -246,24 +246,24 @@ impl PartitionUpkeep {
     }
 
     async fn publish_silent_workers(&mut self) -> Result<(), String> {
-        let (now, beats) = (now_ms(), self.shared.workers.beats());
-        let silent: BTreeMap<Arc<str>, Heartbeat> = beats
+        let (now, heartbeats) = (now_ms(), self.shared.workers.heartbeats());
+        let silent: BTreeMap<Arc<str>, Heartbeat> = heartbeats
             .into_iter()
-            .filter(|(seen_ms, beat)| match beat.state {
+            .filter(|(seen_ms, heartbeat)| match heartbeat.state {
                 // A stopped worker reports nothing more about tasks that it did not finish.
-                HeartbeatState::Stopped => beat.unfinished,
-                HeartbeatState::Running | HeartbeatState::Draining => is_silent(&self.setup, beat, *seen_ms, now),
+                HeartbeatState::Stopped => heartbeat.unfinished,
+                HeartbeatState::Running | HeartbeatState::Draining => is_silent(&self.setup, heartbeat, *seen_ms, now),
             })
-            .map(|(_, beat)| (beat.id.as_str().into(), beat))
+            .map(|(_, heartbeat)| (heartbeat.id.as_str().into(), heartbeat))
             .collect();
         self.silent.retain(|id, _| silent.contains_key(id));
         let mut types = BTreeSet::new();
         let mut workers = BTreeSet::new();
-        for (id, beat) in &silent {
+        for (id, heartbeat) in &silent {
             let (since, searches) = self.silent.entry(id.clone()).or_insert_with(|| (Instant::now(), 0));
-            let due = Duration::from_millis(beat.every_ms).saturating_mul(*searches + 1);
+            let due = Duration::from_millis(heartbeat.every_ms).saturating_mul(*searches + 1);
             if *searches < SEARCHES && since.elapsed() >= due {
-                types.extend(beat.types.iter().map(|part| part.task_type.as_str().into()));
+                types.extend(heartbeat.types.iter().map(|part| part.task_type.as_str().into()));
                 workers.insert(id.clone());
             }
         }
@@ -272,7 +272,8 @@ impl PartitionUpkeep {
         }
         for task_type in types {
             for state in State::ALL.into_iter().filter(|state| state.is_at_worker() || *state == State::Scheduled) {
-                self.publish_silent_tasks(&Index::Members { task_type: Arc::clone(&task_type), state }, &workers).await?;
+                self.publish_silent_tasks(&Index::Members { task_type: Arc::clone(&task_type), state }, &workers)
+                    .await?;
             }
         }
         for id in workers {
@@ -329,9 +330,9 @@ impl PartitionUpkeep {
     }
 }
 
-fn is_silent(setup: &TrackerSetup, beat: &Heartbeat, seen_ms: i64, now: i64) -> bool {
+fn is_silent(setup: &TrackerSetup, heartbeat: &Heartbeat, seen_ms: i64, now: i64) -> bool {
     match setup.config.worker_silent {
-        None => beat.is_silent(seen_ms, now),
+        None => heartbeat.is_silent(seen_ms, now),
         Some(after) => now.saturating_sub(seen_ms) > after.as_i64(),
     }
 }

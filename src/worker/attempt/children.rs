@@ -15,7 +15,7 @@ const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 /// Converts a child into a task to publish, in its parent's run.
 pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
     let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
-    let id = cx.name_child(&child)?;
+    let id = cx.child_id(&child)?;
     let params = RawJson::of(&child.params).map_err(|why| invalid(why.to_string()))?;
     let mut task = NewTask::new(&child.task_type, params);
     task.id = Some(id);
@@ -51,8 +51,10 @@ pub async fn publish_children(
                     }
                     published(id);
                 }
-                Err(PublishError::NotOut(error)) if error.is_passing() => again.push(task),
-                Err(error) => return Err(Failure::fail(format!("a child cannot be published: {error}")).of_kind("bad_child")),
+                Err(PublishError::NotOut(error)) if error.is_retryable() => again.push(task),
+                Err(error) => {
+                    return Err(Failure::fail(format!("a child cannot be published: {error}")).of_kind("bad_child"));
+                }
             }
         }
         left = again;

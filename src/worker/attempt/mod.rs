@@ -47,7 +47,11 @@ pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
 }
 
 /// Starts the handler, unless the params do not match its type; a panic is a failed attempt.
-pub fn start(handler: &dyn Handler, params: &RawJson, cx: &Context) -> Result<Result<AnswerFuture, ParamsError>, Failure> {
+pub fn start(
+    handler: &dyn Handler,
+    params: &RawJson,
+    cx: &Context,
+) -> Result<Result<AnswerFuture, ParamsError>, Failure> {
     catch_unwind(AssertUnwindSafe(|| handler.start(params, cx.clone()))).map_err(|panic| panic_failure(&*panic))
 }
 
@@ -100,13 +104,13 @@ async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, limit
 async fn stalled(cx: &Context, limit: Option<Duration>) -> AttemptEnd {
     let Some(limit) = limit else { return std::future::pending().await };
     let interval = (limit / 8).max(Duration::from_millis(1));
-    let mut known = cx.signs();
+    let mut known = cx.activity();
     let mut since = Instant::now();
     loop {
         tokio::time::sleep(interval).await;
-        let signs = cx.signs();
-        if signs != known {
-            known = signs;
+        let activity = cx.activity();
+        if activity != known {
+            known = activity;
             since = Instant::now();
         } else if since.elapsed() >= limit {
             return AttemptEnd::Stalled(limit);

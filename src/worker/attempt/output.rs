@@ -153,7 +153,9 @@ impl PendingOutput {
         self.attachments.retain(|known| known.name != attachment.name);
         match self.attachments.len() < MAX_COUNT {
             true => self.attachments.push(attachment),
-            false => self.log(format!("the attachment `{}` was dropped: {MAX_COUNT} of one task are kept", attachment.name)),
+            false => {
+                self.log(format!("the attachment `{}` was dropped: {MAX_COUNT} of one task are kept", attachment.name))
+            }
         }
     }
 
@@ -205,7 +207,11 @@ impl AttemptSink for OutputBuffer {
         }
     }
 
-    fn spawn_now<'a>(&'a self, attempt: &'a Context, children: Vec<Child>) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
+    fn spawn_now<'a>(
+        &'a self,
+        attempt: &'a Context,
+        children: Vec<Child>,
+    ) -> BoxFuture<'a, Result<Vec<TaskId>, Failure>> {
         async move {
             let named = children.into_iter().map(|child| child_task(attempt, child)).collect::<Result<Vec<_>, _>>()?;
             let ids: Vec<TaskId> = named.iter().filter_map(|task| task.id.clone()).collect();

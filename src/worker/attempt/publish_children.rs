@@ -71,14 +71,19 @@ impl OutputPublisher {
         }
     }
 
-    async fn publish_outputs(&self, output: RawJson, cx: &Context, announcement: Announcement) -> Result<RawJson, Failure> {
+    async fn publish_outputs(
+        &self,
+        output: RawJson,
+        cx: &Context,
+        announcement: Announcement,
+    ) -> Result<RawJson, Failure> {
         let children = cx.take_spawned();
         if children.len() > MAX_CHILDREN {
             let why = format!("the attempt spawned {} children: at most {MAX_CHILDREN} are allowed", children.len());
             return Err(Failure::fail(why).of_kind("bad_child"));
         }
         let tasks = children.into_iter().map(|child| child_task(cx, child)).collect::<Result<Vec<_>, _>>()?;
-        let continuations = cx.take_thens()?;
+        let continuations = cx.take_continuations()?;
         publish_children(&self.publisher, tasks, drop).await?;
         if !continuations.is_empty() {
             self.publish_continuations(continuations, cx, announcement).await?;
@@ -104,7 +109,7 @@ impl OutputPublisher {
         loop {
             match self.publisher.publish_event(&event).await {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_passing() => {
+                Err(error) if error.is_retryable() => {
                     tracing::warn!(task = %cx.id, %error, "continuations are not acknowledged; retrying");
                 }
                 Err(error) => return Err(Failure::fail(format!("the continuations cannot be published: {error}"))),
@@ -132,10 +137,12 @@ impl OutputPublisher {
         loop {
             match self.publisher.link().deliver(record, PUBLISH_DEADLINE).await {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_passing() => {
+                Err(error) if error.is_retryable() => {
                     tracing::warn!(task = %cx.id, %error, "a result is not acknowledged; retrying");
                 }
-                Err(error) => return Err(Failure::fail(format!("the result cannot be published to `{topic}`: {error}"))),
+                Err(error) => {
+                    return Err(Failure::fail(format!("the result cannot be published to `{topic}`: {error}")));
+                }
             }
         }
     }

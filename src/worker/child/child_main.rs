@@ -18,7 +18,7 @@ use tracing::Instrument;
 
 use super::ARGV0;
 use super::protocol::{FromChild, Handshake, TaskAssignment, ToChild, frame, receive_blocking, send_blocking};
-use crate::handlers::blocking_pool::Threads;
+use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::builtin::in_child;
 use crate::handlers::context::{Attempt, AttemptSink, AttemptStart, Note, TypeEnv};
 use crate::handlers::{Answer, Child, Context, Failure, Registered, Registry, SharedState};
@@ -32,7 +32,7 @@ const THREADS: usize = 2;
 const ALIVE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Returns whether a worker started this process as a child process.
-pub fn is_cell() -> bool {
+pub fn is_child_process() -> bool {
     std::env::args_os().next().is_some_and(|name| name == ARGV0)
 }
 
@@ -42,7 +42,9 @@ pub fn run(registry: &Registry) -> ExitCode {
     match serve(registry) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("error: this child process cannot serve its worker: {why}\n\nhint: it is started by `worker`, not by hand");
+            eprintln!(
+                "error: this child process cannot serve its worker: {why}\n\nhint: it is started by `worker`, not by hand"
+            );
             ExitCode::FAILURE
         }
     }
@@ -98,12 +100,12 @@ impl AttemptRunner {
             deadline: assignment.left.map(|left| Instant::now() + left),
             trace: assignment.trace.map(|(parent, state)| Box::new(Trace { parent, state })),
             asof: assignment.asof,
-            scene: Arc::new(TypeEnv {
+            env: Arc::new(TypeEnv {
                 task_type: self.handshake.task_type.as_str().into(),
                 worker: assignment.worker.into(),
                 state: self.state.clone(),
-                outlet: self.parent.clone(),
-                threads: Threads::new(&self.handshake.task_type),
+                sink: self.parent.clone(),
+                blocking_pool: BlockingPool::new(&self.handshake.task_type),
             }),
         });
         send_blocking(&mut *self.parent.socket.lock(), &FromChild::Begun)?;
@@ -162,7 +164,7 @@ impl ParentLink {
 
     fn send_answer(&self, answer: Answer, cx: &Context) {
         let children = if answer.is_ok() { cx.take_spawned() } else { Vec::new() };
-        let continuations = if answer.is_ok() { cx.take_thens() } else { Ok(Vec::new()) };
+        let continuations = if answer.is_ok() { cx.take_continuations() } else { Ok(Vec::new()) };
         let bad = |why: io::Error| Failure::fail(why.to_string()).of_kind("bad_child");
         let outputs = child_messages(cx, children).and_then(|mut messages| {
             for continuation in continuations? {
@@ -196,7 +198,7 @@ impl ParentLink {
 fn child_messages(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure> {
     let mut messages = Vec::new();
     for mut child in children {
-        let id = cx.name_child(&child)?;
+        let id = cx.child_id(&child)?;
         child.segment = id.as_str().rsplit(':').next().map(str::to_owned);
         let bad = |why: io::Error| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
         messages.extend(frame(&FromChild::Child(Box::new(child))).map_err(bad)?);
@@ -206,13 +208,13 @@ fn child_messages(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure
 
 impl AttemptSink for ParentLink {
     fn note(&self, attempt: &Attempt, note: Note) {
-        let signs = attempt.signs();
-        let counts = self.sent_signs.swap(signs, Ordering::Relaxed) != signs;
+        let activity = attempt.activity();
+        let counts = self.sent_signs.swap(activity, Ordering::Relaxed) != activity;
         self.send(attempt, &FromChild::Note { note, counts });
     }
 
     /// Forwards signs of life at most once per [`ALIVE_INTERVAL`].
-    fn alive(&self, attempt: &Attempt) {
+    fn report_activity(&self, attempt: &Attempt) {
         let now = Instant::now();
         let mut last = self.last_alive.lock();
         if last.is_none_or(|last| now.duration_since(last) > ALIVE_INTERVAL) {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use self::process::{ChildError, ChildProcess};
 use self::protocol::Handshake;
-use crate::config::CellLimits;
+use crate::config::ChildLimits;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 use crate::telemetry::Metrics;
@@ -73,7 +73,7 @@ struct Pool {
     program: Program,
     task_type: Arc<str>,
     handler: String,
-    limits: CellLimits,
+    limits: ChildLimits,
     /// The process used last is at the end and is used next.
     idle: Mutex<Vec<ChildProcess>>,
     metrics: Metrics,
@@ -85,7 +85,7 @@ impl ChildPool {
         reentry: &Reentry,
         task_type: &Arc<str>,
         handler: &dyn Handler,
-        limits: CellLimits,
+        limits: ChildLimits,
         metrics: &Metrics,
     ) -> Option<Self> {
         let pool = Arc::new(Pool {
@@ -136,7 +136,9 @@ impl Pool {
                     return Err(Failure::retry(format!("the handler crashed its process: {how}")).of_kind(CRASHED));
                 }
                 Err(ChildError::Protocol(why)) => {
-                    return Err(Failure::retry(format!("the child process sent an invalid message: {why}")).of_kind("garbled"));
+                    return Err(
+                        Failure::retry(format!("the child process sent an invalid message: {why}")).of_kind("garbled")
+                    );
                 }
             }
         }
@@ -162,7 +164,8 @@ impl Pool {
 
     /// Keeps a child process for the next attempt, or retires it if it has reached a limit.
     fn release(&self, mut child: ChildProcess, fresh: bool) {
-        let is_large = || child.used.is_multiple_of(MEMORY_CHECK_INTERVAL) && child.resident_bytes() > self.limits.memory.0 / 2;
+        let is_large =
+            || child.used.is_multiple_of(MEMORY_CHECK_INTERVAL) && child.resident_bytes() > self.limits.memory.0 / 2;
         let reason = match () {
             () if child.used >= self.limits.tasks || fresh => "tasks",
             () if is_large() => "memory",

@@ -126,12 +126,12 @@ impl ChildProcess {
             match self.next_message(cx, &mut cancel_sent).await? {
                 FromChild::Begun => {
                     *started = true;
-                    cx.sign();
+                    cx.record_activity();
                 }
-                FromChild::Alive => cx.sign(),
+                FromChild::Alive => cx.record_activity(),
                 FromChild::Note { note, counts } => {
-                    counts.then(|| cx.sign());
-                    cx.outlet().note(cx, note);
+                    counts.then(|| cx.record_activity());
+                    cx.sink().note(cx, note);
                 }
                 // One child more than allowed is enough to fail the attempt.
                 FromChild::Child(child) if children.len() <= MAX_CHILDREN => children.push(*child),
@@ -145,7 +145,9 @@ impl ChildProcess {
                     children.into_iter().for_each(|child| cx.spawn_child(child));
                     return Ok(answer);
                 }
-                FromChild::Ready | FromChild::Unsupported(_) => return Err(io::Error::other("unexpected handshake message")),
+                FromChild::Ready | FromChild::Unsupported(_) => {
+                    return Err(io::Error::other("unexpected handshake message"));
+                }
             }
         }
     }

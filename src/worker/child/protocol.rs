@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn message_round_trip_keeps_the_message() {
         let mut bytes = Vec::new();
-        let child = Child::new("leaf", json!({"n": 0.1})).id("x").key("k").ignore_failure().timeout(Duration::from_secs(3));
+        let child =
+            Child::new("leaf", json!({"n": 0.1})).id("x").key("k").ignore_failure().timeout(Duration::from_secs(3));
         send_blocking(&mut bytes, &FromChild::Child(Box::new(child.clone()))).unwrap();
         let failure = Failure::retry_after("later", Duration::from_millis(1500)).of_kind("busy".to_owned());
         send_blocking(&mut bytes, &FromChild::Answer(Err(failure.clone()))).unwrap();

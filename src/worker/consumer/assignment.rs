@@ -18,7 +18,8 @@ impl Assignment {
         }
         let each = limit / self.of;
         let remainder = limit % self.of;
-        let of_partition = |partition: &i32| each + u32::from(u32::try_from(*partition).is_ok_and(|number| number < remainder));
+        let of_partition =
+            |partition: &i32| each + u32::from(u32::try_from(*partition).is_ok_and(|number| number < remainder));
         self.owned.iter().map(of_partition).sum()
     }
 

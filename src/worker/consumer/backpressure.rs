@@ -97,7 +97,8 @@ fn set_paused(
     paused: bool,
     is_selected: impl Fn(&PartitionState) -> bool,
 ) {
-    let changes = |state: &&mut PartitionState| state.phase != Phase::Refused && state.paused != paused && is_selected(state);
+    let changes =
+        |state: &&mut PartitionState| state.phase != Phase::Refused && state.paused != paused && is_selected(state);
     let mut states: Vec<&mut PartitionState> = partitions.iter_mut().filter(changes).collect();
     if states.is_empty() {
         return;

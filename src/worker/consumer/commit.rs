@@ -75,7 +75,8 @@ impl Committer {
         if self.is_in_flight() || since < if self.failing { RETRY_SPACING } else { COMMIT_SPACING } {
             return false;
         }
-        let interval = if partitions.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
+        let interval =
+            if partitions.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
         since >= interval || partitions.iter().any(PartitionState::needs_window)
     }
 
@@ -99,7 +100,12 @@ impl Committer {
     }
 
     /// Applies the outcome of the commit in flight. Returns the partitions that are now to be marked as consumed.
-    fn finish(&mut self, result: &Result<(), BrokerError>, deps: &ConsumerDeps, partitions: &mut PartitionTable) -> Vec<i32> {
+    fn finish(
+        &mut self,
+        result: &Result<(), BrokerError>,
+        deps: &ConsumerDeps,
+        partitions: &mut PartitionTable,
+    ) -> Vec<i32> {
         let Some(commit) = self.in_flight.take() else { return Vec::new() };
         self.failing = result.is_err();
         if let Err(error) = result {

@@ -51,7 +51,7 @@ impl TypeConsumer {
     /// Applies concurrency and rate limit; returns the refused partitions to start.
     fn apply_settings(&mut self) -> Vec<ChosenStart> {
         let task_type = &self.deps.task_type;
-        let state = self.deps.control.orders();
+        let state = self.deps.control.state();
         let rate = state.rates.get(&**task_type).map(|limit| limit.rate).or(self.deps.policy.rate);
         self.deps.decoder.has_rate_per_key = rate.is_some_and(|rate| rate.by == RateBy::Key);
         let slots = state.slots.get(&**task_type).and_then(|slots| slots.slots);
@@ -66,7 +66,12 @@ impl TypeConsumer {
     }
 
     /// Starts a refused partition at the offset chosen by an operator, and deletes the control record.
-    async fn start_refused_at(&mut self, partition: &Partition, assignment_id: u32, offset: i64) -> Result<(), BrokerError> {
+    async fn start_refused_at(
+        &mut self,
+        partition: &Partition,
+        assignment_id: u32,
+        offset: i64,
+    ) -> Result<(), BrokerError> {
         let ends = self.deps.broker.ends(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.first, ends.end);
         let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
@@ -77,7 +82,8 @@ impl TypeConsumer {
         self.deps.consumer.pause(std::slice::from_ref(partition), false)?;
         // Only after all calls have succeeded: a partition that is no longer refused is not tried again.
         self.deps.command(Command::OpenAssignment { assignment_id });
-        let state = PartitionState::resume_from(partition.clone(), assignment_id, offset, Some(&committed), self.window);
+        let state =
+            PartitionState::resume_from(partition.clone(), assignment_id, offset, Some(&committed), self.window);
         self.partitions.insert(state);
         self.deps.clear_partition_health(partition.index);
         tracing::info!(%partition, offset, "partition started at the operator-provided offset");
@@ -111,7 +117,8 @@ impl AssignmentReport {
         if is_same {
             return;
         }
-        self.reported = Assignment { owned: owned().collect(), of: self.topic_partitions, refused: refused().collect() };
+        self.reported =
+            Assignment { owned: owned().collect(), of: self.topic_partitions, refused: refused().collect() };
         deps.command(Command::SetAssignment(self.reported.clone()));
     }
 }

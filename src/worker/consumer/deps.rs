@@ -112,7 +112,11 @@ impl ConsumerDeps {
 
     /// Reports the offset of the task that holds back its partition.
     pub(super) fn set_window_held(&self, partition: &Partition, offset: i64) {
-        self.metrics.worker.window_held.with_label_values(&[&*self.task_type, &partition.index.to_string()]).set(offset);
+        self.metrics
+            .worker
+            .window_held
+            .with_label_values(&[&*self.task_type, &partition.index.to_string()])
+            .set(offset);
     }
 
     pub(super) fn clear_window_held(&self, partition: &Partition) {

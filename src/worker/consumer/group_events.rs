@@ -36,7 +36,7 @@ impl TypeConsumer {
             }
             GroupEvent::Committed { result, .. } => self.commit_ended(result).await,
             GroupEvent::OutOfRange(partition) => self.out_of_range.add(partition),
-            GroupEvent::Trouble(error) => self.deps.log_error(&error),
+            GroupEvent::ClientError(error) => self.deps.log_error(&error),
         }
     }
 
@@ -83,7 +83,8 @@ impl TypeConsumer {
             let is_marked = consumed.contains(&(self.deps.task_type.to_string(), partition.index));
             let state = self.new_state(partition, committed.as_ref(), is_marked)?;
             let refused = state.phase == Phase::Refused;
-            starts.push((partition.clone(), if refused { StartOffset::End } else { StartOffset::At(state.watermark()) }));
+            starts
+                .push((partition.clone(), if refused { StartOffset::End } else { StartOffset::At(state.watermark()) }));
             self.partitions.insert(state);
         }
         self.deps.consumer.assign(&starts)?;
@@ -169,13 +170,15 @@ impl TypeConsumer {
             return;
         }
         let stopping = self.stopping;
-        let is_ready = |state: &&mut PartitionState| state.is_drained(now) && (state.phase != Phase::Refused || stopping);
+        let is_ready =
+            |state: &&mut PartitionState| state.is_drained(now) && (state.phase != Phase::Refused || stopping);
         let drained: Vec<&mut PartitionState> = self.partitions.iter_mut().filter(is_ready).collect();
         if drained.is_empty() {
             return;
         }
         let partitions: Vec<Partition> = drained.iter().map(|state| state.partition.clone()).collect();
-        let late: Vec<u32> = drained.iter().filter(|state| state.outstanding() > 0).map(|state| state.assignment_id).collect();
+        let late: Vec<u32> =
+            drained.iter().filter(|state| state.outstanding() > 0).map(|state| state.assignment_id).collect();
         let processed = drained.into_iter().filter(|state| state.phase != Phase::Refused);
         let commits: Vec<_> = processed.map(PartitionState::final_commit).collect();
         late.into_iter().for_each(|assignment_id| self.deps.command(Command::CancelAssignment { assignment_id }));

@@ -81,7 +81,13 @@ pub struct CommitState {
 
 impl PartitionState {
     /// Resumes a partition from its last commit, or from `first` if there is none.
-    pub fn resume_from(partition: Partition, assignment_id: u32, first: i64, committed: Option<&Committed>, window: u64) -> Self {
+    pub fn resume_from(
+        partition: Partition,
+        assignment_id: u32,
+        first: i64,
+        committed: Option<&Committed>,
+        window: u64,
+    ) -> Self {
         let offset = committed.map_or(first, |committed| committed.offset);
         let metadata = committed.and_then(|committed| Metadata::decode(offset, &committed.metadata));
         let crashes = CrashHistory::at_takeover(committed.is_some(), offset, metadata.as_ref());
@@ -247,7 +253,10 @@ impl PartitionState {
         // Offsets within the map that an earlier owner left open do not extend it; completing them shrinks it.
         let window_end = if self.full { self.window.end.max(window_end.min(self.completed.end())) } else { window_end };
         self.changed = false;
-        (commit_with(&self.partition, &self.completed, metadata), CommitState { assignment_id: self.assignment_id, window_end })
+        (
+            commit_with(&self.partition, &self.completed, metadata),
+            CommitState { assignment_id: self.assignment_id, window_end },
+        )
     }
 
     /// Creates the last commit of this owner: clean if nothing is left running, else late.
@@ -324,7 +333,8 @@ mod tests {
         let (commit, next) = state.commit();
         state.apply_commit(next);
         let inputs = std::iter::from_fn(|| state.pop());
-        let tasks = inputs.map(|input| if let Input::Task(task) = input { *task } else { panic!("not a task") }).collect();
+        let tasks =
+            inputs.map(|input| if let Input::Task(task) = input { *task } else { panic!("not a task") }).collect();
         (commit, tasks)
     }
 
@@ -345,7 +355,9 @@ mod tests {
         third.crashes.limit_to(4);
         let (commit, tasks) = hand_out(&mut third, 8);
         assert_eq!((tasks.len(), suspects(&tasks)), (8, vec![0, 1, 2, 3]));
-        assert!(Metadata::decode(commit.offset, &commit.metadata).is_some_and(|metadata| metadata.unclean_takeovers == 2));
+        assert!(
+            Metadata::decode(commit.offset, &commit.metadata).is_some_and(|metadata| metadata.unclean_takeovers == 2)
+        );
         (0..4).for_each(|offset| third.complete(DeliveryTag::new(0, 1, offset)));
         let (commit, _) = hand_out(&mut third, 12);
         let metadata = Metadata::decode(commit.offset, &commit.metadata).unwrap();

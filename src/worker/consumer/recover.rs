@@ -100,8 +100,9 @@ impl TypeConsumer {
             let Err(error) = self.recover_partition(&partition) else { continue };
             self.deps.log_error(&error);
             let Partition { topic, index } = &partition;
-            let message =
-                format!("partition {index} of `{topic}` is not read: its offset is outside its log and cannot be reset yet");
+            let message = format!(
+                "partition {index} of `{topic}` is not read: its offset is outside its log and cannot be reset yet"
+            );
             self.deps.set_partition_health(*index, format!("{message}: {error}"));
             self.out_of_range.partitions.insert(partition);
         }
@@ -109,7 +110,9 @@ impl TypeConsumer {
 
     fn recover_partition(&mut self, partition: &Partition) -> Result<(), BrokerError> {
         // A revoked partition is not read any more.
-        let Some(next) = self.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else { return Ok(()) };
+        let Some(next) = self.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else {
+            return Ok(());
+        };
         let ends = self.deps.broker.ends(partition, CALL_DEADLINE)?;
         if next > ends.end {
             refuse_recreated(

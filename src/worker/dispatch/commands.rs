@@ -37,7 +37,8 @@ impl Dispatcher {
                 // Also true of unacknowledged results, and of tasks on their way to the dead letters or the tracker.
                 self.tasks.unfinished = true;
                 self.tasks.assignments.cancel(assignment_id);
-                let running = self.running.iter().filter(|running| running.in_flight.tag.assignment_id() == assignment_id);
+                let running =
+                    self.running.iter().filter(|running| running.in_flight.tag.assignment_id() == assignment_id);
                 running.for_each(|running| running.stop());
             }
             Command::SetAssignment(assignment) => {

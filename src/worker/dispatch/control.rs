@@ -20,7 +20,7 @@ impl Dispatcher {
 
     pub(super) fn apply_limits(&mut self) {
         let was_paused = self.limits.is_paused();
-        let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &self.control.orders());
+        let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &self.control.state());
         self.tasks.queue.extend(released.into_iter().map(Input::Task));
         self.tasks.metrics.set_limits(self.limits.slots(), self.limits.is_paused());
         if was_paused && !self.limits.is_paused() {
@@ -30,7 +30,7 @@ impl Dispatcher {
 
     /// Stops running attempts whose tasks are cancelled; they end within the grace period.
     fn stop_cancelled(&mut self) {
-        let state = self.control.orders();
+        let state = self.control.state();
         if state.cancels().len() == 0 {
             return;
         }
@@ -50,7 +50,7 @@ impl Dispatcher {
         let control = self.control.clone();
         let mut verdicts = Vec::new();
         let blocked = {
-            let state = control.orders();
+            let state = control.state();
             self.extract(&mut |in_flight| {
                 let verdict = state.forbids(&in_flight.task);
                 let is_blocked = verdict.is_some();
@@ -82,5 +82,5 @@ impl Dispatcher {
 
 /// Returns why a task must not start. Costs one atomic load while there are no cancels and kill switches.
 pub(super) fn blocked_by(control: &ControlWatch, in_flight: &InFlight) -> Option<Verdict> {
-    if control.concerns_tasks() { control.orders().forbids(&in_flight.task) } else { None }
+    if control.concerns_tasks() { control.state().forbids(&in_flight.task) } else { None }
 }

@@ -177,7 +177,8 @@ impl Limits {
 impl Limiter {
     fn new(rate: &Rate, spacing: Duration) -> Self {
         let quota = Quota::with_period(spacing.max(Duration::from_nanos(1)));
-        let Some(quota) = quota.map(|quota| quota.allow_burst(NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN))) else {
+        let Some(quota) = quota.map(|quota| quota.allow_burst(NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN)))
+        else {
             return Self::None;
         };
         match rate.by {

@@ -38,7 +38,7 @@ use super::decode::Input;
 use super::events::EventWriter;
 use crate::config::WorkerConfig;
 use crate::control::ControlWatch;
-use crate::handlers::blocking_pool::Threads;
+use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::context::TypeEnv;
 use crate::handlers::{Registered, SharedState};
 use crate::runtime::Health;
@@ -95,8 +95,8 @@ impl Dispatcher {
             task_type: deps.task_type.clone(),
             worker: deps.events.worker.clone(),
             state: deps.state.clone(),
-            outlet: output.clone(),
-            threads: Threads::new(&deps.task_type),
+            sink: output.clone(),
+            blocking_pool: BlockingPool::new(&deps.task_type),
         });
         let tasks = Tasks::new(&deps, output, quarantine.is_enabled());
         let mut dispatcher = Self {

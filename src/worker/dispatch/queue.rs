@@ -116,7 +116,8 @@ impl TaskQueue {
         for followers in self.keys.values_mut() {
             taken.extend(split(followers, is_selected));
         }
-        let (due, stay): (Vec<_>, Vec<_>) = self.delayed.drain().partition(|Reverse(next)| is_selected(&next.in_flight));
+        let (due, stay): (Vec<_>, Vec<_>) =
+            self.delayed.drain().partition(|Reverse(next)| is_selected(&next.in_flight));
         self.delayed.extend(stay);
         taken.extend(due.into_iter().map(|Reverse(next)| next.in_flight));
         taken

@@ -57,7 +57,7 @@ impl Dispatcher {
 
     /// Counts the slots held by attempts that have ended but do not return.
     fn update_stuck_slots(&mut self) -> usize {
-        let stuck = self.registered.handler.stuck() + self.env.threads.stuck();
+        let stuck = self.registered.handler.stuck() + self.env.blocking_pool.stuck();
         if stuck != self.stuck_slots {
             self.stuck_slots = stuck;
             self.tasks.metrics.set_stuck_slots(stuck);
@@ -114,13 +114,20 @@ impl Dispatcher {
             deadline: Some(deadline.into_std()),
             trace: in_flight.task.trace.clone(),
             asof: in_flight.task.asof,
-            scene: self.env.clone(),
+            env: self.env.clone(),
         });
         self.tasks.reporter.schedule_flush(started_at);
         self.tasks.metrics.record_start(now.saturating_sub(in_flight.task.created_at_ms));
         let handler = self.quarantine.handler_for(&in_flight, &self.registered.handler);
-        let running =
-            Running { in_flight, cx, stop: None, started_at, started_at_ms: now, announced_start: false, cancelled: None };
+        let running = Running {
+            in_flight,
+            cx,
+            stop: None,
+            started_at,
+            started_at_ms: now,
+            announced_start: false,
+            cancelled: None,
+        };
         let span = attempt::span(&*handler, &running.cx);
         match span.in_scope(|| attempt::start(&*handler, &running.in_flight.task.params, &running.cx)) {
             Err(failure) => self.tasks.finish(running, Err(failure)).await,

@@ -96,8 +96,10 @@ impl Tasks {
     pub async fn expire(&mut self, in_flight: Box<InFlight>, now: i64) {
         self.metrics.record_outcome("expired", Duration::ZERO);
         let mut event = self.reporter.event(Kind::Expired, &in_flight);
-        let late = now.saturating_sub(in_flight.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
-        event.error = Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
+        let late =
+            now.saturating_sub(in_flight.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
+        event.error =
+            Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
         self.end(in_flight, event).await;
     }
 

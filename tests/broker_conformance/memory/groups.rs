@@ -36,7 +36,11 @@ fn later_created_topic_is_assigned() {
     let lab = Lab::new();
     let mut member = lab.kit.member("g", "later");
     member.step();
-    assert!(matches!(member.events.as_slice(), [GroupEvent::Trouble(BrokerError::Unknown(_))]), "{:?}", member.events);
+    assert!(
+        matches!(member.events.as_slice(), [GroupEvent::ClientError(BrokerError::Unknown(_))]),
+        "{:?}",
+        member.events
+    );
     lab.kit.broker.apply_topics(&[spec("later", 2, &[])], DEADLINE).unwrap();
     member.until_assigned(2);
 }
@@ -59,8 +63,15 @@ fn silent_member_is_evicted() {
     lab.kit.fill(&at, ["1"]);
     let mut records = 0;
     let lost = silent.consumer.poll(10, Duration::ZERO, &mut |_| records += 1).unwrap();
-    assert_eq!((lost, records), (vec![GroupEvent::Lost((0..2).map(|index| Partition::new(topic.as_str(), index)).collect())], 0));
-    assert_eq!(silent.consumer.poll(10, Duration::ZERO, &mut |_| records += 1), Ok(vec![]), "rejoining waits for the release");
+    assert_eq!(
+        (lost, records),
+        (vec![GroupEvent::Lost((0..2).map(|index| Partition::new(topic.as_str(), index)).collect())], 0)
+    );
+    assert_eq!(
+        silent.consumer.poll(10, Duration::ZERO, &mut |_| records += 1),
+        Ok(vec![]),
+        "rejoining waits for the release"
+    );
     let all: Vec<Partition> = silent.assigned.iter().cloned().collect();
     silent.consumer.release(&all).unwrap();
     silent.assigned.clear();
@@ -124,7 +135,8 @@ fn partition_being_revoked_delivers_no_records() {
     let lab = Lab::new();
     let (mut old, _new, _) = pending_rebalance(&lab);
     old.step();
-    let (revoked, kept) = (old.revoked.first().cloned().unwrap(), old.assigned.difference(&old.revoked).next().cloned().unwrap());
+    let (revoked, kept) =
+        (old.revoked.first().cloned().unwrap(), old.assigned.difference(&old.revoked).next().cloned().unwrap());
     lab.kit.fill(&revoked, ["for the next owner"]);
     lab.kit.fill(&kept, ["mine"]);
     old.consumer.assign(&[(revoked, StartOffset::Beginning)]).unwrap();

@@ -56,13 +56,13 @@ fn full_compacted_log_frees_space() {
 }
 
 fn old_records_are_removed_if_retention_is_enabled() {
-    for (heeds_retention, config, first) in [
+    for (applies_retention, config, first) in [
         (true, ("retention.ms", "60000"), 2),
         (true, ("retention.ms", "-1"), 0),
         (true, ("cleanup.policy", "compact"), 0),
         (false, ("retention.ms", "60000"), 0),
     ] {
-        let lab = Lab::with(MemoryOptions { heeds_retention, ..MemoryOptions::default() });
+        let lab = Lab::with(MemoryOptions { applies_retention, ..MemoryOptions::default() });
         let topic = lab.kit.topic_with(1, &[config]);
         let send = |value: &str| lab.kit.send(&keyed(&topic, value, value)).unwrap();
         send("0");
@@ -72,7 +72,7 @@ fn old_records_are_removed_if_retention_is_enabled() {
         lab.advance_ms(1);
         send("3");
         let at = Partition::new(topic.as_str(), 0);
-        assert_eq!(lab.kit.ends(&at), (first, 4), "{config:?}, heeded: {heeds_retention}");
+        assert_eq!(lab.kit.ends(&at), (first, 4), "{config:?}, heeded: {applies_retention}");
         assert_eq!(lab.read_all(&at, false).len() as i64, 4 - first);
     }
 }
@@ -87,7 +87,10 @@ fn truncation_makes_positions_out_of_range() {
     assert_eq!(lab.kit.ends(&at), (3, 4));
     assert_eq!(lab.kit.broker.read_at(&at, 2, DEADLINE), Ok(None));
     reader.step();
-    assert_eq!((reader.events.as_slice(), reader.values()), (&[GroupEvent::OutOfRange(at.clone())][..], vec!["0".to_owned()]));
+    assert_eq!(
+        (reader.events.as_slice(), reader.values()),
+        (&[GroupEvent::OutOfRange(at.clone())][..], vec!["0".to_owned()])
+    );
     reader.step();
     assert_eq!(reader.events.len(), 1, "the event is reported once");
     reader.consumer.assign(&[(at.clone(), StartOffset::Beginning)]).unwrap();
@@ -102,7 +105,9 @@ fn compaction_leaves_gaps() {
     for (key, value) in [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")] {
         lab.kit.send(&keyed(&topic, key, value)).unwrap();
     }
-    lab.kit.send(&ProducerRecord { topic: &topic, partition: None, key: Some(b"c"), value: None, headers: &[] }).unwrap();
+    lab.kit
+        .send(&ProducerRecord { topic: &topic, partition: None, key: Some(b"c"), value: None, headers: &[] })
+        .unwrap();
     lab.memory.compact(&topic).unwrap();
     assert_eq!(lab.read_all(&at, false), ["2", "3", ""], "a fresh tombstone stays for readers that lag");
     assert_eq!(lab.kit.broker.read_at(&at, 0, DEADLINE), Ok(None));

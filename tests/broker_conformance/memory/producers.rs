@@ -71,7 +71,10 @@ fn flush_timeout_reports_outstanding_records() {
     let (producer, _, go) = blocked_producer(&lab, &at);
     producer.send(&value_record(&at, "1"), 1).unwrap();
     let late = producer.flush(Duration::from_millis(20)).unwrap_err();
-    assert!(matches!(&late, BrokerError::Unavailable(why) if why.contains("2 records") && why.contains("20 ms")), "{late:?}");
+    assert!(
+        matches!(&late, BrokerError::Unavailable(why) if why.contains("2 records") && why.contains("20 ms")),
+        "{late:?}"
+    );
     go.send(()).unwrap();
     assert_eq!(producer.flush(DEADLINE), Ok(()));
 }
@@ -140,7 +143,8 @@ fn inline_sink_may_send() {
 
 /// Runs 300 sends with faults. Returns the outcomes and the number of records in the log.
 fn run_with_faults(seed: u64) -> (Vec<(u64, Outcome)>, i64) {
-    let faults = Faults { seed, unavailable: 0.1, lost_acknowledgement: 0.1, delay: 0.1, duplicate: 0.1, ..Faults::default() };
+    let faults =
+        Faults { seed, unavailable: 0.1, lost_acknowledgement: 0.1, delay: 0.1, duplicate: 0.1, ..Faults::default() };
     let lab = Lab::inline(faults);
     let at = lab.partition();
     let (producer, outcomes) = lab.kit.producer();

@@ -11,8 +11,8 @@ use kafleet::model::record::state::State;
 use kafleet::model::record::{HistoryEntry, Moment};
 use kafleet::model::task::Position;
 use kafleet::store::{
-    Checkpoint, Entry, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, Notice, Outbox, Reservation, Stage, Store,
-    StoreError, TypeCount,
+    Checkpoint, Entry, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, Notice, Outbox, Reservation,
+    Stage, Store, StoreError, TypeCount,
 };
 
 use crate::fixture::*;
@@ -26,59 +26,59 @@ pub use reservations::*;
 pub async fn partition_starts_without_a_checkpoint(fixture: &Fixture) {
     let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, None);
-    assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [None]);
-    writer.apply(&full_batch("a"), None, fence(10)).await.unwrap();
-    writer.apply(&full_batch("b"), Some(fence(10)), fence(12)).await.unwrap();
-    assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [Some(fence(12))]);
-    assert_eq!(fixture.open(0).await.1, Some(fence(12)));
+    assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None]);
+    writer.apply(&full_batch("a"), None, checkpoint(10)).await.unwrap();
+    writer.apply(&full_batch("b"), Some(checkpoint(10)), checkpoint(12)).await.unwrap();
+    assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [Some(checkpoint(12))]);
+    assert_eq!(fixture.open(0).await.1, Some(checkpoint(12)));
     assert_eq!(fixture.store.check().await, Ok(()));
 }
 
 pub async fn batch_from_a_stale_checkpoint_is_rejected(fixture: &Fixture) {
     fixture.put(0, Changes::default()).await;
-    for stale in [None, Some(fence(0)), Some(Checkpoint { version: 9, ..fence(1) })] {
+    for stale in [None, Some(checkpoint(0)), Some(Checkpoint { version: 9, ..checkpoint(1) })] {
         let (mut writer, _) = fixture.open(0).await;
-        let refused = writer.apply(&full_batch("a"), stale, fence(9)).await;
-        assert_eq!(refused, Err(StoreError::Conflict { found: Some(fence(1)) }));
+        let refused = writer.apply(&full_batch("a"), stale, checkpoint(9)).await;
+        assert_eq!(refused, Err(StoreError::Conflict { found: Some(checkpoint(1)) }));
     }
     expect_untouched(&*fixture.store, "a").await;
-    assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [Some(fence(1))]);
+    assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [Some(checkpoint(1))]);
 }
 
 pub async fn second_writer_fences_the_first(fixture: &Fixture) {
     let (mut first, _) = fixture.open(0).await;
-    first.apply(&Changes::default(), None, fence(1)).await.unwrap();
+    first.apply(&Changes::default(), None, checkpoint(1)).await.unwrap();
     let (mut second, found) = fixture.open(0).await;
-    second.apply(&Changes::default(), found, fence(2)).await.unwrap();
-    let refused = first.apply(&full_batch("a"), Some(fence(1)), fence(3)).await;
-    assert_eq!(refused, Err(StoreError::Conflict { found: Some(fence(2)) }));
+    second.apply(&Changes::default(), found, checkpoint(2)).await.unwrap();
+    let refused = first.apply(&full_batch("a"), Some(checkpoint(1)), checkpoint(3)).await;
+    assert_eq!(refused, Err(StoreError::Conflict { found: Some(checkpoint(2)) }));
     expect_untouched(&*fixture.store, "a").await;
-    second.apply(&full_batch("a"), Some(fence(2)), fence(3)).await.unwrap();
+    second.apply(&full_batch("a"), Some(checkpoint(2)), checkpoint(3)).await.unwrap();
 }
 
 pub async fn wiped_store_is_detected(fixture: &Fixture) {
     let (mut writer, _) = fixture.open(0).await;
-    writer.apply(&full_batch("a"), None, fence(1)).await.unwrap();
+    writer.apply(&full_batch("a"), None, checkpoint(1)).await.unwrap();
     fixture.wipe().await;
-    let refused = writer.apply(&full_batch("b"), Some(fence(1)), fence(2)).await;
+    let refused = writer.apply(&full_batch("b"), Some(checkpoint(1)), checkpoint(2)).await;
     assert_eq!(refused, Err(StoreError::Conflict { found: None }));
     expect_untouched(&*fixture.store, "b").await;
     let (mut writer, found) = fixture.open(0).await;
     assert_eq!(found, None);
-    writer.apply(&full_batch("a"), None, fence(2)).await.unwrap();
+    writer.apply(&full_batch("a"), None, checkpoint(2)).await.unwrap();
 }
 
 pub async fn restored_store_is_detected(fixture: &Fixture) {
     let (mut writer, _) = fixture.open(0).await;
-    writer.apply(&Changes::default(), None, fence(1)).await.unwrap();
+    writer.apply(&Changes::default(), None, checkpoint(1)).await.unwrap();
     let saved = fixture.save().await;
-    writer.apply(&full_batch("a"), Some(fence(1)), fence(2)).await.unwrap();
+    writer.apply(&full_batch("a"), Some(checkpoint(1)), checkpoint(2)).await.unwrap();
     fixture.restore(&saved).await;
-    let refused = writer.apply(&full_batch("b"), Some(fence(2)), fence(3)).await;
-    assert_eq!(refused, Err(StoreError::Conflict { found: Some(fence(1)) }));
+    let refused = writer.apply(&full_batch("b"), Some(checkpoint(2)), checkpoint(3)).await;
+    assert_eq!(refused, Err(StoreError::Conflict { found: Some(checkpoint(1)) }));
     expect_untouched(&*fixture.store, "a").await;
     let (mut writer, found) = fixture.open(0).await;
-    writer.apply(&full_batch("a"), found, fence(2)).await.unwrap();
+    writer.apply(&full_batch("a"), found, checkpoint(2)).await.unwrap();
 }
 
 /// Data written and removed in between is detected: the empty store before it differs from the empty store after it.
@@ -88,11 +88,11 @@ pub async fn temporary_data_is_detected(fixture: &Fixture) {
     fixture.put(0, full_batch("a")).await;
     assert!(early.nodes(&[id("a")]).await.unwrap()[0].is_some());
     fixture.wipe().await;
-    let refused = early.apply(&full_batch("b"), None, fence(1)).await;
+    let refused = early.apply(&full_batch("b"), None, checkpoint(1)).await;
     assert_eq!(refused, Err(StoreError::Conflict { found: None }));
     expect_untouched(&*fixture.store, "b").await;
     let (mut late, found) = fixture.open(0).await;
-    late.apply(&full_batch("a"), found, fence(1)).await.unwrap();
+    late.apply(&full_batch("a"), found, checkpoint(1)).await.unwrap();
 }
 
 /// A store that is restored and wiped as a whole is detected too.
@@ -106,25 +106,25 @@ pub async fn store_restored_twice_is_detected(fixture: &Fixture) {
     fixture.restore(&full).await;
     assert!(writer.nodes(&[id("a")]).await.unwrap()[0].is_some());
     fixture.restore(&empty).await;
-    let refused = writer.apply(&full_batch("b"), None, fence(1)).await;
+    let refused = writer.apply(&full_batch("b"), None, checkpoint(1)).await;
     assert_eq!(refused, Err(StoreError::Conflict { found: None }));
     expect_untouched(&*fixture.store, "b").await;
 }
 
 pub async fn writer_is_closed_after_a_rejection(fixture: &Fixture) {
     let (mut writer, _) = fixture.open(0).await;
-    assert!(writer.apply(&Changes::default(), Some(fence(5)), fence(6)).await.is_err());
+    assert!(writer.apply(&Changes::default(), Some(checkpoint(5)), checkpoint(6)).await.is_err());
     let told = "the writer is closed: open a new one";
-    assert!(is_unavailable(&writer.apply(&Changes::default(), None, fence(1)).await, told));
+    assert!(is_unavailable(&writer.apply(&Changes::default(), None, checkpoint(1)).await, told));
     assert!(is_unavailable(&writer.nodes(&[id("a")]).await.map(drop), told));
-    assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [None]);
+    assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None]);
 }
 
 pub async fn empty_batch_moves_the_checkpoint(fixture: &Fixture) {
     let (mut writer, _) = fixture.open(0).await;
-    writer.apply(&Changes::default(), None, fence(0)).await.unwrap();
-    writer.apply(&Changes::default(), Some(fence(0)), fence(7)).await.unwrap();
-    assert_eq!(fixture.store.fences(&[0]).await.unwrap(), [Some(fence(7))]);
+    writer.apply(&Changes::default(), None, checkpoint(0)).await.unwrap();
+    writer.apply(&Changes::default(), Some(checkpoint(0)), checkpoint(7)).await.unwrap();
+    assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [Some(checkpoint(7))]);
 }
 
 pub async fn records_round_trip(fixture: &Fixture) {
@@ -146,7 +146,7 @@ pub async fn records_round_trip(fixture: &Fixture) {
     });
     let changes = Changes { nodes: vec![(id("a"), rich.encode()), record("a:b", 1)], ..Changes::default() };
     let (mut writer, _) = fixture.open(0).await;
-    writer.apply(&changes, None, fence(1)).await.unwrap();
+    writer.apply(&changes, None, checkpoint(1)).await.unwrap();
     let wanted = [id("a:b"), id("unknown"), id("a"), id("a:b")];
     let expect = [Some(node(1)), None, Some(rich), Some(node(1))];
     assert_eq!(writer.nodes(&wanted).await.unwrap(), expect);
@@ -154,7 +154,10 @@ pub async fn records_round_trip(fixture: &Fixture) {
     assert_eq!(fixture.store.nodes(0, &[]).await.unwrap(), []);
     assert_eq!(writer.nodes(&[]).await.unwrap(), []);
     // Reads between two batches keep the guard on the checkpoint.
-    writer.apply(&Changes { nodes: vec![record("a:b", 2)], ..Changes::default() }, Some(fence(1)), fence(2)).await.unwrap();
+    writer
+        .apply(&Changes { nodes: vec![record("a:b", 2)], ..Changes::default() }, Some(checkpoint(1)), checkpoint(2))
+        .await
+        .unwrap();
     assert_eq!(fixture.store.nodes(0, &[id("a:b")]).await.unwrap(), [Some(node(2))]);
 }
 
@@ -170,7 +173,7 @@ pub async fn batch_larger_than_a_command_is_atomic(fixture: &Fixture) {
     let (mut writer, from) = fixture.open(0).await;
     assert_eq!(writer.nodes(&ids).await.unwrap(), nodes);
     assert_eq!(fixture.store.page(0, &Index::Roots, None, 9_999).await.unwrap().len(), MANY as usize);
-    writer.apply(&removes(&Index::Roots, entries()), from, fence(2)).await.unwrap();
+    writer.apply(&removes(&Index::Roots, entries()), from, checkpoint(2)).await.unwrap();
     assert_eq!(fixture.store.page(0, &Index::Roots, None, 9_999).await.unwrap(), []);
 }
 
@@ -181,14 +184,15 @@ pub async fn outbox_is_read_with_its_checkpoint(fixture: &Fixture) {
     fixture.put(0, adds(&Index::Effects, [entry(7, "b"), entry(5, "a")])).await;
     let outbox = fixture.store.outbox(0, 3).await.unwrap();
     assert_eq!((ids(&outbox.timers), ids(&outbox.effects)), (vec!["d", "b:c", "a:x"], vec!["a", "b"]));
-    assert_eq!((outbox.fence, &outbox.timers[1]), (Some(fence(2)), &due[1]));
+    assert_eq!((outbox.checkpoint, &outbox.timers[1]), (Some(checkpoint(2)), &due[1]));
     // One timer is postponed, another removed, and an effect completed.
     let mut changes = adds(&Index::Timers, [entry(40, "b:c")]);
-    changes.removed = vec![(Index::Timers, due[1].clone()), (Index::Timers, due[3].clone()), (Index::Effects, entry(5, "a"))];
+    changes.removed =
+        vec![(Index::Timers, due[1].clone()), (Index::Timers, due[3].clone()), (Index::Effects, entry(5, "a"))];
     fixture.put(0, changes).await;
     let outbox = fixture.store.outbox(0, 10).await.unwrap();
     assert_eq!((ids(&outbox.timers), ids(&outbox.effects)), (vec!["a:x", "a", "b:c"], vec!["b"]));
-    assert_eq!(outbox.fence, Some(fence(3)));
+    assert_eq!(outbox.checkpoint, Some(checkpoint(3)));
     assert_eq!(fixture.store.outbox(1, 10).await.unwrap(), Outbox::default());
 }
 
@@ -214,7 +218,7 @@ pub async fn finished_roots_are_ordered_by_removal_time(fixture: &Fixture) {
     assert_eq!(ids(&fixture.store.done(0, i64::MIN, 10).await.unwrap()), ["z"]);
     // A rejected batch adds and removes nothing.
     let (mut writer, _) = fixture.open(0).await;
-    assert!(writer.apply(&with((1_700_000_000_000, 1)), Some(fence(99)), fence(100)).await.is_err());
+    assert!(writer.apply(&with((1_700_000_000_000, 1)), Some(checkpoint(99)), checkpoint(100)).await.is_err());
     assert_eq!(ids(&fixture.store.done(0, i64::MIN, 10).await.unwrap()), ["z"]);
 }
 
@@ -222,10 +226,15 @@ pub async fn deferred_records_stay_until_they_are_dropped(fixture: &Fixture) {
     let wanted: Vec<_> = (0..40).map(|n| id(&format!("r:{n}"))).collect();
     let keep = |kept| Changes { kept, ..Changes::default() };
     assert_eq!(fixture.store.kept(0, &[]).await.unwrap(), Vec::<Option<Vec<u8>>>::new());
-    fixture.put(0, keep(wanted[..30].iter().map(|id| (id.clone(), Some(id.as_str().as_bytes().to_vec()))).collect())).await;
+    fixture
+        .put(0, keep(wanted[..30].iter().map(|id| (id.clone(), Some(id.as_str().as_bytes().to_vec()))).collect()))
+        .await;
     let large = vec![0xff; 1 << 20];
     fixture
-        .put(0, keep(vec![(wanted[0].clone(), None), (wanted[35].clone(), None), (wanted[1].clone(), Some(large.clone()))]))
+        .put(
+            0,
+            keep(vec![(wanted[0].clone(), None), (wanted[35].clone(), None), (wanted[1].clone(), Some(large.clone()))]),
+        )
         .await;
     let kept = fixture.store.kept(0, &wanted).await.unwrap();
     assert_eq!((&kept[0], &kept[1], &kept[35]), (&None, &Some(large), &None));
@@ -233,7 +242,9 @@ pub async fn deferred_records_stay_until_they_are_dropped(fixture: &Fixture) {
     assert_eq!(fixture.store.kept(1, &wanted[1..2]).await.unwrap(), [None]);
     // A rejected batch keeps and removes nothing.
     let (mut writer, _) = fixture.open(0).await;
-    assert!(writer.apply(&keep(vec![(wanted[29].clone(), None)]), Some(fence(99)), fence(100)).await.is_err());
+    assert!(
+        writer.apply(&keep(vec![(wanted[29].clone(), None)]), Some(checkpoint(99)), checkpoint(100)).await.is_err()
+    );
     assert!(fixture.store.kept(0, &wanted[29..30]).await.unwrap()[0].is_some());
 }
 
@@ -246,17 +257,28 @@ pub async fn counts_add_up_over_partitions(fixture: &Fixture) {
     assert_eq!(fixture.store.counts(&[0, 1]).await.unwrap(), []);
     fixture.put(0, counts(vec![("echo", State::Queued, 5), ("b-c", State::WaitingForChildren, 1)])).await;
     fixture.put(1, counts(vec![("echo", State::Queued, 2), ("echo", State::Succeeded, 1)])).await;
-    let all = [count("b-c", State::WaitingForChildren, 1), count("echo", State::Queued, 7), count("echo", State::Succeeded, 1)];
+    let all = [
+        count("b-c", State::WaitingForChildren, 1),
+        count("echo", State::Queued, 7),
+        count("echo", State::Succeeded, 1),
+    ];
     assert_eq!(fixture.store.counts(&[0, 1, 2]).await.unwrap(), all);
     assert_eq!(fixture.store.counts(&[0]).await.unwrap(), [all[0].clone(), count("echo", State::Queued, 5)]);
     // To zero and up again, in batches of one writer.
     let (mut writer, from) = fixture.open(0).await;
     for (n, (change, expect)) in [(-5, 0), (3, 3), (-3, 0), (0, 0), (1, 1)].into_iter().enumerate() {
-        let at = fence(from.unwrap().offset + n as i64);
+        let at = checkpoint(from.unwrap().offset + n as i64);
         let changes = if change == 0 { Changes::default() } else { counts(vec![("echo", State::Queued, change)]) };
-        writer.apply(&changes, Some(at), fence(at.offset + 1)).await.unwrap();
-        let queued: u64 =
-            fixture.store.counts(&[0]).await.unwrap().iter().filter(|c| c.state == State::Queued).map(|c| c.count).sum();
+        writer.apply(&changes, Some(at), checkpoint(at.offset + 1)).await.unwrap();
+        let queued: u64 = fixture
+            .store
+            .counts(&[0])
+            .await
+            .unwrap()
+            .iter()
+            .filter(|c| c.state == State::Queued)
+            .map(|c| c.count)
+            .sum();
         assert_eq!(queued, expect);
     }
 }
@@ -275,10 +297,10 @@ pub async fn logs_keep_newest_lines_and_their_numbers(fixture: &Fixture) {
     let mut changes = logs("a", lines(0..600));
     // Two of one task in a batch, one of another, one without lines.
     changes.logs.extend([(id("a"), lines(600..900)), (id("b"), lines(0..1)), (id("c"), vec![])]);
-    writer.apply(&changes, None, fence(1)).await.unwrap();
+    writer.apply(&changes, None, checkpoint(1)).await.unwrap();
     let page = fixture.store.log_lines(0, &id("a"), 10, 3).await.unwrap();
     assert_eq!(page, LogPage { from: 10, lines: lines(10..13) });
-    writer.apply(&logs("a", lines(900..1_250)), Some(fence(1)), fence(2)).await.unwrap();
+    writer.apply(&logs("a", lines(900..1_250)), Some(checkpoint(1)), checkpoint(2)).await.unwrap();
     let page = fixture.store.log_lines(0, &id("a"), 0, 5_000).await.unwrap();
     assert_eq!(page, LogPage { from: 250, lines: lines(250..1_250) });
     assert_eq!(page.lines.len(), MAX_LOG_LINES);
@@ -293,16 +315,19 @@ pub async fn logs_are_bounded_in_bytes(fixture: &Fixture) {
     let (mut writer, _) = fixture.open(0).await;
     let long = |n: usize| format!("{n}{}", "x".repeat(MAX_LOG_BYTES / 4 - 1));
     for n in 0..6 {
-        let from = (n > 0).then(|| fence(n as i64));
-        writer.apply(&logs("a", vec![long(n)]), from, fence(n as i64 + 1)).await.unwrap();
+        let from = (n > 0).then(|| checkpoint(n as i64));
+        writer.apply(&logs("a", vec![long(n)]), from, checkpoint(n as i64 + 1)).await.unwrap();
     }
     let page = fixture.store.log_lines(0, &id("a"), 0, 10).await.unwrap();
     assert_eq!(page, LogPage { from: 2, lines: (2..6).map(long).collect() });
     let too_long = "y".repeat(MAX_LOG_BYTES + 1);
-    writer.apply(&logs("a", vec![too_long]), Some(fence(6)), fence(7)).await.unwrap();
+    writer.apply(&logs("a", vec![too_long]), Some(checkpoint(6)), checkpoint(7)).await.unwrap();
     assert_eq!(fixture.store.log_lines(0, &id("a"), 0, 10).await.unwrap(), LogPage { from: 7, lines: vec![] });
-    writer.apply(&logs("a", vec!["short".into()]), Some(fence(7)), fence(8)).await.unwrap();
-    assert_eq!(fixture.store.log_lines(0, &id("a"), 0, 10).await.unwrap(), LogPage { from: 7, lines: vec!["short".into()] });
+    writer.apply(&logs("a", vec!["short".into()]), Some(checkpoint(7)), checkpoint(8)).await.unwrap();
+    assert_eq!(
+        fixture.store.log_lines(0, &id("a"), 0, 10).await.unwrap(),
+        LogPage { from: 7, lines: vec!["short".into()] }
+    );
 }
 
 pub async fn log_continues_under_the_next_writer(fixture: &Fixture) {
@@ -337,7 +362,10 @@ pub async fn notices_name_changed_tasks(fixture: &Fixture) {
     let at = fixture.put(3, full_batch("a")).await;
     let expected = Notice::Changed { partition: 3, offset: at.offset, ids: Some(vec![id("a")]) };
     assert_eq!(notice_of(&mut notices, 3, at).await, expected);
-    let many = |count: usize| Changes { nodes: (0..count).map(|n| record(&format!("t{n}"), 1)).collect(), ..Changes::default() };
+    let many = |count: usize| Changes {
+        nodes: (0..count).map(|n| record(&format!("t{n}"), 1)).collect(),
+        ..Changes::default()
+    };
     for (count, named) in [(0, true), (MAX_NOTICE_IDS, true), (MAX_NOTICE_IDS + 1, false)] {
         let at = fixture.put(4, many(count)).await;
         let Notice::Changed { ids, .. } = notice_of(&mut notices, 4, at).await else { unreachable!("a gap") };
@@ -346,7 +374,11 @@ pub async fn notices_name_changed_tasks(fixture: &Fixture) {
     let mut second = fixture.store.notices().await.unwrap();
     assert_eq!(next(&mut second).await, Notice::Gap);
     let at = fixture.put(5, Changes::default()).await;
-    assert_eq!(notice_of(&mut second, 5, at).await, notice_of(&mut notices, 5, at).await, "all listeners hear the same");
+    assert_eq!(
+        notice_of(&mut second, 5, at).await,
+        notice_of(&mut notices, 5, at).await,
+        "all listeners hear the same"
+    );
 }
 
 pub async fn slow_listener_receives_a_gap(fixture: &Fixture) {
@@ -354,8 +386,8 @@ pub async fn slow_listener_receives_a_gap(fixture: &Fixture) {
     assert_eq!(next(&mut notices).await, Notice::Gap);
     let (mut writer, _) = fixture.open(0).await;
     for n in 0..1_500 {
-        let from = (n > 0).then(|| fence(n));
-        writer.apply(&Changes::default(), from, fence(n + 1)).await.unwrap();
+        let from = (n > 0).then(|| checkpoint(n));
+        writer.apply(&Changes::default(), from, checkpoint(n + 1)).await.unwrap();
     }
     let mut heard = 0;
     while next(&mut notices).await != Notice::Gap {
@@ -366,7 +398,7 @@ pub async fn slow_listener_receives_a_gap(fixture: &Fixture) {
     let told_of_last = async {
         let mut at = 1_500;
         loop {
-            writer.apply(&Changes::default(), Some(fence(at)), fence(at + 1)).await.unwrap();
+            writer.apply(&Changes::default(), Some(checkpoint(at)), checkpoint(at + 1)).await.unwrap();
             at += 1;
             let told = next(&mut notices).await;
             if matches!(told, Notice::Changed { offset, .. } if offset > 1_500) {
@@ -385,29 +417,42 @@ pub async fn partitions_are_isolated(fixture: &Fixture) {
             fixture.put(partition, changes.clone()).await;
         }
     }
-    let fences = fixture.store.fences(&partitions).await.unwrap();
-    let expect: Vec<_> = (0..31).map(|n| Some(fence(n % 3 + 1))).chain([None]).collect();
-    assert_eq!(fences, expect);
-    assert_eq!(fixture.store.fences(&[5, 31, 0]).await.unwrap(), [Some(fence(3)), None, Some(fence(1))]);
+    let checkpoints = fixture.store.checkpoints(&partitions).await.unwrap();
+    let expect: Vec<_> = (0..31).map(|n| Some(checkpoint(n % 3 + 1))).chain([None]).collect();
+    assert_eq!(checkpoints, expect);
+    assert_eq!(fixture.store.checkpoints(&[5, 31, 0]).await.unwrap(), [Some(checkpoint(3)), None, Some(checkpoint(1))]);
     for partition in [0, 17, 30] {
         assert_eq!(fixture.store.nodes(partition, &[id("same")]).await.unwrap(), [Some(node(partition))]);
         assert_eq!(fixture.store.page(partition, &Index::Roots, None, 9).await.unwrap(), [entry(5, "same")]);
     }
     assert_eq!(fixture.store.nodes(31, &[id("same")]).await.unwrap(), [None]);
-    let lines: Vec<usize> = fixture.store.log_lines(2, &id("same"), 0, 9).await.map(|page| vec![page.lines.len()]).unwrap();
+    let lines: Vec<usize> =
+        fixture.store.log_lines(2, &id("same"), 0, 9).await.map(|page| vec![page.lines.len()]).unwrap();
     assert_eq!(lines, [3]);
 }
 
 pub async fn attachments_stay_until_removed_or_their_task_is(fixture: &Fixture) {
     let attach = |attachments: &[(&str, Option<&[u8]>)]| Changes {
         nodes: vec![record("a", 1)],
-        attachments: attachments.iter().map(|(name, data)| (id("a"), (*name).to_owned(), data.map(<[u8]>::to_vec))).collect(),
+        attachments: attachments
+            .iter()
+            .map(|(name, data)| (id("a"), (*name).to_owned(), data.map(<[u8]>::to_vec)))
+            .collect(),
         ..Changes::default()
     };
     let read = async |name: &str| fixture.store.attachment(0, &id("a"), name).await.unwrap();
     assert_eq!(read("x").await, None);
     fixture
-        .put(0, attach(&[("x", Some(&[0, 255])), ("y", Some(b"first")), ("y", Some(b"second")), ("z", Some(b"")), ("x", None)]))
+        .put(
+            0,
+            attach(&[
+                ("x", Some(&[0, 255])),
+                ("y", Some(b"first")),
+                ("y", Some(b"second")),
+                ("z", Some(b"")),
+                ("x", None),
+            ]),
+        )
         .await;
     assert_eq!((read("x").await, read("y").await, read("z").await), (None, Some(b"second".to_vec()), Some(Vec::new())));
     assert_eq!(fixture.store.attachment(1, &id("a"), "y").await.unwrap(), None, "another partition's");

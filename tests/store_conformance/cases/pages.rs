@@ -5,7 +5,8 @@ use super::*;
 pub async fn indexes_are_ordered(fixture: &Fixture) {
     let children = Index::Children(id("p"));
     let members = Index::Members { task_type: "echo".into(), state: State::Running };
-    let scattered = [entry(5, "p:b"), entry(9, "p:a"), entry(5, "p:B"), entry(-1, "p:z"), entry(5, "p:a-"), entry(5, "p:a")];
+    let scattered =
+        [entry(5, "p:b"), entry(9, "p:a"), entry(5, "p:B"), entry(-1, "p:z"), entry(5, "p:a-"), entry(5, "p:a")];
     let oldest_first = ["p:z", "p:B", "p:a-", "p:b", "p:a"];
     for index in [&children, &members, &Index::Roots] {
         assert_eq!(fixture.store.page(0, index, None, 10).await.unwrap(), [], "nothing yet");
@@ -88,15 +89,16 @@ pub async fn pages_are_stable_under_writes(fixture: &Fixture) {
     for index in [Index::Roots, Index::Children(id("p"))] {
         // Permanent entries, with temporary ones in between, many of them with the same time.
         let stays: Vec<Entry> = (0..600).map(|n| entry(n / 200, &format!("t{n:04}"))).collect();
-        let fence = fixture.put(0, adds(&index, stays.clone())).await;
+        let checkpoint = fixture.put(0, adds(&index, stays.clone())).await;
         let (done, written) = (AtomicBool::new(false), AtomicI64::new(0));
-        let write_concurrently = write_concurrently(fixture, &index, fence, &done, &written);
+        let write_concurrently = write_concurrently(fixture, &index, checkpoint, &done, &written);
         let walks = async {
             let mut walks = 0;
             while walks < 15 || written.load(Ordering::Relaxed) <= 10 {
                 walks += 1;
                 let pages = read_all_pages(&*fixture.store, &index, 50).await;
-                let in_order = |pair: &[Entry]| if index == Index::Roots { pair[0] > pair[1] } else { pair[0] < pair[1] };
+                let in_order =
+                    |pair: &[Entry]| if index == Index::Roots { pair[0] > pair[1] } else { pair[0] < pair[1] };
                 assert!(pages.windows(2).all(in_order), "out of order, or twice");
                 let pages: BTreeSet<Entry> = pages.into_iter().collect();
                 let missed: Vec<_> = stays.iter().filter(|entry| !pages.contains(entry)).collect();
@@ -125,7 +127,7 @@ async fn write_concurrently(
         let entries: Vec<Entry> =
             (0..20).map(|n| entry((batches + n) % 3, &format!("t{:04}x", (batches * 37 + n * 31) % 600))).collect();
         for changes in [adds(index, entries.clone()), removes(index, entries)] {
-            let to = fence(at.offset + 1);
+            let to = checkpoint(at.offset + 1);
             writer.apply(&changes, Some(at), to).await.unwrap();
             at = to;
             batches += 1;

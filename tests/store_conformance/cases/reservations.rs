@@ -17,7 +17,8 @@ pub async fn id_is_reserved_once(fixture: &Fixture) {
     assert_eq!(store.reserve(0, &id("a"), 1, &two).await.unwrap(), Some(one.clone()));
     assert_eq!(store.reserve(0, &id("b"), 1, &two).await.unwrap(), None, "another id");
     assert_eq!(store.reserve(0, &id("a"), 2, &two).await.unwrap(), None, "another run");
-    let racers = (0..20).map(|n| async move { store.reserve(0, &id("raced"), 1, &publishing(&n.to_string())).await.unwrap() });
+    let racers =
+        (0..20).map(|n| async move { store.reserve(0, &id("raced"), 1, &publishing(&n.to_string())).await.unwrap() });
     let winners = futures::future::join_all(racers).await.into_iter().filter(Option::is_none).count();
     assert_eq!(winners, 1);
 }
@@ -29,11 +30,17 @@ pub async fn reservation_is_replaced_only_by_its_holder(fixture: &Fixture) {
     assert!(!store.replace_reservation(0, &id("a"), 1, &two, Some(&published(7))).await.unwrap(), "not the holder");
     assert!(!store.replace_reservation(0, &id("a"), 1, &two, None).await.unwrap(), "not the holder");
     assert!(store.replace_reservation(0, &id("a"), 1, &one, Some(&done)).await.unwrap());
-    assert!(store.replace_reservation(0, &id("a"), 1, &one, Some(&done)).await.unwrap(), "once more, after a lost answer");
+    assert!(
+        store.replace_reservation(0, &id("a"), 1, &one, Some(&done)).await.unwrap(),
+        "once more, after a lost answer"
+    );
     assert_eq!(store.reserve(0, &id("a"), 1, &one).await.unwrap(), Some(done.clone()));
     assert!(store.replace_reservation(0, &id("a"), 1, &done, None).await.unwrap());
     assert!(store.replace_reservation(0, &id("a"), 1, &done, None).await.unwrap(), "once more, after a lost answer");
-    assert!(!store.replace_reservation(0, &id("a"), 1, &one, Some(&one)).await.unwrap(), "a released id is not renewed");
+    assert!(
+        !store.replace_reservation(0, &id("a"), 1, &one, Some(&one)).await.unwrap(),
+        "a released id is not renewed"
+    );
     assert_eq!(store.reserve(0, &id("a"), 1, &one).await.unwrap(), None);
     let in_doubt = Reservation { hash: "hash".into(), stage: Stage::InDoubt };
     store.reserve(0, &id("raced"), 1, &in_doubt).await.unwrap();

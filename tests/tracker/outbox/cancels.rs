@@ -25,7 +25,10 @@ pub async fn cancel_ends_waiting_tasks_and_is_sent_to_workers(fixture: Fixture) 
     assert!(!told.is_empty());
     for record in told {
         let value: serde_json::Value = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
-        assert_eq!((record.key.as_deref(), &value["v"], &value["asof"]), (Some(&b"cancel/c"[..]), &json!(1), &json!(asof)));
+        assert_eq!(
+            (record.key.as_deref(), &value["v"], &value["asof"]),
+            (Some(&b"cancel/c"[..]), &json!(1), &json!(asof))
+        );
     }
     fixture.write(&[ended(Kind::Cancelled, "c:runs")]).await;
     until_state(&fixture, "c", State::Cancelled).await;
@@ -96,7 +99,8 @@ fn abort_transaction(fixture: &Fixture) {
         vec![DependentRecord { topic: topic.as_str().into(), partition: 99, key: Vec::new(), value: Vec::new() }]
     };
     let name = format!("{topic}.given-up");
-    let given_up = fixture.broker.atomic_producer(&name).unwrap().send_with_dependents(&[record], &mut nowhere, DEADLINE);
+    let given_up =
+        fixture.broker.transactional_producer(&name).unwrap().send_with_dependents(&[record], &mut nowhere, DEADLINE);
     assert!(matches!(given_up, Err(BrokerError::Unknown(_))), "{given_up:?}");
 }
 
@@ -115,8 +119,10 @@ async fn log_of_cancels(event_log: &[Event], cancelled: &[String]) -> (Vec<Event
     *faults.no_atomic.lock().unwrap() = None;
     for task in cancelled {
         let walks = |node: &TaskRecord| node.effects.iter().any(|effect| effect.id().starts_with("cancel-"));
-        until(&format!("the subtree command of `{task}` is complete"), || async { !walks(&node(&fixture, task).await.unwrap()) })
-            .await;
+        until(&format!("the subtree command of `{task}` is complete"), || async {
+            !walks(&node(&fixture, task).await.unwrap())
+        })
+        .await;
     }
     let records = read_all(&fixture, &fixture.names.events());
     tracker.stop().await;
@@ -130,8 +136,10 @@ async fn cancels_of_many_trees_share_transactions() {
     const TREES: usize = 200;
     let trees: Vec<String> = (0..TREES).map(|n| format!("t{n}")).collect();
     let later = now_ms() + 600_000;
-    let event_log: Vec<Event> =
-        trees.iter().flat_map(|tree| [submitted(tree), scheduled(&format!("{tree}:waits"), later), succeeded(tree)]).collect();
+    let event_log: Vec<Event> = trees
+        .iter()
+        .flat_map(|tree| [submitted(tree), scheduled(&format!("{tree}:waits"), later), succeeded(tree)])
+        .collect();
     let (log, sends) = log_of_cancels(&event_log, &trees).await;
     let reached = log.iter().filter(|event| event.kind == Kind::CancelRequested && event.id.segment() == "waits");
     assert_eq!(reached.count(), TREES);

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use kafleet::broker::{
-    Broker, BrokerError, Commit, ConsumerSpec, DependentRecord, Partition, ProducerRecord, Record, StartOffset, TopicSpec,
-    memory as broker,
+    Broker, BrokerError, Commit, ConsumerSpec, DependentRecord, Partition, ProducerRecord, Record, StartOffset,
+    TopicSpec, memory as broker,
 };
 use kafleet::config::TrackerConfig;
 use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
@@ -127,7 +127,9 @@ pub async fn positions_match_newest_records(fixture: &Fixture, topic: &str) {
     let records = read_all(fixture, topic);
     let last: BTreeMap<_, _> = records
         .iter()
-        .map(|record| (header(record, "ce_id").unwrap(), Position { partition: record.partition, offset: record.offset }))
+        .map(|record| {
+            (header(record, "ce_id").unwrap(), Position { partition: record.partition, offset: record.offset })
+        })
         .collect();
     for (task, position) in last {
         assert_eq!(node(fixture, task).await.unwrap().position, Some(position), "`{task}`");
@@ -181,8 +183,13 @@ pub async fn put_task(fixture: &Fixture, task: &str) -> Position {
     let link = kafleet::broker::shared_producer::SharedProducer::open(fixture.broker.clone(), None).unwrap();
     let topic = fixture.names.tasks(TYPE);
     let headers: [(&str, &[u8]); 3] = [("ce_id", task.as_bytes()), ("ce_announced", b"1"), ("x-own", b"kept")];
-    let record =
-        ProducerRecord { topic: &topic, partition: Some(1), key: Some(b"key"), value: Some(b"{\"n\":7}"), headers: &headers };
+    let record = ProducerRecord {
+        topic: &topic,
+        partition: Some(1),
+        key: Some(b"key"),
+        value: Some(b"{\"n\":7}"),
+        headers: &headers,
+    };
     link.deliver(record, DEADLINE).await.unwrap()
 }
 
@@ -350,11 +357,11 @@ async fn transaction_of_unknown_outcome_is_resolved() {
     let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
     make_topics(&fixture);
     let name = format!("{}.firing.0", fixture.names.events());
-    memory.hold_atomic(&name, true);
+    memory.hold_transactions(&name, true);
     let tracker = fixture.tracker().await;
     fixture.write(&many(50, "a")).await;
     tracker.expect_reason("timers of events partition 0", "held open").await;
-    memory.hold_atomic(&name, false);
+    memory.hold_transactions(&name, false);
     all_released(&fixture, 50).await;
     tracker.is_well().await;
     tracker.stop().await;
@@ -367,20 +374,27 @@ async fn retry_waits_for_an_uncommitted_record() {
     let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
     make_topics(&fixture);
     let topic = fixture.names.tasks(TYPE);
-    let strangers =
-        ProducerRecord { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[("ce_id", b"s")] };
-    memory.hold_atomic("stranger", true);
-    memory.atomic_producer("stranger").unwrap().send_all(&[strangers], DEADLINE).unwrap_err();
+    let strangers = ProducerRecord {
+        topic: &topic,
+        partition: Some(1),
+        key: None,
+        value: Some(b"{}"),
+        headers: &[("ce_id", b"s")],
+    };
+    memory.hold_transactions("stranger", true);
+    memory.transactional_producer("stranger").unwrap().send_all(&[strangers], DEADLINE).unwrap_err();
     let position = put_task(&fixture, "x").await;
     let there = placed("x", position);
     let tracker = fixture.tracker().await;
     fixture.write(&[there, ended(Kind::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
-    until("the retry is to be published", || async { node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1) })
-        .await;
+    until("the retry is to be published", || async {
+        node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1)
+    })
+    .await;
     fixture.write(&many(20, "a")).await;
     until_state(&fixture, "a-19", State::Queued).await;
     assert_eq!(node(&fixture, "x").await.unwrap().effects.len(), 1, "it waits");
-    assert!(memory.settle_atomic("stranger", true));
+    assert!(memory.end_transaction("stranger", true));
     until("it is published", || async { node(&fixture, "x").await.unwrap().effects.is_empty() }).await;
     assert_eq!(node(&fixture, "x").await.unwrap().state, State::Queued);
     assert_eq!(published(&fixture)["x"], 2);

@@ -8,14 +8,17 @@ use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures::future::try_join_all;
 
 use crate::api::backends::detached;
-use crate::api::documents::{DeadLetter, DeadOutcome, DeadPage, DeadRecord, DeadRefusal, DeadSelection, LetterOutcome};
+use crate::api::documents::{
+    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
+    DeadLetterSelection,
+};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
 use crate::api::state::Api;
 use crate::broker::{Broker, Partition};
 use crate::dead_letters::headers::has_moved_on;
-use crate::dead_letters::{Bounds, DeadLetterRecord, Fate, Filter, LetterId, MAX_SCANNED, Page};
+use crate::dead_letters::{Bounds, DeadLetterId, DeadLetterRecord, Filter, MAX_SCANNED, Page, Resolution};
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::{TaskId, check_type, clip};
@@ -45,19 +48,19 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let page = list_letters(&request.api, filter, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| cursor(&request.api, bounds));
     let letters = page.letters.iter().map(document).collect();
-    Ok(json_answer(200, &DeadPage { letters, next, scanned: page.scanned as u64 }))
+    Ok(json_answer(200, &DeadLetterPage { letters, next, scanned: page.scanned as u64 }))
 }
 
 /// `GET /v1/dead/{letter}`.
 pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
-    let (letter, settled) = read_letter(&request.api, &letter_id(&request.segment)?).await?;
+    let (letter, resolved) = read_letter(&request.api, &letter_id(&request.segment)?).await?;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
     let value = original.value.as_deref().unwrap_or_default();
     let params = RawJson::parse(value).ok();
-    let record = DeadRecord {
+    let record = DeadLetterDetail {
         letter: document(&letter),
-        outcome: outcome_of(&request.api, &letter, settled).await?,
+        outcome: outcome_of(&request.api, &letter, resolved).await?,
         key: original.key.as_deref().map(text),
         headers: original.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
         value_base64: (params.is_none() && !value.is_empty()).then(|| BASE64.encode(value)),
@@ -67,18 +70,18 @@ pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/dead/{letter}/drop` and `/redrive`.
-pub async fn one(request: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
+pub async fn one(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
     let id = letter_id(&request.segment)?;
     let (api, by) = (request.api.clone(), request.by.clone());
-    let outcomes = detached(async move { Ok(resolve_all(&api, vec![id], fate, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(&api, vec![id], resolution, by).await) }).await?;
     outcomes.into_iter().collect::<Result<(), ApiError>>()?;
     let done = vec![request.segment];
-    Ok(json_answer(200, &DeadOutcome { done, refused: Vec::new(), more: false }))
+    Ok(json_answer(200, &DeadLetterResults { done, refused: Vec::new(), more: false }))
 }
 
 /// `POST /v1/dead/drop` and `/redrive`.
-pub async fn many(request: ApiRequest, fate: Fate) -> Result<Response, ApiError> {
-    let selection: DeadSelection = request.json()?;
+pub async fn many(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
+    let selection: DeadLetterSelection = request.json()?;
     check_type(&selection.task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;
     let limit = selection.limit.unwrap_or(SELECTED);
     if !(1..=MAX_SELECTED).contains(&limit) {
@@ -94,21 +97,22 @@ pub async fn many(request: ApiRequest, fate: Fate) -> Result<Response, ApiError>
         return Err(ApiError::new(Code::BadField, "`from` is after `to`").pointer("/from"));
     }
     let page = list_letters(&request.api, filter, None, limit).await?;
-    let ids: Vec<LetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
+    let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
-    let outcomes = detached(async move { Ok(resolve_all(&api, wanted, fate, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(&api, wanted, resolution, by).await) }).await?;
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for (id, outcome) in ids.iter().zip(outcomes) {
         match outcome {
             Ok(()) => done.push(id.to_string()),
-            Err(error) => refused.push(DeadRefusal { letter: id.to_string(), why: error.document().detail }),
+            Err(error) => refused.push(DeadLetterRejection { letter: id.to_string(), why: error.document().detail }),
         }
     }
-    Ok(json_answer(200, &DeadOutcome { done, refused, more: page.next.is_some() }))
+    Ok(json_answer(200, &DeadLetterResults { done, refused, more: page.next.is_some() }))
 }
 
-fn letter_id(text: &str) -> Result<LetterId, ApiError> {
-    let id: LetterId = text.parse().map_err(|why: String| ApiError::new(Code::BadId, format!("`{}`: {why}", clip(text))))?;
+fn letter_id(text: &str) -> Result<DeadLetterId, ApiError> {
+    let id: DeadLetterId =
+        text.parse().map_err(|why: String| ApiError::new(Code::BadId, format!("`{}`: {why}", clip(text))))?;
     check_type(&id.task_type).map_err(|why| ApiError::new(Code::BadId, why))?;
     Ok(id)
 }
@@ -158,7 +162,8 @@ fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
             .collect::<Option<Bounds>>()
     };
     read().ok_or_else(|| {
-        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this list").hint("omit it to start at the first page")
+        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this list")
+            .hint("omit it to start at the first page")
     })
 }
 
@@ -199,22 +204,30 @@ async fn still_dead(api: &Api, mut letters: Vec<DeadLetterRecord>) -> Result<Vec
 }
 
 /// Reads a dead letter and its resolution.
-async fn read_letter(api: &Api, id: &LetterId) -> Result<(DeadLetterRecord, Option<Fate>), ApiError> {
+async fn read_letter(api: &Api, id: &DeadLetterId) -> Result<(DeadLetterRecord, Option<Resolution>), ApiError> {
     let (dead_letters, names, wanted) = (api.dead_letters.clone(), api.publisher.names().clone(), id.clone());
     let read = move |broker: &dyn Broker, _| dead_letters.letter(broker, &names, &wanted);
     let found = api.reads.broker.with_deadline(READ_DEADLINE).call(read).await?;
-    found.ok_or_else(|| ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer retained")))
+    found.ok_or_else(|| {
+        ApiError::new(Code::NotFound, format!("there is no dead letter `{id}`, or it is no longer retained"))
+    })
 }
 
 /// Determines the resolution shown to clients.
-async fn outcome_of(api: &Api, letter: &DeadLetterRecord, settled: Option<Fate>) -> Result<Option<LetterOutcome>, ApiError> {
+async fn outcome_of(
+    api: &Api,
+    letter: &DeadLetterRecord,
+    resolved: Option<Resolution>,
+) -> Result<Option<DeadLetterOutcome>, ApiError> {
     let moved_on = match &letter.task {
-        Some((id, run)) if settled.is_none() => api.reads.read(id).await?.is_some_and(|found| has_moved_on(&found.record, *run)),
+        Some((id, run)) if resolved.is_none() => {
+            api.reads.read(id).await?.is_some_and(|found| has_moved_on(&found.record, *run))
+        }
         _ => false,
     };
-    Ok(match settled {
-        Some(Fate::Dropped) => Some(LetterOutcome::Dropped),
-        Some(Fate::Redriven) => Some(LetterOutcome::Redriven),
-        None => moved_on.then_some(LetterOutcome::Superseded),
+    Ok(match resolved {
+        Some(Resolution::Dropped) => Some(DeadLetterOutcome::Dropped),
+        Some(Resolution::Redriven) => Some(DeadLetterOutcome::Redriven),
+        None => moved_on.then_some(DeadLetterOutcome::Superseded),
     })
 }

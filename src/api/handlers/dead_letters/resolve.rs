@@ -20,7 +20,9 @@ use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
 use crate::broker::{Broker, BrokerError, Partition, ProducerRecord};
 use crate::dead_letters::headers::has_moved_on;
-use crate::dead_letters::{DeadLetterIndex, DeadLetterRecord, Fate, LetterId, Settled, mark_headers};
+use crate::dead_letters::{
+    DeadLetterId, DeadLetterIndex, DeadLetterRecord, Resolution, ResolvedBy, resolution_headers,
+};
 use crate::model::event::{Event, Kind};
 use crate::model::json::RawJson;
 use crate::model::outbox::KeptRecord;
@@ -43,14 +45,14 @@ const REPEAT: &str = "it is safe to repeat the request: a dead letter is resolve
 /// Parameters of a resolution request.
 #[derive(Clone, Debug)]
 struct Request {
-    fate: Fate,
+    resolution: Resolution,
     /// Identifies the markers of this request.
     number: u128,
     by: Option<std::sync::Arc<str>>,
 }
 
 /// Records for one dead letter, written atomically.
-struct Resolution {
+struct PreparedResolution {
     /// Index into the requested ids.
     n: usize,
     /// Partition and offset of the dead letter.
@@ -72,11 +74,11 @@ struct OwnedRecord {
 /// Resolves dead letters of one type. Returns one result per id, in order.
 pub(super) async fn resolve_all(
     api: &Api,
-    ids: Vec<LetterId>,
-    fate: Fate,
+    ids: Vec<DeadLetterId>,
+    resolution: Resolution,
     by: Option<std::sync::Arc<str>>,
 ) -> Vec<Result<(), ApiError>> {
-    let request = Request { fate, number: uuid::Uuid::now_v7().as_u128(), by };
+    let request = Request { resolution, number: uuid::Uuid::now_v7().as_u128(), by };
     let (mut outcomes, mut chunk_size) = (Vec::with_capacity(ids.len()), MAX_CHUNK);
     while let rest @ [_, ..] = &ids[outcomes.len()..] {
         let some = &rest[..rest.len().min(chunk_size)];
@@ -92,21 +94,29 @@ pub(super) async fn resolve_all(
 
 /// Resolves as many leading dead letters as fit into one transaction. Retries after being fenced and after
 /// unknown outcomes.
-async fn resolve_chunk(api: &Api, ids: &[LetterId], request: &Request) -> Result<Vec<Result<(), ApiError>>, ApiError> {
+async fn resolve_chunk(
+    api: &Api,
+    ids: &[DeadLetterId],
+    request: &Request,
+) -> Result<Vec<Result<(), ApiError>>, ApiError> {
     let end = Instant::now() + DEADLINE;
-    let late = |_| ApiError::new(Code::Overloaded, "other dead-letter requests are in progress; nothing was done").hint("retry");
+    let late = |_| {
+        ApiError::new(Code::Overloaded, "other dead-letter requests are in progress; nothing was done").hint("retry")
+    };
     let _turn = timeout_at(end, api.dead_letter_lock.lock()).await.map_err(late)?;
     let (mut backoff, mut in_doubt) = (Backoff::new(MIN_BACKOFF, MAX_BACKOFF), false);
     loop {
         let (resolutions, mut outcomes) = prepare(api, ids, request).await;
         let Some(first) = resolutions.first() else { return Ok(outcomes) };
         let (name, dead_letters, input) = (first.partition.topic.clone(), api.dead_letters.clone(), request.clone());
-        let send = move |broker: &dyn Broker, _| Ok::<_, BrokerError>(send(broker, &name, &dead_letters, &resolutions, &input));
+        let send = move |broker: &dyn Broker, _| {
+            Ok::<_, BrokerError>(send(broker, &name, &dead_letters, &resolutions, &input))
+        };
         let sent = api.reads.broker.with_deadline(CALL_DEADLINE).call(send).await;
         let error = match sent.map_err(|error| from_timeout(error.into()))? {
             Ok(already) => {
-                for (n, fate) in already {
-                    outcomes[n] = Err(already_resolved(&ids[n], fate));
+                for (n, resolution) in already {
+                    outcomes[n] = Err(already_resolved(&ids[n], resolution));
                 }
                 return Ok(outcomes);
             }
@@ -115,7 +125,7 @@ async fn resolve_chunk(api: &Api, ids: &[LetterId], request: &Request) -> Result
         // Full jitter, so that two API instances do not keep fencing each other.
         let pause = backoff.next_wait().mul_f64(fastrand::f64());
         in_doubt |= matches!(error, BrokerError::InDoubt(_) | BrokerError::Fatal(_));
-        let again = error.is_passing() || matches!(error, BrokerError::Fenced(_));
+        let again = error.is_retryable() || matches!(error, BrokerError::Fenced(_));
         if !again || Instant::now() + pause >= end {
             let error = if in_doubt { ApiError::unacknowledged(&error.to_string()) } else { error.into() };
             return Err(error.hint(REPEAT));
@@ -126,7 +136,11 @@ async fn resolve_chunk(api: &Api, ids: &[LetterId], request: &Request) -> Result
 }
 
 /// Prepares the records per dead letter, or the error. Large letters end the chunk early.
-async fn prepare(api: &Api, ids: &[LetterId], request: &Request) -> (Vec<Resolution>, Vec<Result<(), ApiError>>) {
+async fn prepare(
+    api: &Api,
+    ids: &[DeadLetterId],
+    request: &Request,
+) -> (Vec<PreparedResolution>, Vec<Result<(), ApiError>>) {
     let (mut resolutions, mut outcomes, mut tasks) = (Vec::new(), Vec::new(), FxHashSet::default());
     let mut bytes = 0;
     for (n, id) in ids.iter().enumerate() {
@@ -150,26 +164,30 @@ async fn prepare(api: &Api, ids: &[LetterId], request: &Request) -> (Vec<Resolut
 async fn prepare_one(
     api: &Api,
     n: usize,
-    id: &LetterId,
+    id: &DeadLetterId,
     request: &Request,
     tasks: &mut FxHashSet<TaskId>,
-) -> Result<Option<Resolution>, ApiError> {
+) -> Result<Option<PreparedResolution>, ApiError> {
     let (letter, _) = read_letter(api, id).await?;
     let partition = Partition::new(api.publisher.names().dead(&id.task_type), id.partition);
-    if let Some(settled) = api.dead_letters.settled(&partition, id.offset) {
-        return check_resolved(id, &settled, request);
+    if let Some(resolved) = api.dead_letters.resolved(&partition, id.offset) {
+        return check_resolved(id, &resolved, request);
     }
-    let first = match request.fate {
-        Fate::Dropped => Ok(drop_event(api, &letter, request).await?),
-        Fate::Redriven => redrive(api, &letter, request, tasks).await.map(Some),
+    let first = match request.resolution {
+        Resolution::Dropped => Ok(drop_event(api, &letter, request).await?),
+        Resolution::Redriven => redrive(api, &letter, request, tasks).await.map(Some),
     };
     let first = match first {
         // The task may have moved on because of a redrive whose marker has not been read yet.
         Err(error) if error.is(Code::DeadLetterSuperseded) || error.is(Code::NotFinished) => {
             let (dead_letters, at) = (api.dead_letters.clone(), partition.clone());
-            api.reads.broker.with_deadline(SEND_DEADLINE).call(move |broker, _| dead_letters.read_all(broker, &at)).await?;
-            return match api.dead_letters.settled(&partition, id.offset) {
-                Some(settled) => check_resolved(id, &settled, request),
+            api.reads
+                .broker
+                .with_deadline(SEND_DEADLINE)
+                .call(move |broker, _| dead_letters.read_all(broker, &at))
+                .await?;
+            return match api.dead_letters.resolved(&partition, id.offset) {
+                Some(resolved) => check_resolved(id, &resolved, request),
                 None => Err(error),
             };
         }
@@ -177,7 +195,7 @@ async fn prepare_one(
     };
     let marker = marker(api, &letter, request);
     let records = first.into_iter().chain([marker]).collect();
-    Ok(Some(Resolution { n, partition, offset: id.offset, records }))
+    Ok(Some(PreparedResolution { n, partition, offset: id.offset, records }))
 }
 
 /// Returns an event for the history of the task, if the task has a record.
@@ -199,9 +217,8 @@ async fn redrive(
 ) -> Result<OwnedRecord, ApiError> {
     if !letter.readable {
         let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
-        return Err(
-            ApiError::new(Code::UnreadableDeadLetter, why).hint("drop it; `kafleet dead-letters show` prints its contents")
-        );
+        return Err(ApiError::new(Code::UnreadableDeadLetter, why)
+            .hint("drop it; `kafleet dead-letters show` prints its contents"));
     }
     if letter.by_reference && letter.original.value.is_none() {
         return Err(source_gone(letter));
@@ -252,7 +269,7 @@ fn original_record(api: &Api, letter: &DeadLetterRecord) -> OwnedRecord {
 }
 
 fn marker(api: &Api, letter: &DeadLetterRecord, request: &Request) -> OwnedRecord {
-    let headers = mark_headers(letter, request.fate, request.number, now_ms());
+    let headers = resolution_headers(letter, request.resolution, request.number, now_ms());
     OwnedRecord {
         topic: api.publisher.names().dead(&letter.id.task_type),
         partition: Some(letter.id.partition),
@@ -279,20 +296,20 @@ fn send(
     broker: &dyn Broker,
     name: &str,
     dead_letters: &DeadLetterIndex,
-    resolutions: &[Resolution],
+    resolutions: &[PreparedResolution],
     request: &Request,
-) -> Result<Vec<(usize, Fate)>, BrokerError> {
-    let mut producer = broker.atomic_producer(name)?;
+) -> Result<Vec<(usize, Resolution)>, BrokerError> {
+    let mut producer = broker.transactional_producer(name)?;
     let partitions: BTreeSet<&Partition> = resolutions.iter().map(|resolution| &resolution.partition).collect();
     for partition in partitions {
         dead_letters.read_all(broker, partition)?;
     }
     let (mut already, mut open) = (Vec::new(), Vec::new());
     for resolution in resolutions {
-        match dead_letters.settled(&resolution.partition, resolution.offset) {
+        match dead_letters.resolved(&resolution.partition, resolution.offset) {
             None => open.push(resolution),
-            Some(settled) if is_own(&settled, request) => {}
-            Some(settled) => already.push((resolution.n, settled.fate)),
+            Some(resolved) if is_own(&resolved, request) => {}
+            Some(resolved) => already.push((resolution.n, resolved.resolution)),
         }
     }
     let records: Vec<&OwnedRecord> = open.iter().flat_map(|resolution| &resolution.records).collect();
@@ -303,7 +320,7 @@ fn send(
         producer.send_all(&records, SEND_DEADLINE)?;
     }
     for resolution in open {
-        dead_letters.settle(&resolution.partition, resolution.offset, request.fate, request.number);
+        dead_letters.resolve(&resolution.partition, resolution.offset, request.resolution, request.number);
     }
     Ok(already)
 }
@@ -334,20 +351,24 @@ fn from_timeout(error: ApiError) -> ApiError {
 }
 
 /// Returns `None` if this request resolved the letter, and an error if another one did.
-fn check_resolved(id: &LetterId, settled: &Settled, request: &Request) -> Result<Option<Resolution>, ApiError> {
-    if is_own(settled, request) { Ok(None) } else { Err(already_resolved(id, settled.fate)) }
+fn check_resolved(
+    id: &DeadLetterId,
+    resolved: &ResolvedBy,
+    request: &Request,
+) -> Result<Option<PreparedResolution>, ApiError> {
+    if is_own(resolved, request) { Ok(None) } else { Err(already_resolved(id, resolved.resolution)) }
 }
 
-fn is_own(settled: &Settled, request: &Request) -> bool {
-    settled.request == Some(request.number)
+fn is_own(resolved: &ResolvedBy, request: &Request) -> bool {
+    resolved.request == Some(request.number)
 }
 
-fn already_resolved(id: &LetterId, fate: Fate) -> ApiError {
-    let code = match fate {
-        Fate::Dropped => Code::AlreadyDropped,
-        Fate::Redriven => Code::AlreadyRedriven,
+fn already_resolved(id: &DeadLetterId, resolution: Resolution) -> ApiError {
+    let code = match resolution {
+        Resolution::Dropped => Code::AlreadyDropped,
+        Resolution::Redriven => Code::AlreadyRedriven,
     };
-    ApiError::new(code, format!("the dead letter `{id}` has already been {}", fate.name()))
+    ApiError::new(code, format!("the dead letter `{id}` has already been {}", resolution.name()))
 }
 
 /// Returns the record to embed in the retry event. `None`: use the task's own record.
@@ -364,6 +385,7 @@ fn embedded_record(letter: &DeadLetterRecord) -> Option<KeptRecord> {
 /// Returns the error for a by-reference dead letter whose source record is gone.
 fn source_gone(letter: &DeadLetterRecord) -> ApiError {
     let (id, source) = (&letter.id, document(letter).source.unwrap_or_default());
-    let why = format!("the dead letter `{id}` does not contain its record, and the source {source} is no longer retained");
+    let why =
+        format!("the dead letter `{id}` does not contain its record, and the source {source} is no longer retained");
     ApiError::new(Code::ParamsGone, why).hint("submit the task again, or drop the dead letter")
 }

@@ -118,7 +118,10 @@ impl Filter {
             && self.from_ms.is_none_or(|from_ms| node.seen_ms >= from_ms)
             && self.to_ms.is_none_or(|to_ms| node.seen_ms < to_ms)
             && self.tag.as_ref().is_none_or(|tag| policy.is_some_and(|policy| policy.tags.contains(tag)))
-            && self.creator.as_deref().is_none_or(|creator| policy.and_then(|policy| policy.creator.as_deref()) == Some(creator))
+            && self
+                .creator
+                .as_deref()
+                .is_none_or(|creator| policy.and_then(|policy| policy.creator.as_deref()) == Some(creator))
             && self.name.as_deref().is_none_or(|start| name().is_some_and(|name| name.starts_with(start)))
             && self.name_like.as_ref().is_none_or(|pattern| name().is_some_and(|name| pattern.is_match(name)))
             && self.error.as_ref().is_none_or(|alike| node.error.as_deref().is_some_and(|error| alike.matches(error)))
@@ -127,7 +130,8 @@ impl Filter {
 
 /// Compiles a name pattern. Matching takes linear time, without backtracking.
 fn pattern(text: &str) -> Result<Regex, ApiError> {
-    let refused = |why: &str| bad_parameter("name_like", why).hint("the syntax is described at https://docs.rs/regex/#syntax");
+    let refused =
+        |why: &str| bad_parameter("name_like", why).hint("the syntax is described at https://docs.rs/regex/#syntax");
     if text.len() > MAX_PATTERN {
         return Err(refused(&format!("the pattern has {} bytes; the maximum is {MAX_PATTERN}", text.len())));
     }

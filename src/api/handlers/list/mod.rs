@@ -72,14 +72,20 @@ impl<'a> Source<'a> {
         if let Some(state) = filter.indexed_state() {
             let scans = filter.filters_details() || filter.level == Level::Roots;
             let indexes = state_indexes(api, filter, state).await?;
-            return Ok((Self::Index(Merge::new(&api.reads, indexes, start, if scans { BATCH } else { limit + 1 })), scans));
+            return Ok((
+                Self::Index(Merge::new(&api.reads, indexes, start, if scans { BATCH } else { limit + 1 })),
+                scans,
+            ));
         }
         let scans = filter.filters_details() || filter.filters_kind();
         match filter.level {
-            Level::Any => Ok((Self::AllTrees(Box::new(AllTrees::new(&api.reads, start).await?)), scans || filter.filters_time())),
-            Level::Roots => {
-                Ok((Self::Index(Merge::new(&api.reads, vec![Index::Roots], start, if scans { BATCH } else { limit + 1 })), scans))
+            Level::Any => {
+                Ok((Self::AllTrees(Box::new(AllTrees::new(&api.reads, start).await?)), scans || filter.filters_time()))
             }
+            Level::Roots => Ok((
+                Self::Index(Merge::new(&api.reads, vec![Index::Roots], start, if scans { BATCH } else { limit + 1 })),
+                scans,
+            )),
         }
     }
 

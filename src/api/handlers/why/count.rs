@@ -44,11 +44,11 @@ impl<'a> Counter<'a> {
         // A consumer that receives a record has passed everything before it that is not a record: below the highest
         // completed offset, each open offset is a task.
         let certain = completed.open_below(to.min(completed.end()));
-        let rest = self.records_in(partition, completed.end()..to)?;
+        let rest = self.list_records(partition, completed.end()..to)?;
         Ok(Count { tasks: certain + rest.tasks, ..rest })
     }
 
-    fn records_in(&mut self, partition: &Partition, range: Range<i64>) -> Result<Count, BrokerError> {
+    fn list_records(&mut self, partition: &Partition, range: Range<i64>) -> Result<Count, BrokerError> {
         if range.is_empty() {
             return Ok(Count::default());
         }
@@ -58,7 +58,7 @@ impl<'a> Counter<'a> {
         }
         self.inspected_partitions += 1;
         let most = if offsets <= MAX_OFFSETS { MAX_OFFSETS as usize } else { 1 };
-        let listed = self.broker.records_in(partition, range.clone(), most, self.deadline)?;
+        let listed = self.broker.list_records(partition, range.clone(), most, self.deadline)?;
         let unknown = range.end.saturating_sub(listed.to).max(0) as u64;
         Ok(Count { tasks: listed.offsets.len() as u64 + unknown, at_most: unknown > 0 })
     }
@@ -66,6 +66,9 @@ impl<'a> Counter<'a> {
 
 impl std::iter::Sum for Count {
     fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
-        counts.fold(Self::default(), |all, one| Self { tasks: all.tasks + one.tasks, at_most: all.at_most || one.at_most })
+        counts.fold(Self::default(), |all, one| Self {
+            tasks: all.tasks + one.tasks,
+            at_most: all.at_most || one.at_most,
+        })
     }
 }

@@ -22,7 +22,7 @@ const MAX_PARTITIONS: u32 = 256;
 pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
     api.fleet.wait_for_control_state().await?;
     let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
-    let control = api.fleet.control.orders();
+    let control = api.fleet.control.state();
     let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let paused = control.paused.get(task_type).map(|pause| {
         let since = time_text(pause.at_ms);
@@ -43,10 +43,11 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
 pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
     let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
     let policy = api.types.registry.get(task_type).map(|registered| &registered.policy);
-    let limits = limits_of(task_type, &api.fleet.control.orders(), policy);
-    let heartbeats = api.fleet.workers.beats();
+    let limits = limits_of(task_type, &api.fleet.control.state(), policy);
+    let heartbeats = api.fleet.workers.heartbeats();
     let Some(work) = worker_totals(&heartbeats, task_type) else {
-        let message = format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
+        let message =
+            format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
         let known = has_read_heartbeats(api).await?;
         return Ok(known.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
     };
@@ -58,8 +59,10 @@ pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Fi
         message.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are in use"));
     }
     message.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
-    let mut findings =
-        task.record.position.map_or_else(Vec::new, |partition| explain_stalled(&heartbeats, task_type, partition.partition));
+    let mut findings = task
+        .record
+        .position
+        .map_or_else(Vec::new, |partition| explain_stalled(&heartbeats, task_type, partition.partition));
     findings.extend(message.into_iter().map(|message| Finding::new(Reason::LimitReached, message)));
     Ok(findings)
 }
@@ -104,8 +107,9 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
         return finding;
     };
     let now = now_ms();
-    let heartbeat = api.fleet.workers.beats().into_iter().find(|(_, heartbeat)| heartbeat.id == worker);
-    let names_it = |(_, heartbeat): &&(i64, Heartbeat)| heartbeat.running.iter().any(|running| running.id == task.id.as_str());
+    let heartbeat = api.fleet.workers.heartbeats().into_iter().find(|(_, heartbeat)| heartbeat.id == worker);
+    let names_it =
+        |(_, heartbeat): &&(i64, Heartbeat)| heartbeat.running.iter().any(|running| running.id == task.id.as_str());
     let named_ms = heartbeat.as_ref().filter(names_it).map(|(received, _)| *received);
     let last_ms = task.record.history.iter().map(|entry| entry.at_ms).chain(named_ms).max();
     let quiet_ms = last_ms.map(|last| now.saturating_sub(last).max(0) as u64);

@@ -88,7 +88,10 @@ fn explain_record(task: &TaskView) -> Finding {
         }
         State::Retrying => {
             let error = error_text(node.error.as_deref());
-            Finding::new(Reason::Retrying, format!("attempt {} failed: {error}; the next attempt starts {}", node.attempt, due()))
+            Finding::new(
+                Reason::Retrying,
+                format!("attempt {} failed: {error}; the next attempt starts {}", node.attempt, due()),
+            )
         }
         _ if node.silent => {
             let message = format!(
@@ -183,7 +186,9 @@ async fn explain_queued(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiE
             ),
         )],
         // The finding about the missing start offset suffices.
-        QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => Vec::new(),
+        QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => {
+            Vec::new()
+        }
         QueuePosition::NeverConsumed { from } => {
             let ahead = count_below(api, &partition, Completed::starting_at(from), position.offset).await?;
             let before = ahead.text("task", "tasks");
@@ -191,7 +196,11 @@ async fn explain_queued(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiE
                 "no worker has consumed {partition} yet, with {before} ahead of this one; check that one runs \
                  with `--types {task_type}`"
             );
-            vec![Finding { ahead: Some(ahead.tasks), at_most: ahead.at_most, ..Finding::new(Reason::NeverConsumed, message) }]
+            vec![Finding {
+                ahead: Some(ahead.tasks),
+                at_most: ahead.at_most,
+                ..Finding::new(Reason::NeverConsumed, message)
+            }]
         }
         QueuePosition::Consumed => vec![Finding::new(
             Reason::ResultPending,
@@ -233,21 +242,27 @@ async fn explain_queue_position(
 ) -> Result<Finding, ApiError> {
     let begun = tokio::time::Instant::now();
     tokio::time::sleep(SAMPLE).await;
-    let moved = committed_offset(api, task_type, partition).await?.map_or(0, |committed| committed.offset - watermark).max(0);
+    let moved =
+        committed_offset(api, task_type, partition).await?.map_or(0, |committed| committed.offset - watermark).max(0);
     let rate = moved as f64 / begun.elapsed().as_secs_f64();
     let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
     let when = match expected_in_ms {
         Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
-        None => format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs()),
+        None => {
+            format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs())
+        }
     };
     let lag = consumer_lag(api, task_type).await?;
     let mut message = match ahead.tasks {
-        0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use".to_owned(),
+        0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use"
+            .to_owned(),
         _ => format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are")),
     };
     if let Some(lag) = lag {
-        message +=
-            &format!("; {} unfinished in total", lag.text(&format!("of `{task_type}` is"), &format!("of `{task_type}` are")));
+        message += &format!(
+            "; {} unfinished in total",
+            lag.text(&format!("of `{task_type}` is"), &format!("of `{task_type}` are"))
+        );
     }
     let at_most = ahead.at_most || lag.is_some_and(|lag| lag.at_most);
     let (lag, finding) = (lag.map(|lag| lag.tasks), Finding::new(Reason::QueuedBehind, message));
@@ -255,7 +270,12 @@ async fn explain_queue_position(
 }
 
 /// Explains head-of-line blocking: the task at the watermark does not end, and the commit metadata is full.
-async fn explain_blocked(api: &Api, task_type: &str, partition: &Partition, watermark: i64) -> Result<Finding, ApiError> {
+async fn explain_blocked(
+    api: &Api,
+    task_type: &str,
+    partition: &Partition,
+    watermark: i64,
+) -> Result<Finding, ApiError> {
     let record = api.reads.broker.read_at(partition, watermark).await?;
     let task_type = task_type.into();
     let holder = record.and_then(|record| {
@@ -277,7 +297,9 @@ async fn explain_blocked(api: &Api, task_type: &str, partition: &Partition, wate
 async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
     let (mut open, mut ahead, mut inspected) = (Vec::new(), vec![task.id.clone()], 0);
     while let Some(parent) = ahead.pop() {
-        for child in matching_children(api, &parent, task.partition, &mut inspected, |state| !state.is_terminal()).await? {
+        for child in
+            matching_children(api, &parent, task.partition, &mut inspected, |state| !state.is_terminal()).await?
+        {
             if child.record.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
         }
     }
@@ -288,7 +310,8 @@ async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, Api
         .take(MAX_LISTED)
         .map(|child| {
             let because = summarize_record(child);
-            Finding::new(Reason::OpenChild, format!("`{}` is {}: {because}", child.id, child.record.own)).about(&child.id)
+            Finding::new(Reason::OpenChild, format!("`{}` is {}: {because}", child.id, child.record.own))
+                .about(&child.id)
         })
         .collect();
     if let (Some(first), true) = (findings.first_mut(), pending > 1) {
@@ -330,7 +353,9 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
         }
     }
     let message = match &culprit {
-        Some(child) => format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.record.error.as_deref())),
+        Some(child) => {
+            format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.record.error.as_deref()))
+        }
         None => format!("a task below it {}, but none of the first {inspected} inspected", ended(state)),
     };
     let finding = Finding::new(Reason::FailedChild, message);
@@ -386,7 +411,8 @@ fn is_result(kind: Kind) -> bool {
 /// Explains a task that was lost without having run.
 fn explain_lost(task: &TaskView) -> Option<Finding> {
     let node = &task.record;
-    let message = node.error.as_deref().filter(|_| node.own == State::Expired && node.state == State::Expired)?.message.as_str();
+    let message =
+        node.error.as_deref().filter(|_| node.own == State::Expired && node.state == State::Expired)?.message.as_str();
     let noticed = node.ended_at_ms.map_or_else(String::new, |at| format!("; detected at {}", time_text(at)));
     let message = match message {
         REMOVED => {
@@ -410,7 +436,9 @@ fn explain_lost(task: &TaskView) -> Option<Finding> {
         }
         NEVER_ANNOUNCED => {
             let named = time_text(node.seen_ms);
-            format!("a child or an event referred to it at {named}, but it was never published{noticed}; check its producer")
+            format!(
+                "a child or an event referred to it at {named}, but it was never published{noticed}; check its producer"
+            )
         }
         _ => return None,
     };
@@ -441,12 +469,16 @@ mod tests {
         assert_eq!(queue_position_of(99, ENDS, None), QueuePosition::Deleted { first: 100 });
         // Completed offsets: 103, 108, 109.
         let some = committed(100, "kf1 open 10500 2 r:AwEEAg");
-        let completed = Metadata::decode(some.offset, &some.metadata).map(|metadata| Box::new(metadata.completed)).unwrap();
+        let completed =
+            Metadata::decode(some.offset, &some.metadata).map(|metadata| Box::new(metadata.completed)).unwrap();
         assert_eq!(queue_position_of(120, ENDS, Some(&some)), QueuePosition::Pending { completed, full: false });
         assert_eq!(queue_position_of(108, ENDS, Some(&some)), QueuePosition::Consumed);
         assert_eq!(queue_position_of(120, ENDS, Some(&committed(121, ""))), QueuePosition::Consumed);
         assert_eq!(queue_position_of(120, ENDS, Some(&committed(501, ""))), QueuePosition::NeverConsumed { from: 100 });
         let completed = Box::new(Completed::starting_at(110));
-        assert_eq!(queue_position_of(120, ENDS, Some(&committed(110, "?"))), QueuePosition::Pending { completed, full: false });
+        assert_eq!(
+            queue_position_of(120, ENDS, Some(&committed(110, "?"))),
+            QueuePosition::Pending { completed, full: false }
+        );
     }
 }

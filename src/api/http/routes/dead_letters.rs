@@ -6,7 +6,7 @@ use crate::api::documents as doc;
 use crate::api::handlers::dead_letters;
 use crate::api::http::problem::Code;
 use crate::api::http::request::Parameter;
-use crate::dead_letters::Fate;
+use crate::dead_letters::Resolution;
 
 pub static ROUTES: &[Route] = &[
     Route {
@@ -19,9 +19,12 @@ pub static ROUTES: &[Route] = &[
             LIMIT,
         ],
         problems: &[Code::BadParameter, Code::BadCursor, Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read("/v1/dead", "List the unresolved dead letters, newest first", ResponseBody::Json(of::<doc::DeadPage>), |request| {
-            Box::pin(dead_letters::list(request))
-        })
+        ..read(
+            "/v1/dead",
+            "List the unresolved dead letters, newest first",
+            ResponseBody::Json(of::<doc::DeadLetterPage>),
+            |request| Box::pin(dead_letters::list(request)),
+        )
     },
     Route {
         query: &[],
@@ -29,7 +32,7 @@ pub static ROUTES: &[Route] = &[
         ..read(
             "/v1/dead/{letter}",
             "Get a dead letter with its original record",
-            ResponseBody::Json(of::<doc::DeadRecord>),
+            ResponseBody::Json(of::<doc::DeadLetterDetail>),
             |request| Box::pin(dead_letters::show(request)),
         )
     },
@@ -39,8 +42,8 @@ pub static ROUTES: &[Route] = &[
             Verb::Post,
             "/v1/dead/{letter}/drop",
             "Drop a dead letter",
-            ResponseBody::Json(of::<doc::DeadOutcome>),
-            |request| Box::pin(dead_letters::one(request, Fate::Dropped)),
+            ResponseBody::Json(of::<doc::DeadLetterResults>),
+            |request| Box::pin(dead_letters::one(request, Resolution::Dropped)),
         )
     },
     Route {
@@ -49,30 +52,30 @@ pub static ROUTES: &[Route] = &[
             Verb::Post,
             "/v1/dead/{letter}/redrive",
             "Redrive a dead letter: run its task again, in a new run",
-            ResponseBody::Json(of::<doc::DeadOutcome>),
-            |request| Box::pin(dead_letters::one(request, Fate::Redriven)),
+            ResponseBody::Json(of::<doc::DeadLetterResults>),
+            |request| Box::pin(dead_letters::one(request, Resolution::Redriven)),
         )
     },
     Route {
-        request: RequestBody::Json(of::<doc::DeadSelection>),
+        request: RequestBody::Json(of::<doc::DeadLetterSelection>),
         problems: SETTLE_MANY,
         ..operate(
             Verb::Post,
             "/v1/dead/drop",
             "Drop the newest dead letters of a type",
-            ResponseBody::Json(of::<doc::DeadOutcome>),
-            |request| Box::pin(dead_letters::many(request, Fate::Dropped)),
+            ResponseBody::Json(of::<doc::DeadLetterResults>),
+            |request| Box::pin(dead_letters::many(request, Resolution::Dropped)),
         )
     },
     Route {
-        request: RequestBody::Json(of::<doc::DeadSelection>),
+        request: RequestBody::Json(of::<doc::DeadLetterSelection>),
         problems: SETTLE_MANY,
         ..operate(
             Verb::Post,
             "/v1/dead/redrive",
             "Redrive the newest dead letters of a type",
-            ResponseBody::Json(of::<doc::DeadOutcome>),
-            |request| Box::pin(dead_letters::many(request, Fate::Redriven)),
+            ResponseBody::Json(of::<doc::DeadLetterResults>),
+            |request| Box::pin(dead_letters::many(request, Resolution::Redriven)),
         )
     },
 ];

@@ -2,7 +2,8 @@
 
 use crate::api::http::problem::Code;
 
-pub const FIND: &[Code] = &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable];
+pub const FIND: &[Code] =
+    &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable];
 
 pub const CREATE: &[Code] = &[
     Code::BadJson,
@@ -144,8 +145,14 @@ pub const ATTACH: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const ATTACHED: &[Code] =
-    &[Code::BadId, Code::NotFound, Code::UnknownAttachment, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable];
+pub const ATTACHED: &[Code] = &[
+    Code::BadId,
+    Code::NotFound,
+    Code::UnknownAttachment,
+    Code::NotVisibleYet,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+];
 
 pub const DETACH: &[Code] = &[
     Code::BadId,
@@ -271,5 +278,11 @@ pub const RETRY: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const WATCH: &[Code] =
-    &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable, Code::Overloaded];
+pub const WATCH: &[Code] = &[
+    Code::BadId,
+    Code::NotFound,
+    Code::NotVisibleYet,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::Overloaded,
+];

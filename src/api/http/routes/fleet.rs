@@ -10,12 +10,21 @@ pub static ROUTES: &[Route] = &[
     Route {
         query: &[],
         problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read("/v1/types", "List the task types with task counts by state", ResponseBody::Json(of::<doc::Types>), |request| {
-            Box::pin(types::types(request))
-        })
+        ..read(
+            "/v1/types",
+            "List the task types with task counts by state",
+            ResponseBody::Json(of::<doc::Types>),
+            |request| Box::pin(types::types(request)),
+        )
     },
     Route {
-        problems: &[Code::BadParameter, Code::UnknownType, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
+        problems: &[
+            Code::BadParameter,
+            Code::UnknownType,
+            Code::NotVisibleYet,
+            Code::StoreUnavailable,
+            Code::KafkaUnavailable,
+        ],
         ..read(
             "/v1/types/{type}/backlog",
             "Get the number of queued and running tasks of a type, for scaling",
@@ -56,18 +65,18 @@ pub static ROUTES: &[Route] = &[
     Route {
         query: &[],
         problems: &[Code::KafkaUnavailable],
-        ..read("/v1/kill", "List the active kill switches", ResponseBody::Json(of::<doc::Kills>), |request| {
+        ..read("/v1/kill", "List the active kill switches", ResponseBody::Json(of::<doc::KillSwitches>), |request| {
             Box::pin(operations::list_kill_switches(request))
         })
     },
     Route {
-        request: RequestBody::MaybeJson(of::<doc::SetKill>),
+        request: RequestBody::MaybeJson(of::<doc::SetKillSwitch>),
         problems: KILL,
         ..operate(
             Verb::Put,
             "/v1/kill/{name}",
             "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",
-            ResponseBody::Json(of::<doc::KillDocument>),
+            ResponseBody::Json(of::<doc::KillSwitchDocument>),
             |request| Box::pin(operations::set_kill_switch(request)),
         )
     },
@@ -78,15 +87,18 @@ pub static ROUTES: &[Route] = &[
             Verb::Delete,
             "/v1/kill/{name}",
             "Delete a kill switch",
-            ResponseBody::Json(of::<doc::KillDocument>),
+            ResponseBody::Json(of::<doc::KillSwitchDocument>),
             |request| Box::pin(operations::delete_kill_switch(request)),
         )
     },
     Route {
         query: &[],
         problems: &[],
-        ..read("/v1/workers", "List the workers with their last heartbeats", ResponseBody::Json(of::<doc::Workers>), |request| {
-            Box::pin(workers::workers(request))
-        })
+        ..read(
+            "/v1/workers",
+            "List the workers with their last heartbeats",
+            ResponseBody::Json(of::<doc::Workers>),
+            |request| Box::pin(workers::workers(request)),
+        )
     },
 ];

@@ -129,7 +129,13 @@ pub const fn read(path: &'static str, summary: &'static str, response: ResponseB
 }
 
 /// Route of an operator command that responds with the resulting state.
-pub const fn operate(verb: Verb, path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
+pub const fn operate(
+    verb: Verb,
+    path: &'static str,
+    summary: &'static str,
+    response: ResponseBody,
+    handler: Handler,
+) -> Route {
     Route {
         verb,
         role: Some(Role::Operate),

@@ -11,17 +11,24 @@ pub static ROUTES: &[Route] = &[
     Route {
         query: &[],
         problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],
-        ..read("/v1/schedules", "List the recurring schedules, by id", ResponseBody::Json(of::<doc::Schedules>), |request| {
-            Box::pin(schedules::list(request))
-        })
+        ..read(
+            "/v1/schedules",
+            "List the recurring schedules, by id",
+            ResponseBody::Json(of::<doc::Schedules>),
+            |request| Box::pin(schedules::list(request)),
+        )
     },
     Route {
         request: RequestBody::Json(of::<doc::NewSchedule>),
         successes: &[(201, "Created; it fires from now on.")],
         problems: SCHEDULE,
-        ..operate(Verb::Post, "/v1/schedules", "Create a schedule", ResponseBody::Json(of::<doc::ScheduleDocument>), |request| {
-            Box::pin(schedules::create(request))
-        })
+        ..operate(
+            Verb::Post,
+            "/v1/schedules",
+            "Create a schedule",
+            ResponseBody::Json(of::<doc::ScheduleDocument>),
+            |request| Box::pin(schedules::create(request)),
+        )
     },
     Route {
         query: &[],
@@ -106,7 +113,7 @@ pub static ROUTES: &[Route] = &[
             Verb::Post,
             "/v1/schedules/{id}/run",
             "Run a schedule once, now",
-            ResponseBody::Json(of::<doc::ScheduleAsked>),
+            ResponseBody::Json(of::<doc::ScheduleRequestOutcome>),
             |request| Box::pin(schedules::run(request)),
         )
     },
@@ -121,7 +128,7 @@ pub static ROUTES: &[Route] = &[
             Verb::Post,
             "/v1/schedules/{id}/backfill",
             "Create the missing tasks of past firing times",
-            ResponseBody::Json(of::<doc::ScheduleAsked>),
+            ResponseBody::Json(of::<doc::ScheduleRequestOutcome>),
             |request| Box::pin(schedules::backfill(request)),
         )
     },

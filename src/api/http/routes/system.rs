@@ -10,7 +10,9 @@ pub static ROUTES: &[Route] = &[
         problems: &[Code::NotReady],
         ..probe("/readyz", "Readiness probe", ResponseBody::AnyJson, |request| Box::pin(ops::readyz(request)))
     },
-    probe("/metrics", "Metrics in the Prometheus text format", ResponseBody::Text, |request| Box::pin(ops::metrics(request))),
+    probe("/metrics", "Metrics in the Prometheus text format", ResponseBody::Text, |request| {
+        Box::pin(ops::metrics(request))
+    }),
     open("/openapi.json", "OpenAPI description", ResponseBody::AnyJson, |request| Box::pin(ops::openapi(request))),
     open("/", "List of endpoints", ResponseBody::Text, |request| Box::pin(ops::index(request))),
 ];

@@ -2,7 +2,8 @@
 
 use super::errors::{ATTACH, ATTACHED, BATCH, CANCEL, CREATE, DETACH, PATCH, REPORT, RETRY, TELL, WATCH};
 use super::route::{
-    AFTER, CURSOR, FROM_LINE, LIMIT, RequestBody, ResponseBody, Route, TEXT, TIME, TYPE_NAME, Verb, WAIT, of, operate, read,
+    AFTER, CURSOR, FROM_LINE, LIMIT, RequestBody, ResponseBody, Route, TEXT, TIME, TYPE_NAME, Verb, WAIT, of, operate,
+    read,
 };
 use crate::api::documents as doc;
 use crate::api::handlers::{
@@ -84,7 +85,11 @@ pub static ROUTES: &[Route] = &[
             },
             Parameter { name: "from", description: "Only tasks first seen at or after this time.", schema: TIME },
             Parameter { name: "to", description: "Only tasks first seen before this time.", schema: TIME },
-            Parameter { name: "root", description: "Only this task and its descendants, parents before children.", schema: TEXT },
+            Parameter {
+                name: "root",
+                description: "Only this task and its descendants, parents before children.",
+                schema: TEXT,
+            },
             CURSOR,
             LIMIT,
             AFTER,
@@ -104,9 +109,12 @@ pub static ROUTES: &[Route] = &[
     read("/v1/tasks/{id}", "Get the status of a task", ResponseBody::Json(of::<doc::Status>), |request| {
         Box::pin(task::status(request))
     }),
-    read("/v1/tasks/{id}/state", "Get only the state of a task", ResponseBody::Json(of::<doc::StateDocument>), |request| {
-        Box::pin(task::state(request))
-    }),
+    read(
+        "/v1/tasks/{id}/state",
+        "Get only the state of a task",
+        ResponseBody::Json(of::<doc::StateDocument>),
+        |request| Box::pin(task::state(request)),
+    ),
     Route {
         verb: Verb::Put,
         path: "/v1/tasks/{id}/state",
@@ -175,9 +183,12 @@ pub static ROUTES: &[Route] = &[
             },
             AFTER,
         ],
-        ..read("/v1/tasks/{id}/tree", "Get a task with its descendants", ResponseBody::Json(of::<doc::TreeNode>), |request| {
-            Box::pin(tree::tree(request))
-        })
+        ..read(
+            "/v1/tasks/{id}/tree",
+            "Get a task with its descendants",
+            ResponseBody::Json(of::<doc::TreeNode>),
+            |request| Box::pin(tree::tree(request)),
+        )
     },
     read("/v1/tasks/{id}/history", "Get the history of a task", ResponseBody::Json(of::<doc::History>), |request| {
         Box::pin(task::history(request))
@@ -215,13 +226,19 @@ pub static ROUTES: &[Route] = &[
     Route {
         query: &[FROM_LINE, AFTER],
         problems: WATCH,
-        ..read("/v1/tasks/{id}/log/watch", "Follow the log of a task (server-sent events)", ResponseBody::Events, |request| {
-            Box::pin(log::watch(request))
-        })
+        ..read(
+            "/v1/tasks/{id}/log/watch",
+            "Follow the log of a task (server-sent events)",
+            ResponseBody::Events,
+            |request| Box::pin(log::watch(request)),
+        )
     },
-    read("/v1/tasks/{id}/attachments", "List the attachments of a task", ResponseBody::Json(of::<doc::Attachments>), |request| {
-        Box::pin(attachments::list(request))
-    }),
+    read(
+        "/v1/tasks/{id}/attachments",
+        "List the attachments of a task",
+        ResponseBody::Json(of::<doc::Attachments>),
+        |request| Box::pin(attachments::list(request)),
+    ),
     Route {
         problems: ATTACHED,
         ..read("/v1/tasks/{id}/attachments/{name}", "Get an attachment", ResponseBody::Bytes, |request| {
@@ -274,9 +291,12 @@ pub static ROUTES: &[Route] = &[
     },
     Route {
         problems: WATCH,
-        ..read("/v1/tasks/{id}/watch", "Follow the status of a task (server-sent events)", ResponseBody::Events, |request| {
-            Box::pin(watch::task(request))
-        })
+        ..read(
+            "/v1/tasks/{id}/watch",
+            "Follow the status of a task (server-sent events)",
+            ResponseBody::Events,
+            |request| Box::pin(watch::task(request)),
+        )
     },
     Route {
         query: &[
@@ -290,7 +310,10 @@ pub static ROUTES: &[Route] = &[
     },
     Route {
         request: RequestBody::MaybeJson(of::<doc::CancelTask>),
-        successes: &[(202, "The cancel has been written and is sent to the workers."), (200, "Already requested earlier.")],
+        successes: &[
+            (202, "The cancel has been written and is sent to the workers."),
+            (200, "Already requested earlier."),
+        ],
         problems: CANCEL,
         ..operate(
             Verb::Post,

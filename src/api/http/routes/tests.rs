@@ -49,7 +49,7 @@ fn fits(before: &str, parameter: &str, segment: &str) -> bool {
         ("/v1/schedules", "{id}") => schedule::check_name(segment).is_ok(),
         ("/v1/types", "{type}") => id::check_type(segment).is_ok(),
         ("/v1/kill", "{name}") => crate::control::check_kill(segment).is_ok(),
-        ("/v1/dead", "{letter}") => segment.parse::<crate::dead_letters::LetterId>().is_ok(),
+        ("/v1/dead", "{letter}") => segment.parse::<crate::dead_letters::DeadLetterId>().is_ok(),
         other => panic!("add the value check for {other:?}"),
     }
 }
@@ -66,7 +66,8 @@ fn no_literal_path_segment_is_a_valid_parameter_value() {
         }
     }
     for (before, segments) in next {
-        let (parameters, literals): (Vec<&str>, Vec<&str>) = segments.into_iter().partition(|segment| segment.starts_with('{'));
+        let (parameters, literals): (Vec<&str>, Vec<&str>) =
+            segments.into_iter().partition(|segment| segment.starts_with('{'));
         for parameter in parameters {
             for literal in &literals {
                 let collides = fits(&before, parameter, literal);

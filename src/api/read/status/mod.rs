@@ -36,7 +36,7 @@ pub fn status(found: &TaskView) -> Status {
         external: rules.external,
         fail_fast: rules.fail_fast,
         max_failed: rules.max_failed,
-        then: record.thens().cloned().collect(),
+        then: record.continuations().cloned().collect(),
         actions: rules.actions,
         checks: rules.checks,
         deliveries: None,

@@ -16,12 +16,15 @@ const BEGINNING_MS: i64 = 1_000;
 fn timed(log: Vec<Event>) -> Vec<Event> {
     let time = |(n, mut event): (usize, Event)| {
         event.at_ms = BEGINNING_MS + n as i64;
-        event.started_at_ms = matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Retrying).then_some(event.at_ms);
+        event.started_at_ms =
+            matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Retrying).then_some(event.at_ms);
         if let Some(task) = event.task.as_mut() {
             task.created_at_ms = event.at_ms;
             // Notify about all states, so that all of their times are checked.
             let actions = task.policy.iter_mut().flat_map(|policy| &mut policy.rules.actions);
-            actions.for_each(|action| action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect());
+            actions.for_each(|action| {
+                action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect()
+            });
         }
         event
     };
@@ -40,8 +43,13 @@ fn times(value: &Value, place: &str, found: &mut Vec<(String, i64)>) {
 
 /// Returns all documents about a task, including notification payloads.
 fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
-    let found =
-        TaskView { id: id.clone(), partition: 0, checkpoint: Checkpoint::default(), record: node.clone(), superseded: false };
+    let found = TaskView {
+        id: id.clone(),
+        partition: 0,
+        checkpoint: Checkpoint::default(),
+        record: node.clone(),
+        superseded: false,
+    };
     let mut documents = vec![
         serde_json::to_value(status(&found)).unwrap(),
         serde_json::to_value(history(&found)).unwrap(),

@@ -110,7 +110,9 @@ impl Queue {
     fn commit<C: ClientContext>(&self, client: &Client<C>, list: &TopicPartitionList) -> RDKafkaErrorCode {
         // SAFETY: librdkafka copies the list, holds its own reference to the queue, and returns an error without a
         // group.
-        unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0.as_ptr(), None, ptr::null_mut()).into() }
+        unsafe {
+            sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0.as_ptr(), None, ptr::null_mut()).into()
+        }
     }
 }
 
@@ -254,7 +256,13 @@ pub(super) fn set_topic_config<C: ClientContext>(
         );
         sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(deadline), ptr::null_mut(), 0);
         let mut resources = [resource.0.as_ptr()];
-        sys::rd_kafka_IncrementalAlterConfigs(client.native_ptr(), resources.as_mut_ptr(), 1, options, queue.0.as_ptr());
+        sys::rd_kafka_IncrementalAlterConfigs(
+            client.native_ptr(),
+            resources.as_mut_ptr(),
+            1,
+            options,
+            queue.0.as_ptr(),
+        );
         sys::rd_kafka_AdminOptions_destroy(options);
     }
     // librdkafka enforces the deadline itself; one more second for its timers.
@@ -289,9 +297,11 @@ impl ConfigResource {
     fn new(topic: &str, config: &[(String, String)]) -> Result<Self, (RDKafkaErrorCode, String)> {
         let name = c_string(topic)?;
         // SAFETY: the name is copied.
-        let new =
-            unsafe { sys::rd_kafka_ConfigResource_new(sys::rd_kafka_ResourceType_t::RD_KAFKA_RESOURCE_TOPIC, name.as_ptr()) };
-        let resource = NonNull::new(new).map(Self).ok_or_else(|| (RDKafkaErrorCode::InvalidArgument, topic.to_owned()))?;
+        let new = unsafe {
+            sys::rd_kafka_ConfigResource_new(sys::rd_kafka_ResourceType_t::RD_KAFKA_RESOURCE_TOPIC, name.as_ptr())
+        };
+        let resource =
+            NonNull::new(new).map(Self).ok_or_else(|| (RDKafkaErrorCode::InvalidArgument, topic.to_owned()))?;
         for (key, value) in config {
             resource.set(&c_string(key)?, &c_string(value)?)?;
         }
@@ -302,7 +312,8 @@ impl ConfigResource {
         // SAFETY: key and value are copied; a returned error is ours.
         unsafe {
             let set = sys::rd_kafka_AlterConfigOpType_t::RD_KAFKA_ALTER_CONFIG_OP_TYPE_SET;
-            let error = sys::rd_kafka_ConfigResource_add_incremental_config(self.0.as_ptr(), key.as_ptr(), set, value.as_ptr());
+            let error =
+                sys::rd_kafka_ConfigResource_add_incremental_config(self.0.as_ptr(), key.as_ptr(), set, value.as_ptr());
             if error.is_null() {
                 return Ok(());
             }

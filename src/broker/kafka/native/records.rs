@@ -88,7 +88,8 @@ impl Records {
         }
         self.batch.resize(max, ptr::null_mut());
         // SAFETY: the queue is ours, and the batch has room for `max` messages.
-        let count = unsafe { sys::rd_kafka_consume_batch_queue(self.queue.0.as_ptr(), 0, self.batch.as_mut_ptr(), max) };
+        let count =
+            unsafe { sys::rd_kafka_consume_batch_queue(self.queue.0.as_ptr(), 0, self.batch.as_mut_ptr(), max) };
         let (mut taken, mut failed) = (0, Vec::new());
         for message in &self.batch[..usize::try_from(count).unwrap_or_default()] {
             let message = Message(*message);
@@ -136,7 +137,8 @@ impl Message {
         // `BorrowedHeaders` is the address of a header list.
         unsafe {
             let message = &*self.0;
-            let (mut headers, mut kind) = (ptr::null_mut(), sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE);
+            let (mut headers, mut kind) =
+                (ptr::null_mut(), sys::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE);
             // Returns an error for a message without headers.
             sys::rd_kafka_message_headers(self.0, &mut headers);
             sink(&RecordRef {

@@ -64,7 +64,11 @@ impl CallbackPolicy {
             let pointer = format!("/headers/{}", name.replace('~', "~0").replace('/', "~1"));
             self.header(name, value, &host).map_err(|why| error(&pointer, why))?;
         }
-        params.secret.as_ref().map_or(Ok(()), |name| self.check_secret(name, &host)).map_err(|why| error("/secret", why))
+        params
+            .secret
+            .as_ref()
+            .map_or(Ok(()), |name| self.check_secret(name, &host))
+            .map_err(|why| error("/secret", why))
     }
 
     /// Returns the host of a URL if it is permitted.
@@ -74,13 +78,16 @@ impl CallbackPolicy {
             "https" => {}
             "http" if self.plain_http => {}
             "http" => {
-                return Err("the scheme is `http`; hint: use `https`, or allow `http` with `callbacks.plain_http`".to_owned());
+                return Err(
+                    "the scheme is `http`; hint: use `https`, or allow `http` with `callbacks.plain_http`".to_owned()
+                );
             }
             other => return Err(format!("unsupported scheme `{other}`: use `https`")),
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(
-                "the url contains a user or a password; hint: set an `authorization` header with a secret, `${name}`".to_owned()
+                "the url contains a user or a password; hint: set an `authorization` header with a secret, `${name}`"
+                    .to_owned(),
             );
         }
         let host = url.host_str().unwrap_or_default().to_owned();
@@ -88,7 +95,9 @@ impl CallbackPolicy {
             return Err("a secret cannot be part of the host: its recipient must be known".to_owned());
         }
         if !self.hosts.is_empty() && !self.hosts.iter().any(|pattern| pattern.matches(&host)) {
-            return Err(format!("the host `{host}` is not permitted; hint: `callbacks.hosts` lists the permitted ones"));
+            return Err(format!(
+                "the host `{host}` is not permitted; hint: `callbacks.hosts` lists the permitted ones"
+            ));
         }
         let address = match url.host() {
             Some(url::Host::Ipv4(address)) => Some(IpAddr::V4(address)),
@@ -107,10 +116,15 @@ impl CallbackPolicy {
             return Err("kafleet sets this header itself: remove it".to_owned());
         }
         if SECRET_HEADERS.contains(&known.as_str()) && !value.contains("${") {
-            return Err("a task must not contain a secret; hint: `${name}` refers to one of `[callbacks.secrets]`".to_owned());
+            return Err(
+                "a task must not contain a secret; hint: `${name}` refers to one of `[callbacks.secrets]`".to_owned()
+            );
         }
         let value = self.with_placeholders(value, host)?;
-        value.parse::<HeaderValue>().map(drop).map_err(|_| "the value has characters that are not allowed in a header".to_owned())
+        value
+            .parse::<HeaderValue>()
+            .map(drop)
+            .map_err(|_| "the value has characters that are not allowed in a header".to_owned())
     }
 
     /// Replaces secrets with a placeholder, and checks that all of them are check_secret to this host.
@@ -159,7 +173,8 @@ impl Resolve for Resolver {
         let policy = self.0.clone();
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let allowed: Vec<SocketAddr> = found.into_iter().filter(|address| policy.is_permitted(address.ip())).collect();
+            let allowed: Vec<SocketAddr> =
+                found.into_iter().filter(|address| policy.is_permitted(address.ip())).collect();
             if allowed.is_empty() {
                 return Err(ForbiddenAddress(name.as_str().to_owned()).into());
             }
@@ -176,7 +191,8 @@ mod tests {
 
     fn policy(hosts: &[&str], private: &[&str]) -> CallbackPolicy {
         let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let secret = SecretConfig { value: Some("s".into()), hosts: list(&["hooks.example.com"]), ..SecretConfig::default() };
+        let secret =
+            SecretConfig { value: Some("s".into()), hosts: list(&["hooks.example.com"]), ..SecretConfig::default() };
         let secrets = [("billing".to_owned(), secret)].into();
         let config = CallbacksConfig { hosts: list(hosts), private: list(private), plain_http: false, secrets };
         CallbackPolicy::new(&config).unwrap()
@@ -238,7 +254,13 @@ mod tests {
         for (url, header, secret, pointer, why) in [
             ("https://evil.example.com/${billing}", None, None, "/url", "is not check_secret to `evil.example.com`"),
             ("https://evil.example.com", None, Some("billing"), "/secret", "is not check_secret to"),
-            ("https://evil.example.com", Some(("x-key", "${billing}")), None, "/headers/x-key", "is not check_secret to"),
+            (
+                "https://evil.example.com",
+                Some(("x-key", "${billing}")),
+                None,
+                "/headers/x-key",
+                "is not check_secret to",
+            ),
             (
                 "https://hooks.example.com",
                 Some(("authorization", "Bearer abc")),
@@ -246,7 +268,13 @@ mod tests {
                 "/headers/authorization",
                 "must not contain a secret",
             ),
-            ("https://hooks.example.com", Some(("Webhook-Id", "1")), None, "/headers/Webhook-Id", "sets this header itself"),
+            (
+                "https://hooks.example.com",
+                Some(("Webhook-Id", "1")),
+                None,
+                "/headers/Webhook-Id",
+                "sets this header itself",
+            ),
             ("https://hooks.example.com", Some(("a b", "1")), None, "/headers/a b", "header name"),
             ("https://hooks.example.com", Some(("x", "a\nb")), None, "/headers/x", "not allowed in a header"),
             ("https://hooks.example.com", None, Some("other"), "/secret", "no secret `other`"),

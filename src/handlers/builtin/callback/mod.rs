@@ -171,7 +171,9 @@ fn no_response(host: &str, why: &reqwest::Error) -> Failure {
 fn error_status(host: &str, status: StatusCode, wait: Option<Duration>) -> Failure {
     let message = format!("`{host}` answered {status}");
     let failure = match wait {
-        _ if status.is_redirection() => Failure::dead(format!("{message}; hint: redirects are not followed, use the target url")),
+        _ if status.is_redirection() => {
+            Failure::dead(format!("{message}; hint: redirects are not followed, use the target url"))
+        }
         _ if status == StatusCode::GONE => Failure::dead(message),
         Some(wait) => Failure::retry_after(message, wait),
         None => Failure::retry(message),

@@ -87,8 +87,9 @@ fn tls_parameters(config: &EmailConfig) -> Result<TlsParameters, String> {
     if let Some(path) = &config.ca {
         let failed = |why: String| format!("`ca`: `{}` {why}", path.display());
         let pem = std::fs::read(path).map_err(|why| failed(format!("cannot be read: {why}")))?;
-        tls =
-            tls.add_root_certificate(Certificate::from_pem(&pem).map_err(|why| failed(format!("is not a certificate: {why}")))?);
+        tls = tls.add_root_certificate(
+            Certificate::from_pem(&pem).map_err(|why| failed(format!("is not a certificate: {why}")))?,
+        );
     }
     tls.build().map_err(|why| format!("cannot set up TLS: {why}"))
 }
@@ -128,11 +129,15 @@ impl Mailer {
 
     fn recipient(&self, text: &str) -> Result<Mailbox, String> {
         let mailbox = parse_mailbox(text)?;
-        let allowed = self.recipients.is_empty() || self.recipients.iter().any(|pattern| pattern.matches(&mailbox.email));
+        let allowed =
+            self.recipients.is_empty() || self.recipients.iter().any(|pattern| pattern.matches(&mailbox.email));
         if allowed {
             Ok(mailbox)
         } else {
-            Err(format!("`{}` is not a permitted recipient; hint: `email.recipients` lists the permitted ones", mailbox.email))
+            Err(format!(
+                "`{}` is not a permitted recipient; hint: `email.recipients` lists the permitted ones",
+                mailbox.email
+            ))
         }
     }
 
@@ -163,7 +168,10 @@ impl Mailer {
         for text in &params.bcc {
             message = message.bcc(self.recipient(text).map_err(invalid)?);
         }
-        message.header(ContentType::TEXT_PLAIN).body(body).map_err(|why| invalid(format!("cannot build the email: {why}")))
+        message
+            .header(ContentType::TEXT_PLAIN)
+            .body(body)
+            .map_err(|why| invalid(format!("cannot build the email: {why}")))
     }
 
     async fn transport(&self, cx: &Context) -> Result<AsyncSmtpTransport<Tokio1Executor>, Failure> {

@@ -36,9 +36,10 @@ impl<'a> Templates<'a> {
     pub fn new(params: &'a EmailParams) -> Result<Self, ParamsError> {
         let mut templates = Environment::new();
         templates.set_fuel(Some(FUEL));
-        for (name, text) in
-            [("subject", params.subject.as_deref().unwrap_or(SUBJECT)), ("body", params.body.as_deref().unwrap_or(BODY))]
-        {
+        for (name, text) in [
+            ("subject", params.subject.as_deref().unwrap_or(SUBJECT)),
+            ("body", params.body.as_deref().unwrap_or(BODY)),
+        ] {
             templates
                 .add_template(name, text)
                 .map_err(|why| ParamsError { pointer: format!("/{name}"), message: error_text(&why) })?;
@@ -53,10 +54,10 @@ impl<'a> Templates<'a> {
         // Missing values render as an empty string rather than `none`.
         task.as_object_mut().into_iter().for_each(|task| task.retain(|_, value| !value.is_null()));
         let of = |value: Option<&serde_json::Value>| Value::from(Serde(value.cloned().unwrap_or_default()));
-        let values =
-            context! { task => of(Some(&task)), check => of(task.get("check")), timestamp => of(about.get("timestamp")) };
-        let render =
-            |name: &str| self.0.get_template(name).and_then(|template| template.render(&values)).map_err(|why| error_text(&why));
+        let values = context! { task => of(Some(&task)), check => of(task.get("check")), timestamp => of(about.get("timestamp")) };
+        let render = |name: &str| {
+            self.0.get_template(name).and_then(|template| template.render(&values)).map_err(|why| error_text(&why))
+        };
         Ok((one_line(&render("subject")?), truncate(render("body")?)))
     }
 }
@@ -85,7 +86,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn rendered(subject: Option<&str>, body: Option<&str>, about: &serde_json::Value) -> Result<(String, String), String> {
+    fn rendered(
+        subject: Option<&str>,
+        body: Option<&str>,
+        about: &serde_json::Value,
+    ) -> Result<(String, String), String> {
         let text = |text: Option<&str>| text.map(str::to_owned);
         let params = EmailParams {
             to: vec![],

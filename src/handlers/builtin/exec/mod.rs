@@ -68,7 +68,8 @@ impl Exec {
 }
 
 fn program(section: &mut Section<'_>) -> Option<Program> {
-    let Some((program, arguments)) = section.config.command.split_first().filter(|(program, _)| !program.is_empty()) else {
+    let Some((program, arguments)) = section.config.command.split_first().filter(|(program, _)| !program.is_empty())
+    else {
         section.problem("command", "missing; hint: a program and its arguments, such as [\"python3\", \"count.py\"]");
         return None;
     };
@@ -126,7 +127,8 @@ impl Program {
                 Either::Right((_, end)) => end.await,
             }
         };
-        let status = status.map_err(|why| Failure::retry(format!("the exit status of the program is unknown: {why}")))?;
+        let status =
+            status.map_err(|why| Failure::retry(format!("the exit status of the program is unknown: {why}")))?;
         self.answer(status, &output, &errors, &cx)
     }
 
@@ -178,8 +180,10 @@ impl Program {
 
     fn answer(&self, status: ExitStatus, output: &Stdout, stderr: &Stderr, cx: &Context) -> Answer {
         if output.too_large {
-            let message =
-                format!("the result has more than {} bytes; hint: store it elsewhere and return a link", self.max_output);
+            let message = format!(
+                "the result has more than {} bytes; hint: store it elsewhere and return a link",
+                self.max_output
+            );
             return Err(Failure::fail(message).of_kind("result_too_large"));
         }
         match status.code() {

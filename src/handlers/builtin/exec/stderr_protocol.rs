@@ -62,7 +62,10 @@ impl Stderr {
             self.line(&line, cx);
         }
         if self.lines > MAX_LINES {
-            cx.log(format!("{} more lines were dropped: the limit of an attempt is {MAX_LINES}", self.lines - MAX_LINES));
+            cx.log(format!(
+                "{} more lines were dropped: the limit of an attempt is {MAX_LINES}",
+                self.lines - MAX_LINES
+            ));
         }
     }
 

@@ -79,8 +79,10 @@ fn running_parent_is_stopped_and_fails() {
     let node = fold_log(&log, 9, 9).node("r");
     assert_eq!((node.own, node.state), (State::Failed, State::Failed), "its own work was never done");
     assert!(node.error.unwrap().message.contains("`r:a`"));
-    let external =
-        with_policy("x", Policy { rules: Rules { external: true, fail_fast: true, ..Rules::default() }, ..Policy::default() });
+    let external = with_policy(
+        "x",
+        Policy { rules: Rules { external: true, fail_fast: true, ..Rules::default() }, ..Policy::default() },
+    );
     let kept = fold_log(&[external, submitted("x:a"), failed("x:a")], 1, 9);
     assert_eq!((kept.node("x").own, kept.node("x").state), (State::Failed, State::Failed));
 }
@@ -103,13 +105,21 @@ fn parent_that_waits_for_its_retry_fails_with_its_child() {
 
 #[test]
 fn tolerated_children_may_fail() {
-    let tolerant = with_policy("r", Policy { rules: Rules { max_failed: Some(1), ..Rules::default() }, ..Policy::default() });
+    let tolerant =
+        with_policy("r", Policy { rules: Rules { max_failed: Some(1), ..Rules::default() }, ..Policy::default() });
     let log = [tolerant, submitted("r:a"), submitted("r:b"), failed("r:a"), event(Kind::Succeeded, "r")];
     let end = |last: Event| states(&[&log[..], &[last]].concat(), "r").last().copied();
     assert_eq!((end(event(Kind::Succeeded, "r:b")), end(failed("r:b"))), (Some("succeeded"), Some("failed")));
     assert_eq!(end(event(Kind::Cancelled, "r:b")), Some("failed"), "the worst outcome of the failed children");
     // `fail_fast` counts beyond the tolerated ones.
-    let fast = [failing_fast("r", Some(1)), submitted("r:a"), submitted("r:b"), submitted("r:c"), failed("r:a"), failed("r:b")];
+    let fast = [
+        failing_fast("r", Some(1)),
+        submitted("r:a"),
+        submitted("r:b"),
+        submitted("r:c"),
+        failed("r:a"),
+        failed("r:b"),
+    ];
     assert_eq!(effects(&fold_log(&fast[..5], 1, 9), "r"), "");
     assert_eq!(effects(&fold_log(&fast, 1, 9), "r"), "cancel-5");
 }

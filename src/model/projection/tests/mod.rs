@@ -80,7 +80,7 @@ pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
         }
         for (n, event) in events.iter().enumerate() {
             let offset = (number * batch.max(1) + n) as i64;
-            working_set.fold(event, Place { offset, log_time_ms: 1_000 + offset });
+            working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset });
         }
         kept.apply(working_set.take_changes());
         assert_eq!(working_set.kept_bytes(), kept.kept.values().map(|kept| kept.len() as u64).sum::<u64>());
@@ -141,7 +141,10 @@ fn reported(task: &str, state: State) -> Event {
 }
 
 fn external(task: &str, block_when_done: bool) -> Event {
-    with_policy(task, Policy { rules: Rules { external: true, block_when_done, ..Rules::default() }, ..Policy::default() })
+    with_policy(
+        task,
+        Policy { rules: Rules { external: true, block_when_done, ..Rules::default() }, ..Policy::default() },
+    )
 }
 
 /// State of a task after each event of a log.
@@ -277,7 +280,12 @@ fn external_task_follows_its_reports() {
         (false, vec![Failed, Running, Succeeded], vec![], "failed"),
         (true, vec![Cancelled], vec![], "queued"),
     ] {
-        assert_eq!(story(block, &reports, &children), state, "block {block}, reports {reports:?}, {} children", children.len());
+        assert_eq!(
+            story(block, &reports, &children),
+            state,
+            "block {block}, reports {reports:?}, {} children",
+            children.len()
+        );
     }
     // A report on a task that is not external is recorded in the history and changes nothing.
     let kept = fold_log(&[submitted("a"), reported("a", Failed)], 1, 9);
@@ -303,12 +311,16 @@ fn event_about_an_unknown_task_creates_no_record() {
 
 // ---- properties of random trees and event orders
 
-const IDS: [&str; 12] = ["r", "r:then", "r:then-2", "r:a:then", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:p", "r:b:z", "s", "s:t"];
+const IDS: [&str; 12] =
+    ["r", "r:then", "r:then-2", "r:a:then", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:p", "r:b:z", "s", "s:t"];
 
-fn some_thens(number: usize) -> Vec<Continuation> {
+fn some_continuations(number: usize) -> Vec<Continuation> {
     match number {
         1 => vec![Continuation::new("after", 1.into()).then(Continuation::new("echo", 2.into()))],
-        2 => vec![Continuation::new("after", 1.into()).on(On::Ended), Continuation::new("clean", 1.into()).on(On::Failed)],
+        2 => vec![
+            Continuation::new("after", 1.into()).on(On::Ended),
+            Continuation::new("clean", 1.into()).on(On::Failed),
+        ],
         _ => Vec::new(),
     }
 }
@@ -316,8 +328,13 @@ fn some_thens(number: usize) -> Vec<Continuation> {
 fn some_tells(state: State) -> (Vec<Action>, Vec<Check>) {
     let callback = Callback::to("https://a.example");
     let action = Some(NotifyAction { callback: Some(callback.clone()), email: None });
-    let check =
-        |after: u64| Check { after: Some(Millis(after)), at: None, expect: vec![state], passed: action.clone(), failed: None };
+    let check = |after: u64| Check {
+        after: Some(Millis(after)),
+        at: None,
+        expect: vec![state],
+        passed: action.clone(),
+        failed: None,
+    };
     (vec![Action { on: vec![state], callback: Some(callback), email: None }], vec![check(3), check(9)])
 }
 
@@ -343,11 +360,12 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
     ]);
     let policy = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), prop::option::of(0u32..3), 0usize..6);
     (prop::sample::select(IDS.to_vec()), kinds, 1u32..4, prop::sample::select(State::ALL.to_vec()), policy).prop_map(
-        |(task, kind, run, state, (ignore, external, block_when_done, fail_fast, max_failed, thens))| {
+        |(task, kind, run, state, (ignore, external, block_when_done, fail_fast, max_failed, continuations))| {
             let on_failure = if ignore { OnFailure::Ignore } else { OnFailure::Fail };
-            let (actions, checks) = if thens > 3 { some_tells(state) } else { Default::default() };
-            let then = some_thens(thens);
-            let rules = Rules { external, block_when_done, fail_fast, max_failed, options: None, then, actions, checks };
+            let (actions, checks) = if continuations > 3 { some_tells(state) } else { Default::default() };
+            let then = some_continuations(continuations);
+            let rules =
+                Rules { external, block_when_done, fail_fast, max_failed, options: None, then, actions, checks };
             let mut event = with_policy(task, Policy { on_failure, rules, ..Policy::default() });
             event.kind = kind;
             event.run = run;
@@ -358,12 +376,12 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
             event.due_ms = event.record.is_some().then_some(9_000 + i64::from(run));
             event.effect = (kind == Kind::EffectDone)
                 .then(|| format!("{}-{}", if ignore { "cancel" } else { "publish" }, state.index()).into());
-            event.check = (kind == Kind::Checked).then_some(thens as u32);
+            event.check = (kind == Kind::Checked).then_some(continuations as u32);
             if let Some(task) = event.task.as_mut().filter(|_| !block_when_done) {
                 task.asof = Some(state.index() as i64);
             }
-            if kind == Kind::Started && thens == 0 {
-                event.then = some_thens(2);
+            if kind == Kind::Started && continuations == 0 {
+                event.then = some_continuations(2);
             }
             if !matches!(kind, Kind::Submitted | Kind::Started) {
                 event.task = None;

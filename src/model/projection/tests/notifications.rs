@@ -84,7 +84,13 @@ fn state_reached_again_is_notified_again() {
     assert_eq!(notified(&kept, "a"), expected);
     let node = kept.node("a");
     let rules = &node.policy.as_ref().unwrap().rules;
-    let ids = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.id(&id("a"), one.rule.telling(rules).unwrap()));
+    let ids = node
+        .told
+        .as_ref()
+        .unwrap()
+        .deliveries
+        .iter()
+        .map(|one| one.id(&id("a"), one.rule.notification(rules).unwrap()));
     assert_eq!(ids.collect::<BTreeSet<_>>().len(), expected.len(), "ids are distinct");
     assert_eq!(fold_log(&log, 1, 0).node("a"), node, "independent of batches");
 }
@@ -168,8 +174,13 @@ fn task_that_waited_in_its_worker_notifies_queued_before_running() {
 fn second_start_of_an_attempt_leaves_its_warning() {
     let states = [State::Running, State::Warning, State::Succeeded];
     let more = Event { then: vec![Continuation::new("after", 1.into())], ..at(Kind::Started, 1, 8, None) };
-    let log =
-        [asking(&states), at(Kind::Started, 1, 6, None), at(Kind::Warned, 1, 7, None), more, at(Kind::Succeeded, 1, 9, Some(6))];
+    let log = [
+        asking(&states),
+        at(Kind::Started, 1, 6, None),
+        at(Kind::Warned, 1, 7, None),
+        more,
+        at(Kind::Succeeded, 1, 9, Some(6)),
+    ];
     let kept = fold_log(&log[..4], 1, 9);
     assert_eq!(kept.node("a").state, State::Warning);
     assert_eq!(notified(&fold_log(&log, 1, 9), "a")[..2], ["running/1 actions/0", "warning/1 actions/0"]);
@@ -249,15 +260,24 @@ fn late_policy_notifies_the_current_state() {
 /// A continuation has its own notifications; its checks count from its creation.
 #[test]
 fn continuation_notifies_like_any_task() {
-    let then =
-        Continuation::new("after", 1.into()).action(on(&[State::Queued, State::Succeeded])).check(check(5, State::Running));
+    let then = Continuation::new("after", 1.into())
+        .action(on(&[State::Queued, State::Succeeded]))
+        .check(check(5, State::Running));
     let rules = Rules { then: vec![then], ..Rules::default() };
     let start = with_policy("x", Policy { rules, ..Policy::default() });
-    let log =
-        [start, event(Kind::Succeeded, "x"), event(Kind::Started, "x:then"), due(0, "x:then"), event(Kind::Succeeded, "x:then")];
+    let log = [
+        start,
+        event(Kind::Succeeded, "x"),
+        event(Kind::Started, "x:then"),
+        due(0, "x:then"),
+        event(Kind::Succeeded, "x:then"),
+    ];
     for batch in [1, 9] {
         let kept = fold_log(&log, batch, 9);
-        assert_eq!(notified(&kept, "x:then"), ["queued/1 actions/0", "running/1 checks/0/passed", "succeeded/1 actions/0"]);
+        assert_eq!(
+            notified(&kept, "x:then"),
+            ["queued/1 actions/0", "running/1 checks/0/passed", "succeeded/1 actions/0"]
+        );
         assert_eq!(kept.node("x").told, None);
     }
 }
@@ -267,7 +287,8 @@ fn continuation_notifies_like_any_task() {
 fn end_with_a_continuation_is_notified_once() {
     let mut start = telling("x", &[on(&[State::Failed])], &[]);
     let rules = &mut start.task.as_mut().unwrap().policy.as_mut().unwrap().rules;
-    (rules.external, rules.fail_fast, rules.then) = (true, true, vec![Continuation::new("clean", 1.into()).on(On::Failed)]);
+    (rules.external, rules.fail_fast, rules.then) =
+        (true, true, vec![Continuation::new("clean", 1.into()).on(On::Failed)]);
     let log = [start, submitted("x:a"), failed("x:a"), event(Kind::Succeeded, "x:then")];
     for n in 1..=log.len() {
         let kept = fold_log(&log[..n], 1, 9);
@@ -278,8 +299,11 @@ fn end_with_a_continuation_is_notified_once() {
 
 #[test]
 fn check_evaluates_the_state_at_its_time() {
-    let start =
-        telling("a", &[], &[check(5_000, State::Succeeded), check(60_000, State::Succeeded), check(70_000, State::Failed)]);
+    let start = telling(
+        "a",
+        &[],
+        &[check(5_000, State::Succeeded), check(60_000, State::Succeeded), check(70_000, State::Failed)],
+    );
     let timer = |kept: &Kept| kept.node("a").timer().map(|timer| (timer.due_ms, timer.what));
     let mut log = vec![start, event(Kind::Started, "a")];
     assert_eq!(timer(&fold_log(&log, 1, 9)), Some((5_004, TimerKind::Check(0))), "from its creation");
@@ -347,6 +371,9 @@ fn pending_notifications_are_bounded_and_do_not_block_requests() {
     let node = fold_log(&log, 40, 9).node("x");
     let notified_log = node.told.as_ref().unwrap();
     assert_eq!((notified_log.deliveries.len(), notified_log.unlisted, notified_log.refused), (32, 224, 44));
-    assert_eq!((node.effects.iter().filter(|effect| effect.is_notification()).count(), node.state), (256, State::Cancelled));
+    assert_eq!(
+        (node.effects.iter().filter(|effect| effect.is_notification()).count(), node.state),
+        (256, State::Cancelled)
+    );
     assert_eq!((notified_log.deliveries[0].rule, notified_log.deliveries[31].change), (RuleRef::Action(0), 257));
 }

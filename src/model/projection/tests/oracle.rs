@@ -12,8 +12,10 @@ pub(super) fn recompute(kept: &Kept) {
         recompute_counts(&nodes, id, node);
         recompute_state(&nodes, id, node);
     }
-    let typed: BTreeMap<(Arc<str>, State), i64> =
-        nodes.values().filter_map(|node| Some((node.task_type.clone()?, node.state))).fold(BTreeMap::new(), |mut counts, key| {
+    let typed: BTreeMap<(Arc<str>, State), i64> = nodes
+        .values()
+        .filter_map(|node| Some((node.task_type.clone()?, node.state)))
+        .fold(BTreeMap::new(), |mut counts, key| {
             *counts.entry(key).or_default() += 1;
             counts
         });
@@ -43,8 +45,11 @@ fn recompute_counts(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
     let mut tree = Counts::default();
     let mut restartable = 0;
     for (below, node) in nodes {
-        let path: Vec<TaskId> =
-            below.ancestors().take_while(|above| *above != id.as_str()).map(|above| TaskId::parse(above).unwrap()).collect();
+        let path: Vec<TaskId> = below
+            .ancestors()
+            .take_while(|above| *above != id.as_str())
+            .map(|above| TaskId::parse(above).unwrap())
+            .collect();
         let is_below = **below != *id && below.is_within(id.as_str());
         if is_below && is_counted(nodes, below) && path.iter().all(|above| is_counted(nodes, above)) {
             tree.add(node.state, 1);
@@ -71,7 +76,8 @@ fn recompute_state(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
     assert!(is_cancelling || node.state == combine(node.own, &node.below, node.tolerated()), "state of {id}");
     let regular = children(nodes, id, false);
     let continuations = children(nodes, id, true);
-    let is_pending = |children: &[&TaskRecord]| children.iter().any(|child| child.state.category() == Category::Pending);
+    let is_pending =
+        |children: &[&TaskRecord]| children.iter().any(|child| child.state.category() == Category::Pending);
     let pending = is_pending(&regular) || is_pending(&continuations);
     let worst = worst_of(&regular, node.tolerated());
     let fails_fast = node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast);
@@ -87,10 +93,13 @@ fn recompute_state(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
     };
     assert_eq!(node.state, state, "state of {id} by the definition");
     let may_continue = node.announced && node.own.is_terminal() && !is_pending(&regular);
-    for (n, then) in node.thens().enumerate().filter(|_| may_continue) {
+    for (n, then) in node.continuations().enumerate().filter(|_| may_continue) {
         let created = node.created_mask & (1 << n) != 0;
         assert!(created || !then.on.is(ended), "{id}: continuation {n} is missing");
-        assert!(!created || nodes[&id.child(&segment(n)).unwrap()].run >= node.run, "{id}: continuation {n} has no record");
+        assert!(
+            !created || nodes[&id.child(&segment(n)).unwrap()].run >= node.run,
+            "{id}: continuation {n} has no record"
+        );
     }
     assert!(!node.state.is_terminal() || (node.own.is_terminal() && !pending), "{id} has ended before its children");
 }

@@ -10,12 +10,15 @@ fn scheduled_task_waits_with_its_record_until_its_release() {
     scheduled.kind = Kind::Scheduled;
     let kept = fold_log(&[scheduled.clone()], 1, 9);
     let node = kept.node("a");
-    assert_eq!((node.state, node.due_ms, node.told_at), (State::Scheduled, Some(700), Some(0)));
+    assert_eq!((node.state, node.due_ms, node.record_event_offset), (State::Scheduled, Some(700), Some(0)));
     assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, TimerKind::Release)));
     assert_eq!(kept.kept[&id("a")], record().encode());
     let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
     assert_eq!(states(&log, "a"), ["scheduled", "queued", "queued", "running", "running"]);
-    assert!(fold_log(&log[..2], 2, 9).kept.is_empty(), "a record deferred and released within one batch is never stored");
+    assert!(
+        fold_log(&log[..2], 2, 9).kept.is_empty(),
+        "a record deferred and released within one batch is never stored"
+    );
     assert!(fold_log(&log, 1, 9).kept.is_empty());
 }
 
@@ -82,7 +85,11 @@ fn release_of_one_wait_does_not_end_another() {
     assert_eq!(states(&log, "a"), expected);
     for waits in 4..7 {
         let kept = fold_log(&log[..waits], 1, 9);
-        assert_eq!((kept.kept.len(), kept.node("a").timer().map(|timer| timer.what)), (1, Some(TimerKind::Release)), "{waits}");
+        assert_eq!(
+            (kept.kept.len(), kept.node("a").timer().map(|timer| timer.what)),
+            (1, Some(TimerKind::Release)),
+            "{waits}"
+        );
     }
     assert!(fold_log(&log, 1, 9).kept.is_empty());
 }
@@ -129,7 +136,8 @@ fn publisher_reports_the_position_of_the_record() {
     };
     let mut failed = event(Kind::Failed, "a");
     failed.attempt = 1;
-    let mut log = vec![with_record(submitted("a"), 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
+    let mut log =
+        vec![with_record(submitted("a"), 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
     log[0].kind = Kind::Scheduled;
     let effects = |log: &[Event]| fold_log(log, 1, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
     let position = |log: &[Event]| fold_log(log, 1, 9).node("a").position;
@@ -166,10 +174,10 @@ fn deferred_record_beyond_the_limit_fails_the_task() {
     let mut scheduled = with_record(submitted("a"), 700);
     scheduled.kind = Kind::Scheduled;
     working_set.load(id("a"), None);
-    working_set.fold(&scheduled, Place { offset: 1, log_time_ms: 2 });
+    working_set.fold(&scheduled, LogPosition { offset: 1, log_time_ms: 2 });
     let node = working_set.node("a").unwrap();
     assert_eq!((node.state, node.kept, working_set.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
-    assert_eq!(node.told_at, Some(1), "a retry finds the record in this event");
+    assert_eq!(node.record_event_offset, Some(1), "a retry finds the record in this event");
     assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
     assert!(working_set.take_changes().kept.is_empty());
 }
@@ -212,7 +220,10 @@ fn cancel_is_withdrawn_when_all_descendants_have_ended() {
         event(Kind::Cancelled, "r:a"),
     ];
     let effects = |n: usize| fold_log(&log[..n], 2, 9).node("r").effects.iter().map(Effect::id).collect::<Vec<_>>();
-    assert_eq!((effects(6), effects(7)), (vec!["cancel-2".to_owned()], vec!["cancel-2".to_owned(), "uncancel-6".to_owned()]));
+    assert_eq!(
+        (effects(6), effects(7)),
+        (vec!["cancel-2".to_owned()], vec!["cancel-2".to_owned(), "uncancel-6".to_owned()])
+    );
     assert_eq!(states(&log, "r").last(), Some(&"cancelled"));
     assert!(fold_log(&log[..6], 1, 9).node("r:a").timer().is_none(), "the worker is responsible for it");
 }
@@ -221,8 +232,13 @@ fn cancel_is_withdrawn_when_all_descendants_have_ended() {
 fn withdrawn_cancel_is_published_again_for_a_late_descendant() {
     let done = |effect: &str| Event { effect: Some(effect.into()), ..event(Kind::EffectDone, "r") };
     let end = |run| in_run(event(Kind::Succeeded, "r"), run);
-    let withdrawn =
-        [submitted("r"), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r"), done("cancel-1"), done("uncancel-2")];
+    let withdrawn = [
+        submitted("r"),
+        event(Kind::CancelRequested, "r"),
+        event(Kind::Cancelled, "r"),
+        done("cancel-1"),
+        done("uncancel-2"),
+    ];
     let late = [&withdrawn[..], &[submitted("r:late")]].concat();
     assert_eq!((effects_of(&withdrawn, "r"), effects_of(&late, "r")), (String::new(), "cancel-5".to_owned()));
     let ended = [&late[..], &[event(Kind::Cancelled, "r:late")]].concat();
@@ -253,9 +269,16 @@ fn withdrawn_cancel_is_not_published_for_an_external_descendant() {
 fn later_cancel_is_not_withdrawn_with_an_earlier_one() {
     let cancel = event(Kind::CancelRequested, "a");
     let again = event(Kind::RetryRequested, "a");
-    let log =
-        [submitted("a"), cancel.clone(), event(Kind::Cancelled, "a"), again, cancel, in_run(event(Kind::Cancelled, "a"), 2)];
-    let effects = |n: usize| fold_log(&log[..n], 2, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
+    let log = [
+        submitted("a"),
+        cancel.clone(),
+        event(Kind::Cancelled, "a"),
+        again,
+        cancel,
+        in_run(event(Kind::Cancelled, "a"), 2),
+    ];
+    let effects =
+        |n: usize| fold_log(&log[..n], 2, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ");
     assert_eq!(effects(4), "cancel-1 publish-3 uncancel-2", "the retry does not wait for the withdrawal");
     assert_eq!(effects(5), "publish-3 cancel-4", "the later cancel covers the first one");
     assert_eq!(effects(6), "publish-3 cancel-4 uncancel-5");
@@ -298,9 +321,19 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
         let log = [&start[..], &later, &[cancel.clone(), below, cancel.clone()]].concat();
         let kept = fold_log(&log[..log.len() - 1], 2, 9);
         assert_eq!(kept.node(goes_on).state, State::Cancelling, "{goes_on}");
-        assert_eq!(kept.node("r").effects.iter().map(Effect::id).next_back(), Some(format!("cancel-{offset}")), "{goes_on}");
-        assert!(!kept.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"), "the later cancel replaces the first");
-        assert!(fold_log(&log, 1, 9).node("r").history.last().unwrap().ignored, "{goes_on}: a third cancel is redundant");
+        assert_eq!(
+            kept.node("r").effects.iter().map(Effect::id).next_back(),
+            Some(format!("cancel-{offset}")),
+            "{goes_on}"
+        );
+        assert!(
+            !kept.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"),
+            "the later cancel replaces the first"
+        );
+        assert!(
+            fold_log(&log, 1, 9).node("r").history.last().unwrap().ignored,
+            "{goes_on}: a third cancel is redundant"
+        );
     }
 }
 
@@ -325,7 +358,7 @@ fn late_cancel_is_withdrawn_too() {
     let effects = kept.node("a").effects;
     assert_eq!(
         effects,
-        [Effect { cause: 3, what: EffectKind::Uncancel { due_ms: 1_003 + CANCEL_GRACE_MS } }],
+        [Effect { cause: 3, what: EffectKind::WithdrawCancel { due_ms: 1_003 + CANCEL_GRACE_MS } }],
         "after the last one"
     );
     assert_eq!(kept.node("a").state, State::Succeeded);
@@ -342,7 +375,8 @@ fn external_task_is_cancelled_at_once_and_an_ended_task_never() {
 #[test]
 fn retry_starts_a_new_run_and_recovers_the_parents() {
     let again = event(Kind::RetryRequested, "r:a");
-    let mut log = vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), failed("r:a"), again.clone(), again];
+    let mut log =
+        vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), failed("r:a"), again.clone(), again];
     assert_eq!(states(&log, "r")[3..], ["failed", "waiting_for_children", "waiting_for_children"]);
     let node = fold_log(&log, 2, 9).node("r:a");
     assert_eq!((node.run, node.state, node.asof, node.announced), (2, State::Queued, 4, true));
@@ -352,7 +386,10 @@ fn retry_starts_a_new_run_and_recovers_the_parents() {
     done.effect = Some("publish-4".into());
     log.extend([done, in_run(event(Kind::Succeeded, "r:a"), 2)]);
     let kept = fold_log(&log, 3, 9);
-    assert_eq!((kept.node("r").state, kept.node("r:a").effects.len(), kept.node("r").highest_run), (State::Succeeded, 0, 2));
+    assert_eq!(
+        (kept.node("r").state, kept.node("r:a").effects.len(), kept.node("r").highest_run),
+        (State::Succeeded, 0, 2)
+    );
 }
 
 #[test]
@@ -372,7 +409,8 @@ fn failed_tasks_are_retried_in_one_run_chosen_at_the_request() {
         event.new_run = Some(2);
         event
     };
-    let ends = [submitted("r"), submitted("r:a"), submitted("r:b"), event(Kind::Succeeded, "r"), failed("r:a"), failed("r:b")];
+    let ends =
+        [submitted("r"), submitted("r:a"), submitted("r:b"), event(Kind::Succeeded, "r"), failed("r:a"), failed("r:b")];
     let log = [&ends[..], &[only, of("r:a"), of("r:b"), of("r:b")]].concat();
     let kept = fold_log(&log, 1, 9);
     assert_eq!(kept.node("r").effects[0].id(), "retry-failed-6");
@@ -382,7 +420,12 @@ fn failed_tasks_are_retried_in_one_run_chosen_at_the_request() {
 
 #[test]
 fn retry_after_a_cancel_runs() {
-    let log = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a"), event(Kind::RetryRequested, "a")];
+    let log = [
+        submitted("a"),
+        event(Kind::CancelRequested, "a"),
+        event(Kind::Cancelled, "a"),
+        event(Kind::RetryRequested, "a"),
+    ];
     assert_eq!(states(&log, "a"), ["queued", "cancelling", "cancelled", "queued"]);
 }
 
@@ -392,7 +435,13 @@ fn run_beyond_the_limit_changes_nothing() {
     for beyond in [MAX_RUN + 1, u32::MAX] {
         let mut walked = in_run(Kind::RetryRequested, 1);
         walked.new_run = Some(beyond);
-        let log = [submitted("a"), failed("a"), in_run(Kind::Failed, beyond), walked, Event { run: beyond, ..submitted("b") }];
+        let log = [
+            submitted("a"),
+            failed("a"),
+            in_run(Kind::Failed, beyond),
+            walked,
+            Event { run: beyond, ..submitted("b") },
+        ];
         let kept = fold_log(&log, 2, 9);
         assert_eq!(kept, fold_log(&log[..2], 2, 9), "run {beyond}");
     }
@@ -471,7 +520,8 @@ fn long_reason_is_cut_for_tasks_below() {
 /// The tracker ends a cancelled task that is not announced; if it is announced later, the cancel applies to it.
 #[test]
 fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
-    let log = [submitted("r:a"), event(Kind::Succeeded, "r:a"), asked_by("r", "ann", "no"), event(Kind::Cancelled, "r")];
+    let log =
+        [submitted("r:a"), event(Kind::Succeeded, "r:a"), asked_by("r", "ann", "no"), event(Kind::Cancelled, "r")];
     assert_eq!(states(&log, "r"), ["expected", "expected", "cancelling", "cancelled"]);
     let kept = fold_log(&log[..3], 1, 9);
     assert_eq!(
@@ -482,7 +532,11 @@ fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     assert_eq!(states(&announced, "r").last(), Some(&"cancelling"));
     let node = fold_log(&announced, 1, 9).node("r");
     assert!(node.announced && node.timer().is_some_and(|timer| timer.what == TimerKind::Cancel));
-    assert!(effects_of(&announced, "r").contains("cancel-4"), "the cancel is published again: {}", effects_of(&announced, "r"));
+    assert!(
+        effects_of(&announced, "r").contains("cancel-4"),
+        "the cancel is published again: {}",
+        effects_of(&announced, "r")
+    );
     let ended = [&announced[..], &[event(Kind::Cancelled, "r")]].concat();
     assert_eq!(states(&ended, "r").last(), Some(&"cancelled"));
     let again = [&ended[..], &[event(Kind::Cancelled, "r"), submitted("r")]].concat();
