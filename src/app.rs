@@ -1,7 +1,7 @@
 //! Application builder: a binary that registers its own task types and has every verb.
 //!
 //! ```no_run
-//! # use kafleet::handlers::foreach::Foreach;
+//! # use kafleet::handlers::builtin::foreach::Foreach;
 //! fn main() -> std::process::ExitCode {
 //!     kafleet::app().state(String::from("state shared by all handlers")).task::<Foreach>().main()
 //! }

@@ -6,6 +6,9 @@
 //! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] →
 //! [`cli`]. An application with its own task types starts with [`app()`].
 
+#![warn(unreachable_pub)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 pub mod api;
 pub mod app;
 pub mod bench;

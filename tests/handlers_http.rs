@@ -43,7 +43,7 @@ async fn serve() -> SocketAddr {
     address
 }
 
-async fn seen(method: axum::http::Method, headers: HeaderMap, body: Bytes) -> Response {
+async fn seen(method: Method, headers: HeaderMap, body: Bytes) -> Response {
     let headers: serde_json::Map<_, _> =
         headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().into())).collect();
     let body: Value = serde_json::from_slice(&body).unwrap();
@@ -115,7 +115,7 @@ async fn status_determines_retry() {
         let outcome = attempt(&TestRun::new(), call(address, &format!("/status/{code}"))).await;
         assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (then, "http_status"), "{code}");
         assert!(
-            outcome.failure().message.starts_with(&format!("`127.0.0.1` answered {code}")),
+            outcome.failure().message.starts_with(&format!("`127.0.0.1` responded with {code}")),
             "{}",
             outcome.failure()
         );

@@ -8,18 +8,18 @@ use crate::runtime;
 use crate::store::StoreError;
 
 /// Deadline of a store call.
-pub const STORE_DEADLINE: Duration = Duration::from_secs(5);
+pub(super) const STORE_DEADLINE: Duration = Duration::from_secs(5);
 /// Deadline of a Kafka call other than a publish.
-pub const KAFKA_DEADLINE: Duration = Duration::from_secs(5);
+pub(super) const KAFKA_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Applies the deadline to a store call.
-pub async fn stored<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, ApiError> {
+pub(super) async fn stored<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, ApiError> {
     let late = |_| StoreError::Unavailable(format!("no answer within {} s", STORE_DEADLINE.as_secs()));
     Ok(tokio::time::timeout(STORE_DEADLINE, call).await.map_err(late)??)
 }
 
 /// Runs work that must not be cancelled halfway when the client disconnects, such as a record and its announcement.
-pub async fn detached<T: Send + 'static>(
+pub(super) async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     runtime::spawn(work).await.unwrap_or_else(|why| {
@@ -29,7 +29,7 @@ pub async fn detached<T: Send + 'static>(
 }
 
 /// Returns a retryable error: the projection has not reached the offset yet.
-pub fn not_visible_yet(partition: u32, folded: i64, wanted: i64) -> ApiError {
+pub(super) fn not_visible_yet(partition: u32, folded: i64, wanted: i64) -> ApiError {
     let lag = wanted.saturating_sub(folded).max(1);
     ApiError::new(
         Code::NotVisibleYet,

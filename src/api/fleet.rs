@@ -10,7 +10,7 @@ use crate::control::{self, ControlKey, ControlRecord, ControlWatch};
 use crate::publish::Publisher;
 
 /// Maximum wait until this API has read its own control record.
-pub const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
+pub(super) const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum wait of a newly started API until it has read the control topic.
 const LOAD_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -25,7 +25,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Writes or deletes a control record, and waits until this API has read it.
-    pub async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
+    pub(crate) async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
         let (link, names) = (self.publisher.link(), self.publisher.names());
         let written = match record {
             Some(record) => control::order(link, names, &key, &record).await,
@@ -39,7 +39,7 @@ impl Fleet {
     }
 
     /// Writes or deletes a schedule record, and waits until this API has read it.
-    pub async fn write_schedule<T: serde::Serialize>(
+    pub(crate) async fn write_schedule<T: serde::Serialize>(
         &self,
         key: &ScheduleKey,
         record: Option<&T>,
@@ -53,7 +53,7 @@ impl Fleet {
     }
 
     /// Waits until the control topic has been read to its end.
-    pub async fn wait_for_control_state(&self) -> Result<(), ApiError> {
+    pub(crate) async fn wait_for_control_state(&self) -> Result<(), ApiError> {
         let loaded = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await;
         loaded.map_err(|why| ApiError::new(Code::KafkaUnavailable, why).hint("retry"))
     }

@@ -27,7 +27,7 @@ use crate::store::Store;
 use crate::telemetry::Metrics;
 
 /// Memory for request bodies at once, in KiB.
-pub const BODY_BUDGET_KIB: usize = 256 << 10;
+pub(super) const BODY_BUDGET_KIB: usize = 256 << 10;
 /// Maximum concurrent blocking calls to Kafka.
 const BROKER_CALLS: usize = 64;
 
@@ -65,7 +65,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub fn new(setup: ApiSetup, address: SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
+    pub(crate) fn new(setup: ApiSetup, address: SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
         let access = Access::new(&setup.config, address)?;
         let transactional_id = setup.names.api_sender(&uuid::Uuid::now_v7().to_string());
         let broker = setup.broker.client().with_deadline(KAFKA_DEADLINE).with_limit(BROKER_CALLS);

@@ -8,7 +8,7 @@ use super::{BenchTopics, Common, EVENTS_PARTITIONS, Report, Services, blocking};
 
 /// Rates of the baselines, in tasks per second.
 #[derive(Clone, Copy, Debug)]
-pub struct Baseline {
+pub(super) struct Baseline {
     produce: f64,
     raw_loop: f64,
     writes: f64,
@@ -16,7 +16,7 @@ pub struct Baseline {
 
 impl Baseline {
     /// Measures all baselines; `bytes` is the size of a record in the store.
-    pub async fn measure(common: &Common, services: &Services, bytes: usize) -> anyhow::Result<Self> {
+    pub(super) async fn measure(common: &Common, services: &Services, bytes: usize) -> anyhow::Result<Self> {
         let own = common.clone();
         let at = services.clone();
         let (topics, produce, raw_loop) = blocking(move || {
@@ -40,13 +40,13 @@ impl Baseline {
     }
 
     /// Combined rate of the baselines one after the other, as on a shared machine.
-    pub fn together(&self) -> f64 {
+    pub(super) fn together(&self) -> f64 {
         1.0 / (1.0 / self.produce + 1.0 / self.raw_loop + 1.0 / self.writes)
     }
 }
 
 /// Adds the figures of the baselines and of their combination.
-pub fn add_baselines(report: &mut Report, all: &[Baseline]) {
+pub(super) fn add_baselines(report: &mut Report, all: &[Baseline]) {
     let mut add = |name: &str, of: &dyn Fn(&Baseline) -> f64| report.add(name, "tasks/s", all.iter().map(of).collect());
     add("raw produce of the same records", &|baseline| baseline.produce);
     add("raw loop", &|baseline| baseline.raw_loop);

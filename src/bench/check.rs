@@ -11,7 +11,7 @@ use crate::store::Store;
 const CHUNK: usize = 1_000;
 
 /// Checks that each task has succeeded exactly once and that the store counts `counted` tasks in total.
-pub async fn exactly_once(
+pub(super) async fn exactly_once(
     store: &dyn Store,
     partitions: u32,
     ids: impl Iterator<Item = anyhow::Result<TaskId>>,

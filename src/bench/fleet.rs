@@ -18,7 +18,7 @@ use crate::store::redis::{Redis, Usage};
 /// Id prefix of the task that is run before anything is measured.
 const FIRST: &str = "first";
 
-pub struct BenchFleet {
+pub(super) struct BenchFleet {
     pub store: Redis,
     pub publisher: Publisher,
     worker: Process,
@@ -28,7 +28,7 @@ pub struct BenchFleet {
 
 /// Resources used so far by each process.
 #[derive(Clone, Debug)]
-pub struct Costs {
+pub(super) struct Costs {
     pub publisher: Duration,
     pub worker: Cost,
     pub tracker: Cost,
@@ -39,7 +39,7 @@ pub struct Costs {
 
 impl BenchFleet {
     /// Starts all processes and runs one task, so that all are connected and have their partitions.
-    pub async fn open(services: &Services, partitions: u32, slots: u32) -> anyhow::Result<Self> {
+    pub(super) async fn open(services: &Services, partitions: u32, slots: u32) -> anyhow::Result<Self> {
         let at = services.clone();
         let topics = blocking(move || BenchTopics::prepare(&at, partitions, EVENTS_PARTITIONS)).await?;
         let prefix = topics.names.prefix.clone();
@@ -65,7 +65,7 @@ impl BenchFleet {
         Ok(fleet)
     }
 
-    pub async fn costs(&self) -> anyhow::Result<Costs> {
+    pub(super) async fn costs(&self) -> anyhow::Result<Costs> {
         let redis = self.store.usage().await?;
         let worker = self.worker.cost();
         let tracker = self.tracker.cost();
@@ -74,20 +74,20 @@ impl BenchFleet {
     }
 
     /// Size in the store of the record of a no-op task.
-    pub async fn record_bytes(&self) -> anyhow::Result<usize> {
+    pub(super) async fn record_bytes(&self) -> anyhow::Result<usize> {
         let id = TaskId::parse(&format!("{FIRST}-{:012}", 0))?;
         let found = self.store.nodes(self.publisher.partition_of(&id), &[id]).await?;
         Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode().len())
     }
 
     /// Number of succeeded tasks in the store.
-    pub async fn succeeded(&self) -> anyhow::Result<u64> {
+    pub(super) async fn succeeded(&self) -> anyhow::Result<u64> {
         let counts = self.store.counts(&partitions()).await?;
         Ok(counts.iter().filter(|count| count.state == State::Succeeded).map(|count| count.count).sum())
     }
 
     /// Waits until the store counts `tasks` succeeded tasks.
-    pub async fn wait_for(&mut self, tasks: u64) -> anyhow::Result<()> {
+    pub(super) async fn wait_for(&mut self, tasks: u64) -> anyhow::Result<()> {
         let until = Instant::now() + ROUND_DEADLINE;
         loop {
             let done = self.succeeded().await?;
@@ -102,13 +102,13 @@ impl BenchFleet {
         }
     }
 
-    pub fn check_processes(&mut self) -> anyhow::Result<()> {
+    pub(super) fn check_processes(&mut self) -> anyhow::Result<()> {
         self.worker.check()?;
         self.tracker.check()
     }
 
     /// Stops all processes and clears the store.
-    pub async fn close(self) -> anyhow::Result<()> {
+    pub(super) async fn close(self) -> anyhow::Result<()> {
         let worker = self.worker;
         let tracker = self.tracker;
         let topics = self.topics;
@@ -122,19 +122,19 @@ impl BenchFleet {
     }
 }
 
-pub fn partitions() -> Vec<u32> {
+pub(super) fn partitions() -> Vec<u32> {
     (0..EVENTS_PARTITIONS).collect()
 }
 
 /// Costs at the beginning and the end of a measurement.
 #[derive(Clone, Debug)]
-pub struct Spent {
+pub(super) struct Spent {
     pub from: Costs,
     pub to: Costs,
 }
 
 /// Adds CPU per task and peak memory of every process; `tasks` is the number of tasks per measurement.
-pub fn add_costs(report: &mut Report, tasks: u64, spent: &[Spent]) {
+pub(super) fn add_costs(report: &mut Report, tasks: u64, spent: &[Spent]) {
     let mut cpu = |name: &str, of: &dyn Fn(&Costs) -> Duration| {
         let values = spent.iter().map(|spent| micros(of(&spent.to).saturating_sub(of(&spent.from)), tasks));
         report.add(&format!("{name} CPU"), "µs/task", values.collect());

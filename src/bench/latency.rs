@@ -104,7 +104,7 @@ pub async fn latency(bench: &Latency, services: &Services) -> anyhow::Result<Rep
 }
 
 /// Returns a percentile, given in thousandths.
-pub fn percentile(mut values: Vec<f64>, permille: usize) -> f64 {
+pub(super) fn percentile(mut values: Vec<f64>, permille: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() * permille).div_ceil(1_000).saturating_sub(1);
     values.get(rank).copied().unwrap_or_default()
@@ -208,7 +208,7 @@ impl TaskTimes {
     /// Records a visible success. The start time is in whole milliseconds of the same clock: half of one is added.
     fn visible(&self, id: &TaskId, started_at_ms: i64) {
         self.update(id, |open| {
-            open.seen = open.seen.or(Some((started_at_ms as f64 + 0.5 - open.at_ms, millis(open.at))))
+            open.seen = open.seen.or(Some((started_at_ms as f64 + 0.5 - open.at_ms, millis(open.at))));
         });
     }
 

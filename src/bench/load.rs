@@ -27,17 +27,17 @@ const SOURCE: &str = "kafleet/bench";
 const WORKER: &str = "some-worker-abc123";
 
 /// Params of every task: 200 bytes of JSON.
-pub fn params() -> String {
+pub(super) fn params() -> String {
     let head = r#"{"order":4711,"customer":"c-1042","items":[{"sku":"A-1","n":2},{"sku":"B-7","n":1}],"note":""#;
     format!("{head}{}\"}}", "x".repeat(200 - head.len() - 2))
 }
 
-pub fn id(n: u64) -> anyhow::Result<TaskId> {
+pub(super) fn id(n: u64) -> anyhow::Result<TaskId> {
     Ok(TaskId::parse(&format!("bench-{n:012}"))?)
 }
 
 /// Returns the n-th task of a load.
-pub fn task(n: u64) -> anyhow::Result<Task> {
+pub(super) fn task(n: u64) -> anyhow::Result<Task> {
     Ok(Task {
         id: id(n)?,
         task_type: NOOP.into(),
@@ -69,18 +69,18 @@ impl DeliverySink for Acks {
 }
 
 /// Producer that counts unacknowledged records.
-pub struct Filler {
+pub(super) struct Filler {
     acks: Arc<Acks>,
     producer: Arc<dyn Producer>,
 }
 
 impl Filler {
-    pub fn new(topics: &BenchTopics) -> anyhow::Result<Self> {
+    pub(super) fn new(topics: &BenchTopics) -> anyhow::Result<Self> {
         let acks = Arc::new(Acks::default());
         Ok(Self { producer: topics.broker.producer(acks.clone())?, acks })
     }
 
-    pub fn send(&self, record: &ProducerRecord<'_>) -> anyhow::Result<()> {
+    pub(super) fn send(&self, record: &ProducerRecord<'_>) -> anyhow::Result<()> {
         while let Err(error) = self.producer.send(record, 0) {
             if !error.is_transient() {
                 return Err(error).context("cannot produce a record");
@@ -91,7 +91,7 @@ impl Filler {
     }
 
     /// Sends the tasks with these numbers, all with the same params.
-    pub fn tasks(
+    pub(super) fn tasks(
         &self,
         names: &Names,
         task_type: &str,
@@ -117,7 +117,7 @@ impl Filler {
     }
 
     /// Returns when everything is acknowledged.
-    pub fn end(self) -> anyhow::Result<()> {
+    pub(super) fn end(self) -> anyhow::Result<()> {
         self.producer.flush(CALL_DEADLINE)?;
         match self.acks.failed.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -127,7 +127,7 @@ impl Filler {
 }
 
 /// Fills the task topic and waits for all acknowledgements.
-pub fn fill(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
+pub(super) fn fill(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
     let filler = Filler::new(topics)?;
     filler.tasks(&topics.names, NOOP, 0..tasks, &params())?;
     filler.end()
@@ -176,7 +176,7 @@ impl Shape {
 
 /// A log of finished tasks.
 #[derive(Clone, Copy, Debug)]
-pub struct Log {
+pub(super) struct Log {
     pub tasks: u64,
     /// Number of tasks that are submitted before they succeed: the distance between the two events of a task.
     pub window: u64,
@@ -184,17 +184,17 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn events(&self) -> u64 {
+    pub(super) fn events(&self) -> u64 {
         self.tasks * self.shape.events() + self.extra_events()
     }
 
     /// Events of roots that are not tasks of the load.
-    pub fn extra_events(&self) -> u64 {
+    pub(super) fn extra_events(&self) -> u64 {
         2 * self.shape.roots
     }
 
     /// Fills the events topic and waits for all acknowledgements.
-    pub fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
+    pub(super) fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
         let mut writer =
             LogWriter { filler: Filler::new(topics)?, topic: topics.names.events(), topics, value: Vec::new() };
         let model = task(0)?;
@@ -272,7 +272,7 @@ fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) {
 }
 
 /// Publishes tasks with tracking, as an api does.
-pub async fn publish_tracked(
+pub(super) async fn publish_tracked(
     services: &Services,
     prefix: &str,
     events_partitions: u32,
@@ -293,7 +293,7 @@ pub async fn publish_tracked(
 const CALL: u64 = 20_000;
 
 /// Publishes tasks in one call and waits for their acknowledgements.
-pub async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range<u64>) -> anyhow::Result<()> {
+pub(super) async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range<u64>) -> anyhow::Result<()> {
     let params = RawJson::parse(params().as_bytes())?;
     let mut tasks = Vec::new();
     for n in numbers {
@@ -308,7 +308,7 @@ pub async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range
 }
 
 /// Produces the records of a tracked publish as fast as the client accepts them.
-pub fn raw_produce(services: &Services, prefix: &str, records: u64, events: bool) -> anyhow::Result<()> {
+pub(super) fn raw_produce(services: &Services, prefix: &str, records: u64, events: bool) -> anyhow::Result<()> {
     let names = Names::new(prefix);
     let model = task(0)?;
     let params = params();
@@ -330,14 +330,14 @@ pub fn raw_produce(services: &Services, prefix: &str, records: u64, events: bool
 }
 
 /// Size of the event that a worker writes for a succeeded task.
-pub fn event_bytes() -> anyhow::Result<usize> {
+pub(super) fn event_bytes() -> anyhow::Result<usize> {
     let mut bytes = Vec::new();
     succeeded(&task(0)?, 1, &mut bytes);
     Ok(bytes.len())
 }
 
 /// Checks that every task is on the task topic once and has one `submitted` event.
-pub fn check_published(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
+pub(super) fn check_published(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
     let records = topics.records(&topics.names.tasks(NOOP), topics.partitions)?;
     if records != tasks {
         bail!("{records} records for {tasks} tasks");
@@ -346,7 +346,7 @@ pub fn check_published(topics: &BenchTopics, tasks: u64) -> anyhow::Result<()> {
 }
 
 /// Reads all events back and checks that every task succeeded exactly once.
-pub fn check_events(topics: &BenchTopics, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
+pub(super) fn check_events(topics: &BenchTopics, events_partitions: u32, tasks: u64) -> anyhow::Result<()> {
     check_events_of(topics, events_partitions, tasks, Kind::Succeeded)
 }
 

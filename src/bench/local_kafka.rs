@@ -7,11 +7,11 @@ use super::process::cpu_of;
 
 /// Process ids; empty if Kafka runs elsewhere.
 #[derive(Clone, Debug, Default)]
-pub struct LocalKafka(Vec<u32>);
+pub(super) struct LocalKafka(Vec<u32>);
 
 impl LocalKafka {
     /// Finds the processes that listen on these addresses (`host:port`, separated by commas).
-    pub fn listening_on(addresses: &str) -> Self {
+    pub(super) fn listening_on(addresses: &str) -> Self {
         // Only addresses of this machine can be bound.
         let is_here = |host: &str| TcpListener::bind((host, 0)).is_ok();
         let ports = addresses.split(',').filter_map(|address| address.trim().rsplit_once(':'));
@@ -21,12 +21,12 @@ impl LocalKafka {
     }
 
     /// CPU time used so far.
-    pub fn cpu(&self) -> Option<Duration> {
+    pub(super) fn cpu(&self) -> Option<Duration> {
         (!self.0.is_empty()).then(|| self.0.iter().copied().map(cpu_of).sum())
     }
 
     /// Kafka's version, from the name of its jar on the command line.
-    pub fn version(&self) -> Option<String> {
+    pub(super) fn version(&self) -> Option<String> {
         let line = std::fs::read_to_string(format!("/proc/{}/cmdline", self.0.first()?)).ok()?;
         let files = line.split([':', '/', '\0']);
         let mut versions = files.filter_map(|file| file.strip_prefix("kafka_")?.strip_suffix(".jar")?.split_once('-'));

@@ -54,7 +54,7 @@ struct Part {
 }
 
 /// Returns the names of the types of a backlog.
-pub fn type_names(types: u32) -> Vec<String> {
+pub(super) fn type_names(types: u32) -> Vec<String> {
     (0..types).map(|n| if n == 0 { NOOP.to_owned() } else { format!("{NOOP}-{n}") }).collect()
 }
 

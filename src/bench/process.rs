@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 /// Environment variable with the role of a child process, as JSON.
-pub const ROLE: &str = "KAFLEET_BENCH_ROLE";
+pub(super) const ROLE: &str = "KAFLEET_BENCH_ROLE";
 
-pub struct Process {
+pub(super) struct Process {
     child: Child,
     name: &'static str,
 }
 
 /// Resource usage of a process, from /proc.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cost {
+pub(super) struct Cost {
     pub cpu: Duration,
     pub peak_bytes: u64,
     pub resident_bytes: u64,
 }
 
 /// CPU time of a process so far; zero if it has ended.
-pub fn cpu_of(pid: u32) -> Duration {
+pub(super) fn cpu_of(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Of the fields after the program name in brackets, the 12th and 13th are user and system time.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -31,7 +31,7 @@ pub fn cpu_of(pid: u32) -> Duration {
 }
 
 impl Process {
-    pub fn start(name: &'static str, role: &super::child_role::ChildRole) -> anyhow::Result<Self> {
+    pub(super) fn start(name: &'static str, role: &super::child_role::ChildRole) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("cannot find this program's executable")?;
         let child = Command::new(binary)
             .args(["bench", "child-role"])
@@ -44,7 +44,7 @@ impl Process {
     }
 
     /// CPU time so far, and current and peak resident memory.
-    pub fn cost(&self) -> Cost {
+    pub(super) fn cost(&self) -> Cost {
         let pid = self.child.id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let kib = |name| {
@@ -55,7 +55,7 @@ impl Process {
     }
 
     /// Returns an error if the process has failed.
-    pub fn check(&mut self) -> anyhow::Result<()> {
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             Some(status) if !status.success() => bail!("the {} process has ended: {status}", self.name),
             _ => Ok(()),
@@ -63,7 +63,7 @@ impl Process {
     }
 
     /// Stops the process and waits for it.
-    pub fn stop(mut self) -> anyhow::Result<()> {
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id())?);
         // The process may already have ended.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);

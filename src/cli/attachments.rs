@@ -14,7 +14,7 @@ use crate::api::documents::{AttachmentDocument, Attachments};
 use crate::model::record::attachment::{BYTES, MAX_BYTES};
 
 #[derive(Debug, Subcommand)]
-pub enum AttachmentsVerb {
+pub(super) enum AttachmentsVerb {
     /// List the attachments of a task
     List(ListArgs),
     /// Attach a file; replaces an attachment of the same name
@@ -26,13 +26,13 @@ pub enum AttachmentsVerb {
 }
 
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(super) struct ListArgs {
     /// The task's id
     pub id: String,
 }
 
 #[derive(Debug, Args)]
-pub struct PutArgs {
+pub(super) struct PutArgs {
     /// The task's id
     pub id: String,
     /// Name of the attachment
@@ -45,7 +45,7 @@ pub struct PutArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct GetArgs {
+pub(super) struct GetArgs {
     /// The task's id
     pub id: String,
     /// Name of the attachment
@@ -56,14 +56,14 @@ pub struct GetArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct DeleteArgs {
+pub(super) struct DeleteArgs {
     /// The task's id
     pub id: String,
     /// Name of the attachment
     pub name: String,
 }
 
-pub async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
+pub(super) async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let path = |id, name| ["v1", "tasks", id, "attachments", name];

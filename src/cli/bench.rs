@@ -12,7 +12,7 @@ use crate::config::{Config, Order};
 const UNUSED: [&str; 6] = ["api", "callbacks", "email", "ops", "schedules", "types"];
 
 #[derive(Debug, Subcommand)]
-pub enum BenchVerb {
+pub(super) enum BenchVerb {
     /// One process publishes tracked tasks; baseline: plain Kafka produce
     Publish(bench::PublishBench),
     /// One worker process drains a backlog of no-op tasks; baseline: a plain librdkafka loop
@@ -46,7 +46,7 @@ pub enum BenchVerb {
     ChildRole,
 }
 
-pub async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
+pub(super) async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
     if let BenchVerb::ChildRole = verb {
         return blocking(bench::child_role::run).await.map(|()| Code::Ok).map_err(failed);
     }

@@ -11,7 +11,7 @@ use crate::api::documents::{CancelOutcome, CancelTask};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
-pub struct CancelArgs {
+pub(super) struct CancelArgs {
     /// The task's id
     pub id: String,
     /// Cancel only the task, not its descendants
@@ -26,7 +26,7 @@ pub struct CancelArgs {
 }
 
 /// Requests the cancellation. With `--wait` the exit code is 0 once the task has ended, in whatever state.
-pub async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
+pub(super) async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let started = Instant::now();

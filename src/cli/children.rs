@@ -9,7 +9,7 @@ use super::output::eprint_line;
 use crate::runtime::now_ms;
 
 #[derive(Debug, Args)]
-pub struct ChildrenArgs {
+pub(super) struct ChildrenArgs {
     /// The parent's id
     pub id: String,
     /// Maximum number of children
@@ -21,7 +21,7 @@ pub struct ChildrenArgs {
 }
 
 /// Lists children, reading as many pages as needed.
-pub async fn children(args: ChildrenArgs, globals: &Globals) -> Outcome {
+pub(super) async fn children(args: ChildrenArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let id = args.id;

@@ -7,13 +7,13 @@ use super::exit::{Code, Failure, Outcome};
 use super::output::Output;
 
 #[derive(Debug, Args)]
-pub struct CompletionsArgs {
+pub(super) struct CompletionsArgs {
     /// The shell to complete for
     pub shell: Shell,
 }
 
 /// Writes the completion script to stdout.
-pub fn completions(args: &CompletionsArgs, output: &Output) -> Outcome {
+pub(super) fn completions(args: &CompletionsArgs, output: &Output) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Cli::command(), program_name(), &mut script);
     let script = String::from_utf8(script).map_err(Failure::failed)?;

@@ -16,7 +16,7 @@ use crate::runtime::now_ms;
 const PAGE: usize = 100;
 
 #[derive(Debug, Subcommand)]
-pub enum DeadLettersVerb {
+pub(super) enum DeadLettersVerb {
     /// List dead letters, newest first
     List(ListArgs),
     /// Show a dead letter with its original record
@@ -28,7 +28,7 @@ pub enum DeadLettersVerb {
 }
 
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub(super) struct ListArgs {
     #[command(flatten)]
     pub selection: Selection,
     /// Maximum number of dead letters
@@ -41,7 +41,7 @@ pub struct ListArgs {
 
 /// Filters for dead letters.
 #[derive(Debug, Args)]
-pub struct Selection {
+pub(super) struct Selection {
     /// Only dead letters of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
@@ -63,13 +63,13 @@ impl Selection {
 }
 
 #[derive(Debug, Args)]
-pub struct ShowArgs {
+pub(super) struct ShowArgs {
     /// The dead letter's id, from `dead-letters list`: <type>:<partition>:<offset>
     pub letter: String,
 }
 
 #[derive(Debug, Args)]
-pub struct ResolveArgs {
+pub(super) struct ResolveArgs {
     /// Ids from `dead-letters list` [default: all that match --type and the other filters]
     pub letters: Vec<String>,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub struct ResolveArgs {
     pub limit: u32,
 }
 
-pub async fn dead_letters(verb: DeadLettersVerb, globals: &Globals) -> Outcome {
+pub(super) async fn dead_letters(verb: DeadLettersVerb, globals: &Globals) -> Outcome {
     match verb {
         DeadLettersVerb::List(args) => list(args, globals).await,
         DeadLettersVerb::Show(args) => show(args, globals).await,

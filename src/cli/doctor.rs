@@ -33,7 +33,7 @@ const MANY_CANCELS: usize = 10_000;
 const FULL_PERCENT: u128 = 90;
 
 #[derive(Debug, Args)]
-pub struct DoctorArgs {
+pub(super) struct DoctorArgs {
     /// Do not check the api
     #[arg(long)]
     pub no_api: bool,
@@ -87,7 +87,7 @@ impl Finding {
     }
 }
 
-pub async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
+pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
     let unused: &[&str] = match args.no_redis {
         true => &["api", "types", "schedules", "callbacks", "email", "redis"],
@@ -172,7 +172,7 @@ fn check_kafka(
     registry: &Registry,
     brokers: &str,
 ) -> (Vec<Finding>, Option<Vec<Watermarks>>) {
-    let names = crate::config::Names::new(&config.topics.prefix);
+    let names = Names::new(&config.topics.prefix);
     let count = match broker.topics(&names.prefix, CALL_DEADLINE) {
         Ok(topics) => topics.len(),
         Err(why) => {
@@ -221,7 +221,7 @@ impl From<topics::Finding> for Finding {
 
 /// Reports committed offsets that Kafka has dropped or that lie outside the log.
 fn check_commits(broker: &dyn Broker, config: &Config, registry: &Registry) -> Result<Vec<Finding>, BrokerError> {
-    let names = crate::config::Names::new(&config.topics.prefix);
+    let names = Names::new(&config.topics.prefix);
     let Ok(control) = read_control(broker, &names, CALL_DEADLINE) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     let types = config.types.keys().cloned().chain(registry.types().map(|(name, _)| name.to_string()));
@@ -325,7 +325,7 @@ fn write_failure(why: String) -> Finding {
     Finding::error("redis", format!("Redis refuses writes: {what}")).hint(hint)
 }
 
-async fn with_deadline<T>(call: impl Future<Output = Result<T, crate::store::StoreError>>) -> Result<T, String> {
+async fn with_deadline<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, String> {
     let limit = Duration::from_secs(15);
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer.map_err(|why| why.to_string()),
@@ -375,9 +375,9 @@ async fn api(globals: &Globals) -> Finding {
 fn show(found: &[Finding], globals: &Globals) -> Outcome {
     let output = globals.output();
     if output.is_json() {
-        output.json(&found)?
+        output.json(&found)?;
     } else {
-        output.line(&text(found, output.paint))?
+        output.line(&text(found, output.paint))?;
     }
     Ok(if found.iter().any(|one| one.verdict == Verdict::Error) { Code::Failed } else { Code::Ok })
 }

@@ -6,7 +6,7 @@ use std::io;
 /// Exit codes, part of the command line's contract (docs/cli.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Code {
+pub(super) enum Code {
     Ok = 0,
     /// The verb ran, with a negative result: a task failed, a check found errors, a line was refused.
     Failed = 1,
@@ -24,39 +24,39 @@ pub enum Code {
 
 /// Failure of a verb: exit code, message and hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(super) struct Failure {
     pub code: Code,
     /// Lower case, no full stop. Empty for a closed stdout, which needs no message.
     pub message: String,
     pub hint: Option<String>,
 }
 
-pub type Outcome = Result<Code, Failure>;
+pub(super) type Outcome = Result<Code, Failure>;
 
 impl Failure {
-    pub fn new(code: Code, message: impl Display) -> Self {
+    pub(super) fn new(code: Code, message: impl Display) -> Self {
         Self { code, message: message.to_string(), hint: None }
     }
 
-    pub fn failed(message: impl Display) -> Self {
+    pub(super) fn failed(message: impl Display) -> Self {
         Self::new(Code::Failed, message)
     }
 
-    pub fn usage(message: impl Display) -> Self {
+    pub(super) fn usage(message: impl Display) -> Self {
         Self::new(Code::Usage, message)
     }
 
-    pub fn unavailable(message: impl Display) -> Self {
+    pub(super) fn unavailable(message: impl Display) -> Self {
         Self::new(Code::Unavailable, message)
     }
 
-    pub fn hint(mut self, hint: impl Display) -> Self {
+    pub(super) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());
         self
     }
 
     /// Text for stderr.
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         if self.message.is_empty() {
             return String::new();
         }
@@ -76,7 +76,7 @@ impl From<io::Error> for Failure {
 }
 
 /// Returns the root cause of an error: HTTP errors are chains of wrappers around it.
-pub fn innermost(error: &dyn std::error::Error) -> String {
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;

@@ -10,7 +10,7 @@ use super::output::Output;
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
-pub struct Globals {
+pub(super) struct Globals {
     /// Configuration file [default: ./kafleet.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE", env = "KAFLEET_CONFIG")]
     pub config: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub struct Globals {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(super) enum Format {
     #[default]
     Table,
     Json,
@@ -56,7 +56,7 @@ pub enum Format {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Colors {
+pub(super) enum Colors {
     #[default]
     Auto,
     Always,
@@ -64,11 +64,11 @@ pub enum Colors {
 }
 
 impl Globals {
-    pub fn output(&self) -> Output {
+    pub(super) fn output(&self) -> Output {
         Output::stdout(self.format, self.color)
     }
 
-    pub fn client(&self) -> Result<Client, Failure> {
+    pub(super) fn client(&self) -> Result<Client, Failure> {
         Client::new(&self.api, self.token.as_deref())
     }
 }

@@ -9,7 +9,7 @@ use super::output::{Field, Output, Rows};
 use crate::api::documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
 
 #[derive(Debug, Subcommand)]
-pub enum KillSwitchVerb {
+pub(super) enum KillSwitchVerb {
     /// Cancel tasks with this tag or id prefix instead of starting them
     On(OnArgs),
     /// Remove a kill switch
@@ -19,7 +19,7 @@ pub enum KillSwitchVerb {
 }
 
 #[derive(Debug, Args)]
-pub struct OnArgs {
+pub(super) struct OnArgs {
     /// A tag, or a prefix of task ids
     pub name: String,
     /// Only tasks of this type
@@ -31,12 +31,12 @@ pub struct OnArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct OffArgs {
+pub(super) struct OffArgs {
     /// Name of the switch: its tag or id prefix
     pub name: String,
 }
 
-pub async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outcome {
+pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let kills = match verb {

@@ -20,7 +20,7 @@ const PAGE: usize = 100;
 const MAX_SCANNED: u64 = 200_000;
 
 #[derive(Debug, Default, Args)]
-pub struct ListArgs {
+pub(super) struct ListArgs {
     /// Only tasks of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
@@ -63,7 +63,7 @@ pub struct ListArgs {
 }
 
 /// Lists roots, or the tasks that match the filters, reading as many pages as needed.
-pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
+pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let now_ms = now_ms();
@@ -86,7 +86,7 @@ pub async fn list(args: ListArgs, globals: &Globals) -> Outcome {
 }
 
 /// Reads pages until `limit` tasks are found, the list ends, or `MAX_SCANNED` tasks were scanned.
-pub async fn pages(
+pub(super) async fn pages(
     client: &Client,
     path: &[&str],
     filters: &Query,
@@ -175,7 +175,7 @@ fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
 }
 
 /// Converts a time (RFC 3339), or an age such as 2h, to RFC 3339.
-pub fn resolve_time(text: &str, now_ms: i64) -> Result<String, Failure> {
+pub(super) fn resolve_time(text: &str, now_ms: i64) -> Result<String, Failure> {
     if text.ends_with(['s', 'm', 'h', 'd'])
         && let Ok(ago) = Millis::parse(text)
     {
@@ -185,7 +185,7 @@ pub fn resolve_time(text: &str, now_ms: i64) -> Result<String, Failure> {
 }
 
 /// Returns a row per task; `id` is the header of the first column.
-pub fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
+pub(super) fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
     let mut rows = Rows::new([id, "TYPE", "STATE", "CHILDREN", "SEEN", "TIME", "NAME"]);
     for task in tasks {
         rows.add([

@@ -12,7 +12,7 @@ use crate::api::documents::{AppendLog, LogAppended, LogDocument};
 use crate::model::event::log_line::MAX_EVENT_BYTES;
 
 #[derive(Debug, Args)]
-pub struct LogArgs {
+pub(super) struct LogArgs {
     /// The task's id
     pub id: String,
     /// First line to print; the oldest is 0
@@ -26,7 +26,7 @@ pub struct LogArgs {
     pub append: Option<String>,
 }
 
-pub async fn log(args: LogArgs, globals: &Globals) -> Outcome {
+pub(super) async fn log(args: LogArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     match args.append {
@@ -93,9 +93,9 @@ async fn append(client: &Client, output: &Output, id: &str, text: String) -> Out
     let request = AppendLog { lines: vec![text] };
     let done: LogAppended = client.post(&["v1", "tasks", id, "log"], Some(&request)).await?;
     if output.is_json() {
-        output.json(&done)?
+        output.json(&done)?;
     } else {
-        eprint_line(format_args!("{} line{} added", done.lines, if done.lines == 1 { "" } else { "s" }))
+        eprint_line(format_args!("{} line{} added", done.lines, if done.lines == 1 { "" } else { "s" }));
     }
     Ok(Code::Ok)
 }

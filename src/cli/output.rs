@@ -12,7 +12,7 @@ use crate::model::record::state::State;
 
 /// Destination and format of data.
 #[derive(Clone, Copy)]
-pub struct Output {
+pub(super) struct Output {
     pub format: Format,
     pub paint: Paint,
     /// Whether stdout is a terminal.
@@ -20,36 +20,36 @@ pub struct Output {
 }
 
 impl Output {
-    pub fn stdout(format: Format, colors: Colors) -> Self {
+    pub(super) fn stdout(format: Format, colors: Colors) -> Self {
         let terminal = io::stdout().is_terminal();
         Self { format, paint: Paint(colored(colors, terminal, |name| std::env::var(name).ok())), terminal }
     }
 
-    pub fn is_json(&self) -> bool {
+    pub(super) fn is_json(&self) -> bool {
         self.format == Format::Json
     }
 
     /// Writes text and a newline.
-    pub fn line(&self, text: &str) -> Result<(), Failure> {
+    pub(super) fn line(&self, text: &str) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}")?;
         Ok(out.flush()?)
     }
 
     /// Writes an indented JSON document.
-    pub fn json(&self, document: &impl Serialize) -> Result<(), Failure> {
+    pub(super) fn json(&self, document: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(document).map_err(Failure::failed)?;
         self.line(&text)
     }
 
     /// Writes a JSON document on one line, as part of a stream.
-    pub fn json_line(&self, document: &impl Serialize) -> Result<(), Failure> {
+    pub(super) fn json_line(&self, document: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(document).map_err(Failure::failed)?;
         self.line(&text)
     }
 
     /// Writes a list. Without rows stdout stays empty and the message `empty` goes to stderr.
-    pub fn list(&self, rows: Rows, empty: impl std::fmt::Display) -> Result<(), Failure> {
+    pub(super) fn list(&self, rows: Rows, empty: impl std::fmt::Display) -> Result<(), Failure> {
         if rows.rows.is_empty() {
             eprint_line(empty);
             return Ok(());
@@ -57,7 +57,7 @@ impl Output {
         self.table(rows)
     }
 
-    pub fn table(&self, rows: Rows) -> Result<(), Failure> {
+    pub(super) fn table(&self, rows: Rows) -> Result<(), Failure> {
         self.line(&rows.draw(self.paint, self.terminal))
     }
 }
@@ -77,26 +77,26 @@ fn colored(colors: Colors, terminal: bool, variable: impl Fn(&str) -> Option<Str
 
 /// Text styling; `Paint(false)` leaves text plain.
 #[derive(Clone, Copy, Debug)]
-pub struct Paint(pub bool);
+pub(super) struct Paint(pub bool);
 
 impl Paint {
-    pub fn state(self, state: State) -> String {
+    pub(super) fn state(self, state: State) -> String {
         self.paint_as(state, state.name())
     }
 
     /// Returns text in the colour of a state.
-    pub fn paint_as(self, state: State, text: &str) -> String {
+    pub(super) fn paint_as(self, state: State, text: &str) -> String {
         match (self.0, hue(state)) {
             (true, Some(hue)) => text.color(hue).to_string(),
             _ => text.to_owned(),
         }
     }
 
-    pub fn dim(self, text: &str) -> String {
+    pub(super) fn dim(self, text: &str) -> String {
         if self.0 { text.dimmed().to_string() } else { text.to_owned() }
     }
 
-    pub fn bold(self, text: &str) -> String {
+    pub(super) fn bold(self, text: &str) -> String {
         if self.0 { text.bold().to_string() } else { text.to_owned() }
     }
 }
@@ -121,13 +121,13 @@ fn cell_color(hue: AnsiColors) -> Color {
 }
 
 /// Header and rows of a table.
-pub struct Rows {
+pub(super) struct Rows {
     header: Vec<&'static str>,
     rows: Vec<Vec<Field>>,
 }
 
 /// Content of a table field.
-pub enum Field {
+pub(super) enum Field {
     Text(String),
     Number(u64),
     State(State),
@@ -147,16 +147,16 @@ impl From<&str> for Field {
 }
 
 impl Rows {
-    pub fn new(header: impl Into<Vec<&'static str>>) -> Self {
+    pub(super) fn new(header: impl Into<Vec<&'static str>>) -> Self {
         Self { header: header.into(), rows: Vec::new() }
     }
 
-    pub fn add(&mut self, row: impl Into<Vec<Field>>) {
+    pub(super) fn add(&mut self, row: impl Into<Vec<Field>>) {
         self.rows.push(row.into());
     }
 
     /// Renders the table: fitted to the width of a terminal, otherwise with lines of any length.
-    pub fn draw(&self, paint: Paint, terminal: bool) -> String {
+    pub(super) fn draw(&self, paint: Paint, terminal: bool) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         let fit = if terminal { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
@@ -190,12 +190,12 @@ fn table_cell(field: &Field) -> Cell {
 }
 
 /// Replaces control characters by spaces, so that foreign text can neither move the cursor nor break the line.
-pub fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Writes a message to stderr, ignoring errors.
-pub fn eprint_line(text: impl std::fmt::Display) {
+pub(super) fn eprint_line(text: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 

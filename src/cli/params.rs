@@ -8,13 +8,13 @@ use super::output::one_line;
 use crate::api::documents::Params;
 
 #[derive(Debug, Args)]
-pub struct ParamsArgs {
+pub(super) struct ParamsArgs {
     /// The task's id
     pub id: String,
 }
 
 /// Prints the params as indented JSON; with `-o json`, the api's document.
-pub async fn params(args: ParamsArgs, globals: &Globals) -> Outcome {
+pub(super) async fn params(args: ParamsArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let params: Params = globals.client()?.get(&["v1", "tasks", &args.id, "params"], &Vec::new()).await?;
     if output.is_json() {

@@ -28,7 +28,7 @@ const FRAME: Duration = Duration::from_millis(250);
 const LINE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
-pub struct RebuildArgs {
+pub(super) struct RebuildArgs {
     /// Redis to build the state in: empty, or filled by an earlier rebuild
     #[arg(long, value_name = "URL", env = "KAFLEET_REBUILD_INTO", hide_env_values = true)]
     into: String,
@@ -44,7 +44,7 @@ pub struct RebuildArgs {
     ops: OpsArgs,
 }
 
-pub async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -> Outcome {
+pub(super) async fn rebuild(args: RebuildArgs, globals: &Globals, registry: Registry) -> Outcome {
     // Reasons for waiting are logged; transient errors of the projection are not.
     init_logs("error,kafleet::cli=warn");
     // It may run beside a tracker on the same host, so the ops endpoint is off unless asked for.
@@ -222,7 +222,7 @@ impl RebuildView {
                 }
             }
             RebuildEvent::TakenOver { partition } => {
-                self.print_line(&format!("partition {partition}: a tracker has taken over"))?
+                self.print_line(&format!("partition {partition}: a tracker has taken over"))?;
             }
             RebuildEvent::Ready => {
                 self.ready = true;

@@ -11,7 +11,7 @@ use crate::api::documents::{Report, ReportOutcome};
 use crate::model::record::state::State;
 
 #[derive(Debug, Args)]
-pub struct ReportArgs {
+pub(super) struct ReportArgs {
     /// The task's id
     pub id: String,
     /// Current state of the task
@@ -26,7 +26,7 @@ pub struct ReportArgs {
 }
 
 /// Reports a state. A report on an ended task changes nothing and gives exit code 1.
-pub async fn report(args: ReportArgs, globals: &Globals) -> Outcome {
+pub(super) async fn report(args: ReportArgs, globals: &Globals) -> Outcome {
     let state: State = args.state.parse().map_err(Failure::usage)?;
     let result: Option<Value> = args.result.as_deref().map(json).transpose()?;
     let client = globals.client()?;

@@ -10,7 +10,7 @@ use crate::api::documents::RetryTask;
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
-pub struct RetryArgs {
+pub(super) struct RetryArgs {
     /// The task's id
     pub id: String,
     /// Retry only tasks of its tree that failed, expired or were cancelled themselves
@@ -24,7 +24,7 @@ pub struct RetryArgs {
     pub wait: Option<Millis>,
 }
 
-pub async fn retry(args: RetryArgs, globals: &Globals) -> Outcome {
+pub(super) async fn retry(args: RetryArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let started = Instant::now();
@@ -34,9 +34,9 @@ pub async fn retry(args: RetryArgs, globals: &Globals) -> Outcome {
         return super::wait::finish(&client, &output, outcome.status, wait, started).await;
     }
     if output.is_json() {
-        output.json(&outcome)?
+        output.json(&outcome)?;
     } else {
-        output.line(&format!("{} is {} in run {}", outcome.status.id, outcome.status.state, outcome.run))?
+        output.line(&format!("{} is {} in run {}", outcome.status.id, outcome.status.state, outcome.run))?;
     }
     if output.terminal {
         eprint_line(format_args!("follow it with `kafleet watch {}`", outcome.status.id));

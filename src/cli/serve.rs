@@ -10,21 +10,21 @@ use crate::model::units::duration::Millis;
 use crate::telemetry::init_logs;
 
 #[derive(Clone, Debug, Args)]
-pub struct StartArgs {
+pub(super) struct StartArgs {
     /// Time to wait for Kafka, Redis and the topics
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub start_timeout: Millis,
 }
 
 #[derive(Clone, Debug, Args)]
-pub struct OpsArgs {
+pub(super) struct OpsArgs {
     /// Address for /healthz, /readyz and /metrics; overrides the configuration
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_OPS_LISTEN")]
     pub ops_listen: Option<String>,
 }
 
 #[derive(Debug, Args)]
-pub struct WorkerArgs {
+pub(super) struct WorkerArgs {
     /// Types to consume [default: all]
     #[arg(long, value_name = "TYPE,…", value_delimiter = ',')]
     pub types: Vec<String>,
@@ -37,7 +37,7 @@ pub struct WorkerArgs {
     pub ops: OpsArgs,
 }
 
-pub async fn worker(args: WorkerArgs, globals: &Globals, registry: Registry) -> Outcome {
+pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
     let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
@@ -65,14 +65,14 @@ fn check_types(registry: &Registry, types: &[String]) -> Result<(), Failure> {
 }
 
 #[derive(Debug, Args)]
-pub struct TrackerArgs {
+pub(super) struct TrackerArgs {
     #[command(flatten)]
     pub start: StartArgs,
     #[command(flatten)]
     pub ops: OpsArgs,
 }
 
-pub async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -> Outcome {
+pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
     let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
@@ -91,7 +91,7 @@ pub async fn tracker(args: TrackerArgs, globals: &Globals, registry: Registry) -
 }
 
 #[derive(Debug, Args)]
-pub struct ApiArgs {
+pub(super) struct ApiArgs {
     /// Address to listen on; overrides the configuration
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
@@ -101,7 +101,7 @@ pub struct ApiArgs {
     pub ops: OpsArgs,
 }
 
-pub async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcome {
+pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("info");
     let options = SetupOptions {
         api_listen: args.listen,

@@ -29,7 +29,7 @@ use crate::worker::child::Reentry;
 use crate::worker::{self, WorkerSetup};
 
 /// Deadline of one call to Kafka or the store.
-pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
+pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Minimum time for an attempt to reach Kafka or the store, near the end of the start timeout.
 const MIN_ATTEMPT: Duration = Duration::from_millis(200);
 /// Additional time for an attempt to report its own error after its deadline.
@@ -42,7 +42,7 @@ const API_LINGER_MS: i64 = 1;
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 
 /// Configuration, registry and shared state of the roles of a process.
-pub struct Setup {
+pub(super) struct Setup {
     pub config: Config,
     /// Base folder of relative paths in the configuration.
     folder: PathBuf,
@@ -57,7 +57,7 @@ pub struct Setup {
 
 /// Overrides and needs of a verb with respect to the configuration.
 #[derive(Clone, Debug, Default)]
-pub struct SetupOptions {
+pub(super) struct SetupOptions {
     pub api_listen: Option<String>,
     pub ops_listen: Option<String>,
     /// Sections that the verb does not use: their secrets may be missing.
@@ -69,7 +69,7 @@ pub struct SetupOptions {
 }
 
 /// Reads the configuration with the overrides of the command line.
-pub fn load_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, Failure> {
+pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, Failure> {
     let overrides = Overrides {
         brokers: globals.brokers.clone(),
         redis: globals.redis.clone(),
@@ -83,7 +83,7 @@ pub fn load_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, 
 }
 
 impl Setup {
-    pub fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
+    pub(super) fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
         let Loaded { mut config, path, folder } = load_config(globals, &options)?;
         if config.types.is_empty() && registry.types().next().is_none() {
             register_samples(&mut registry);
@@ -104,7 +104,7 @@ impl Setup {
     }
 
     /// Creates and registers the handlers of the configured types.
-    pub fn register(&mut self) -> Result<(), Failure> {
+    pub(super) fn register(&mut self) -> Result<(), Failure> {
         let callbacks = self.config.callbacks.as_ref();
         let email = self.config.email.as_ref();
         let env = HandlerEnv { dir: &self.folder, worker: &self.config.worker, callbacks, email };
@@ -115,7 +115,7 @@ impl Setup {
     }
 
     /// Handles signals and serves `/healthz`, `/readyz` and `/metrics`.
-    pub async fn start_ops(&self) -> Result<JoinSet<Ended>, Failure> {
+    pub(super) async fn start_ops(&self) -> Result<JoinSet<Ended>, Failure> {
         self.shutdown.on_signals().map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
         let mut running = JoinSet::new();
         if !self.config.ops.listen.is_empty() {
@@ -129,7 +129,7 @@ impl Setup {
     }
 
     /// Binds the api's address; refuses a public address without tokens before anything is started.
-    pub async fn bind_api(&self) -> Result<TcpListener, Failure> {
+    pub(super) async fn bind_api(&self) -> Result<TcpListener, Failure> {
         let listener = bind(&self.config.api.listen, "--listen").await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
         api::check_access(&self.config.api, address).map_err(|why| from_message(Code::Usage, &format!("{why:#}")))?;
@@ -137,32 +137,32 @@ impl Setup {
     }
 
     /// Lowers the linger, because callers wait for each record, unless `[kafka]` sets it.
-    pub fn prefer_latency(&mut self) {
+    pub(super) fn prefer_latency(&mut self) {
         let names = ["linger.ms", "queue.buffering.max.ms"];
         if !names.iter().any(|name| self.config.kafka.contains_key(*name)) {
             self.config.kafka.insert(names[0].to_owned(), Scalar::Integer(API_LINGER_MS));
         }
     }
 
-    pub fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
+    pub(super) fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
         let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
         let kafka =
             Kafka::new(&section).map_err(|why| Failure::usage(format_args!("`[kafka]` cannot be used: {why}")))?;
         Ok(Arc::new(kafka))
     }
 
-    pub fn redis(&self) -> Result<Arc<dyn Store>, Failure> {
+    pub(super) fn redis(&self) -> Result<Arc<dyn Store>, Failure> {
         Ok(Arc::new(self.configured_redis()?))
     }
 
     /// Connects to the Redis of the configuration.
-    pub fn configured_redis(&self) -> Result<Redis, Failure> {
+    pub(super) fn configured_redis(&self) -> Result<Redis, Failure> {
         let options = self.redis_options();
         Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))
     }
 
     /// Connects to another Redis, with the configured credentials unless the URL has its own.
-    pub fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
+    pub(super) fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
         let mut options = RedisOptions { url: url.to_owned(), ..self.redis_options() };
         if url.contains('@') {
             options.username = None;
@@ -176,12 +176,12 @@ impl Setup {
     }
 
     /// Bootstrap servers, for messages.
-    pub fn brokers(&self) -> String {
+    pub(super) fn brokers(&self) -> String {
         self.config.kafka.get("bootstrap.servers").map(ToString::to_string).unwrap_or_default()
     }
 
     /// Waits until Kafka answers and the topics are applied; returns the number of events partitions.
-    pub async fn wait_for_kafka(&self, broker: &Arc<dyn Broker>, timeout: Duration) -> Result<u32, Failure> {
+    pub(super) async fn wait_for_kafka(&self, broker: &Arc<dyn Broker>, timeout: Duration) -> Result<u32, Failure> {
         let what = format!("kafka at `{}`", self.brokers());
         let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
         self.wait_for("kafka", &what, hint, timeout, |deadline| {
@@ -199,7 +199,7 @@ impl Setup {
     }
 
     /// Waits until the store answers.
-    pub async fn wait_for_store(&self, store: &Arc<dyn Store>, timeout: Duration) -> Result<(), Failure> {
+    pub(super) async fn wait_for_store(&self, store: &Arc<dyn Store>, timeout: Duration) -> Result<(), Failure> {
         let hint = "check --redis, KAFLEET_REDIS or `[redis]`";
         self.wait_for("redis", "redis", hint, timeout, |_| {
             let store = store.clone();
@@ -210,7 +210,7 @@ impl Setup {
 
     /// Repeats `attempt` until it succeeds, the timeout is over or the process is stopped, and logs the reason for
     /// waiting. Each attempt gets the time it may take, and is dropped after it.
-    pub async fn wait_for<T, F: Future<Output = Result<T, StartError>>>(
+    pub(super) async fn wait_for<T, F: Future<Output = Result<T, StartError>>>(
         &self,
         part: &str,
         what: &str,
@@ -247,7 +247,7 @@ impl Setup {
         }
     }
 
-    pub fn worker(&self, broker: Arc<dyn Broker>, types: Vec<String>, events_partitions: u32) -> WorkerSetup {
+    pub(super) fn worker(&self, broker: Arc<dyn Broker>, types: Vec<String>, events_partitions: u32) -> WorkerSetup {
         WorkerSetup {
             broker,
             registry: self.registry.clone(),
@@ -261,7 +261,12 @@ impl Setup {
         }
     }
 
-    pub fn tracker(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, events_partitions: u32) -> TrackerSetup {
+    pub(super) fn tracker(
+        &self,
+        broker: Arc<dyn Broker>,
+        store: Arc<dyn Store>,
+        events_partitions: u32,
+    ) -> TrackerSetup {
         TrackerSetup {
             broker,
             store,
@@ -276,7 +281,7 @@ impl Setup {
         }
     }
 
-    pub fn api(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, events_partitions: u32) -> ApiSetup {
+    pub(super) fn api(&self, broker: Arc<dyn Broker>, store: Arc<dyn Store>, events_partitions: u32) -> ApiSetup {
         ApiSetup {
             broker,
             store,
@@ -290,7 +295,7 @@ impl Setup {
         }
     }
 
-    pub fn start_worker(&self, running: &mut JoinSet<Ended>, setup: WorkerSetup) {
+    pub(super) fn start_worker(&self, running: &mut JoinSet<Ended>, setup: WorkerSetup) {
         let known = setup.registry.types().map(|(name, _)| name);
         let types = known.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
         let needs = RequiredTopics::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
@@ -302,12 +307,12 @@ impl Setup {
         });
     }
 
-    pub fn start_tracker(&self, running: &mut JoinSet<Ended>, setup: TrackerSetup) {
+    pub(super) fn start_tracker(&self, running: &mut JoinSet<Ended>, setup: TrackerSetup) {
         let shutdown = self.shutdown.clone();
         running.spawn(async move { ("tracker", tracker::run(setup, shutdown).await) });
     }
 
-    pub fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
+    pub(super) fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
         let needs = RequiredTopics::api(&setup.names, setup.events_partitions);
         let topics = self.watch_topics(&setup.broker, needs, "api's topics");
         let shutdown = self.shutdown.clone();
@@ -323,7 +328,7 @@ impl Setup {
     }
 
     /// Waits until all roles have ended. A role that fails stops the others.
-    pub async fn run_until_stopped(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
+    pub(super) async fn run_until_stopped(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
         let mut failed = None;
         let mut shutdown_overdue = std::pin::pin!(self.shutdown_overdue());
         loop {
@@ -353,7 +358,7 @@ impl Setup {
 }
 
 /// Name of a role, and its result.
-pub type Ended = (&'static str, anyhow::Result<()>);
+pub(super) type Ended = (&'static str, anyhow::Result<()>);
 
 fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> Option<Failure> {
     match ended {
@@ -365,7 +370,7 @@ fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> O
 }
 
 /// Transient or permanent reason for which a dependency is not ready.
-pub enum StartError {
+pub(super) enum StartError {
     Transient(String),
     Permanent(String),
 }
@@ -410,7 +415,7 @@ impl StartError {
 }
 
 /// Creates a failure from a message that may contain a hint.
-pub fn from_message(code: Code, text: &str) -> Failure {
+pub(super) fn from_message(code: Code, text: &str) -> Failure {
     match text.split_once("\n\nhint: ") {
         Some((message, hint)) => Failure::new(code, message).hint(hint.trim_end()),
         None => Failure::new(code, text),

@@ -11,7 +11,7 @@ use crate::api::documents::{History, HistoryItem};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
-pub struct StatusArgs {
+pub(super) struct StatusArgs {
     /// The task's id
     pub id: String,
     /// Wait for the task to end, up to this time [default: 5m]; the exit code is its outcome
@@ -20,7 +20,7 @@ pub struct StatusArgs {
 }
 
 /// Shows a task. With `--wait` the exit code is its outcome.
-pub async fn status(args: StatusArgs, globals: &Globals) -> Outcome {
+pub(super) async fn status(args: StatusArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let started = Instant::now();
@@ -29,21 +29,21 @@ pub async fn status(args: StatusArgs, globals: &Globals) -> Outcome {
         return super::wait::finish(&client, &output, status, wait, started).await;
     }
     if output.is_json() {
-        output.json(&status)?
+        output.json(&status)?;
     } else {
-        output.line(&render_task(&status, output.paint))?
+        output.line(&render_task(&status, output.paint))?;
     }
     Ok(Code::Ok)
 }
 
 #[derive(Debug, Args)]
-pub struct HistoryArgs {
+pub(super) struct HistoryArgs {
     /// The task's id
     pub id: String,
 }
 
 /// Shows the retained events of a task.
-pub async fn history(args: HistoryArgs, globals: &Globals) -> Outcome {
+pub(super) async fn history(args: HistoryArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let history: History = globals.client()?.get(&["v1", "tasks", &args.id, "history"], &Vec::new()).await?;
     if output.is_json() {

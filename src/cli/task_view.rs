@@ -13,7 +13,7 @@ const INLINE_JSON_CHARS: usize = 100;
 const INDENT: usize = 10;
 
 /// Renders a task as of now.
-pub fn render_task(task: &Status, paint: Paint) -> String {
+pub(super) fn render_task(task: &Status, paint: Paint) -> String {
     render_task_at(task, paint, now_ms())
 }
 
@@ -147,7 +147,7 @@ fn millisecond(text: &str) -> Option<i64> {
 }
 
 /// Formats the duration of an ended task (`1.2 s`) or the elapsed time of a running one (`for 1.2 s`).
-pub fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_ms: i64) -> Option<String> {
+pub(super) fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_ms: i64) -> Option<String> {
     let started = started?;
     match state.is_terminal() {
         true => took_text(started, ended?),
@@ -156,7 +156,7 @@ pub fn time_text(state: State, started: Option<&str>, ended: Option<&str>, now_m
 }
 
 /// Formats milliseconds in their two largest units.
-pub fn span_text(ms: i64) -> String {
+pub(super) fn span_text(ms: i64) -> String {
     let secs = ms / 1_000;
     match secs {
         0 => format!("{ms} ms"),
@@ -168,7 +168,7 @@ pub fn span_text(ms: i64) -> String {
 }
 
 /// Formats an error on one line.
-pub fn error_text(error: &ErrorInfo) -> String {
+pub(super) fn error_text(error: &ErrorInfo) -> String {
     let attempt = if error.attempt > 0 { format!(" (attempt {})", error.attempt) } else { String::new() };
     // The default kind adds nothing to the field name `error`.
     let kind =
@@ -196,7 +196,7 @@ fn boundary_text(task: &Status, at: &Option<String>, by: &Option<String>) -> Opt
 }
 
 /// Formats the task counts of a tree.
-pub fn tree_counts(tree: &Tree) -> String {
+pub(super) fn tree_counts(tree: &Tree) -> String {
     let mut text = format!(
         "{} tasks: {} successful, {} pending, {} failed",
         tree.total, tree.successful, tree.pending, tree.failed
@@ -208,11 +208,11 @@ pub fn tree_counts(tree: &Tree) -> String {
 }
 
 #[cfg(test)]
-pub mod samples {
+pub(super) mod samples {
     use super::*;
 
     /// Returns a finished echo task.
-    pub fn status() -> Status {
+    pub(crate) fn status() -> Status {
         let text = r#"{
             "id": "cover-42", "parent": null, "root": "cover-42", "type": "echo", "state": "succeeded", "own_state": "succeeded",
             "run": 1, "attempt": 1, "name": null, "creator": null, "tags": [], "link": null, "options": null, "external": false,

@@ -15,7 +15,7 @@ use crate::telemetry::init_logs;
 use crate::topics::apply;
 
 #[derive(Debug, Subcommand)]
-pub enum TopicsVerb {
+pub(super) enum TopicsVerb {
     /// Create missing topics, update settings that differ, and report the changes
     Apply(StartArgs),
 }
@@ -23,7 +23,7 @@ pub enum TopicsVerb {
 /// Deadline for creating all topics.
 const APPLY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
-pub async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
+pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let TopicsVerb::Apply(args) = verb;
     init_logs("warn");
     let setup = Setup::load(

@@ -12,13 +12,13 @@ use crate::model::record::state::{Category, State};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
-pub struct TypesArgs {
+pub(super) struct TypesArgs {
     #[command(subcommand)]
     pub verb: Option<TypesVerb>,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum TypesVerb {
+pub(super) enum TypesVerb {
     /// Stop starting tasks of a type; running attempts continue
     Pause(PauseArgs),
     /// Resume a type
@@ -28,7 +28,7 @@ pub enum TypesVerb {
 }
 
 #[derive(Debug, Args)]
-pub struct PauseArgs {
+pub(super) struct PauseArgs {
     #[arg(value_name = "TYPE")]
     pub name: String,
     /// Reason, shown with the type
@@ -37,13 +37,13 @@ pub struct PauseArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ResumeArgs {
+pub(super) struct ResumeArgs {
     #[arg(value_name = "TYPE")]
     pub name: String,
 }
 
 #[derive(Debug, Args)]
-pub struct LimitArgs {
+pub(super) struct LimitArgs {
     #[arg(value_name = "TYPE")]
     pub name: String,
     /// Concurrent attempts per worker
@@ -77,7 +77,7 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
     rate.check().map(|()| rate)
 }
 
-pub async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
+pub(super) async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let shown = match args.verb {

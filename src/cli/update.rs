@@ -14,7 +14,7 @@ use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 
 #[derive(Debug, Default, Args)]
-pub struct UpdateArgs {
+pub(super) struct UpdateArgs {
     /// The task's id
     pub id: String,
     /// Display name
@@ -61,16 +61,16 @@ pub struct UpdateArgs {
 const CLEARABLE: [&str; 10] =
     ["name", "tags", "link", "options", "expires", "retries", "min_backoff", "max_backoff", "timeout", "total_timeout"];
 
-pub async fn update(args: UpdateArgs, globals: &Globals) -> Outcome {
+pub(super) async fn update(args: UpdateArgs, globals: &Globals) -> Outcome {
     let id = args.id.clone();
     let request = document(args)?;
     let client = globals.client()?;
     let output = globals.output();
     let status: Status = client.call(Method::PATCH, &["v1", "tasks", &id], Some(&request)).await?;
     if output.is_json() {
-        output.json(&status)?
+        output.json(&status)?;
     } else {
-        output.line(&render_task(&status, output.paint))?
+        output.line(&render_task(&status, output.paint))?;
     }
     Ok(Code::Ok)
 }

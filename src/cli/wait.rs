@@ -13,24 +13,30 @@ use crate::model::record::state::{Category, State};
 use crate::model::units::duration::Millis;
 
 /// Waits for the end of a task until `wait` after `started`, prints its status, and returns its exit code.
-pub async fn finish(client: &Client, output: &Output, status: Status, wait: Millis, started: Instant) -> Outcome {
+pub(super) async fn finish(
+    client: &Client,
+    output: &Output,
+    status: Status,
+    wait: Millis,
+    started: Instant,
+) -> Outcome {
     let status = client.wait_until_ended(Box::new(status), deadline(started, wait)).await?;
     if output.is_json() {
-        output.json(&*status)?
+        output.json(&*status)?;
     } else {
-        output.line(&render_task(&status, output.paint))?
+        output.line(&render_task(&status, output.paint))?;
     }
     verdict(&status.id, status.state, wait)
 }
 
 /// Returns `started + wait`, with a wait of at most 50 years so that the sum does not overflow.
-pub fn deadline(started: Instant, wait: Millis) -> Instant {
+pub(super) fn deadline(started: Instant, wait: Millis) -> Instant {
     const MAX_WAIT: Duration = Duration::from_secs(50 * 365 * 86_400);
     started + Duration::from(wait).min(MAX_WAIT)
 }
 
 /// Returns the exit code for a task's state.
-pub fn code_of(state: State) -> Code {
+pub(super) fn code_of(state: State) -> Code {
     match state.category() {
         Category::Successful => Code::Ok,
         Category::Failed => Code::Failed,

@@ -8,12 +8,12 @@ use super::output::one_line;
 use crate::api::documents::Why;
 
 #[derive(Debug, Args)]
-pub struct WhyArgs {
+pub(super) struct WhyArgs {
     /// The task's id
     pub id: String,
 }
 
-pub async fn why(args: WhyArgs, globals: &Globals) -> Outcome {
+pub(super) async fn why(args: WhyArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let why: Why = globals.client()?.get(&["v1", "tasks", &args.id, "why"], &Vec::new()).await?;
     if output.is_json() {

@@ -10,7 +10,7 @@ use crate::control::heartbeat::TypeStatus;
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
-pub struct WorkersArgs {
+pub(super) struct WorkersArgs {
     /// List the running tasks instead of the workers
     #[arg(long)]
     pub running: bool,
@@ -19,25 +19,25 @@ pub struct WorkersArgs {
     pub all: bool,
 }
 
-pub async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
+pub(super) async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let mut answer: Workers = globals.client()?.get(&["v1", "workers"], &Vec::new()).await?;
     if !args.all {
         answer.workers.retain(|worker| worker.state != WorkerState::Stopped);
     }
     if output.is_json() {
-        output.json(&answer)?
+        output.json(&answer)?;
     } else if args.running {
         output.list(
             running(&answer.workers),
             "no task is running; `kafleet list --level any --state queued` lists queued tasks",
-        )?
+        )?;
     } else {
         let none = match args.all {
             true => "no worker has sent a heartbeat; `kafleet worker` starts one",
             false => "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` includes stopped ones",
         };
-        output.list(rows(&answer.workers), none)?
+        output.list(rows(&answer.workers), none)?;
     }
     Ok(Code::Ok)
 }

@@ -39,7 +39,7 @@ pub(super) enum Unexpanded {
 }
 
 impl Document {
-    pub fn parse(text: &str) -> Result<Self, Vec<SyntaxError>> {
+    pub(super) fn parse(text: &str) -> Result<Self, Vec<SyntaxError>> {
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             let syntax_error = |error: &toml::de::Error| SyntaxError {
@@ -107,7 +107,7 @@ impl Document {
     }
 
     /// Overrides a value of the file.
-    pub fn give(&mut self, section: &str, key: &str, text: &str, from: &'static str) {
+    pub(super) fn give(&mut self, section: &str, key: &str, text: &str, from: &'static str) {
         for root in [&mut self.value, &mut self.written] {
             let section = match root {
                 Value::Object(root) => root.entry(section).or_insert_with(|| Value::Object(Map::new())),
@@ -121,13 +121,17 @@ impl Document {
     }
 
     /// Returns the location of a key, or of the nearest table above it.
-    pub fn location(&self, pointer: &str) -> Option<&Location> {
+    pub(super) fn location(&self, pointer: &str) -> Option<&Location> {
         let above = std::iter::successors(Some(pointer), |pointer| pointer.rsplit_once('/').map(|(above, _)| above));
         above.filter_map(|pointer| self.locations.get(pointer)).next()
     }
 
     /// Expands `${VARIABLE}` in every string. Variables may be unset in the sections of `unused`.
-    pub fn expand(&mut self, env: &dyn Fn(&str) -> Option<String>, unused: &[&str]) -> Vec<(String, Unexpanded)> {
+    pub(super) fn expand(
+        &mut self,
+        env: &dyn Fn(&str) -> Option<String>,
+        unused: &[&str],
+    ) -> Vec<(String, Unexpanded)> {
         let mut failed = Vec::new();
         expand_value(&mut self.value, "", env, &mut failed);
         let is_unused = |pointer: &str| keys(pointer).first().is_some_and(|section| unused.contains(&section.as_str()));

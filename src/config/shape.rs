@@ -23,10 +23,10 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    pub fn new(pointer: impl Into<String>, what: impl Into<String>) -> Self {
+    pub(super) fn new(pointer: impl Into<String>, what: impl Into<String>) -> Self {
         Self { pointer: pointer.into(), what: what.into(), hint: None }
     }
-    pub fn hint(self, hint: impl Into<String>) -> Self {
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }

@@ -71,7 +71,7 @@ impl ControlState {
             (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
             (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
             (ControlKey::Rate(name), value) => {
-                set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?
+                set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?;
             }
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
                 return Err(format!("there are {MAX_KILLS} kill switches already"));

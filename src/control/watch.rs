@@ -162,7 +162,7 @@ impl Sink for ControlFollower {
                 health.set(HEALTH_PART, format!("`{}` cannot be read, no task starts before: {why}", self.topic));
             }
             Some(why) => {
-                health.set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {why}", self.topic))
+                health.set(HEALTH_PART, format!("`{}` cannot be read; using the last known state: {why}", self.topic));
             }
             None => health.clear(HEALTH_PART),
         }

@@ -116,7 +116,7 @@ pub(super) struct ResolutionRecord {
 }
 
 impl ResolutionRecord {
-    pub fn read(record: &RecordRef<'_>) -> Option<Self> {
+    pub(super) fn read(record: &RecordRef<'_>) -> Option<Self> {
         let mut headers = record.headers();
         let mut next = |wanted: &str| {
             let (name, value) = headers.next()?;
@@ -132,7 +132,7 @@ impl ResolutionRecord {
     }
 
     /// Headers of the marker that resolves a dead letter.
-    pub fn headers(
+    pub(super) fn headers(
         letter: &DeadLetterRecord,
         resolution: Resolution,
         request: u128,

@@ -23,7 +23,7 @@ const MAX_CALLS: usize = 512;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads for the blocking work of a type.
-pub struct BlockingPool(Arc<Shared>);
+pub(crate) struct BlockingPool(Arc<Shared>);
 
 struct Shared {
     name: String,
@@ -42,7 +42,7 @@ struct Queue {
 }
 
 impl BlockingPool {
-    pub fn new(task_type: &str) -> Self {
+    pub(crate) fn new(task_type: &str) -> Self {
         Self(Arc::new(Shared {
             name: format!("kafleet-{task_type}"),
             queue: Mutex::default(),
@@ -52,13 +52,13 @@ impl BlockingPool {
         }))
     }
 
-    pub fn stuck(&self) -> usize {
+    pub(crate) fn stuck(&self) -> usize {
         self.0.stuck.load(Ordering::SeqCst)
     }
 
     /// Runs an attempt on its own thread. If the future is dropped, the attempt ends at its next `await`, and is
     /// stuck until then.
-    pub fn run(&self, attempt: AnswerFuture) -> AnswerFuture {
+    pub(crate) fn run(&self, attempt: AnswerFuture) -> AnswerFuture {
         let (shared, runtime) = (self.0.clone(), Handle::current());
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();
@@ -82,7 +82,10 @@ impl BlockingPool {
 
     /// Runs a blocking call. If the future is dropped, a call that has not started never does, and a running one is
     /// stuck until it returns.
-    pub async fn call<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
         let permit = self.0.permits.clone().acquire_owned().await.ok();
         let (sender, receiver) = oneshot::channel();
         let (guard, job) = self.0.new_job();

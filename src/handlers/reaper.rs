@@ -47,7 +47,7 @@ struct Guard {
 struct Slot(usize);
 
 /// The process group of a running program, killed when dropped.
-pub struct Group {
+pub(crate) struct Group {
     leader: Pid,
     ended: AtomicBool,
     _slot: Slot,
@@ -55,12 +55,12 @@ pub struct Group {
 
 /// Starts the guard if there is none. Call this early: the guard is forked, and keeps a copy of the worker's memory
 /// as of the fork.
-pub fn start() -> io::Result<()> {
+pub(crate) fn start() -> io::Result<()> {
     GUARD_TABLE.lock().pipe().map(drop)
 }
 
 /// Starts a program as the leader of its own process group, registered with the guard. Blocks for a fork and exec.
-pub fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
+pub(crate) fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
     let (slot, pipe) = GUARD_TABLE.lock().reserve()?;
     let (number, fd) = (slot.0 as i32, pipe.as_raw_fd());
     command.process_group(0);
@@ -74,7 +74,7 @@ pub fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
 
 impl Group {
     /// Signals the whole group, unless it has ended.
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         if !self.ended.load(Ordering::Relaxed) {
             let _ = killpg(self.leader, signal);
         }
@@ -82,7 +82,7 @@ impl Group {
 
     /// Kills the rest of the group after the leader has ended. Afterwards the process group id may be reused by
     /// others.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.signal(Signal::SIGKILL);
         self.ended.store(true, Ordering::Relaxed);
     }

@@ -167,7 +167,7 @@ impl<'a> BatchPublish<'a> {
             PublishStep::Record => {}
             PublishStep::Announce => submitted(task, self.now_ms, &mut self.values),
             PublishStep::Later { due_ms } => {
-                publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values)
+                publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values);
             }
         }
         if open.step != PublishStep::Record {

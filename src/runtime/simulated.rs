@@ -51,7 +51,7 @@ pub(super) struct Hosted<F> {
 }
 
 impl<F> Hosted<F> {
-    pub fn new(process: Process, future: F) -> Self {
+    pub(super) fn new(process: Process, future: F) -> Self {
         Self { process, future: Box::pin(future) }
     }
 }

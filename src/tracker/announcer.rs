@@ -28,7 +28,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Name in the health report.
 const HEALTH_PART: &str = "observer";
 
-pub struct Announcer {
+pub(super) struct Announcer {
     setup: Arc<TrackerSetup>,
     publisher: Publisher,
     shutdown: Shutdown,
@@ -49,14 +49,14 @@ struct Subscription<'a> {
 
 impl Announcer {
     /// Opens the producer. Blocks.
-    pub fn open(setup: Arc<TrackerSetup>, shutdown: Shutdown) -> Result<Self, BrokerError> {
+    pub(super) fn open(setup: Arc<TrackerSetup>, shutdown: Shutdown) -> Result<Self, BrokerError> {
         let producer = SharedProducer::open(setup.broker.clone(), None)?;
         let publisher = Publisher::new(producer, setup.names.clone(), setup.events_partitions, "kafleet/observer");
         Ok(Self { setup, publisher, shutdown })
     }
 
     /// Runs until the tracker stops; errors are retried.
-    pub async fn run(self) {
+    pub(super) async fn run(self) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         while !self.shutdown.is_draining() {
             match self.consume_topics(&mut backoff).await {

@@ -6,68 +6,68 @@
 use parking_lot::Mutex;
 
 /// Maximum number of task types in one process.
-pub const MAX_TYPES: usize = 255;
+pub(super) const MAX_TYPES: usize = 255;
 /// Number of assignment ids of a consumer before they repeat.
-pub const ASSIGNMENT_IDS: u32 = 1 << 12;
+pub(super) const ASSIGNMENT_IDS: u32 = 1 << 12;
 const SEQUENCE_BITS: u32 = 43;
 const ASSIGNMENT_BITS: u32 = 12;
 
 /// Identifies one input: the task type (as an index), the assignment of its partition, and the offset relative to the
 /// start of that assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeliveryTag(u64);
+pub(super) struct DeliveryTag(u64);
 
 impl DeliveryTag {
     /// Tag of events whose acknowledgement completes no input.
-    pub const UNTRACKED: DeliveryTag = DeliveryTag((MAX_TYPES as u64) << (SEQUENCE_BITS + ASSIGNMENT_BITS));
+    pub(super) const UNTRACKED: DeliveryTag = DeliveryTag((MAX_TYPES as u64) << (SEQUENCE_BITS + ASSIGNMENT_BITS));
 
-    pub fn new(type_index: usize, assignment_id: u32, sequence: i64) -> Self {
+    pub(super) fn new(type_index: usize, assignment_id: u32, sequence: i64) -> Self {
         let type_index = (type_index as u64) << (SEQUENCE_BITS + ASSIGNMENT_BITS);
         let assignment_id = u64::from(assignment_id % ASSIGNMENT_IDS) << SEQUENCE_BITS;
         Self(type_index | assignment_id | (sequence as u64 & ((1 << SEQUENCE_BITS) - 1)))
     }
 
-    pub fn from_token(token: u64) -> Self {
+    pub(super) fn from_token(token: u64) -> Self {
         Self(token)
     }
 
-    pub fn token(self) -> u64 {
+    pub(super) fn token(self) -> u64 {
         self.0
     }
 
-    pub fn type_index(self) -> usize {
+    pub(super) fn type_index(self) -> usize {
         (self.0 >> (SEQUENCE_BITS + ASSIGNMENT_BITS)) as usize
     }
 
-    pub fn assignment_id(self) -> u32 {
+    pub(super) fn assignment_id(self) -> u32 {
         (self.0 >> SEQUENCE_BITS) as u32 % ASSIGNMENT_IDS
     }
 
-    pub fn sequence(self) -> i64 {
+    pub(super) fn sequence(self) -> i64 {
         (self.0 & ((1 << SEQUENCE_BITS) - 1)) as i64
     }
 }
 
 /// Inputs on their way back to a consumer. Bounded by the number of inputs that the consumer has handed out.
 #[derive(Default)]
-pub struct Completions {
+pub(super) struct Completions {
     completed: Mutex<Vec<DeliveryTag>>,
     released: Mutex<Vec<DeliveryTag>>,
 }
 
 impl Completions {
     /// Adds an input whose result is acknowledged.
-    pub fn complete(&self, tag: DeliveryTag) {
+    pub(super) fn complete(&self, tag: DeliveryTag) {
         self.completed.lock().push(tag);
     }
 
     /// Adds an input that was given up without a result; the next owner of the partition runs it.
-    pub fn release(&self, tag: DeliveryTag) {
+    pub(super) fn release(&self, tag: DeliveryTag) {
         self.released.lock().push(tag);
     }
 
     /// Swaps the collected tags into the two lists, which must be empty.
-    pub fn take(&self, completed: &mut Vec<DeliveryTag>, released: &mut Vec<DeliveryTag>) {
+    pub(super) fn take(&self, completed: &mut Vec<DeliveryTag>, released: &mut Vec<DeliveryTag>) {
         std::mem::swap(&mut *self.completed.lock(), completed);
         std::mem::swap(&mut *self.released.lock(), released);
     }

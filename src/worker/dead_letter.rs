@@ -21,7 +21,7 @@ const READ_DEADLINE: Duration = Duration::from_secs(10);
 const MAX_REFERENCE_KEY: usize = 1_024;
 
 /// A dead letter to be written.
-pub struct DeadLetter {
+pub(super) struct DeadLetter {
     pub task_type: Arc<str>,
     /// Key of the dead letter: the task's id, or the record's own key if the record has no readable id.
     pub key: Vec<u8>,
@@ -34,7 +34,7 @@ pub struct DeadLetter {
 }
 
 /// Source of the original record.
-pub enum Body {
+pub(super) enum Body {
     /// The record itself, in memory and charged.
     Record(Box<Invalid>),
     /// The task, whose record is read again from the task topic.
@@ -43,7 +43,7 @@ pub enum Body {
 
 /// Publishes dead letters.
 #[derive(Clone)]
-pub struct DeadLetterWriter {
+pub(super) struct DeadLetterWriter {
     pub broker: Arc<dyn Broker>,
     pub events: EventWriter,
     pub health: Health,
@@ -61,7 +61,7 @@ enum Form {
 impl DeadLetterWriter {
     /// Publishes a dead letter and returns when it is acknowledged. Retries for as long as the caller waits: the
     /// input is not complete before.
-    pub async fn write(&self, letter: DeadLetter) {
+    pub(super) async fn write(&self, letter: DeadLetter) {
         let record = match &letter.body {
             Body::Record(invalid) => Cow::Borrowed(&invalid.record),
             Body::Task(in_flight) => Cow::Owned(self.read_original(&letter.task_type, &in_flight.task).await),
@@ -92,7 +92,7 @@ impl DeadLetterWriter {
     }
 
     /// Returns the task's full record in the form in which the tracker keeps it until it is due.
-    pub async fn deferred_record(&self, task_type: &str, task: &Task) -> KeptRecord {
+    pub(super) async fn deferred_record(&self, task_type: &str, task: &Task) -> KeptRecord {
         let record = self.read_original(task_type, task).await;
         let key = record.key.as_deref().filter(|key| *key != task.id.as_str().as_bytes());
         let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));

@@ -13,13 +13,13 @@ use crate::model::task::{Position, Reject, Source, Task, read_task};
 const OVERHEAD: usize = 512;
 
 /// One input of a worker.
-pub enum Input {
+pub(super) enum Input {
     Task(Box<InFlight>),
     Invalid(Box<Invalid>),
 }
 
 /// A task in the worker, from its delivery to the acknowledgement of its terminal event.
-pub struct InFlight {
+pub(super) struct InFlight {
     pub task: Task,
     pub tag: DeliveryTag,
     /// Memory charge, refunded on drop.
@@ -48,13 +48,13 @@ pub struct InFlight {
 
 impl InFlight {
     /// Hash of the key that a per-key rate limit applies to.
-    pub fn rate_key(&self) -> u64 {
+    pub(super) fn rate_key(&self) -> u64 {
         if self.rate_key != 0 { self.rate_key } else { key_hash(self.task.id.as_str().as_bytes()) }
     }
 }
 
 /// A record that is not a valid task.
-pub struct Invalid {
+pub(super) struct Invalid {
     pub record: Record,
     pub reject: Reject,
     pub tag: DeliveryTag,
@@ -63,14 +63,14 @@ pub struct Invalid {
 }
 
 impl Input {
-    pub fn offset(&self) -> i64 {
+    pub(super) fn offset(&self) -> i64 {
         match self {
             Self::Task(in_flight) => in_flight.task.position.offset,
             Self::Invalid(invalid) => invalid.record.offset,
         }
     }
 
-    pub fn tag(&self) -> DeliveryTag {
+    pub(super) fn tag(&self) -> DeliveryTag {
         match self {
             Self::Task(in_flight) => in_flight.tag,
             Self::Invalid(invalid) => invalid.tag,
@@ -79,7 +79,7 @@ impl Input {
 }
 
 /// Decoder of one task type's records.
-pub struct Decoder {
+pub(super) struct Decoder {
     pub task_type: Arc<str>,
     pub order: config::Order,
     /// Maximum size of params, in bytes.
@@ -92,7 +92,7 @@ pub struct Decoder {
 }
 
 /// The records of one poll, whose memory is charged together.
-pub struct PollBatch<'a> {
+pub(super) struct PollBatch<'a> {
     decoder: &'a Decoder,
     /// A counter per batch: clones by the consumer and drops by the dispatcher do not contend on one.
     task_type: Arc<str>,
@@ -107,7 +107,7 @@ impl Drop for PollBatch<'_> {
 }
 
 impl PollBatch<'_> {
-    pub fn decode(&mut self, record: &RecordRef<'_>, tag: DeliveryTag) -> Input {
+    pub(super) fn decode(&mut self, record: &RecordRef<'_>, tag: DeliveryTag) -> Input {
         let source = Source {
             task_type: &self.task_type,
             position: Position { partition: record.partition, offset: record.offset },
@@ -152,7 +152,7 @@ impl PollBatch<'_> {
 }
 
 impl Decoder {
-    pub fn start_batch(&self) -> PollBatch<'_> {
+    pub(super) fn start_batch(&self) -> PollBatch<'_> {
         let account = Account::open(&self.memory, self.type_index);
         PollBatch { decoder: self, task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }

@@ -25,14 +25,14 @@ const MAX_RESEND_BATCH: usize = 4_096;
 const HEALTH_PART: &str = "results";
 
 /// A record that was not delivered, with the reason.
-pub struct Undelivered {
+pub(super) struct Undelivered {
     tag: DeliveryTag,
     error: BrokerError,
     record: Record,
 }
 
 /// Routes acknowledgements of the producer to the consumers whose inputs they complete.
-pub struct Deliveries {
+pub(super) struct Deliveries {
     completions: Vec<Arc<Completions>>,
     /// Bounded by the producer's queue.
     undelivered: mpsc::UnboundedSender<Undelivered>,
@@ -40,7 +40,7 @@ pub struct Deliveries {
 
 impl Deliveries {
     /// `completions`: by type index.
-    pub fn new(completions: Vec<Arc<Completions>>) -> (Arc<Self>, mpsc::UnboundedReceiver<Undelivered>) {
+    pub(super) fn new(completions: Vec<Arc<Completions>>) -> (Arc<Self>, mpsc::UnboundedReceiver<Undelivered>) {
         let (undelivered, receiver) = mpsc::unbounded_channel();
         (Arc::new(Self { completions, undelivered }), receiver)
     }
@@ -65,7 +65,7 @@ impl DeliverySink for Deliveries {
 
 /// Writer of events, shared by the dispatchers of all types.
 #[derive(Clone)]
-pub struct EventWriter {
+pub(super) struct EventWriter {
     producer: Arc<SharedProducer>,
     publisher: Publisher,
     topic: Arc<str>,
@@ -75,22 +75,22 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    pub fn new(producer: Arc<SharedProducer>, publisher: Publisher, worker: Arc<str>, health: Health) -> Self {
+    pub(super) fn new(producer: Arc<SharedProducer>, publisher: Publisher, worker: Arc<str>, health: Health) -> Self {
         let topic = publisher.names().events().into();
         Self { producer, publisher, topic, worker, health }
     }
 
-    pub fn publisher(&self) -> &Publisher {
+    pub(super) fn publisher(&self) -> &Publisher {
         &self.publisher
     }
 
-    pub fn producer(&self) -> &Arc<SharedProducer> {
+    pub(super) fn producer(&self) -> &Arc<SharedProducer> {
         &self.producer
     }
 
     /// Passes an event to the producer; waits only while the producer is full or the broker rejects the event. The
     /// acknowledgement completes `tag`.
-    pub async fn write(&self, event: &Event, tag: DeliveryTag, scratch: &mut Vec<u8>) {
+    pub(super) async fn write(&self, event: &Event, tag: DeliveryTag, scratch: &mut Vec<u8>) {
         let mut retry = RetryWait::new(&self.health);
         while let Err(error) = self.try_write(event, tag, scratch) {
             if is_permanent(&error) {
@@ -102,13 +102,17 @@ impl EventWriter {
 
     /// Passes several encoded events of one partition to the producer without waiting. Returns the indexes of those
     /// that it did not accept.
-    pub fn send_batch<'a>(&'a self, partition: i32, records: impl Iterator<Item = BatchRecord<'a>>) -> Vec<usize> {
+    pub(super) fn send_batch<'a>(
+        &'a self,
+        partition: i32,
+        records: impl Iterator<Item = BatchRecord<'a>>,
+    ) -> Vec<usize> {
         let records: Vec<BatchRecord<'_>> = records.collect();
         self.producer.send_batch(&self.topic, partition, &records).into_iter().map(|(n, _)| n).collect()
     }
 
     /// Passes an encoded event to the producer, as [`EventWriter::write`] does.
-    pub async fn send_until_accepted(&self, id: &TaskId, value: &[u8], tag: DeliveryTag) {
+    pub(super) async fn send_until_accepted(&self, id: &TaskId, value: &[u8], tag: DeliveryTag) {
         let mut retry = RetryWait::new(&self.health);
         while let Err(error) = self.send(id, value, tag) {
             if is_permanent(&error) {
@@ -128,7 +132,7 @@ impl EventWriter {
     }
 
     /// Passes an encoded event to the producer without waiting.
-    pub fn send(&self, id: &TaskId, value: &[u8], tag: DeliveryTag) -> Result<(), BrokerError> {
+    pub(super) fn send(&self, id: &TaskId, value: &[u8], tag: DeliveryTag) -> Result<(), BrokerError> {
         let record = ProducerRecord {
             topic: &self.topic,
             partition: i32::try_from(self.publisher.partition_of(id)).ok(),
@@ -154,7 +158,7 @@ impl EventWriter {
     }
 
     /// Resends undelivered records until the worker ends.
-    pub async fn resend_all(self, mut undelivered: mpsc::UnboundedReceiver<Undelivered>) {
+    pub(super) async fn resend_all(self, mut undelivered: mpsc::UnboundedReceiver<Undelivered>) {
         let mut scratch = Vec::new();
         let mut failed = Vec::new();
         let mut retry = RetryWait::new(&self.health);

@@ -12,7 +12,7 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
 use crate::control::CONTROL_VERSION;
-pub use crate::control::heartbeat::{Heartbeat, HeartbeatState, MAX_RUNNING, RunningTask, TypeStatus};
+pub(super) use crate::control::heartbeat::{Heartbeat, HeartbeatState, MAX_RUNNING, RunningTask, TypeStatus};
 use crate::runtime::{Shutdown, now_ms};
 use crate::telemetry::Metrics;
 
@@ -23,7 +23,7 @@ const PUBLISH_DEADLINE: Duration = Duration::from_secs(2);
 const OUTCOMES: [&str; 6] = ["succeeded", "failed", "cancelled", "expired", "retried", "interrupted"];
 
 /// Publishes the heartbeats of a worker.
-pub struct HeartbeatSender {
+pub(super) struct HeartbeatSender {
     pub worker: Arc<str>,
     pub producer: Arc<SharedProducer>,
     pub names: Names,
@@ -36,7 +36,7 @@ pub struct HeartbeatSender {
 
 impl HeartbeatSender {
     /// Publishes a heartbeat every [`INTERVAL`] until it is dropped.
-    pub async fn run(self: Arc<Self>) {
+    pub(super) async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut failing = false;
@@ -46,7 +46,7 @@ impl HeartbeatSender {
             let published = self.publish(state, false).await;
             match &published {
                 Err(error) if !failing => {
-                    tracing::warn!(%error, "heartbeats cannot be published; the worker continues")
+                    tracing::warn!(%error, "heartbeats cannot be published; the worker continues");
                 }
                 _ => {}
             }
@@ -55,7 +55,7 @@ impl HeartbeatSender {
     }
 
     /// Publishes the last heartbeat. `unfinished`: some tasks that this worker announced are left to other workers.
-    pub async fn publish_stopped(&self, unfinished: bool) {
+    pub(super) async fn publish_stopped(&self, unfinished: bool) {
         if let Err(error) = self.publish(HeartbeatState::Stopped, unfinished).await {
             tracing::warn!(%error, "the last heartbeat was not published");
         }

@@ -6,19 +6,19 @@ use tokio::time::Instant;
 
 const LINES_PER_SECOND: u32 = 20;
 
-pub struct LogThrottle {
+pub(super) struct LogThrottle {
     since: Instant,
     lines: u32,
     suppressed: u64,
 }
 
 impl LogThrottle {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { since: Instant::now(), lines: 0, suppressed: 0 }
     }
 
     /// Admits a line and returns the number of lines suppressed since the last one; `None` suppresses this one too.
-    pub fn admit(&mut self) -> Option<u64> {
+    pub(super) fn admit(&mut self) -> Option<u64> {
         if self.since.elapsed() >= Duration::from_secs(1) {
             self.since = Instant::now();
             self.lines = 0;

@@ -4,37 +4,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes in flight of each task type, and their common limit.
-pub struct MemoryBudget {
+pub(super) struct MemoryBudget {
     used: Vec<AtomicUsize>,
     limit: usize,
 }
 
 /// Account of one poll. Bytes are added once per poll and refunded per task: a counter that the consumer and the
 /// dispatcher both update for each task costs more than the counting is worth.
-pub struct Account {
+pub(super) struct Account {
     budget: Arc<MemoryBudget>,
     type_index: usize,
 }
 
 /// Bytes counted against the limit until this is dropped.
-pub struct Charge {
+pub(super) struct Charge {
     account: Arc<Account>,
     bytes: usize,
 }
 
 impl MemoryBudget {
-    pub fn new(types: usize, limit: usize) -> Arc<Self> {
+    pub(super) fn new(types: usize, limit: usize) -> Arc<Self> {
         Arc::new(Self { used: (0..types).map(|_| AtomicUsize::default()).collect(), limit })
     }
 
     /// Bytes in flight over all task types.
-    pub fn used(&self) -> usize {
+    pub(super) fn used(&self) -> usize {
         self.used.iter().map(|used| used.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns whether a task type may take more records. Half of the limit is common, the other half is divided
     /// among the types, so that a type that is stuck does not block the others.
-    pub fn has_room(&self, type_index: usize) -> bool {
+    pub(super) fn has_room(&self, type_index: usize) -> bool {
         let reserved = self.limit / 2 / self.used.len().max(1);
         let bytes = |used: &AtomicUsize| used.load(Ordering::Relaxed);
         let within = self.used.get(type_index).is_some_and(|used| bytes(used) < reserved);
@@ -51,17 +51,17 @@ impl MemoryBudget {
 }
 
 impl Account {
-    pub fn open(budget: &Arc<MemoryBudget>, type_index: usize) -> Arc<Self> {
+    pub(super) fn open(budget: &Arc<MemoryBudget>, type_index: usize) -> Arc<Self> {
         Arc::new(Self { budget: budget.clone(), type_index })
     }
 
     /// Creates a charge for a part of the bytes that [`Account::add`] adds at the end of the poll.
-    pub fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
         Charge { account: self.clone(), bytes }
     }
 
     /// Adds the bytes of all charges, before any of them can be refunded.
-    pub fn add(&self, bytes: usize) {
+    pub(super) fn add(&self, bytes: usize) {
         self.budget.add(self.type_index, bytes);
     }
 }

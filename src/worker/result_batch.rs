@@ -14,7 +14,7 @@ const LINGER: Duration = Duration::from_millis(1);
 
 /// Encoded results to be sent together, by events partition.
 #[derive(Default)]
-pub struct ResultBatch {
+pub(super) struct ResultBatch {
     bytes: Vec<u8>,
     by_partition: Vec<Vec<Entry>>,
     /// Time of the first result; `None` for an empty batch.
@@ -29,12 +29,12 @@ struct Entry {
 
 impl ResultBatch {
     /// Returns whether the first result has waited long enough.
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         self.since.is_some_and(|since| now.duration_since(since) >= LINGER)
     }
 
     /// Adds a task with the result that `encode` writes.
-    pub fn add(
+    pub(super) fn add(
         &mut self,
         in_flight: Box<InFlight>,
         partition: u32,
@@ -52,7 +52,7 @@ impl ResultBatch {
     }
 
     /// Sends all results; waits only while the producer has no room.
-    pub async fn send(&mut self, events: &EventWriter) {
+    pub(super) async fn send(&mut self, events: &EventWriter) {
         if self.since.take().is_none() {
             return;
         }

@@ -7,7 +7,7 @@ use prometheus::local::{LocalHistogram, LocalIntCounter, LocalIntCounterVec};
 
 use crate::telemetry::Metrics;
 
-pub struct TypeMetrics {
+pub(super) struct TypeMetrics {
     task_type: String,
     metrics: Metrics,
     started: LocalIntCounter,
@@ -20,7 +20,7 @@ pub struct TypeMetrics {
 }
 
 impl TypeMetrics {
-    pub fn new(metrics: &Metrics, task_type: &str) -> Self {
+    pub(super) fn new(metrics: &Metrics, task_type: &str) -> Self {
         let label = &[task_type];
         Self {
             started: metrics.tasks.started.with_label_values(label).local(),
@@ -34,17 +34,17 @@ impl TypeMetrics {
         }
     }
 
-    pub fn record_start(&mut self, waited_ms: i64) {
+    pub(super) fn record_start(&mut self, waited_ms: i64) {
         self.started.inc();
         self.queue_wait.observe(waited_ms.max(0) as f64 / 1000.0);
     }
 
-    pub fn record_success(&mut self, run_time: Duration) {
+    pub(super) fn record_success(&mut self, run_time: Duration) {
         self.succeeded.inc();
         self.run_time.observe(run_time.as_secs_f64());
     }
 
-    pub fn record_outcome(&mut self, outcome: &str, run_time: Duration) {
+    pub(super) fn record_outcome(&mut self, outcome: &str, run_time: Duration) {
         self.finished.with_label_values(&[&self.task_type, outcome]).inc();
         self.run_time.observe(run_time.as_secs_f64());
         if outcome == "retried" {
@@ -52,31 +52,31 @@ impl TypeMetrics {
         }
     }
 
-    pub fn record_dead_letter(&self, code: &str) {
+    pub(super) fn record_dead_letter(&self, code: &str) {
         self.metrics.tasks.dead_letters.with_label_values(&[self.task_type.as_str(), code]).inc();
     }
 
-    pub fn set_in_flight(&self, number: usize) {
+    pub(super) fn set_in_flight(&self, number: usize) {
         self.in_flight.set(number as i64);
     }
 
-    pub fn set_limits(&self, slots: usize, paused: bool) {
+    pub(super) fn set_limits(&self, slots: usize, paused: bool) {
         self.metrics.tasks.slots.with_label_values(&[&self.task_type]).set(slots as i64);
         self.metrics.tasks.paused.with_label_values(&[&self.task_type]).set(i64::from(paused));
     }
 
     /// Sets the number of slots held by attempts that have ended but do not return.
-    pub fn set_stuck_slots(&self, number: usize) {
+    pub(super) fn set_stuck_slots(&self, number: usize) {
         self.metrics.tasks.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
     }
 
     /// Sets whether the type's circuit breaker is open.
-    pub fn set_stopped(&self, stopped: bool) {
+    pub(super) fn set_stopped(&self, stopped: bool) {
         self.metrics.tasks.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
     }
 
     /// Adds the local counts to the shared metrics.
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         self.started.flush();
         self.finished.flush();
         self.succeeded.flush();

@@ -40,7 +40,7 @@ pub(super) struct Started {
 }
 
 impl TypeStart<'_> {
-    pub async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<Started> {
+    pub(super) async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<Started> {
         let spec = self.consumer_spec();
         let consumer = self.shared.setup.broker.client().consumer(spec.clone()).await;
         let consumer = consumer.with_context(|| format!("the consumer of `{}` cannot be opened", self.task_type))?;

@@ -16,7 +16,7 @@ async fn lines_can_be_appended_in_any_state() {
     assert_eq!((status, &first["lines"], &first["id"]), (202, &json!(3), &json!("a")), "{first}");
     fleet
         .publish_event("a", Kind::Log, |event| {
-            (event.lines, event.worker) = (vec!["from its worker".into()], Some("w".into()))
+            (event.lines, event.worker) = (vec!["from its worker".into()], Some("w".into()));
         })
         .await;
     fleet.succeed("a", json!(1)).await;

@@ -80,7 +80,7 @@ fn is_timestamp_set_by_broker(kit: &Kit, timestamp_type: &str) -> bool {
     let mut seen = None;
     until("a record", || {
         let events = consumer.poll(1, Duration::from_millis(100), &mut |record| {
-            seen = Some((record.timestamp_ms, record.log_append_time))
+            seen = Some((record.timestamp_ms, record.log_append_time));
         });
         assert_eq!(events, Ok(vec![]));
         seen.is_some()

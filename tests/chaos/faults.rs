@@ -270,16 +270,16 @@ impl Environment {
         let process = self.target_process(fault, master);
         let incarnation = process.incarnation();
         if frozen {
-            process.freeze()
+            process.freeze();
         } else {
-            process.kill()
+            process.kill();
         }
         self.wait(fault.duration).await;
         let process = self.target_process(fault, master);
         if frozen {
-            process.resume()
+            process.resume();
         } else {
-            process.start()
+            process.start();
         }
         let ending = if frozen { Ending::Frozen } else { Ending::Killed };
         self.losses.push(Loss { incarnation: incarnation.clone(), ending, from_ms, to_ms: now_ms() });

@@ -50,7 +50,7 @@ impl Topics {
         }
         let tasks = names.tasks("");
         offset_range::read(&*kafka, &ranges, DEADLINE, &mut |record| {
-            this.take(record, record.topic.starts_with(&tasks))
+            this.take(record, record.topic.starts_with(&tasks));
         })
         .unwrap();
         this

@@ -15,7 +15,7 @@ use crate::processes::{Process, ProcessFleet};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 
-/// `stubborn` ignores SIGTERM until a file exists; `inline_retry` retries in the worker and `timer_retry` by a timer
+/// `stubborn` ignores SIGTERM until a file exists; `inline-retry` retries in the worker and `timer-retry` by a timer
 /// of the tracker.
 const TYPES: &str = r#"
 [worker]
@@ -27,12 +27,12 @@ handler = "echo"
 handler = "exec"
 concurrency = 1
 command = ["sh", "-c", "trap '' TERM; sleep 600 & echo $! > FOLDER/pid; until test -f FOLDER/end; do sleep 0.1; done; exit 1"]
-[types.inline_retry]
+[types.inline-retry]
 handler = "exec"
 command = ["sh", "-c", "exit 75"]
 min_backoff = "4m"
 max_backoff = "4m"
-[types.timer_retry]
+[types.timer-retry]
 handler = "exec"
 command = ["sh", "-c", "exit 75"]
 min_backoff = "6m"
@@ -137,8 +137,8 @@ fn start_fleet(brokers: String, folder: &Path) -> CliFleet {
     fleet.start();
     fleet.submit(&["stubborn"], "running", "running");
     fleet.submit(&["stubborn"], "queued", "queued");
-    fleet.submit(&["inline_retry"], "retrying-inline", "retrying");
-    fleet.submit(&["timer_retry"], "retrying-by-timer", "retrying");
+    fleet.submit(&["inline-retry"], "retrying-inline", "retrying");
+    fleet.submit(&["timer-retry"], "retrying-by-timer", "retrying");
     fleet.submit(&["echo", "--delay", "1h"], "scheduled", "scheduled");
     fleet.processes.run(&["types", "pause", "echo"]);
     fleet.wait_until("the worker reports the pause", |fleet| fleet.output_of(&["workers"]).1.contains(" paused"));

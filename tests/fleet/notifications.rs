@@ -265,7 +265,7 @@ async fn invalid_callbacks_are_refused() {
         (json!({"url": "nonsense"}), "/url", "not a url"),
         (json!({"url": "http://10.0.0.1/x"}), "/url", "private"),
         (json!({"url": "https://example.com", "secret": "none"}), "/secret", "no secret `none`"),
-        (json!({"url": "https://example.com", "secret": "billing"}), "/secret", "is not bound to `example.com`"),
+        (json!({"url": "https://example.com", "secret": "billing"}), "/secret", "is not allowed for `example.com`"),
         (
             json!({"url": "https://example.com", "headers": {"Cookie": "a=b"}}),
             "/headers/Cookie",

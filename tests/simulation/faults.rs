@@ -125,7 +125,7 @@ impl Fleet {
             Step::ChangeSchedule { schedule, change } => self.change_schedule(schedule, change).await,
             Step::Batch { batch, atomic, repeat } => self.batch(batch, atomic, repeat).await,
             Step::TaskRequest { batch, task, request } => {
-                self.request(&self.scenario.batch_task_id(batch, task), request).await
+                self.request(&self.scenario.batch_task_id(batch, task), request).await;
             }
             fault => self.inject(fault).await,
         }

@@ -383,7 +383,7 @@ impl PartitionWriter for FaultyWriter {
         reach(&self.fault_rng).await?;
         let page = self.inner.audit(index, after, limit).await?;
         // No records are lost here.
-        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(|task| task.fault()));
+        self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(kafleet::store::Audited::fault));
         Ok(page)
     }
     async fn mark_damaged(&mut self) -> Result<(), StoreError> {

@@ -333,7 +333,7 @@ impl ChildSpec {
             child = child.total_timeout(Duration::from_millis(ms));
         }
         if self.delay_ms > 0 {
-            child.policy.not_before_ms = Some(kafleet::runtime::now_ms() + self.delay_ms as i64);
+            child.policy.not_before_ms = Some(now_ms() + self.delay_ms as i64);
         }
         child.policy.rules = self.script.rules();
         child

@@ -462,7 +462,7 @@ fn published(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
 
 /// Number of times the run was postponed: different due times.
 fn releases(log: &[Event], id: &str, run: u32) -> u32 {
-    let mut due = std::collections::BTreeSet::new();
+    let mut due = BTreeSet::new();
     for event in log {
         if event.id.as_str() == id && event.run == run && event.record.is_some() {
             due.insert(event.due_ms);

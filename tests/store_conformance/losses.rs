@@ -79,7 +79,7 @@ async fn deleted_keys_are_detected_by_sizes() {
         ("roots", "`kafleet:{p0}:roots` has 0 entries instead of 1"),
         ("due", "`kafleet:{p0}:due` has 0 entries instead of 1"),
         ("m:echo:failed", "the index of `echo/failed` has 0 entries instead of 1"),
-        ("b", "holds 1 of 0 entries"),
+        ("batches", "has 1 entries instead of 0"),
     ] {
         let Some((server, fixture)) = server(&[]).await else { return };
         let mut changes = full_batch("a");

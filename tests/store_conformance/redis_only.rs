@@ -196,7 +196,7 @@ async fn unreadable_values_are_named() {
     for (error, said) in [
         (fixture.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
         (fixture.store.checkpoints(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
-        (fixture.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "another version wrote it"]),
+        (fixture.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "was written by another version"]),
         (fixture.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
     ] {
         let Err(StoreError::Invalid(told)) = error else { panic!("{error:?}") };

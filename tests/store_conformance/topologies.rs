@@ -17,7 +17,7 @@ async fn cluster_passes_every_case() {
         return;
     }
     let cluster = Cluster::start();
-    let nodes = || cluster.servers.iter().map(|server| server.url()).collect();
+    let nodes = || cluster.servers.iter().map(super::servers::server::Server::url).collect();
     crate::every_case(|case| Fixture::over_nodes(options(cluster.url(), case), nodes())).await;
 }
 
@@ -85,10 +85,10 @@ async fn slot_migrates_under_a_writer() {
         everything_is_read(&*fixture.store, &all).await;
     }
     let refused = writer.apply(&full_batch("b"), found, checkpoint(100)).await;
-    assert!(is_unavailable(&refused, "slot is being moved"), "{refused:?}");
+    assert!(is_unavailable(&refused, "slot is being migrated"), "{refused:?}");
     moving.keys(1_000);
     let refused = fixture.store.open(0).await.map(drop);
-    assert!(is_unavailable(&refused, "slot is being moved"), "{refused:?}");
+    assert!(is_unavailable(&refused, "slot is being migrated"), "{refused:?}");
     moving.end();
     everything_is_read(&*fixture.store, &all).await;
     let (mut writer, found) = fixture.open(0).await;

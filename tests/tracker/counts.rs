@@ -115,7 +115,7 @@ async fn expect_exact_counts(store: Arc<dyn Store>, seed: u64) {
                 refused += 1;
                 owners[owner] = open().await;
             }
-            told => panic!("seed {seed}: zombie: {is_zombie}, refused: {:?}", told.map(|told| told.err())),
+            told => panic!("seed {seed}: zombie: {is_zombie}, refused: {:?}", told.map(Result::err)),
         }
         if random.u8(..20) == 0 {
             // It fails and resumes from the store's checkpoint.

@@ -34,7 +34,7 @@ async fn store_outage_is_reported_and_survived() {
         tracker.expect_reason(&part(partition), "connection refused").await;
     }
     let busy = fixture.partition_of("busy-0");
-    fixture.write(&[crate::event_log::submitted("busy-0")]).await;
+    fixture.write(&[submitted("busy-0")]).await;
     store.set(FaultMode::Well);
     expect_agreement(&fixture).await;
     tracker.is_well().await;

@@ -173,7 +173,7 @@ async fn later_rebuild_continues_and_ends_the_earlier() {
     let second = run(again, planned, &stop);
     let (_, ending) = ended(first).await;
     let why = ending.unwrap_err().to_string();
-    assert!(why.contains("another rebuild into this store was started since"), "{why}");
+    assert!(why.contains("another rebuild into this store was started: this one ends"), "{why}");
     fixture.write(&event_log(2, 100)).await;
     expect_agreement(&copy).await;
     assert_eq!(numbers(&copy).await, [Some(2); 2]);

@@ -68,7 +68,7 @@ async fn failed_attempt_publishes_no_children() {
             _ => ok(Value::Null),
         }
     });
-    let kind = kind.timeout(kafleet::model::units::duration::Millis(40));
+    let kind = kind.timeout(Millis(40));
     let (fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
     let ids = ["retries", "fails", "panics", "too-large", "bad-child", "times-out"];
     for id in ids {

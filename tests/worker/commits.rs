@@ -341,7 +341,7 @@ async fn recreated_topic_is_refused_until_a_start_offset_is_chosen() {
     recreated(fleet, journal).await;
 }
 
-impl crate::fleet::Worker {
+impl Worker {
     pub async fn stop_after(self, fleet: &Fleet, results: usize) {
         fleet.wait_for_results(results).await;
         self.stop().await;

@@ -327,7 +327,7 @@ async fn choose_start_before(fleet: Fleet, journal: Journal) {
     for n in 0..5 {
         fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
     }
-    kafleet::control::settings::mark_partition_consumed(&fleet.producer, &fleet.names, "gone", 0).await.unwrap();
+    control::settings::mark_partition_consumed(&fleet.producer, &fleet.names, "gone", 0).await.unwrap();
     // Published before the worker starts.
     fleet
         .put_control(

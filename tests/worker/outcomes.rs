@@ -224,7 +224,7 @@ async fn panic_on_drop_after_the_answer_does_not_change_the_result() {
             }
         }
     }
-    impl std::future::Future for Bomb {
+    impl Future for Bomb {
         type Output = kafleet::handlers::Answer;
         fn poll(self: std::pin::Pin<&mut Self>, _: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
             std::task::Poll::Ready(ok(json!("done")))

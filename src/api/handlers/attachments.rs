@@ -16,14 +16,14 @@ use crate::publish::time_text;
 use crate::runtime::now_ms;
 
 /// `GET /v1/tasks/{id}/attachments`.
-pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let task = request.api.reads.find(&request.id()?, request.after()?).await?;
     let attachments = task.record.attachments.iter().map(document).collect();
     Ok(json_answer(200, &Attachments { id: task.id.to_string(), attachments }))
 }
 
 /// `GET /v1/tasks/{id}/attachments/{name}`.
-pub async fn get(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn get(request: ApiRequest) -> Result<Response, ApiError> {
     let task = request.api.reads.find(&request.id()?, request.after()?).await?;
     let attached = attached(&task, &request.name)?;
     let data = stored(request.api.reads.store.attachment(task.partition, &task.id, &attached.name)).await?;
@@ -39,7 +39,7 @@ pub async fn get(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `PUT /v1/tasks/{id}/attachments/{name}`.
-pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     check_name(&request.name).map_err(|why| ApiError::new(Code::BadField, why))?;
     let limit = request.api.max_attachment;
     if request.body.len() > limit {
@@ -65,7 +65,7 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `DELETE /v1/tasks/{id}/attachments/{name}`.
-pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
     let task = request.api.reads.find(&request.id()?, None).await?;
     let deleted = document(attached(&task, &request.name)?);
     let attachment = Attachment { name: request.name.clone(), media: String::new(), data: Vec::new() };

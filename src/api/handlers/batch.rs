@@ -26,7 +26,7 @@ use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 
 /// Maximum items per batch.
-pub const MAX_ITEMS: usize = 10_000;
+pub(crate) const MAX_ITEMS: usize = 10_000;
 /// Maximum concurrent publishes per batch.
 const MAX_CONCURRENT_PUBLISHES: usize = 1_000;
 /// Maximum concurrent parent lookups per batch.
@@ -36,7 +36,7 @@ type Outcome = Result<Submitted, ApiError>;
 /// Log offset up to which cancels do not apply to the task, and the task's run.
 type Origin = (Option<i64>, u32);
 
-pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     if request.query.parsed::<bool>("atomic")?.unwrap_or_default() {
         return create_atomic(request).await;
     }

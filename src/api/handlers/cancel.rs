@@ -24,7 +24,7 @@ use crate::runtime::now_ms;
 /// control record of a cancel.
 const CONTROL_WRITE_DEADLINE: Duration = Duration::from_millis(CANCEL_GRACE_MS as u64 / 2);
 
-pub async fn cancel(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn cancel(request: ApiRequest) -> Result<Response, ApiError> {
     let input: CancelTask = request.json_or_default()?;
     check_reason(input.reason.as_deref())?;
     let task = request.api.reads.find(&request.id()?, None).await?;
@@ -52,7 +52,7 @@ fn already_finished(task: &TaskView) -> ApiError {
     ApiError::new(Code::AlreadyFinished, why).existing(&task.id)
 }
 
-pub fn check_reason(reason: Option<&str>) -> Result<(), ApiError> {
+pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), ApiError> {
     match reason {
         Some(reason) if reason.chars().count() > MAX_MESSAGE_CHARS => {
             Err(ApiError::new(Code::BadField, format!("the reason is longer than {MAX_MESSAGE_CHARS} characters"))
@@ -125,7 +125,7 @@ async fn repair_late_cancel(api: &Api, task: &TaskView, position: Position) -> R
     match found.record.cancel.as_deref().filter(|cancel| cancel.named) {
         Some(cancel) if cancel.asof == position.offset => {}
         Some(outbox::Cancel { asof, subtree, request, .. }) => {
-            write_cancel(api, task, *asof, *subtree, request).await?
+            write_cancel(api, task, *asof, *subtree, request).await?;
         }
         // Workers may still receive tasks of the tree; the tracker deletes the control record once they have
         // passed them.

@@ -25,7 +25,7 @@ use crate::runtime::now_ms;
 /// Maximum of `?wait=`.
 const MAX_WAIT: Millis = Millis::secs(300);
 
-pub async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
     let wait = wait_parameter(&request)?;
     let input: CreateTask = request.json()?;

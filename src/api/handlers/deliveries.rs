@@ -19,7 +19,7 @@ use crate::runtime::now_ms;
 const ON_ITS_WAY_MS: i64 = 3_600_000;
 
 /// Reads the status of the deliveries. `None` if the task has no notification rules.
-pub async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Deliveries>, ApiError> {
+pub(crate) async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Deliveries>, ApiError> {
     let Some(log) = found.record.told.as_deref() else { return Ok(None) };
     let rules = found.record.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
     let items = log.deliveries.iter().rev().filter_map(|delivery| {

@@ -26,7 +26,7 @@ const LINES_PER_EVENT: usize = 500;
 const REPEAT: &str = "repeating the request may append the lines twice";
 
 /// `POST /v1/tasks/{id}/log`.
-pub async fn append(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn append(request: ApiRequest) -> Result<Response, ApiError> {
     let AppendLog { lines } = request.json()?;
     if lines.is_empty() {
         return Err(ApiError::new(Code::BadField, "`lines` is empty").pointer("/lines"));
@@ -45,7 +45,7 @@ pub async fn append(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/tasks/{id}/log`.
-pub async fn page(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn page(request: ApiRequest) -> Result<Response, ApiError> {
     let from = first_line(&request)?;
     let limit = request.query.number("limit", LINES, 1..=MAX_LINES)?;
     let task = request.api.reads.find(&request.id()?, request.after()?).await?;
@@ -53,7 +53,7 @@ pub async fn page(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/tasks/{id}/log/watch`.
-pub async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
     let (id, from) = (request.id()?, resume(&request)?);
     let subscription = request.api.reads.notices.subscribe(request.api.publisher.partition_of(&id), &id)?;
     let found = request.api.reads.find(&id, request.after()?).await?;

@@ -15,7 +15,7 @@ use crate::publish::time_text;
 use crate::runtime::now_ms;
 
 /// `POST /v1/types/{type}/pause`.
-pub async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     let PauseType { reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
     let (api, name) = (&request.api, request.segment.clone());
@@ -26,7 +26,7 @@ pub async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/types/{type}/resume`.
-pub async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     let ResumeType {} = request.json_or_default()?;
     let (api, name) = (&request.api, request.segment.clone());
     api.types.check_type_exists(&name).await?;
@@ -35,7 +35,7 @@ pub async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `PUT /v1/types/{type}/limits`: sets all limits; omitted limits revert to the configuration.
-pub async fn limits(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn limits(request: ApiRequest) -> Result<Response, ApiError> {
     let SetLimits { slots, max_concurrency, rate } = request.json()?;
     let (api, name) = (&request.api, request.segment.clone());
     let partitions = api.types.partitions_of(&name).await?;
@@ -74,7 +74,7 @@ fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u3
 }
 
 /// `PUT /v1/kill/{name}`.
-pub async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
     let SetKillSwitch { task_type, reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
     let (api, name) = (&request.api, request.kill_name()?);
@@ -97,7 +97,7 @@ pub async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> 
 }
 
 /// `DELETE /v1/kill/{name}`.
-pub async fn delete_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn delete_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
     let (api, name) = (&request.api, request.kill_name()?);
     api.fleet.wait_for_control_state().await?;
     let known = api.fleet.control.state().kills.get(&name).cloned();
@@ -110,7 +110,7 @@ pub async fn delete_kill_switch(request: ApiRequest) -> Result<Response, ApiErro
 }
 
 /// `GET /v1/kill`.
-pub async fn list_kill_switches(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn list_kill_switches(request: ApiRequest) -> Result<Response, ApiError> {
     request.api.fleet.wait_for_control_state().await?;
     let kills = request.api.fleet.control.state().kills.iter().map(|(name, kill)| document(name, kill)).collect();
     Ok(json_answer(200, &KillSwitches { kills }))

@@ -12,12 +12,12 @@ use crate::api::http::response::json_answer;
 use crate::api::http::routes::routes;
 
 /// `GET /healthz`: the process responds.
-pub async fn healthz(_request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn healthz(_request: ApiRequest) -> Result<Response, ApiError> {
     Ok(ok_response())
 }
 
 /// `GET /readyz`: the process, the store and Kafka are ready.
-pub async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
     api.ops.ready()?;
     let not_ready = |error: ApiError| ApiError::new(Code::NotReady, error.document().detail);
@@ -27,17 +27,17 @@ pub async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `GET /metrics`.
-pub async fn metrics(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn metrics(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(request.api.ops.render_metrics())
 }
 
 /// `GET /openapi.json`.
-pub async fn openapi(_request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn openapi(_request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &openapi::document()))
 }
 
 /// `GET /`: lists the endpoints.
-pub async fn index(_request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn index(_request: ApiRequest) -> Result<Response, ApiError> {
     let mut page = format!("kafleet {}\n\nHTTP API; described by /openapi.json\n\n", env!("CARGO_PKG_VERSION"));
     for route in routes() {
         page.push_str(&format!("{:<32} {}\n", route.label(), route.summary));

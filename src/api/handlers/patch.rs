@@ -33,7 +33,7 @@ const FIXED: [&str; 14] = [
     "block_when_done",
 ];
 
-pub async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     refuse_fixed(&request.body)?;
     let patch = patch_of(&request.api, request.json()?, now_ms())?;
     let task = request.api.reads.find(&request.id()?, None).await?;

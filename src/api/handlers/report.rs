@@ -19,7 +19,7 @@ const MAX_RESULT_BYTES: usize = 256 << 10;
 const REPORTABLE: [State; 6] =
     [State::Queued, State::Running, State::Warning, State::WaitingForChildren, State::Succeeded, State::Failed];
 
-pub async fn report(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn report(request: ApiRequest) -> Result<Response, ApiError> {
     let report: Report = request.json()?;
     let result = check(&report)?;
     let task = request.api.reads.find(&request.id()?, None).await?;

@@ -21,7 +21,7 @@ use crate::runtime::now_ms;
 const REPEAT: &str = "it is safe to repeat the request while `run` of the task is unchanged: if it was written, the \
                       repeat is rejected with `not_finished` until the new run has ended";
 
-pub async fn retry(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn retry(request: ApiRequest) -> Result<Response, ApiError> {
     let input: RetryTask = request.json_or_default()?;
     if input.reason.as_ref().is_some_and(|reason| reason.chars().count() > MAX_MESSAGE_CHARS) {
         return Err(ApiError::new(Code::BadField, format!("the reason is longer than {MAX_MESSAGE_CHARS} characters"))
@@ -37,7 +37,7 @@ pub async fn retry(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// Rejects a retry of a task that cannot start a new run.
-pub fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> {
+pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> {
     let record = &task.record;
     if !record.state.is_terminal() {
         return Err(not_finished(task));
@@ -122,7 +122,7 @@ async fn retry_outcome(
 }
 
 /// Rejects a retry if a task of the tree has reached the highest run.
-pub async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiError> {
+pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiError> {
     let highest = highest_run(api, task).await?;
     if highest < MAX_RUN {
         return Ok(());

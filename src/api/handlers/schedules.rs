@@ -37,7 +37,7 @@ const MAX_TIMES: usize = 1_000;
 const MAX_BACKFILL: usize = 1_000;
 
 /// `GET /v1/schedules`.
-pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
     api.fleet.wait_for_control_state().await?;
     let known: Vec<(String, Arc<Schedule>)> = {
@@ -48,13 +48,13 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/schedules/{id}`.
-pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn show(request: ApiRequest) -> Result<Response, ApiError> {
     let known = find_schedule(&request.api, &request.segment).await?;
     schedule_answer(&request.api, 200, request.segment.clone(), known).await
 }
 
 /// `GET /v1/schedules/{id}/times`.
-pub async fn times(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn times(request: ApiRequest) -> Result<Response, ApiError> {
     let after = time(&request, "after")?.unwrap_or_else(now_ms);
     let count = request.query.number("count", TIMES, 1..=MAX_TIMES)?;
     let known = find_schedule(&request.api, &request.segment).await?;
@@ -63,7 +63,7 @@ pub async fn times(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/schedules`.
-pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let NewSchedule { id, spec, paused } = request.json()?;
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why).pointer("/id"))?;
     let api = request.api.clone();
@@ -81,7 +81,7 @@ pub async fn create(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `PUT /v1/schedules/{id}`.
-pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let (id, api) = (request.segment.clone(), request.api.clone());
     let spec: Spec = request.json()?;
     let applied = request.query.parsed::<bool>("applied")?.unwrap_or_default();
@@ -99,7 +99,7 @@ pub async fn put(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `DELETE /v1/schedules/{id}`.
-pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
     let known = find_schedule(&request.api, &request.segment).await?;
     let documents = schedule_documents(&request.api, vec![(request.segment.clone(), known)]).await?;
     let (api, id) = (request.api.clone(), request.segment);
@@ -108,7 +108,7 @@ pub async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/schedules/{id}/pause`.
-pub async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     let PauseType { reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
     let known = find_schedule(&request.api, &request.segment).await?;
@@ -118,7 +118,7 @@ pub async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/schedules/{id}/resume`.
-pub async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     let ResumeType {} = request.json_or_default()?;
     let known = find_schedule(&request.api, &request.segment).await?;
     if known.paused.is_none() {
@@ -134,7 +134,7 @@ const REPEAT_RUN: &str =
     "repeat the request only if `last` of the schedule shows no new task; otherwise the repeat starts a second one";
 
 /// `POST /v1/schedules/{id}/run`.
-pub async fn run(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn run(request: ApiRequest) -> Result<Response, ApiError> {
     let known = find_schedule(&request.api, &request.segment).await?;
     request.api.types.check_type_exists(&known.spec.task.task_type).await?;
     let name = request_name();
@@ -144,7 +144,7 @@ pub async fn run(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/schedules/{id}/backfill`.
-pub async fn backfill(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn backfill(request: ApiRequest) -> Result<Response, ApiError> {
     let now = now_ms();
     let from_ms = time(&request, "from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
     let to_ms = time(&request, "to")?.unwrap_or(now);

@@ -22,24 +22,24 @@ async fn found(request: &ApiRequest) -> Result<TaskView, ApiError> {
 }
 
 /// `GET /v1/tasks/{id}`.
-pub async fn status(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn status(request: ApiRequest) -> Result<Response, ApiError> {
     let found = found(&request).await?;
     let deliveries = deliveries(&request.api, &found).await?;
     Ok(json_answer(200, &crate::api::documents::Status { deliveries, ..documents::status(&found) }))
 }
 
 /// `GET /v1/tasks/{id}/state`.
-pub async fn state(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn state(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &documents::state(&found(&request).await?)))
 }
 
 /// `GET /v1/tasks/{id}/history`.
-pub async fn history(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn history(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &documents::history(&found(&request).await?)))
 }
 
 /// `GET /v1/tasks/{id}/children`.
-pub async fn children(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn children(request: ApiRequest) -> Result<Response, ApiError> {
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let after = request.query.text("cursor").map(cursor::decode).transpose()?;
     let parent = found(&request).await?;
@@ -56,7 +56,7 @@ pub async fn children(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/tasks/{id}/params`: params are only stored in Kafka.
-pub async fn params(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn params(request: ApiRequest) -> Result<Response, ApiError> {
     let task = found(&request).await?;
     if task.record.is_external() {
         return Err(ApiError::new(

@@ -21,7 +21,7 @@ const MAX_LIMIT: usize = 10_000;
 /// Maximum concurrent reads of child lists.
 const MAX_CONCURRENT_READS: usize = 16;
 
-pub async fn tree(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn tree(request: ApiRequest) -> Result<Response, ApiError> {
     let depth = request.query.number("depth", DEPTH, 0..=MAX_LEVELS)?;
     let limit = request.query.number("limit", LIMIT, 1..=MAX_LIMIT)?;
     let shape = request.query.parsed::<Format>("format")?.unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::model::record::state::State;
 use crate::publish::time_text;
 
 /// Returns one type in the form of `GET /v1/types`.
-pub async fn type_answer(api: &Api, name: &str) -> Result<Response, ApiError> {
+pub(crate) async fn type_answer(api: &Api, name: &str) -> Result<Response, ApiError> {
     let counts = api.reads.counts().await?.remove(name).unwrap_or_default();
     Ok(json_answer(200, &type_document(api, true, counts, &api.fleet.workers.heartbeats(), name.to_owned())))
 }
@@ -47,7 +47,7 @@ fn type_document(
 }
 
 /// `GET /v1/types`: types with a topic, types with tasks, and types registered in this process.
-pub async fn types(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn types(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
     let known = api.types.topics(CACHE_TTL).await?;
     let mut counts = api.reads.counts().await?;
@@ -62,7 +62,7 @@ pub async fn types(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &Types { types: names.into_iter().map(document).collect() }))
 }
 
-pub fn limits_of(name: &str, control: &ControlState, policy: Option<&TypePolicy>) -> TypeLimits {
+pub(crate) fn limits_of(name: &str, control: &ControlState, policy: Option<&TypePolicy>) -> TypeLimits {
     let limits = control.slots.get(name);
     let (slots, most) = (limits.and_then(|limits| limits.slots), limits.and_then(|limits| limits.max_concurrency));
     let rate = control.rates.get(name).map(|limit| limit.rate);
@@ -76,7 +76,7 @@ pub fn limits_of(name: &str, control: &ControlState, policy: Option<&TypePolicy>
 }
 
 /// `GET /v1/types/{type}/backlog`.
-pub async fn backlog(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn backlog(request: ApiRequest) -> Result<Response, ApiError> {
     request.api.reads.wait_for_position(request.after()?).await?;
     let counts = request.api.reads.counts().await?;
     match counts.get(&request.segment) {

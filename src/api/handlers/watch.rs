@@ -33,7 +33,7 @@ const QUEUE: usize = 16;
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `GET /v1/tasks/{id}/watch`.
-pub async fn task(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn task(request: ApiRequest) -> Result<Response, ApiError> {
     let id = request.id()?;
     let subscription = request.api.reads.notices.subscribe(request.api.publisher.partition_of(&id), &id)?;
     let found = request.api.reads.find(&id, request.after()?).await?;
@@ -42,7 +42,7 @@ pub async fn task(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// Starts a stream and spawns the task that writes to it.
-pub fn event_stream<F>(write: impl FnOnce(Events) -> F) -> Response
+pub(crate) fn event_stream<F>(write: impl FnOnce(Events) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -55,18 +55,23 @@ where
 }
 
 /// Sending half of a stream.
-pub struct Events {
+pub(crate) struct Events {
     sender: Sender<Event>,
     last: Option<OwnedPermit<Event>>,
     timeout: Duration,
 }
 
 /// The stream has ended: the client disconnected, was too slow, or has received the last event.
-pub struct StreamClosed;
+pub(crate) struct StreamClosed;
 
 impl Events {
     /// Sends an event. `id` is sent back by the client in `Last-Event-ID` when it reconnects.
-    pub async fn send(&mut self, name: &str, id: Option<&str>, document: &impl Serialize) -> Result<(), StreamClosed> {
+    pub(crate) async fn send(
+        &mut self,
+        name: &str,
+        id: Option<&str>,
+        document: &impl Serialize,
+    ) -> Result<(), StreamClosed> {
         let mut event = event(name, document);
         if let Some(id) = id {
             event = event.id(id);
@@ -82,11 +87,11 @@ impl Events {
     }
 
     /// Waits until the client has disconnected.
-    pub async fn closed(&self) {
+    pub(crate) async fn closed(&self) {
         self.sender.closed().await;
     }
 
-    pub fn end(&mut self, reason: EndReason) {
+    pub(crate) fn end(&mut self, reason: EndReason) {
         if let Some(last) = self.last.take() {
             last.send(event("end", &StreamEnd { reason }));
         }
@@ -124,7 +129,7 @@ async fn follow(api: &Arc<Api>, found: TaskView, subscription: &Subscription, mu
 }
 
 /// Waits for a possible change of a task and reads it. `None` if the store is unavailable; try again later.
-pub async fn wait_for_change(
+pub(crate) async fn wait_for_change(
     api: &Api,
     id: &TaskId,
     subscription: &Subscription,

@@ -81,7 +81,7 @@ fn unknown_change() -> FleetChange {
 }
 
 /// `GET /v1/watch`.
-pub async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
     let scope = Scope::read(&request)?;
     let watch = request.api.reads.notices.feed.watch(request.last_event_id())?;
     let api = request.api.clone();

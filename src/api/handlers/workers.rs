@@ -13,7 +13,7 @@ use crate::runtime::now_ms;
 /// Maximum workers in a response; the most recently active ones are kept.
 const MAX_WORKERS: usize = 1_000;
 
-pub async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
     let (now, mut heartbeats) = (now_ms(), request.api.fleet.workers.heartbeats());
     heartbeats.sort_by_key(|(received, _)| std::cmp::Reverse(*received));
     heartbeats.truncate(MAX_WORKERS);
@@ -24,7 +24,7 @@ pub async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// Status of a type in each live worker.
-pub fn type_statuses<'a>(
+pub(crate) fn type_statuses<'a>(
     heartbeats: &'a [(i64, Heartbeat)],
     task_type: &'a str,
 ) -> impl Iterator<Item = &'a TypeStatus> {
@@ -36,7 +36,7 @@ pub fn type_statuses<'a>(
 }
 
 /// Totals of a type over the live workers; `None` if no live worker takes it.
-pub fn worker_totals(heartbeats: &[(i64, Heartbeat)], task_type: &str) -> Option<WorkerTotals> {
+pub(crate) fn worker_totals(heartbeats: &[(i64, Heartbeat)], task_type: &str) -> Option<WorkerTotals> {
     type_statuses(heartbeats, task_type).fold(None, |sum, status| {
         let mut sum = sum.unwrap_or_else(WorkerTotals::default);
         sum.workers += 1;

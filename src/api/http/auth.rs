@@ -12,7 +12,7 @@ const MIN_TOKEN_CHARS: usize = 16;
 type Hash = [u8; 32];
 
 /// Access rules of this API.
-pub struct Access {
+pub(crate) struct Access {
     tokens: Vec<(Hash, TokenConfig)>,
     /// Without tokens only requests addressed to a loopback host are accepted, which defends against DNS rebinding.
     local_only: bool,
@@ -20,7 +20,7 @@ pub struct Access {
 
 impl Access {
     /// Refuses to serve a non-loopback address without tokens, unless the configuration allows it.
-    pub fn new(config: &ApiConfig, address: std::net::SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: &ApiConfig, address: std::net::SocketAddr) -> anyhow::Result<Self> {
         let open = config.tokens.is_empty();
         if open && !address.ip().is_loopback() && !config.insecure_without_tokens {
             anyhow::bail!(
@@ -40,7 +40,7 @@ impl Access {
     }
 
     /// Without tokens, rejects a request that is addressed to a host other than this machine.
-    pub fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+    pub(crate) fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.local_only && !names_this_machine(headers) {
             return Err(ApiError::new(
                 Code::ForbiddenHost,
@@ -52,7 +52,7 @@ impl Access {
     }
 
     /// Checks that the token's role permits the request. Returns the token's name.
-    pub fn check(&self, headers: &HeaderMap, needed: Role) -> Result<Option<&str>, ApiError> {
+    pub(crate) fn check(&self, headers: &HeaderMap, needed: Role) -> Result<Option<&str>, ApiError> {
         if self.tokens.is_empty() {
             return Ok(None);
         }

@@ -13,19 +13,19 @@ use crate::telemetry::Metrics;
 
 /// Dependencies of the operational endpoints.
 #[derive(Clone)]
-pub struct Ops {
+pub(crate) struct Ops {
     pub metrics: Metrics,
     pub health: Health,
     pub shutdown: Shutdown,
 }
 
 impl Ops {
-    pub fn record_request(&self, route: &str, status: u16, took: Duration) {
+    pub(crate) fn record_request(&self, route: &str, status: u16, took: Duration) {
         self.metrics.http.requests.with_label_values(&[route, &status.to_string()]).inc();
         self.metrics.http.time.with_label_values(&[route]).observe(took.as_secs_f64());
     }
 
-    pub fn ready(&self) -> Result<(), ApiError> {
+    pub(crate) fn ready(&self) -> Result<(), ApiError> {
         let mut reasons = self.health.reasons();
         if self.shutdown.is_draining() {
             reasons.push(("process".into(), "stopping".into()));
@@ -37,15 +37,15 @@ impl Ops {
         Err(ApiError::new(Code::NotReady, details.join("; ")))
     }
 
-    pub fn render_metrics(&self) -> Response {
+    pub(crate) fn render_metrics(&self) -> Response {
         ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], self.metrics.render()).into_response()
     }
 }
 
-pub fn ok_response() -> Response {
+pub(crate) fn ok_response() -> Response {
     json_answer(200, &json!({"status": "ok"}))
 }
 
-pub fn ready_response() -> Response {
+pub(crate) fn ready_response() -> Response {
     json_answer(200, &json!({"status": "ready"}))
 }

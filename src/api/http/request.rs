@@ -24,7 +24,7 @@ const MEMORY_DEADLINE: Duration = Duration::from_secs(5);
 const MAX_DISCARDED: usize = 32 << 20;
 
 /// Query parameter.
-pub struct Parameter {
+pub(crate) struct Parameter {
     pub name: &'static str,
     pub description: &'static str,
     /// JSON Schema, as text.
@@ -32,7 +32,7 @@ pub struct Parameter {
 }
 
 /// Authorized and parsed request.
-pub struct ApiRequest {
+pub(crate) struct ApiRequest {
     pub api: Arc<Api>,
     /// Name of the token.
     pub by: Option<Arc<str>>,
@@ -49,12 +49,12 @@ pub struct ApiRequest {
 
 impl ApiRequest {
     /// Parses the task id in the path.
-    pub fn id(&self) -> Result<TaskId, ApiError> {
+    pub(crate) fn id(&self) -> Result<TaskId, ApiError> {
         TaskId::parse(&self.segment).map_err(|why| ApiError::new(Code::BadId, why.to_string()))
     }
 
     /// Parses the position that the response must include.
-    pub fn after(&self) -> Result<Option<Position>, ApiError> {
+    pub(crate) fn after(&self) -> Result<Option<Position>, ApiError> {
         let Some(after) = self.query.parsed::<Position>("after")? else { return Ok(None) };
         let partitions = self.api.publisher.events_partitions();
         if u32::try_from(after.partition).is_ok_and(|partition| partition < partitions) {
@@ -64,22 +64,22 @@ impl ApiRequest {
     }
 
     /// Returns the `Last-Event-ID` header of a reconnecting stream.
-    pub fn last_event_id(&self) -> Option<&str> {
+    pub(crate) fn last_event_id(&self) -> Option<&str> {
         self.headers.get("last-event-id")?.to_str().ok()
     }
 
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         read_json(&self.body)
     }
 
     /// Parses an optional body.
-    pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
+    pub(crate) fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
         if self.body.is_empty() { Ok(T::default()) } else { self.json() }
     }
 }
 
 /// Parses a JSON object; errors carry the pointer of the invalid field.
-pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     // serde would accept an array as the field values in order.
     if text.trim_ascii_start().starts_with(b"[") {
         return Err(ApiError::new(Code::BadField, "expected an object, found an array").pointer(""));
@@ -93,7 +93,7 @@ pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-pub fn parse_error(why: &serde_json::Error, pointer: String) -> ApiError {
+pub(crate) fn parse_error(why: &serde_json::Error, pointer: String) -> ApiError {
     if !why.is_data() {
         return ApiError::new(Code::BadJson, format!("invalid JSON: {why}"));
     }
@@ -104,7 +104,7 @@ pub fn parse_error(why: &serde_json::Error, pointer: String) -> ApiError {
 fn pointer(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;
     let mut pointer = String::new();
-    for segment in path.iter() {
+    for segment in path {
         let name = match segment {
             Segment::Seq { index } => index.to_string(),
             Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
@@ -118,10 +118,10 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 }
 
 /// Query parameters; only known ones are accepted.
-pub struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    pub fn read(uri: &Uri, known: &[Parameter]) -> Result<Self, ApiError> {
+    pub(crate) fn read(uri: &Uri, known: &[Parameter]) -> Result<Self, ApiError> {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|why| ApiError::new(Code::BadParameter, format!("malformed query: {why}")))?
             .0;
@@ -139,18 +139,18 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    pub fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, ApiError> {
+    pub(crate) fn parsed<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, ApiError> {
         self.text(name)
             .map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string())))
             .transpose()
     }
 
     /// Parses `from` and `to` to epoch milliseconds.
-    pub fn time_range(&self) -> Result<(Option<i64>, Option<i64>), ApiError> {
+    pub(crate) fn time_range(&self) -> Result<(Option<i64>, Option<i64>), ApiError> {
         let time = |name| {
             let read = |text| parse_time(text).map_err(|why| bad_parameter(name, &why));
             self.text(name).map(read).transpose()
@@ -163,7 +163,7 @@ impl Query {
     }
 
     /// Parses an integer within bounds.
-    pub fn number(
+    pub(crate) fn number(
         &self,
         name: &str,
         default: usize,
@@ -189,13 +189,13 @@ fn unknown_parameter(name: &str, known: &[Parameter]) -> ApiError {
     ApiError::new(Code::UnknownParameter, format!("unknown query parameter `{}`", clip(name))).hint(hint)
 }
 
-pub fn bad_parameter(name: &str, why: &str) -> ApiError {
+pub(crate) fn bad_parameter(name: &str, why: &str) -> ApiError {
     ApiError::new(Code::BadParameter, format!("query parameter `{name}`: {why}"))
 }
 
 /// Checks the content type: JSON, and NDJSON if `lines`. Other types are rejected, which also blocks cross-site form
 /// posts.
-pub fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiError> {
+pub(crate) fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiError> {
     let media = media(headers);
     let known = media == "application/json" || media.ends_with("+json") || (lines && is_ndjson(headers));
     if known {
@@ -215,7 +215,7 @@ pub fn check_media(headers: &HeaderMap, lines: bool) -> Result<(), ApiError> {
 
 /// Variant of [`check_media`] for optional bodies. A cross-site request cannot pass as empty, because browsers send
 /// `Origin` with it.
-pub fn check_optional_media(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn check_optional_media(headers: &HeaderMap) -> Result<(), ApiError> {
     let nothing = headers.get(header::CONTENT_TYPE).is_none() && headers.get(header::ORIGIN).is_none();
     let length = headers.get(header::CONTENT_LENGTH).is_none_or(|length| length.as_bytes() == b"0");
     if nothing && length && headers.get(header::TRANSFER_ENCODING).is_none() {
@@ -226,7 +226,7 @@ pub fn check_optional_media(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Whether the body is NDJSON.
-pub fn is_ndjson(headers: &HeaderMap) -> bool {
+pub(crate) fn is_ndjson(headers: &HeaderMap) -> bool {
     matches!(media(headers).as_str(), "application/x-ndjson" | "application/ndjson" | "application/jsonl")
 }
 
@@ -236,7 +236,11 @@ fn media(headers: &HeaderMap) -> String {
 }
 
 /// Reads a body within the limits on size, time and total memory.
-pub async fn read_body(api: &Api, headers: &HeaderMap, body: Body) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
+pub(crate) async fn read_body(
+    api: &Api,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let size = announced.unwrap_or(api.max_body).min(api.max_body);
     let memory = tokio::time::timeout(MEMORY_DEADLINE, api.body_memory.clone().acquire_many_owned(kib(size))).await;

@@ -23,7 +23,7 @@ use crate::model::task::id::{TaskId, clip};
 /// Metric label of requests without a route.
 const UNMATCHED: &str = "unmatched";
 
-pub fn router(api: Arc<Api>) -> Router {
+pub(crate) fn router(api: Arc<Api>) -> Router {
     let mut router = Router::new();
     for route in routes() {
         let filter = match route.verb {
@@ -110,7 +110,7 @@ fn unmatched(ops: &Ops, error: ApiError) -> Response {
     with_common_headers(response)
 }
 
-pub fn unknown_route(request: &Request) -> ApiError {
+pub(crate) fn unknown_route(request: &Request) -> ApiError {
     // An empty id leaves only the slash before it.
     match request.uri().path() {
         "/v1/tasks/" => {
@@ -127,7 +127,7 @@ pub fn unknown_route(request: &Request) -> ApiError {
         .hint("GET /openapi.json describes all endpoints")
 }
 
-pub fn wrong_method(request: &Request) -> ApiError {
+pub(crate) fn wrong_method(request: &Request) -> ApiError {
     ApiError::new(
         Code::MethodNotAllowed,
         format!("`{}` does not support {}", clip(request.uri().path()), request.method()),
@@ -136,7 +136,7 @@ pub fn wrong_method(request: &Request) -> ApiError {
 }
 
 /// Routes of a role without an API.
-pub fn ops_router(ops: Ops) -> Router {
+pub(crate) fn ops_router(ops: Ops) -> Router {
     Router::new()
         .route("/healthz", get(|| async { ok_response() }))
         .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response()) }))

@@ -26,7 +26,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until shutdown is requested; then drains connections for at most 30 s, or until aborted.
-pub async fn serve(listener: TcpListener, app: Router, shutdown: &Shutdown) {
+pub(crate) async fn serve(listener: TcpListener, app: Router, shutdown: &Shutdown) {
     let (mut connections, limit) = (JoinSet::new(), connection_limit());
     loop {
         tokio::select! {

@@ -16,13 +16,13 @@ use crate::model::task::id::TaskId;
 use crate::store::Checkpoint;
 
 /// Maximum wait for a requested position.
-pub const AFTER_DEADLINE: Duration = Duration::from_secs(5);
+pub(crate) const AFTER_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum wait for the projection when a task is not found: clients often read a task right after creating it.
 const UNKNOWN_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Task record as read from the store.
 #[derive(Clone, Debug)]
-pub struct TaskView {
+pub(crate) struct TaskView {
     pub id: TaskId,
     pub partition: u32,
     /// Checkpoint of the partition, read before the record; the record may be newer.
@@ -34,14 +34,14 @@ pub struct TaskView {
 
 impl TaskView {
     /// Returns the position of the last event included in the record.
-    pub fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         let partition = i32::try_from(self.partition).unwrap_or(i32::MAX);
         Position { partition, offset: (self.checkpoint.offset - 1).max(0) }
     }
 }
 
 /// Result of waiting for the projection.
-pub enum ReachedOffset {
+pub(crate) enum ReachedOffset {
     Yes,
     /// The projection has only reached this offset; `None` if it has not started.
     Not(Option<i64>),
@@ -53,13 +53,13 @@ const GONE: &str = "check the id; finished trees are removed after the `retentio
 
 impl Reads {
     /// Reads the current record of a task, if there is one.
-    pub async fn read(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
+    pub(crate) async fn read(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
         let found = self.read_many(self.publisher.partition_of(id), std::slice::from_ref(id)).await?;
         Ok(found.into_iter().next().flatten())
     }
 
     /// Reads the records of tasks of one partition, in order.
-    pub async fn read_many(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, ApiError> {
+    pub(crate) async fn read_many(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskView>>, ApiError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -85,7 +85,7 @@ impl Reads {
     }
 
     /// Reads the record of a task that must exist.
-    pub async fn find(&self, id: &TaskId, after: Option<Position>) -> Result<TaskView, ApiError> {
+    pub(crate) async fn find(&self, id: &TaskId, after: Option<Position>) -> Result<TaskView, ApiError> {
         self.wait_for_position(after).await?;
         let not_found = || ApiError::new(Code::NotFound, format!("there is no task `{id}`")).hint(GONE);
         self.find_optional(id).await?.ok_or_else(not_found)
@@ -93,7 +93,7 @@ impl Reads {
 
     /// Reads the record of a task, if there is one. Fails if the projection lags, because the task may exist
     /// nevertheless.
-    pub async fn find_optional(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
+    pub(crate) async fn find_optional(&self, id: &TaskId) -> Result<Option<TaskView>, ApiError> {
         if let Some(found) = self.read(id).await? {
             return Ok(Some(found));
         }
@@ -105,7 +105,7 @@ impl Reads {
     }
 
     /// Waits until the events up to a position have been projected.
-    pub async fn wait_for_position(&self, after: Option<Position>) -> Result<(), ApiError> {
+    pub(crate) async fn wait_for_position(&self, after: Option<Position>) -> Result<(), ApiError> {
         let Some(after) = after else { return Ok(()) };
         let partition = u32::try_from(after.partition).unwrap_or_default();
         let target = after.offset.saturating_add(1);
@@ -117,7 +117,7 @@ impl Reads {
 
     /// Waits until an event about a task has been projected. Returns the task, and whether the event was ignored.
     /// `what` names the change in error messages.
-    pub async fn await_outcome(
+    pub(crate) async fn await_outcome(
         &self,
         task: &TaskView,
         position: Position,
@@ -148,7 +148,7 @@ impl Reads {
     }
 
     /// Waits until the projection of a partition has reached `target`.
-    pub async fn wait_until_projected(
+    pub(crate) async fn wait_until_projected(
         &self,
         partition: u32,
         target: i64,
@@ -169,7 +169,7 @@ impl Reads {
 
     /// Waits briefly until the projection has reached the current end of a partition. Returns an error value if it
     /// has not.
-    pub async fn lag_at_end(&self, partition: u32) -> Result<Option<ApiError>, ApiError> {
+    pub(crate) async fn lag_at_end(&self, partition: u32) -> Result<Option<ApiError>, ApiError> {
         let Watermarks { first, end } = self.event_ends(partition, UNKNOWN_DEADLINE).await?;
         // An empty partition needs no projection.
         if first == end {

@@ -6,11 +6,11 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::model::task::id::TaskId;
 use crate::store::Entry;
 
-pub fn encode(entry: &Entry) -> String {
+pub(crate) fn encode(entry: &Entry) -> String {
     BASE64URL_NOPAD.encode(format!("{}/{}", entry.seen_ms, entry.id).as_bytes())
 }
 
-pub fn decode(text: &str) -> Result<Entry, ApiError> {
+pub(crate) fn decode(text: &str) -> Result<Entry, ApiError> {
     read(text).ok_or_else(|| {
         ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this API")
             .hint("omit it to start at the first page")

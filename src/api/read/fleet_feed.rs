@@ -13,11 +13,11 @@ use crate::model::task::id::TaskId;
 use crate::store::Notice;
 
 /// Maximum concurrent watchers of the fleet, a tree or a type.
-pub const MAX_FLEET_WATCHERS: usize = 5_000;
+pub(crate) const MAX_FLEET_WATCHERS: usize = 5_000;
 /// Notices buffered for reconnecting clients, and the lag at which a watcher skips to the present.
 const BUFFERED: usize = 1_024;
 
-pub struct FleetFeed {
+pub(crate) struct FleetFeed {
     /// Random name of this process: event ids of another process are not valid here.
     name: String,
     notice: Mutex<Buffer>,
@@ -33,7 +33,7 @@ struct Buffer {
 }
 
 /// Numbered notice.
-pub struct FleetChanges {
+pub(crate) struct FleetChanges {
     pub number: u64,
     pub notice: Notice,
     /// Types of the tasks, read once for all watchers. `None` if they could not be read.
@@ -41,7 +41,7 @@ pub struct FleetChanges {
 }
 
 /// Position of a watcher.
-pub struct Watch {
+pub(crate) struct Watch {
     /// Notices between the client's last event and now.
     pub missed: VecDeque<Arc<FleetChanges>>,
     pub live: broadcast::Receiver<Arc<FleetChanges>>,
@@ -63,7 +63,7 @@ impl Default for FleetFeed {
 }
 
 impl FleetFeed {
-    pub fn publish(&self, notice: Notice) {
+    pub(crate) fn publish(&self, notice: Notice) {
         // Some events change no task, for example those that only advance log time.
         if matches!(&notice, Notice::Changed { ids: Some(ids), .. } if ids.is_empty()) {
             return;
@@ -80,7 +80,7 @@ impl FleetFeed {
     }
 
     /// Resumes after the event with this id, if it is still buffered.
-    pub fn watch(&self, last: Option<&str>) -> Result<Watch, ApiError> {
+    pub(crate) fn watch(&self, last: Option<&str>) -> Result<Watch, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
         let kept = self.notice.lock();
         let known = last.and_then(|id| self.number_of(id)).filter(|number| {
@@ -99,7 +99,7 @@ impl FleetFeed {
     }
 
     /// Moves a watcher to the present.
-    pub fn skip_to_present(&self, watch: &mut Watch) {
+    pub(crate) fn skip_to_present(&self, watch: &mut Watch) {
         let kept = self.notice.lock();
         (watch.live, watch.from) = (self.live.subscribe(), kept.number);
     }
@@ -108,14 +108,14 @@ impl FleetFeed {
         id.strip_prefix(&self.name)?.strip_prefix('-')?.parse().ok()
     }
 
-    pub fn id_of(&self, number: u64) -> String {
+    pub(crate) fn id_of(&self, number: u64) -> String {
         format!("{}-{number}", self.name)
     }
 }
 
 impl FleetChanges {
     /// Returns the type of each task; `None` for tasks without a record.
-    pub async fn types(&self, reads: &Reads, partition: u32, ids: &[TaskId]) -> Option<&Vec<Option<Arc<str>>>> {
+    pub(crate) async fn types(&self, reads: &Reads, partition: u32, ids: &[TaskId]) -> Option<&Vec<Option<Arc<str>>>> {
         let read = async || {
             let nodes = reads.records(partition, ids).await.ok()?;
             Some(nodes.into_iter().map(|node| node?.task_type).collect())
@@ -124,7 +124,7 @@ impl FleetChanges {
     }
 }
 
-pub fn too_many(limit: usize) -> ApiError {
+pub(crate) fn too_many(limit: usize) -> ApiError {
     ApiError::new(Code::Overloaded, format!("{limit} clients are already waiting"))
         .hint("retry, at another API instance if there is one")
 }

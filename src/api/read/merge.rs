@@ -16,7 +16,7 @@ const MAX_CONCURRENT_READS: usize = 32;
 const MIN_PAGE: usize = 16;
 
 /// Cursor over the merged indexes.
-pub struct Merge<'a> {
+pub(crate) struct Merge<'a> {
     reads: &'a Reads,
     streams: Vec<IndexStream>,
     /// Entries read from an index at a time.
@@ -35,7 +35,7 @@ struct IndexStream {
 
 impl<'a> Merge<'a> {
     /// Starts after `after`; prefetches about `page` entries per partition.
-    pub fn new(reads: &'a Reads, indexes: Vec<Index>, after: Option<Entry>, page: usize) -> Self {
+    pub(crate) fn new(reads: &'a Reads, indexes: Vec<Index>, after: Option<Entry>, page: usize) -> Self {
         let page = (page / indexes.len().max(1)).max(MIN_PAGE.min(page));
         let index_stream = |partition, index| IndexStream {
             partition,
@@ -49,7 +49,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns the next entries, at most `limit`, with the records that still exist. Empty at the end.
-    pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
+    pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut entries = Vec::with_capacity(limit);
         while entries.len() < limit {
             self.fill().await?;

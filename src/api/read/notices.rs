@@ -18,7 +18,7 @@ use crate::runtime::{self, Backoff};
 use crate::store::{Notice, Store};
 
 /// Maximum concurrent waiters and watchers of single tasks.
-pub const MAX_WATCHERS: usize = 10_000;
+pub(crate) const MAX_WATCHERS: usize = 10_000;
 /// Poll interval without notices.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum polls per second over all waiters.
@@ -26,7 +26,7 @@ const MAX_POLLS_PER_SECOND: u64 = 1_000;
 /// Minimum time between two reads, however many notices arrive.
 const MIN_READ_INTERVAL: Duration = Duration::from_millis(20);
 
-pub struct Notices {
+pub(crate) struct Notices {
     /// Queues by events partition.
     partitions: Vec<NoticeQueue>,
     pub feed: FleetFeed,
@@ -40,7 +40,7 @@ struct NoticeQueue {
 }
 
 /// Subscription to the changes of one task; unsubscribes on drop.
-pub struct Subscription {
+pub(crate) struct Subscription {
     notices: Arc<Notices>,
     partition: u32,
     id: TaskId,
@@ -49,7 +49,7 @@ pub struct Subscription {
 }
 
 impl Notices {
-    pub fn new(partitions: u32) -> Self {
+    pub(crate) fn new(partitions: u32) -> Self {
         let queue = |_| NoticeQueue { waiters_by_task: Mutex::default(), projected: watch::Sender::new(0) };
         Self {
             partitions: (0..partitions).map(queue).collect(),
@@ -58,7 +58,7 @@ impl Notices {
         }
     }
 
-    pub fn subscribe(self: &Arc<Self>, partition: u32, id: &TaskId) -> Result<Subscription, ApiError> {
+    pub(crate) fn subscribe(self: &Arc<Self>, partition: u32, id: &TaskId) -> Result<Subscription, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_WATCHERS))?;
         let changed = Arc::new(Notify::new());
         if let Some(queue) = self.queue(partition) {
@@ -68,7 +68,7 @@ impl Notices {
     }
 
     /// Waits until a notice reports that the projection has reached `target`, or until it is time to poll.
-    pub async fn projected(&self, partition: u32, target: i64) {
+    pub(crate) async fn projected(&self, partition: u32, target: i64) {
         let Some(queue) = self.queue(partition) else { return tokio::time::sleep(POLL_INTERVAL).await };
         let mut projected = queue.projected.subscribe();
         if *projected.borrow_and_update() >= target {
@@ -108,7 +108,7 @@ impl NoticeQueue {
         let waiters_by_task = self.waiters_by_task.lock();
         match ids {
             Some(ids) => {
-                ids.iter().filter_map(|id| waiters_by_task.get(id)).flatten().for_each(|waiter| waiter.notify_one())
+                ids.iter().filter_map(|id| waiters_by_task.get(id)).flatten().for_each(|waiter| waiter.notify_one());
             }
             None => waiters_by_task.values().flatten().for_each(|waiter| waiter.notify_one()),
         }
@@ -117,7 +117,7 @@ impl NoticeQueue {
 
 impl Subscription {
     /// Waits until the task should be read again.
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         tokio::time::sleep(MIN_READ_INTERVAL).await;
         let _ = tokio::time::timeout(self.notices.poll_interval(), self.changed.notified()).await;
     }
@@ -136,7 +136,7 @@ impl Drop for Subscription {
 }
 
 /// Subscribes to the store, and resubscribes after errors, until the guard is dropped.
-pub fn listen(notices: Arc<Notices>, store: Arc<dyn Store>) -> DropGuard {
+pub(crate) fn listen(notices: Arc<Notices>, store: Arc<dyn Store>) -> DropGuard {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     runtime::spawn(async move {

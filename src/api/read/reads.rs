@@ -31,7 +31,7 @@ pub(crate) struct Reads {
 
 impl Reads {
     /// Reads records, one result per id. All ids must lie in this partition.
-    pub async fn records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, ApiError> {
+    pub(crate) async fn records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, ApiError> {
         let mut nodes = Vec::with_capacity(ids.len());
         for some in ids.chunks(NODES_PER_CALL) {
             nodes.extend(stored(self.store.nodes(partition, some)).await?);
@@ -39,11 +39,11 @@ impl Reads {
         Ok(nodes)
     }
 
-    pub async fn checkpoint(&self, partition: u32) -> Result<Option<Checkpoint>, ApiError> {
+    pub(crate) async fn checkpoint(&self, partition: u32) -> Result<Option<Checkpoint>, ApiError> {
         Ok(stored(self.store.checkpoints(&[partition])).await?.into_iter().next().flatten())
     }
 
-    pub async fn page(
+    pub(crate) async fn page(
         &self,
         partition: u32,
         index: &Index,
@@ -54,21 +54,21 @@ impl Reads {
     }
 
     /// Lists all events partitions.
-    pub fn partitions(&self) -> Vec<u32> {
+    pub(crate) fn partitions(&self) -> Vec<u32> {
         (0..self.publisher.events_partitions()).collect()
     }
 
     /// Returns the Kafka partition of the events topic.
-    pub fn events(&self, partition: u32) -> Partition {
+    pub(crate) fn events(&self, partition: u32) -> Partition {
         Partition::new(self.publisher.names().events(), i32::try_from(partition).unwrap_or(i32::MAX))
     }
 
-    pub async fn event_ends(&self, partition: u32, deadline: Duration) -> Result<Watermarks, ApiError> {
+    pub(crate) async fn event_ends(&self, partition: u32, deadline: Duration) -> Result<Watermarks, ApiError> {
         Ok(self.broker.with_deadline(deadline).watermarks(&self.events(partition)).await?)
     }
 
     /// Counts tasks by type and state.
-    pub async fn counts(&self) -> Result<BTreeMap<String, BTreeMap<State, u64>>, ApiError> {
+    pub(crate) async fn counts(&self) -> Result<BTreeMap<String, BTreeMap<State, u64>>, ApiError> {
         let mut counts = BTreeMap::<String, BTreeMap<State, u64>>::new();
         for count in stored(self.store.counts(&self.partitions())).await? {
             *counts.entry(count.task_type.to_string()).or_default().entry(count.state).or_default() += count.count;

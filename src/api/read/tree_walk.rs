@@ -12,7 +12,7 @@ use crate::store::{Entry, Index};
 /// Children read at a time.
 const PAGE: usize = 200;
 
-pub struct TreeWalk<'a> {
+pub(crate) struct TreeWalk<'a> {
     reads: &'a Reads,
     partition: u32,
     /// Top of the tree, until it has been returned.
@@ -35,7 +35,7 @@ impl Level {
 }
 
 impl<'a> TreeWalk<'a> {
-    pub async fn new(reads: &'a Reads, top: TaskView, after: Option<Entry>) -> Result<Self, ApiError> {
+    pub(crate) async fn new(reads: &'a Reads, top: TaskView, after: Option<Entry>) -> Result<Self, ApiError> {
         let mut walk = Self { reads, partition: top.partition, top: None, levels: Vec::new() };
         match after {
             None => walk.top = Some(top),
@@ -45,7 +45,7 @@ impl<'a> TreeWalk<'a> {
     }
 
     /// Returns the next tasks, at most `limit`. Empty at the end.
-    pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
+    pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut tasks = Vec::with_capacity(limit);
         if let Some(top) = self.top.take() {
             let entry = Entry { seen_ms: top.record.seen_ms, id: top.id.clone() };
@@ -98,7 +98,7 @@ impl<'a> TreeWalk<'a> {
 
 /// Whether a task may have children. Children of earlier runs are not counted, so a task past its first run may have
 /// some.
-pub fn may_have_children(task: &TaskView) -> bool {
+pub(crate) fn may_have_children(task: &TaskView) -> bool {
     !task.record.below.is_empty() || task.record.run > 1
 }
 

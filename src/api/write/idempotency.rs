@@ -28,14 +28,14 @@ use crate::store::Checkpoint;
 /// and clock differences.
 const REMOVAL_MARGIN_MS: i64 = 2 * PUBLISH_DEADLINE.as_millis() as i64 + 10_000;
 /// Outcome of a submission.
-pub enum Submitted {
+pub(crate) enum Submitted {
     Created(TaskView),
     /// The same task already existed.
     Existing(TaskView),
 }
 
 /// Outcomes of several drafts, in order.
-pub type Outcomes = Vec<(Option<TaskId>, Result<Submitted, ApiError>)>;
+pub(crate) type Outcomes = Vec<(Option<TaskId>, Result<Submitted, ApiError>)>;
 
 /// Failed publish.
 struct Failed {
@@ -46,7 +46,7 @@ struct Failed {
 
 impl Writes {
     /// Returns the parent of a new task. Fails if it does not exist or is about to be removed.
-    pub async fn find_parent(&self, parent: &TaskId) -> Result<TaskView, ApiError> {
+    pub(crate) async fn find_parent(&self, parent: &TaskId) -> Result<TaskView, ApiError> {
         let found = self.reads.find(parent, None).await.map_err(|error| match error.is(Code::NotFound) {
             true => unknown_parent(parent),
             false => error,
@@ -69,7 +69,7 @@ impl Writes {
         }
     }
 
-    pub async fn submit(&self, draft: Draft) -> Result<Submitted, ApiError> {
+    pub(crate) async fn submit(&self, draft: Draft) -> Result<Submitted, ApiError> {
         self.check_schedule_capacity(&draft).await?;
         if draft.generated {
             let position = self.publish(&draft).await.map_err(|failed| failed.error)?;
@@ -93,7 +93,7 @@ impl Writes {
 
     /// Rejects a scheduled task if the tracker's memory for scheduled tasks is nearly full; beyond the limit the task
     /// would fail.
-    pub async fn check_schedule_capacity(&self, draft: &Draft) -> Result<(), ApiError> {
+    pub(crate) async fn check_schedule_capacity(&self, draft: &Draft) -> Result<(), ApiError> {
         if draft.new.policy.not_before_ms.is_none() {
             return Ok(());
         }
@@ -136,7 +136,11 @@ impl Writes {
 
     /// Returns the task if an earlier request published it without recording that. Projection lag does not block the
     /// publish.
-    pub async fn find_published_earlier(&self, draft: &Draft, taken_over: bool) -> Result<Option<TaskView>, ApiError> {
+    pub(crate) async fn find_published_earlier(
+        &self,
+        draft: &Draft,
+        taken_over: bool,
+    ) -> Result<Option<TaskView>, ApiError> {
         if !taken_over {
             return Ok(None);
         }
@@ -148,7 +152,7 @@ impl Writes {
     }
 
     /// Returns the existing task with this id, in this run or a later one; fails if it is a different task.
-    pub async fn existing(&self, draft: &Draft) -> Result<Option<TaskView>, ApiError> {
+    pub(crate) async fn existing(&self, draft: &Draft) -> Result<Option<TaskView>, ApiError> {
         let Some(found) = self.reads.read(&draft.id).await? else { return Ok(None) };
         let record = &found.record;
         // A task of an earlier run of the parent does not count.
@@ -203,7 +207,7 @@ impl Writes {
     }
 }
 
-pub fn id_taken(draft: &Draft) -> ApiError {
+pub(crate) fn id_taken(draft: &Draft) -> ApiError {
     ApiError::new(
         Code::DuplicateId,
         format!("`{}` is the id of another task with a different type or different params", draft.id),
@@ -213,7 +217,7 @@ pub fn id_taken(draft: &Draft) -> ApiError {
 }
 
 /// Builds the record that the projection will create for a task just published.
-pub fn as_published(draft: &Draft, position: Position) -> TaskView {
+pub(crate) fn as_published(draft: &Draft, position: Position) -> TaskView {
     let now_ms = now_ms();
     let mut record = TaskRecord::expected(draft.new.run, now_ms);
     let scheduled = draft.new.policy.not_before_ms.is_some_and(|at| at > now_ms);
@@ -228,7 +232,7 @@ pub fn as_published(draft: &Draft, position: Position) -> TaskView {
     TaskView { id: draft.id.clone(), partition, checkpoint, record, superseded: false }
 }
 
-pub fn unknown_parent(parent: &TaskId) -> ApiError {
+pub(crate) fn unknown_parent(parent: &TaskId) -> ApiError {
     ApiError::new(Code::UnknownParent, format!("there is no task `{parent}`"))
         .pointer("/parent")
         .hint("create the parent first; in a batch, put it before its children")

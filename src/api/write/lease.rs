@@ -22,17 +22,17 @@ use crate::store::{LEASE_TTL, Reservation, Stage};
 
 /// Maximum wait for another request that publishes the same task. Longer than the lease of a dead owner, shorter than
 /// usual client timeouts.
-pub const WAIT_DEADLINE: Duration = Duration::from_secs(15);
+pub(crate) const WAIT_DEADLINE: Duration = Duration::from_secs(15);
 /// Minimum and maximum poll interval of a lease held by another request.
 const POLL: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Renewal interval; three renewals may fail.
-pub const RENEW_EVERY: Duration = Duration::from_millis(LEASE_TTL.as_millis() as u64 / 4);
+pub(crate) const RENEW_EVERY: Duration = Duration::from_millis(LEASE_TTL.as_millis() as u64 / 4);
 /// Maximum leases renewed or ended concurrently.
 const MAX_CONCURRENT: usize = 64;
 
 /// Exclusive right to publish a task id.
 #[derive(Clone, Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     partition: u32,
     id: TaskId,
     run: u32,
@@ -43,7 +43,7 @@ pub struct Lease {
 
 /// Outcome of claiming a lease.
 #[derive(Debug)]
-pub enum Claim {
+pub(crate) enum Claim {
     Ours(Lease),
     /// Another request is publishing the task.
     Busy,
@@ -52,7 +52,7 @@ pub enum Claim {
 
 /// Outcome of a publish, recorded in its lease.
 #[derive(Clone, Copy, Debug)]
-pub enum PublishOutcome {
+pub(crate) enum PublishOutcome {
     Published(Position),
     /// The task may have been written: the next request publishes again.
     InDoubt,
@@ -69,7 +69,7 @@ pub(crate) struct Leases {
 
 impl Leases {
     /// Claims the lease on the id of a draft; fails if the id is reserved for a different task.
-    pub async fn claim(&self, draft: &Draft) -> Result<Claim, ApiError> {
+    pub(crate) async fn claim(&self, draft: &Draft) -> Result<Claim, ApiError> {
         let (partition, id, run) = (self.publisher.partition_of(&draft.id), draft.id.clone(), draft.new.run);
         let stage = Stage::Publishing { owner: uuid::Uuid::now_v7().to_string() };
         let reservation = Reservation { hash: draft.hash.clone(), stage };
@@ -92,7 +92,7 @@ impl Leases {
     }
 
     /// Runs `work` while renewing the leases.
-    pub async fn while_renewing<T>(&self, leases: &[Lease], work: impl Future<Output = T>) -> T {
+    pub(crate) async fn while_renewing<T>(&self, leases: &[Lease], work: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
             done = work => done,
@@ -107,12 +107,12 @@ impl Leases {
         }
     }
 
-    pub async fn renew(&self, leases: impl Iterator<Item = &Lease>) {
+    pub(crate) async fn renew(&self, leases: impl Iterator<Item = &Lease>) {
         self.replace(leases.map(|lease| (lease, Some(lease.reservation.clone()))).collect()).await;
     }
 
     /// Records the outcomes of publishes in their leases.
-    pub async fn finish(&self, leases: impl Iterator<Item = (&Lease, PublishOutcome)>) {
+    pub(crate) async fn finish(&self, leases: impl Iterator<Item = (&Lease, PublishOutcome)>) {
         let replaced = leases.map(|(lease, outcome)| {
             let stage = match outcome {
                 PublishOutcome::Published(position) => Stage::Published(position),
@@ -127,7 +127,7 @@ impl Leases {
     }
 
     /// Releases leases of tasks that were not published.
-    pub async fn release(&self, leases: impl Iterator<Item = &Lease>) {
+    pub(crate) async fn release(&self, leases: impl Iterator<Item = &Lease>) {
         self.finish(leases.map(|lease| (lease, PublishOutcome::Released))).await;
     }
 
@@ -150,13 +150,13 @@ impl Leases {
 }
 
 /// Poll intervals of a lease held by another request.
-pub fn poll_pauses() -> Backoff {
+pub(crate) fn poll_pauses() -> Backoff {
     let [first, most] = POLL;
     Backoff::new(first, most)
 }
 
 /// Returns the error of a request that timed out waiting for a concurrent submission of the same task.
-pub fn in_progress(id: &TaskId) -> ApiError {
+pub(crate) fn in_progress(id: &TaskId) -> ApiError {
     let why = format!("another request has been publishing `{id}` for more than {} s", WAIT_DEADLINE.as_secs());
     ApiError::new(Code::InProgress, why)
         .hint("repeat the request with the same id: once the task is published, the response is the existing task")

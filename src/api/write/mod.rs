@@ -37,7 +37,7 @@ pub(crate) struct Writes {
 
 impl Writes {
     /// Publishes an event, even if the client disconnects meanwhile.
-    pub async fn publish_event(&self, event: Event) -> Result<Position, ApiError> {
+    pub(crate) async fn publish_event(&self, event: Event) -> Result<Position, ApiError> {
         let publisher = self.publisher.clone();
         detached(async move { publisher.publish_event(&event).await.map_err(ApiError::from_write) }).await
     }

@@ -21,7 +21,7 @@ use crate::publish::{PublishError, Published};
 use crate::runtime::now_ms;
 
 /// Maximum tasks per transaction.
-pub const MAX_ATOMIC_ITEMS: usize = 1_000;
+pub(crate) const MAX_ATOMIC_ITEMS: usize = 1_000;
 /// Deadline of a transaction, including the wait for the previous one.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Maximum concurrent claims.
@@ -52,7 +52,7 @@ impl DraftState {
 }
 
 impl Writes {
-    pub async fn drafts(
+    pub(crate) async fn drafts(
         &self,
         items: Vec<Result<CreateTask, ApiError>>,
         trace: Option<&Trace>,
@@ -97,7 +97,7 @@ impl Writes {
         Ok(draft)
     }
 
-    pub async fn submit_atomic(&self, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
+    pub(crate) async fn submit_atomic(&self, drafts: Vec<Draft>) -> Result<Outcomes, ApiError> {
         let deadline = Instant::now() + WAIT_DEADLINE;
         let states = self.claim_all(&drafts, deadline).await?;
         let states = self.reclaim_mixed(&drafts, states, deadline).await?;

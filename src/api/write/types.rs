@@ -21,7 +21,7 @@ use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
 
 /// Time for which the cached topic list is valid.
-pub const CACHE_TTL: Duration = Duration::from_secs(5);
+pub(crate) const CACHE_TTL: Duration = Duration::from_secs(5);
 /// Minimum interval between reads for unknown types and after errors.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum edit distance of a suggested name.
@@ -32,7 +32,7 @@ type Known = Arc<BTreeMap<String, u32>>;
 
 /// Cache of the types that have a topic.
 #[derive(Default)]
-pub struct Topics(Mutex<Cache>);
+pub(crate) struct Topics(Mutex<Cache>);
 
 #[derive(Default)]
 struct Cache {
@@ -58,12 +58,12 @@ pub(crate) struct TypeCatalog {
 
 impl TypeCatalog {
     /// Rejects a type without a topic.
-    pub async fn check_type_exists(&self, name: &str) -> Result<(), ApiError> {
+    pub(crate) async fn check_type_exists(&self, name: &str) -> Result<(), ApiError> {
         self.partitions_of(name).await.map(drop)
     }
 
     /// Rejects continuations of a type without a topic.
-    pub async fn check_continuation_types(&self, continuations: &[Continuation]) -> Result<(), ApiError> {
+    pub(crate) async fn check_continuation_types(&self, continuations: &[Continuation]) -> Result<(), ApiError> {
         let mut types = Vec::new();
         types_of(continuations, "/then", &mut types);
         for (at, name) in types {
@@ -73,7 +73,7 @@ impl TypeCatalog {
     }
 
     /// Returns the number of partitions of a type's topic.
-    pub async fn partitions_of(&self, name: &str) -> Result<u32, ApiError> {
+    pub(crate) async fn partitions_of(&self, name: &str) -> Result<u32, ApiError> {
         if let Some(partitions) = self.topics(CACHE_TTL).await?.get(name) {
             return Ok(*partitions);
         }
@@ -82,7 +82,7 @@ impl TypeCatalog {
         known.get(name).copied().ok_or_else(|| self.unknown_type(name, &names))
     }
 
-    pub fn unknown_type(&self, name: &str, known: &[&str]) -> ApiError {
+    pub(crate) fn unknown_type(&self, name: &str, known: &[&str]) -> ApiError {
         let similar: Vec<String> = similar_names(name, known).iter().map(|name| format!("`{name}`")).collect();
         let hint = match similar.as_slice() {
             [] => "`kafleet topics apply` creates the topics of configured types; GET /v1/types lists them".to_owned(),
@@ -99,7 +99,7 @@ impl TypeCatalog {
     }
 
     /// Returns the types with a topic, not older than `newer_than`. While Kafka is unavailable, the last known list.
-    pub async fn topics(&self, newer_than: Duration) -> Result<Known, ApiError> {
+    pub(crate) async fn topics(&self, newer_than: Duration) -> Result<Known, ApiError> {
         // Holding the lock while reading lets concurrent requests share the result, including an error.
         let mut cache = self.topics.0.lock().await;
         if let Some(known) = cache.known(newer_than) {
@@ -125,7 +125,7 @@ impl TypeCatalog {
     }
 
     /// Validates params against the schema and the handler, if this process knows the type.
-    pub fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
+    pub(crate) fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
         match self.registry.get(task_type).and_then(|known| known.validate(params)) {
             Some(rejection) => Err(ApiError::new(Code::Schema, rejection.message)
                 .pointer(format!("{at}{}", rejection.pointer))
@@ -135,7 +135,7 @@ impl TypeCatalog {
     }
 
     /// Validates the params of continuations. Skips those that include results, which are not known yet.
-    pub fn check_continuation_params(&self, continuations: &[Continuation], at: &str) -> Result<(), ApiError> {
+    pub(crate) fn check_continuation_params(&self, continuations: &[Continuation], at: &str) -> Result<(), ApiError> {
         for (n, then) in continuations.iter().enumerate() {
             let here = format!("{at}/{n}");
             if !then.with_results {
@@ -148,7 +148,7 @@ impl TypeCatalog {
     }
 
     /// Rejects invalid notification rules, as far as this process knows the delivery types.
-    pub fn check_notifications(&self, rules: &Rules, now_ms: i64) -> Result<(), ApiError> {
+    pub(crate) fn check_notifications(&self, rules: &Rules, now_ms: i64) -> Result<(), ApiError> {
         let furthest = self.max_tree_age;
         let has_rules = rules.all_rules();
         for (at, checks) in has_rules.iter().map(|has_rules| (&has_rules.at, has_rules.checks)) {
@@ -175,7 +175,7 @@ impl TypeCatalog {
     }
 
     /// Rejects notifications whose delivery type has no topic.
-    pub async fn check_notification_types(&self, rules: &Rules) -> Result<(), ApiError> {
+    pub(crate) async fn check_notification_types(&self, rules: &Rules) -> Result<(), ApiError> {
         let mut checked: Vec<&str> = Vec::new();
         for (at, notification) in rules.all_rules().iter().flat_map(NotificationRules::notifications) {
             let (kind, _) = params_of(notification);

@@ -16,11 +16,11 @@ use crate::model::units::duration::Millis;
 use crate::publish::NewTask;
 
 /// Maximum params size in bytes of compact JSON.
-pub const MAX_PARAMS_BYTES: usize = 1 << 20;
+pub(crate) const MAX_PARAMS_BYTES: usize = 1 << 20;
 
 /// Validated task, as far as that is possible without IO.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub(crate) struct Draft {
     pub id: TaskId,
     /// The id was generated and is unique.
     pub generated: bool,
@@ -29,13 +29,13 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub fn is_external(&self) -> bool {
+    pub(crate) fn is_external(&self) -> bool {
         self.new.policy.rules.external
     }
 }
 
 impl Writes {
-    pub fn draft(&self, input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
+    pub(crate) fn draft(&self, input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
         check_type(&input.task_type).map_err(|why| bad_field("type", why))?;
         let (id, generated) = id_of(&input)?;
         let params = params_of(&input)?;
@@ -77,7 +77,12 @@ impl Writes {
     }
 
     /// Returns the earliest start time; `None` for an immediate start.
-    pub fn start_time(&self, delay: Option<Millis>, at: Option<&str>, now_ms: i64) -> Result<Option<i64>, ApiError> {
+    pub(crate) fn start_time(
+        &self,
+        delay: Option<Millis>,
+        at: Option<&str>,
+        now_ms: i64,
+    ) -> Result<Option<i64>, ApiError> {
         let start = match (delay, at) {
             (Some(_), Some(_)) => return Err(bad_field("at", "`delay` and `at` are mutually exclusive".into())),
             (Some(delay), None) => now_ms.saturating_add(delay.as_i64()),
@@ -95,7 +100,7 @@ impl Writes {
         Ok((start > now_ms).then_some(start))
     }
 
-    pub async fn check_types(&self, draft: &Draft) -> Result<(), ApiError> {
+    pub(crate) async fn check_types(&self, draft: &Draft) -> Result<(), ApiError> {
         if !draft.is_external() {
             self.types.check_type_exists(&draft.new.task_type).await?;
         }
@@ -160,7 +165,7 @@ fn check_external(input: &CreateTask) -> Result<(), ApiError> {
 }
 
 /// Validates a policy as a whole.
-pub fn check_policy(policy: &Policy) -> Result<(), ApiError> {
+pub(crate) fn check_policy(policy: &Policy) -> Result<(), ApiError> {
     check_tags(&policy.tags).map_err(|why| bad_field("tags", why))?;
     for (field, text) in [("name", &policy.name), ("creator", &policy.creator), ("link", &policy.link)] {
         check_short(field, text.as_deref())?;
@@ -218,12 +223,12 @@ fn check_short(field: &str, text: Option<&str>) -> Result<(), ApiError> {
     }
 }
 
-pub fn bad_field(field: &str, why: String) -> ApiError {
+pub(crate) fn bad_field(field: &str, why: String) -> ApiError {
     ApiError::new(Code::BadField, why).pointer(format!("/{field}"))
 }
 
 /// Extracts the W3C trace context; malformed values are dropped.
-pub fn trace_of(headers: &HeaderMap) -> Option<Arc<Trace>> {
+pub(crate) fn trace_of(headers: &HeaderMap) -> Option<Arc<Trace>> {
     let text =
         |name: &str| headers.get(name)?.to_str().ok().filter(|text| text.len() <= MAX_TEXT_CHARS).map(str::to_owned);
     let parent = text("traceparent").filter(|text| text.len() >= 55 && text.is_ascii())?;

@@ -34,13 +34,13 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(settings: Settings) -> Result<Self, BrokerError> {
+    pub(super) fn new(settings: Settings) -> Result<Self, BrokerError> {
         let client =
             settings.admin().create_with_context(LastError::default()).map_err(|error| error::of(&error, "[kafka]"))?;
         Ok(Self { settings, client })
     }
 
-    pub fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+    pub(super) fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
         let until = Instant::now() + deadline;
         let metadata = self.metadata(None, "listing topics", until)?;
         let mut found: Vec<TopicInfo> =
@@ -54,7 +54,7 @@ impl Cluster {
         Ok(found)
     }
 
-    pub fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
+    pub(super) fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         check_topic(&partition.topic)?;
         let result = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
         let (first, end) = result
@@ -62,7 +62,11 @@ impl Cluster {
         Ok(Watermarks { first, end })
     }
 
-    pub fn apply_topics(&self, specs: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+    pub(super) fn apply_topics(
+        &self,
+        specs: &[TopicSpec],
+        deadline: Duration,
+    ) -> Result<Vec<TopicOutcome>, BrokerError> {
         let until = Instant::now() + deadline;
         let metadata = self.metadata(None, "listing topics", until)?;
         let existing: BTreeMap<String, TopicInfo> =
@@ -78,7 +82,7 @@ impl Cluster {
     }
 
     /// Deletes topics by prefix, for benchmarks and tests.
-    pub fn delete_topics(&self, prefix: &str, deadline: Duration) -> Result<(), BrokerError> {
+    pub(super) fn delete_topics(&self, prefix: &str, deadline: Duration) -> Result<(), BrokerError> {
         let until = Instant::now() + deadline;
         let topics = self.topics(prefix, deadline)?;
         let names: Vec<&str> = topics.iter().map(|topic| topic.name.as_str()).collect();
@@ -103,7 +107,7 @@ impl Cluster {
     }
 
     /// Adds the client's last error to an outage.
-    pub fn with_cause(&self, error: BrokerError) -> BrokerError {
+    pub(super) fn with_cause(&self, error: BrokerError) -> BrokerError {
         match (error, self.client.context().recent()) {
             (BrokerError::Unavailable(text), Some((code, reason))) => {
                 error::classified(code, format!("{text}: {reason}"))

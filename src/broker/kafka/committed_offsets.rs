@@ -77,7 +77,7 @@ fn fetch<C: ConsumerContext>(
     loop {
         match client.committed_offsets(requested.clone(), end.saturating_duration_since(Instant::now())) {
             Err(error) if has_no_coordinator(&error) && Instant::now() + COORDINATOR_RETRY < end => {
-                std::thread::sleep(COORDINATOR_RETRY)
+                std::thread::sleep(COORDINATOR_RETRY);
             }
             outcome => return outcome,
         }

@@ -65,7 +65,7 @@ struct Membership {
 }
 
 impl KafkaConsumer {
-    pub fn new(settings: &Settings, spec: &ConsumerSpec) -> Result<Self, BrokerError> {
+    pub(super) fn new(settings: &Settings, spec: &ConsumerSpec) -> Result<Self, BrokerError> {
         if spec.group.is_none() && !spec.topics.is_empty() {
             return Err(BrokerError::Invalid("subscribing to topics takes a group".to_owned()));
         }

@@ -140,7 +140,7 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
     match level {
         RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => {
-            tracing::info!(target: "kafleet::kafka", facility, "{message}")
+            tracing::info!(target: "kafleet::kafka", facility, "{message}");
         }
         RDKafkaLogLevel::Debug => tracing::debug!(target: "kafleet::kafka", facility, "{message}"),
         _ => tracing::warn!(target: "kafleet::kafka", facility, "{message}"),

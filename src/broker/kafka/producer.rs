@@ -33,7 +33,7 @@ pub(super) struct KafkaProducer {
 }
 
 impl KafkaProducer {
-    pub fn new(settings: &Settings, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
+    pub(super) fn new(settings: &Settings, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
         let client =
             settings.producer().create_with_context(ToSink(sink)).map_err(|error| error::of(&error, "[kafka]"))?;
         Ok(Self { topics: Mutex::default(), client })
@@ -201,7 +201,7 @@ pub(super) struct KafkaTransactionalProducer {
 }
 
 impl KafkaTransactionalProducer {
-    pub fn new(settings: &Settings, name: &str) -> Result<Self, BrokerError> {
+    pub(super) fn new(settings: &Settings, name: &str) -> Result<Self, BrokerError> {
         if name.is_empty() || name.contains('\0') {
             return Err(BrokerError::Invalid(format!(
                 "bad name `{}` for a transactional producer",

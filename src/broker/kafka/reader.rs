@@ -24,7 +24,7 @@ pub(super) struct Reader(Mutex<Option<BaseConsumer<Silent>>>);
 const MAX_LISTED_BYTES: usize = 4 << 20;
 
 impl Reader {
-    pub fn first_visible(
+    pub(super) fn first_visible(
         &self,
         settings: &Settings,
         partition: &Partition,
@@ -36,7 +36,7 @@ impl Reader {
         })
     }
 
-    pub fn list(
+    pub(super) fn list(
         &self,
         settings: &Settings,
         partition: &Partition,

@@ -39,7 +39,7 @@ pub(super) struct Recorded {
 }
 
 impl CallbackEvents {
-    pub fn lock(&self) -> MutexGuard<'_, Recorded> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Recorded> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

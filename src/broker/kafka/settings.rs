@@ -73,7 +73,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub fn new(section: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
+    pub(super) fn new(section: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
         let mut user = BTreeMap::new();
         for (key, value) in section {
             check(key, value)?;
@@ -93,7 +93,7 @@ impl Settings {
     }
 
     /// Configuration of the client for metadata and administration.
-    pub fn admin(&self) -> ClientConfig {
+    pub(super) fn admin(&self) -> ClientConfig {
         let mut config = self.base(&COMMON);
         // Watermarks are fetched with this client and must include open transactions.
         config.set("isolation.level", "read_uncommitted");
@@ -103,7 +103,7 @@ impl Settings {
     }
 
     /// Configuration of a consumer that fetches single committed records.
-    pub fn reader(&self) -> ClientConfig {
+    pub(super) fn reader(&self) -> ClientConfig {
         let mut config = self.unsubscribed(NO_GROUP);
         config
             .set("isolation.level", "read_committed")
@@ -117,11 +117,11 @@ impl Settings {
     }
 
     /// Configuration of a consumer that reads or writes a group's offsets without joining it.
-    pub fn observer(&self, group: &str) -> ClientConfig {
+    pub(super) fn observer(&self, group: &str) -> ClientConfig {
         self.unsubscribed(group)
     }
 
-    pub fn consumer(&self, spec: &ConsumerSpec) -> ClientConfig {
+    pub(super) fn consumer(&self, spec: &ConsumerSpec) -> ClientConfig {
         let mut config = match (&spec.group, spec.topics.is_empty()) {
             (Some(group), false) => self.member(group),
             (Some(group), true) => self.unsubscribed(group),
@@ -140,12 +140,12 @@ impl Settings {
         config
     }
 
-    pub fn producer(&self) -> ClientConfig {
+    pub(super) fn producer(&self) -> ClientConfig {
         self.base(&PRODUCER)
     }
 
     /// Configuration of a transactional producer.
-    pub fn transactional(&self, name: &str) -> ClientConfig {
+    pub(super) fn transactional(&self, name: &str) -> ClientConfig {
         let mut config = self.base(&PRODUCER);
         config
             .set("transactional.id", name)

@@ -45,7 +45,7 @@ struct Read {
 }
 
 impl MemoryConsumer {
-    pub fn new(core: Arc<Core>, spec: &ConsumerSpec) -> Result<Self, BrokerError> {
+    pub(super) fn new(core: Arc<Core>, spec: &ConsumerSpec) -> Result<Self, BrokerError> {
         if spec.group.is_some() == spec.topics.is_empty() {
             return Err(BrokerError::Invalid("a consumer needs both a group and topics, or neither".to_owned()));
         }

@@ -35,11 +35,11 @@ pub(super) struct FaultInjector {
 }
 
 impl FaultInjector {
-    pub fn new(faults: Faults) -> Self {
+    pub(super) fn new(faults: Faults) -> Self {
         Self { faults, random: fastrand::Rng::with_seed(faults.seed) }
     }
 
-    pub fn send(&mut self) -> SendFault {
+    pub(super) fn send(&mut self) -> SendFault {
         let faults = [
             (self.faults.unavailable, SendFault::Unavailable),
             (self.faults.lost_acknowledgement, SendFault::LostAcknowledgement),
@@ -56,7 +56,7 @@ impl FaultInjector {
         SendFault::None
     }
 
-    pub fn commit(&mut self) -> Result<(), BrokerError> {
+    pub(super) fn commit(&mut self) -> Result<(), BrokerError> {
         if self.random.f64() < self.faults.refuse_commit {
             return Err(BrokerError::Refused("injected fault".to_owned()));
         }

@@ -78,11 +78,11 @@ pub(super) enum PollResult {
 }
 
 impl Group {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    pub fn join(&mut self, id: MemberId, topics: &[String], waiter: &Arc<Condvar>, all: &Topics, now_ms: i64) {
+    pub(super) fn join(&mut self, id: MemberId, topics: &[String], waiter: &Arc<Condvar>, all: &Topics, now_ms: i64) {
         let member = Member {
             topics: topics.iter().cloned().collect(),
             waiter: waiter.clone(),
@@ -97,7 +97,7 @@ impl Group {
     }
 
     /// Removes a member; its partitions are reassigned at once.
-    pub fn leave(&mut self, id: MemberId, all: &Topics, now_ms: i64) {
+    pub(super) fn leave(&mut self, id: MemberId, all: &Topics, now_ms: i64) {
         if self.members.remove(&id).is_none() {
             return;
         }
@@ -109,7 +109,7 @@ impl Group {
     }
 
     /// Evicts members that have not polled for `timeout_ms`.
-    pub fn evict_silent(&mut self, all: &Topics, now_ms: i64, timeout_ms: i64) {
+    pub(super) fn evict_silent(&mut self, all: &Topics, now_ms: i64, timeout_ms: i64) {
         let silent = |member: &Member| !member.polling && now_ms - member.seen_ms > timeout_ms;
         let ids: Vec<MemberId> = self.members.iter().filter(|(_, member)| silent(member)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -118,13 +118,13 @@ impl Group {
     }
 
     /// Returns the milliseconds until the next member may be evicted.
-    pub fn next_eviction_ms(&self, now_ms: i64, timeout_ms: i64) -> Option<u64> {
+    pub(super) fn next_eviction_ms(&self, now_ms: i64, timeout_ms: i64) -> Option<u64> {
         let idle = self.members.values().filter(|member| !member.polling);
         idle.map(|member| (member.seen_ms + timeout_ms + 1 - now_ms).max(1) as u64).min()
     }
 
     /// Returns a member's pending events.
-    pub fn poll(&mut self, id: MemberId, now_ms: i64) -> PollResult {
+    pub(super) fn poll(&mut self, id: MemberId, now_ms: i64) -> PollResult {
         let Some(member) = self.members.get_mut(&id) else { return PollResult::Evicted };
         (member.polling, member.seen_ms, member.generation) = (true, now_ms, self.generation);
         let PendingRebalance { assigned, revoked } = std::mem::take(&mut member.pending);
@@ -144,20 +144,20 @@ impl Group {
         PollResult::Member(events.into_iter().flatten().collect())
     }
 
-    pub fn end_poll(&mut self, id: MemberId, now_ms: i64) {
+    pub(super) fn end_poll(&mut self, id: MemberId, now_ms: i64) {
         if let Some(member) = self.members.get_mut(&id) {
             (member.polling, member.seen_ms) = (false, now_ms);
         }
     }
 
     /// Returns whether the partition is assigned to this member, and the member has received the assignment.
-    pub fn is_assigned(&self, id: MemberId, at: &Partition) -> bool {
+    pub(super) fn is_assigned(&self, id: MemberId, at: &Partition) -> bool {
         self.owners.get(at).is_some_and(|assignment| assignment.member == id && assignment.phase != Phase::Offered)
     }
 
     /// Releases partitions. One that is not being revoked is_target assigned to the member, unread; no other member gets
     /// it.
-    pub fn release(&mut self, id: MemberId, partitions: &[Partition]) {
+    pub(super) fn release(&mut self, id: MemberId, partitions: &[Partition]) {
         for at in partitions.iter().filter(|at| self.is_revocation_pending(id, at)).collect::<Vec<_>>() {
             self.owners.remove(at);
             self.update_pending(id, |pending| pending.revoked.retain(|wanted| wanted != at));
@@ -166,18 +166,18 @@ impl Group {
     }
 
     /// Returns whether the partition is assigned to this member, but about to be revoked.
-    pub fn is_revocation_pending(&self, id: MemberId, at: &Partition) -> bool {
+    pub(super) fn is_revocation_pending(&self, id: MemberId, at: &Partition) -> bool {
         let phase = self.owners.get(at).filter(|assignment| assignment.member == id).map(|assignment| assignment.phase);
         matches!(phase, Some(Phase::RevokePending | Phase::Revoking))
     }
 
     /// Returns whether the member has received the revocation; it gets no more records of the partition.
-    pub fn is_revoking(&self, id: MemberId, at: &Partition) -> bool {
+    pub(super) fn is_revoking(&self, id: MemberId, at: &Partition) -> bool {
         self.owners.get(at).is_some_and(|assignment| assignment.member == id && assignment.phase == Phase::Revoking)
     }
 
     /// Rebalances after partitions were added.
-    pub fn update_partitions(&mut self, all: &Topics) {
+    pub(super) fn update_partitions(&mut self, all: &Topics) {
         let partitions = self.subscribed_partitions(all);
         if partitions.len() != self.known_partitions {
             self.rebalance(all);
@@ -251,7 +251,7 @@ impl Group {
     }
 
     /// Commits for a member: all offsets or none.
-    pub fn commit(
+    pub(super) fn commit(
         &mut self,
         name: &str,
         id: MemberId,
@@ -280,7 +280,7 @@ impl Group {
     }
 
     /// Commits from outside the group.
-    pub fn commit_externally(
+    pub(super) fn commit_externally(
         &mut self,
         name: &str,
         commits: &[Commit],
@@ -303,11 +303,11 @@ impl Group {
         }
     }
 
-    pub fn committed(&self, partitions: &[Partition]) -> Vec<Option<Committed>> {
+    pub(super) fn committed(&self, partitions: &[Partition]) -> Vec<Option<Committed>> {
         partitions.iter().map(|at| self.offsets.get(at).map(|stored| stored.committed.clone())).collect()
     }
 
-    pub fn clear_offsets_if_empty(&mut self) {
+    pub(super) fn clear_offsets_if_empty(&mut self) {
         if self.members.is_empty() {
             self.offsets.clear();
         }
@@ -315,7 +315,7 @@ impl Group {
 
     /// Removes committed offsets older than `retention_ms` from an empty group; the age counts from the last member's
     /// departure.
-    pub fn expire(&mut self, now_ms: i64, retention_ms: i64) {
+    pub(super) fn expire(&mut self, now_ms: i64, retention_ms: i64) {
         if self.members.is_empty() {
             let since = self.empty_since_ms;
             self.offsets.retain(|_, stored| now_ms - stored.at_ms.max(since) < retention_ms);

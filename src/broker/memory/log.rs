@@ -29,7 +29,7 @@ struct HeaderSpan {
 }
 
 impl Payload {
-    pub fn new(record: &ProducerRecord<'_>, created_ms: i64) -> Self {
+    pub(super) fn new(record: &ProducerRecord<'_>, created_ms: i64) -> Self {
         let mut bytes = Vec::with_capacity(record_size(record));
         bytes.extend_from_slice(record.key.unwrap_or_default());
         bytes.extend_from_slice(record.value.unwrap_or_default());
@@ -44,21 +44,21 @@ impl Payload {
         Self { bytes: bytes.into(), key, value, headers, created_ms }
     }
 
-    pub fn key(&self) -> Option<&[u8]> {
+    pub(super) fn key(&self) -> Option<&[u8]> {
         self.key.map(|len| &self.bytes[..len])
     }
 
-    pub fn value(&self) -> Option<&[u8]> {
+    pub(super) fn value(&self) -> Option<&[u8]> {
         let start = self.key.unwrap_or(0);
         self.value.map(|len| &self.bytes[start..start + len])
     }
 
     /// Number of bytes that count against `max.message.bytes`: the record's own, without batch framing.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    pub fn record<'a>(&'a self, topic: &'a str, partition: i32, entry: RecordPosition) -> RecordRef<'a> {
+    pub(super) fn record<'a>(&'a self, topic: &'a str, partition: i32, entry: RecordPosition) -> RecordRef<'a> {
         RecordRef {
             topic,
             partition,
@@ -132,7 +132,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub fn append(&mut self, payload: Arc<Payload>, append_time_ms: Option<i64>, transaction: u64) -> i64 {
+    pub(super) fn append(&mut self, payload: Arc<Payload>, append_time_ms: Option<i64>, transaction: u64) -> i64 {
         let timestamp_ms = append_time_ms.unwrap_or(payload.created_ms);
         let at = RecordPosition { offset: self.end, timestamp_ms, log_append_time: append_time_ms.is_some() };
         if transaction != 0 && !self.open.iter().any(|(open, _)| *open == transaction) {
@@ -147,7 +147,7 @@ impl Log {
     }
 
     /// Ends a transaction. Its marker takes an offset that consumers never see.
-    pub fn end_transaction(&mut self, transaction: u64, committed: bool) {
+    pub(super) fn end_transaction(&mut self, transaction: u64, committed: bool) {
         let Some(at) = self.open.iter().position(|(open, _)| *open == transaction) else { return };
         let (_, first) = self.open.remove(at);
         let begin = self.index_of(first);
@@ -159,14 +159,20 @@ impl Log {
     }
 
     /// Offset up to which a consumer may read: the last stable offset, or the end for a read-uncommitted one.
-    pub fn read_limit(&self, read_uncommitted: bool) -> i64 {
+    pub(super) fn read_limit(&self, read_uncommitted: bool) -> i64 {
         let open_offset = self.open.iter().map(|(_, first)| *first).min().filter(|_| !read_uncommitted);
         open_offset.unwrap_or(self.end)
     }
 
     /// Passes at most `max` records from `position` on to the sink and returns their number. Advances the position
     /// past invisible records too.
-    pub fn take(&self, position: &mut i64, max: usize, read_uncommitted: bool, mut sink: impl FnMut(&Entry)) -> usize {
+    pub(super) fn take(
+        &self,
+        position: &mut i64,
+        max: usize,
+        read_uncommitted: bool,
+        mut sink: impl FnMut(&Entry),
+    ) -> usize {
         let read_limit = self.read_limit(read_uncommitted);
         let mut taken = 0;
         for entry in self.entries.range(self.index_of(*position)..) {
@@ -186,7 +192,7 @@ impl Log {
     }
 
     /// Returns the first record that a read-committed consumer sees at or after an offset.
-    pub fn first_visible(&self, topic: &str, partition: i32, offset: i64) -> CommittedProbe {
+    pub(super) fn first_visible(&self, topic: &str, partition: i32, offset: i64) -> CommittedProbe {
         let read_limit = self.read_limit(false);
         let rest = self.entries.range(self.index_of(offset)..).take_while(|entry| entry.at.offset < read_limit);
         let found = rest.into_iter().find(|entry| !entry.aborted);
@@ -195,7 +201,7 @@ impl Log {
     }
 
     /// Removes the records before an offset.
-    pub fn truncate_before(&mut self, offset: i64) {
+    pub(super) fn truncate_before(&mut self, offset: i64) {
         let keep = self.index_of(offset);
         self.bytes -= self.entries.drain(..keep).map(|entry| entry.cost()).sum::<u64>();
         self.first = offset;
@@ -203,7 +209,7 @@ impl Log {
     }
 
     /// Removes the records older than a timestamp from the start of the log, up to the first open transaction.
-    pub fn expire(&mut self, before_ms: i64) {
+    pub(super) fn expire(&mut self, before_ms: i64) {
         let read_limit = self.read_limit(false);
         let is_expired = |entry: &&Entry| entry.at.timestamp_ms < before_ms && entry.at.offset < read_limit;
         if let Some(last) = self.entries.iter().take_while(is_expired).last() {
@@ -212,7 +218,7 @@ impl Log {
     }
 
     /// Keeps the latest record of each key, and tombstones only while they are newer than `tombstones_after_ms`.
-    pub fn compact(&mut self, tombstones_after_ms: i64) {
+    pub(super) fn compact(&mut self, tombstones_after_ms: i64) {
         let read_limit = self.read_limit(false);
         let mut seen: HashSet<Vec<u8>> = HashSet::new();
         let mut kept = VecDeque::new();
@@ -231,11 +237,11 @@ impl Log {
     }
 
     /// Returns the bytes appended since the last compaction.
-    pub fn uncompacted_bytes(&self) -> u64 {
+    pub(super) fn uncompacted_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.compacted_bytes)
     }
 
-    pub fn wait_with(&mut self, waiter: &Arc<Condvar>) {
+    pub(super) fn wait_with(&mut self, waiter: &Arc<Condvar>) {
         let waiter = Arc::downgrade(waiter);
         self.waiters.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&waiter));
         self.waiters.push(waiter);

@@ -141,7 +141,7 @@ impl SendQueue {
     }
 
     /// Like [`Self::drain`], but ignores delays: a record is delayed at most once.
-    pub fn drain_all(&self) {
+    pub(super) fn drain_all(&self) {
         while self.drain() {}
     }
 
@@ -248,7 +248,7 @@ pub(super) struct MemoryProducer {
 }
 
 impl MemoryProducer {
-    pub fn start(core: Arc<Core>, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
+    pub(super) fn start(core: Arc<Core>, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
         let shared =
             Arc::new(SendQueue { core, sink, queue: Mutex::default(), ready: Condvar::new(), settled: Condvar::new() });
         if shared.inline() {

@@ -95,7 +95,7 @@ fn bad_value(key: &str, value: &str, allowed: &str) -> BrokerError {
 }
 
 impl Topic {
-    pub fn info(&self, name: &str) -> TopicInfo {
+    pub(super) fn info(&self, name: &str) -> TopicInfo {
         TopicInfo {
             name: name.to_owned(),
             partitions: self.logs.len() as u32,
@@ -105,7 +105,7 @@ impl Topic {
     }
 
     /// Returns the partition of a record.
-    pub fn choose_partition(
+    pub(super) fn choose_partition(
         &mut self,
         name: &str,
         wanted: Option<i32>,
@@ -124,7 +124,7 @@ impl Topic {
     }
 
     /// What the topic's own log_config have against a record.
-    pub fn check_record(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
+    pub(super) fn check_record(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
         let (size, limit) = (payload.len(), self.log_config.max_message_bytes);
         if size > limit {
             return Err(BrokerError::TooLarge(format!(
@@ -138,7 +138,7 @@ impl Topic {
     }
 
     /// Whether `index` takes `more` bytes, after removing what retention and compaction allow.
-    pub fn has_room(&mut self, index: i32, more: u64, options: &MemoryOptions, now_ms: i64) -> bool {
+    pub(super) fn has_room(&mut self, index: i32, more: u64, options: &MemoryOptions, now_ms: i64) -> bool {
         let (log_config, limit) = (self.log_config, options.log_bytes_per_partition);
         let Some(log) = self.log_mut(index) else { return false };
         if let Some(retention_ms) = log_config.retention_ms.filter(|_| options.applies_retention) {
@@ -151,12 +151,12 @@ impl Topic {
         log.bytes + more <= limit
     }
 
-    pub fn append(&mut self, index: i32, payload: Arc<Payload>, now_ms: i64, send: u64) -> i64 {
+    pub(super) fn append(&mut self, index: i32, payload: Arc<Payload>, now_ms: i64, send: u64) -> i64 {
         let append_time = self.log_config.log_append_time.then_some(now_ms);
         self.log_mut(index).map_or(-1, |log| log.append(payload, append_time, send))
     }
 
-    pub fn log_mut(&mut self, index: i32) -> Option<&mut Log> {
+    pub(super) fn log_mut(&mut self, index: i32) -> Option<&mut Log> {
         self.logs.get_mut(usize::try_from(index).ok()?)
     }
 

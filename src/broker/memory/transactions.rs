@@ -33,7 +33,7 @@ pub(super) struct MemoryTransactionalProducer {
 }
 
 impl MemoryTransactionalProducer {
-    pub fn open(core: Arc<Core>, name: &str) -> Self {
+    pub(super) fn open(core: Arc<Core>, name: &str) -> Self {
         let mut state = core.lock();
         state.end_transaction(name, false);
         let id_state = state.transactional_ids.entry(name.to_owned()).or_default();

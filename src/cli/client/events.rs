@@ -13,14 +13,14 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 const MAX_EVENT_BYTES: usize = 4 << 20;
 
 /// An open stream.
-pub struct EventStream {
+pub(super) struct EventStream {
     answer: Response,
     parser: Parser,
 }
 
 /// Event of a stream.
 #[derive(Debug, PartialEq)]
-pub enum StreamEvent {
+pub(super) enum StreamEvent {
     Status(Box<Status>),
     /// New lines of the task's log.
     Lines(Box<LogDocument>),
@@ -37,11 +37,11 @@ pub enum StreamEvent {
 }
 
 impl EventStream {
-    pub fn new(answer: Response) -> Self {
+    pub(super) fn new(answer: Response) -> Self {
         Self { answer, parser: Parser::default() }
     }
 
-    pub async fn next(&mut self) -> StreamEvent {
+    pub(super) async fn next(&mut self) -> StreamEvent {
         loop {
             if let Some(event) = self.parser.next() {
                 match decode(&event) {

@@ -18,7 +18,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(3);
 const STABLE: Duration = Duration::from_secs(10);
 
 /// Stream to follow.
-pub enum Source<'a> {
+pub(super) enum Source<'a> {
     Task(&'a str),
     /// The log of a task, from its next line.
     Log {
@@ -32,7 +32,7 @@ pub enum Source<'a> {
     },
 }
 
-pub struct ReconnectingStream<'a> {
+pub(crate) struct ReconnectingStream<'a> {
     client: &'a Client,
     source: Source<'a>,
     stream: Option<EventStream>,
@@ -43,22 +43,22 @@ pub struct ReconnectingStream<'a> {
 
 impl<'a> ReconnectingStream<'a> {
     /// Creates a follower that connects on first use and retries its first connection too.
-    pub fn new(client: &'a Client, id: &'a str) -> Self {
+    pub(crate) fn new(client: &'a Client, id: &'a str) -> Self {
         Self::of(client, Source::Task(id))
     }
 
     /// Creates a follower with an open connection, or fails at once if the api cannot be reached.
-    pub async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
+    pub(crate) async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
         Self::opened(client, Source::Task(id)).await
     }
 
     /// Opens a follower of the log of a task, from a line on.
-    pub async fn open_log(client: &'a Client, id: &'a str, from: u64) -> Result<Self, Failure> {
+    pub(crate) async fn open_log(client: &'a Client, id: &'a str, from: u64) -> Result<Self, Failure> {
         Self::opened(client, Source::Log { id, from }).await
     }
 
     /// Opens a follower of all tasks, or of a type or a tree.
-    pub async fn open_fleet(client: &'a Client, scope: Query) -> Result<Self, Failure> {
+    pub(crate) async fn open_fleet(client: &'a Client, scope: Query) -> Result<Self, Failure> {
         Self::opened(client, Source::Fleet { scope, last_event_id: None }).await
     }
 
@@ -73,7 +73,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Returns the task's present status, then its changes. A new connection starts with the present status.
-    pub async fn next(&mut self) -> Result<Box<Status>, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<Box<Status>, Failure> {
         loop {
             match self.event().await? {
                 StreamEvent::Status(status) => return Ok(status),
@@ -85,7 +85,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Returns the next lines of the log; `None` once the task has ended and all lines were returned.
-    pub async fn lines(&mut self) -> Result<Option<Box<LogDocument>>, Failure> {
+    pub(crate) async fn lines(&mut self) -> Result<Option<Box<LogDocument>>, Failure> {
         loop {
             match self.event().await? {
                 StreamEvent::Lines(page) => {
@@ -102,7 +102,7 @@ impl<'a> ReconnectingStream<'a> {
 
     /// Returns the next change. A new connection resumes after the last event; if the api cannot, it sends a change that
     /// names no tasks.
-    pub async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
+    pub(crate) async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
         loop {
             if let StreamEvent::Changed(change, event_id) = self.event().await? {
                 return Ok(self.record_position(change, event_id));
@@ -111,7 +111,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Connects if there is no connection.
-    pub async fn connected(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn connected(&mut self) -> Result<(), Failure> {
         if self.stream.is_none() {
             self.stream = Some(self.connect().await?);
             self.opened = Instant::now();
@@ -120,7 +120,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Returns the next change over the present connection; `None` if there is none in time.
-    pub async fn change_until(&mut self, until: Instant) -> Result<Option<Box<FleetChange>>, Failure> {
+    pub(crate) async fn change_until(&mut self, until: Instant) -> Result<Option<Box<FleetChange>>, Failure> {
         let Some(stream) = &mut self.stream else { return Ok(None) };
         match tokio::time::timeout_at(until, stream.next()).await {
             Ok(StreamEvent::Changed(change, event_id)) => Ok(Some(self.record_position(change, event_id))),
@@ -188,7 +188,7 @@ fn gone(source: &Source<'_>) -> Failure {
 }
 
 /// Failure for a task whose record was removed.
-pub fn record_removed(id: &str) -> Failure {
+pub(crate) fn record_removed(id: &str) -> Failure {
     Failure::new(Code::NotFound, format_args!("the record of task `{id}` has expired"))
         .hint("`topics.record_retention` sets how long finished trees are kept")
 }

@@ -33,7 +33,7 @@ const REPLACEMENTS: [(&str, &str); 22] = [
 ];
 
 /// Translates a message or hint of the api.
-pub fn for_shell(text: &str) -> String {
+pub(super) fn for_shell(text: &str) -> String {
     let text = REPLACEMENTS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
     if text.starts_with("the path ends after `") {
         return "a name is empty".to_owned();

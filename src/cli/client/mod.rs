@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use reqwest::Method;
+pub(super) use reqwest::Method;
 use reqwest::{RequestBuilder, Response, StatusCode, Url, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ mod hints;
 
 use events::{EventStream, StreamEvent};
 use follow::Source;
-pub use follow::{ReconnectingStream, record_removed};
+pub(super) use follow::{ReconnectingStream, record_removed};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a request that the api answers at once.
@@ -28,17 +28,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Maximum length of an unexpected response in a message.
 const EXCERPT_CHARS: usize = 200;
 
-pub struct Client {
+pub(super) struct Client {
     http: reqwest::Client,
     base: Url,
     token: Option<String>,
 }
 
 /// Query parameters.
-pub type Query = Vec<(&'static str, String)>;
+pub(super) type Query = Vec<(&'static str, String)>;
 
 impl Client {
-    pub fn new(api: &str, token: Option<&str>) -> Result<Self, Failure> {
+    pub(super) fn new(api: &str, token: Option<&str>) -> Result<Self, Failure> {
         let base = base_url(api)?;
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
             return Err(
@@ -55,20 +55,20 @@ impl Client {
     }
 
     /// Address of the api, as given.
-    pub fn base(&self) -> &str {
+    pub(super) fn base(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
-    pub async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &Query) -> Result<T, Failure> {
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &Query) -> Result<T, Failure> {
         let request = self.request(Method::GET, path, query);
         self.document(request.timeout(ANSWER_TIMEOUT)).await
     }
 
     /// Sends a POST request that may take long.
-    pub async fn post<T: DeserializeOwned>(
+    pub(super) async fn post<T: DeserializeOwned>(
         &self,
         path: &[&str],
-        body: Option<&impl serde::Serialize>,
+        body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
         let request = self.request(Method::POST, path, &Query::new());
         let request = body.into_iter().fold(request, |request, body| request.json(body));
@@ -76,7 +76,7 @@ impl Client {
     }
 
     /// Creates a task and waits for its end up to `wait`, at most `LONGEST_WAIT`.
-    pub async fn create(&self, task: &CreateTask, wait: Duration) -> Result<Status, Failure> {
+    pub(super) async fn create(&self, task: &CreateTask, wait: Duration) -> Result<Status, Failure> {
         let wait = wait.min(LONGEST_WAIT);
         let query = if wait.is_zero() { Query::new() } else { vec![("wait", millis(wait))] };
         let request = self.request(Method::POST, &["v1", "tasks"], &query).json(task);
@@ -84,7 +84,7 @@ impl Client {
     }
 
     /// Sends a modifying request with an optional body.
-    pub async fn call<T: DeserializeOwned>(
+    pub(super) async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &[&str],
@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// Sends a modifying request with query parameters and an optional body.
-    pub async fn call_with<T: DeserializeOwned>(
+    pub(super) async fn call_with<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &[&str],
@@ -105,14 +105,14 @@ impl Client {
         self.document(body.into_iter().fold(request, RequestBuilder::json)).await
     }
 
-    pub async fn get_bytes(&self, path: &[&str]) -> Result<Vec<u8>, Failure> {
+    pub(super) async fn get_bytes(&self, path: &[&str]) -> Result<Vec<u8>, Failure> {
         let request = self.request(Method::GET, path, &Query::new()).timeout(ANSWER_TIMEOUT);
         let answer = request.send().await.map_err(|why| self.unreachable(&why))?;
         let body = self.accepted(answer).await?.bytes().await.map_err(|why| self.unreachable(&why))?;
         Ok(body.into())
     }
 
-    pub async fn put_bytes<T: DeserializeOwned>(
+    pub(super) async fn put_bytes<T: DeserializeOwned>(
         &self,
         path: &[&str],
         media: &str,
@@ -123,29 +123,33 @@ impl Client {
     }
 
     /// Creates tasks independently of each other.
-    pub async fn create_all(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
+    pub(super) async fn create_all(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
         let request = self.request(Method::POST, &["v1", "batches"], &Query::new()).json(tasks);
         self.document(request.timeout(ANSWER_TIMEOUT * 2)).await
     }
 
     /// Creates all tasks or none.
-    pub async fn create_atomic(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
+    pub(super) async fn create_atomic(&self, tasks: &[&RawValue]) -> Result<BatchOutcome, Failure> {
         let request = self.request(Method::POST, &["v1", "batches"], &vec![("atomic", "true".into())]).json(tasks);
         self.document(request.timeout(ANSWER_TIMEOUT * 3)).await
     }
 
-    pub async fn status(&self, id: &str) -> Result<Status, Failure> {
+    pub(super) async fn status(&self, id: &str) -> Result<Status, Failure> {
         self.get(&["v1", "tasks", id], &Query::new()).await
     }
 
     /// Retries a task, or its failed descendants.
-    pub async fn retry(&self, id: &str, request_body: &RetryTask) -> Result<RetryOutcome, Failure> {
+    pub(super) async fn retry(&self, id: &str, request_body: &RetryTask) -> Result<RetryOutcome, Failure> {
         let request = self.request(Method::POST, &["v1", "tasks", id, "retry"], &Query::new()).json(request_body);
         self.document(request.timeout(ANSWER_TIMEOUT)).await
     }
 
     /// Waits until the task has ended; returns its status then, or at the deadline.
-    pub async fn wait_until_ended(&self, mut status: Box<Status>, deadline: Instant) -> Result<Box<Status>, Failure> {
+    pub(super) async fn wait_until_ended(
+        &self,
+        mut status: Box<Status>,
+        deadline: Instant,
+    ) -> Result<Box<Status>, Failure> {
         let id = status.id.clone();
         let mut changes = ReconnectingStream::new(self, &id);
         while !status.state.is_terminal() {
@@ -254,7 +258,7 @@ fn millis(span: Duration) -> String {
 }
 
 /// Converts a problem document to a failure.
-pub fn from_problem(problem: &Problem) -> Failure {
+pub(super) fn from_problem(problem: &Problem) -> Failure {
     let code = StatusCode::from_u16(problem.status).map_or(Code::Failed, code_of);
     let text = if problem.detail.is_empty() { &problem.title } else { &problem.detail };
     let location = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty());

@@ -16,7 +16,7 @@ use crate::handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
 use crate::model::units::duration::Millis;
 
 /// Number of different scenarios, which repeat with new ids.
-pub const SCENARIOS: u64 = 12;
+pub(super) const SCENARIOS: u64 = 12;
 /// Maximum number of open roots; no scenario starts above it.
 const MAX_OPEN: usize = 24;
 /// Tick interval of the first round of scenarios, so that there is soon something to see.
@@ -29,7 +29,7 @@ const RETENTION: Millis = Millis::secs(15 * 60);
 const MAX_TREE_AGE: Millis = Millis::secs(60 * 60);
 
 /// Sets short retention times.
-pub fn configure(config: &mut Config) {
+pub(super) fn configure(config: &mut Config) {
     let topics = &mut config.topics;
     topics.record_retention = RETENTION;
     topics.dead_retention = RETENTION;
@@ -38,7 +38,7 @@ pub fn configure(config: &mut Config) {
 }
 
 /// Refuses tokens of which none has the role `operate`.
-pub fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
+pub(super) fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
     match tokens.is_empty() || tokens.iter().any(|token| token.role >= Role::Operate) {
         true => Ok(()),
         false => Err(Failure::usage("the demo needs one of `api.tokens` to have the role `operate`")
@@ -47,7 +47,7 @@ pub fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
 }
 
 /// Text about the demo for the banner.
-pub fn banner(url: &str) -> String {
+pub(super) fn banner(url: &str) -> String {
     format!(
         "  demo   a few trees at a time, kept for {RETENTION}; try\n         \
          KAFLEET_API={url} kafleet list --level any\n"
@@ -167,7 +167,7 @@ fn scenario(number: u64) -> Scenario {
 }
 
 /// Runs the scenarios.
-pub struct Demo<'a> {
+pub(super) struct Demo<'a> {
     client: &'a Client,
     prepared: bool,
     ticks: u64,
@@ -182,13 +182,13 @@ pub struct Demo<'a> {
 }
 
 impl<'a> Demo<'a> {
-    pub fn new(client: &'a Client) -> Self {
+    pub(super) fn new(client: &'a Client) -> Self {
         let last_failure = String::new();
         Self { client, prepared: false, ticks: 0, next: 0, open: Vec::new(), due: Vec::new(), last_failure }
     }
 
     /// Runs until dropped.
-    pub async fn play(mut self) {
+    pub(super) async fn play(mut self) {
         loop {
             let outcome = self.tick().await;
             self.report_failure(outcome);

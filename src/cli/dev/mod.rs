@@ -37,7 +37,7 @@ const TASK_PARTITIONS: u32 = 2;
 mod demo;
 
 #[derive(Debug, Args)]
-pub struct DevArgs {
+pub(super) struct DevArgs {
     /// Address of the api; port 0 for any free port [default: 127.0.0.1:8080, with --once any free port]
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
@@ -52,7 +52,7 @@ pub struct DevArgs {
     pub demo: bool,
 }
 
-pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
+pub(super) async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
     // Failures of the demo's tasks are intended.
     init_logs(if args.demo { "error" } else { "warn" });
     // With --once only the sample task uses the api, so its port does not matter.
@@ -101,7 +101,7 @@ pub async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Ou
     let load = async {
         let playing = async {
             if args.demo {
-                demo::Demo::new(&client).play().await
+                demo::Demo::new(&client).play().await;
             }
         };
         tokio::select! { () = playing => {}, () = setup.shutdown.drain.cancelled() => {} }

@@ -17,7 +17,7 @@ const APPLY_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Writes a start offset for each partition to the control topic and waits until workers have applied it, which removes
 /// the record. Records that are not applied in time are withdrawn and reported as an error.
-pub async fn apply(
+pub(super) async fn apply(
     broker: Arc<dyn Broker>,
     names: &Names,
     task_type: &str,

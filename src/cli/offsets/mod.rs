@@ -21,13 +21,13 @@ use crate::runtime::{blocking, now_ms};
 use crate::telemetry::init_logs;
 
 #[derive(Debug, Subcommand)]
-pub enum OffsetsVerb {
+pub(super) enum OffsetsVerb {
     /// Set the offsets at which the workers of a type start
     Init(InitArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct InitArgs {
+pub(super) struct InitArgs {
     /// The type, or one of its partitions, such as echo/3
     #[arg(value_name = "TYPE[/PARTITION]")]
     pub target: Target,
@@ -38,7 +38,7 @@ pub struct InitArgs {
 
 /// A type, or one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(super) struct Target {
     task_type: String,
     partition: Option<i32>,
 }
@@ -63,7 +63,7 @@ impl std::str::FromStr for Target {
 
 /// Position to start at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub(super) enum At {
     Earliest,
     Latest,
     Offset(i64),
@@ -104,7 +104,7 @@ struct OffsetChange {
     end: i64,
 }
 
-pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -> Outcome {
+pub(super) async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let OffsetsVerb::Init(args) = verb;
     init_logs("warn");
     let setup = Setup::load(
@@ -140,9 +140,9 @@ pub async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -
     };
     let output = globals.output();
     if output.is_json() {
-        output.json(&changes)?
+        output.json(&changes)?;
     } else {
-        output.table(rows(&changes))?
+        output.table(rows(&changes))?;
     }
     Ok(Code::Ok)
 }

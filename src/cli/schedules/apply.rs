@@ -14,7 +14,7 @@ use crate::cli::setup::{SetupOptions, load_config};
 use crate::model::schedule::Spec;
 
 #[derive(Debug, Args)]
-pub struct ApplyArgs {
+pub(crate) struct ApplyArgs {
     /// Delete schedules that were applied before and are no longer in the configuration
     #[arg(long)]
     pub prune: bool,
@@ -48,7 +48,7 @@ impl Change {
     }
 }
 
-pub async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, output: &Output) -> Outcome {
+pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, output: &Output) -> Outcome {
     let loaded = load_config(globals, &SetupOptions { unused: UNUSED, ..SetupOptions::default() })?;
     let wanted = loaded.config.schedules;
     let changes = changes(&wanted, &super::all(client).await?.schedules, args.prune);

@@ -24,7 +24,7 @@ use apply::ApplyArgs;
 use spec::{SpecArgs, apply_task_args};
 
 #[derive(Debug, Subcommand)]
-pub enum SchedulesVerb {
+pub(super) enum SchedulesVerb {
     /// List all schedules
     List,
     /// Show a schedule with its next times and last task
@@ -50,13 +50,13 @@ pub enum SchedulesVerb {
 }
 
 #[derive(Debug, Args)]
-pub struct OneArgs {
+pub(super) struct OneArgs {
     /// The schedule's id
     pub id: String,
 }
 
 #[derive(Debug, Args)]
-pub struct CreateArgs {
+pub(super) struct CreateArgs {
     /// The schedule's id, which prefixes the ids of its tasks
     pub id: String,
     /// Type of its tasks
@@ -75,7 +75,7 @@ pub struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ChangeArgs {
+pub(super) struct ChangeArgs {
     /// The schedule's id
     pub id: String,
     /// Type of its tasks
@@ -91,7 +91,7 @@ pub struct ChangeArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct PauseArgs {
+pub(super) struct PauseArgs {
     /// The schedule's id
     pub id: String,
     /// Reason, shown with the schedule
@@ -100,7 +100,7 @@ pub struct PauseArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct TriggerArgs {
+pub(super) struct TriggerArgs {
     /// The schedule's id
     pub id: String,
     /// Wait for the fired task to end, up to this time [default: 5m]; the exit code is its outcome
@@ -109,7 +109,7 @@ pub struct TriggerArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct BackfillArgs {
+pub(super) struct BackfillArgs {
     /// The schedule's id
     pub id: String,
     /// First time of the range (RFC 3339)
@@ -121,7 +121,7 @@ pub struct BackfillArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct NextArgs {
+pub(super) struct NextArgs {
     /// The schedule's id
     pub id: String,
     /// Number of times
@@ -132,7 +132,7 @@ pub struct NextArgs {
     pub after: Option<String>,
 }
 
-pub async fn schedules(verb: SchedulesVerb, globals: &Globals) -> Outcome {
+pub(super) async fn schedules(verb: SchedulesVerb, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     match verb {
@@ -176,9 +176,9 @@ async fn list(client: &Client, output: &Output) -> Outcome {
 
 fn print(output: &Output, schedule: ScheduleDocument) -> Outcome {
     if output.is_json() {
-        output.json(&schedule)?
+        output.json(&schedule)?;
     } else {
-        output.line(&view::render_schedule(&schedule, output.paint))?
+        output.line(&view::render_schedule(&schedule, output.paint))?;
     }
     Ok(Code::Ok)
 }
@@ -217,9 +217,9 @@ async fn remove(client: &Client, id: &str) -> Result<ScheduleDocument, Failure> 
 async fn delete(id: &str, client: &Client, output: &Output) -> Outcome {
     let deleted = remove(client, id).await?;
     if output.is_json() {
-        output.json(&deleted)?
+        output.json(&deleted)?;
     } else {
-        output.line(&format!("{} is deleted", deleted.id))?
+        output.line(&format!("{} is deleted", deleted.id))?;
     }
     Ok(Code::Ok)
 }
@@ -234,9 +234,9 @@ async fn trigger(args: TriggerArgs, client: &Client, output: &Output) -> Outcome
         return super::wait::finish(client, output, status, wait, started).await;
     }
     if output.is_json() {
-        output.json(&outcome)?
+        output.json(&outcome)?;
     } else {
-        output.line(&task)?
+        output.line(&task)?;
     }
     print_pending(&outcome);
     if output.terminal {

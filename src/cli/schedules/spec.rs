@@ -11,7 +11,7 @@ use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 
 #[derive(Clone, Debug, Default, PartialEq, Args)]
-pub struct SpecArgs {
+pub(crate) struct SpecArgs {
     /// Cron expression: minute, hour, day of month, month, day of week; a sixth leading field is seconds; @hourly, …
     #[arg(long, value_name = "FIELDS", conflicts_with = "every")]
     pub cron: Option<String>,
@@ -47,7 +47,7 @@ fn overlap(text: &str) -> Result<Overlap, String> {
 }
 
 /// Sets the params if they are given.
-pub fn set_params(spec: &mut Spec, params: Option<&str>) -> Result<(), Failure> {
+pub(super) fn set_params(spec: &mut Spec, params: Option<&str>) -> Result<(), Failure> {
     if let Some(params) = params {
         spec.task.params = json(params)?;
     }
@@ -68,7 +68,7 @@ fn replace_list<T>(field: &mut Vec<T>, given: Vec<T>) {
 
 impl SpecArgs {
     /// Sets the given fields of a schedule.
-    pub fn apply_to(self, spec: &mut Spec) -> Result<(), Failure> {
+    pub(crate) fn apply_to(self, spec: &mut Spec) -> Result<(), Failure> {
         let time = |text: Option<String>| {
             text.map(|text| parse_time(&text).map(time_text)).transpose().map_err(Failure::usage)
         };
@@ -92,7 +92,7 @@ impl SpecArgs {
 }
 
 /// Sets the given fields of a schedule's tasks.
-pub fn apply_task_args(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
+pub(super) fn apply_task_args(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
     let actions = args.actions()?;
     let checks = args.checks()?;
     set(&mut task.key, args.key);

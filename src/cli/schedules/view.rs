@@ -3,7 +3,7 @@
 use crate::api::documents::ScheduleDocument;
 use crate::cli::output::{Paint, one_line};
 
-pub fn render_schedule(schedule: &ScheduleDocument, paint: Paint) -> String {
+pub(super) fn render_schedule(schedule: &ScheduleDocument, paint: Paint) -> String {
     let mut lines = Vec::new();
     let mut line =
         |name: &str, text: String| lines.push(format!("{} {}", paint.dim(&format!("{name:<9}")), one_line(&text)));

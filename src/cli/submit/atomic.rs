@@ -10,7 +10,7 @@ use crate::cli::output::{Output, eprint_line};
 /// Maximum number of tasks in an atomic request.
 const MAX_LINES: usize = 1_000;
 
-pub async fn submit(source: Source, shape: Shape, client: &Client, output: &Output) -> Outcome {
+pub(super) async fn submit(source: Source, shape: Shape, client: &Client, output: &Output) -> Outcome {
     let tasks = read_tasks(source, shape).await?;
     let tasks: Vec<&RawValue> = tasks.iter().map(AsRef::as_ref).collect();
     let outcome = client.create_atomic(&tasks).await?;

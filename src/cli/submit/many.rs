@@ -27,7 +27,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of refused lines to report; further ones are only counted.
 const MAX_REPORTED_LINES: u64 = 100;
 
-pub async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, output: &Output) -> Outcome {
+pub(super) async fn submit(source: Source, shape: Shape, parallel: usize, client: &Client, output: &Output) -> Outcome {
     let (lines, size) = read(&source, shape)?;
     let mut summary =
         Summary { bar: progress_bar(size), output: *output, started: Instant::now(), accepted: 0, refused: 0 };

@@ -27,7 +27,7 @@ mod stdin;
 use ndjson::{Shape, Source};
 
 #[derive(Clone, Debug, Default, Args)]
-pub struct SubmitArgs {
+pub(super) struct SubmitArgs {
     /// Type of the task; `-` alone reads tasks from stdin, one JSON document per line
     #[arg(value_name = "TYPE", required_unless_present = "file")]
     pub task_type: Option<String>,
@@ -53,7 +53,7 @@ pub struct SubmitArgs {
 /// Task options besides type and params.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Task options")]
-pub struct TaskOptions {
+pub(super) struct TaskOptions {
     /// Id of the task [default: a UUID]; resubmitting the same id, type and params has no effect
     #[arg(long)]
     pub id: Option<String>,
@@ -94,7 +94,7 @@ pub struct TaskOptions {
 /// Options of any task, including the tasks of a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Task options")]
-pub struct TaskArgs {
+pub(super) struct TaskArgs {
     /// Ordering key [default: the task's id]
     #[arg(long)]
     pub key: Option<String>,
@@ -149,7 +149,7 @@ enum Submission {
     Many { source: Source, shape: Shape },
 }
 
-pub async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
+pub(super) async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
     let wait = args.wait;
     let parallel = args.parallel;
     let atomic = args.atomic;
@@ -179,9 +179,9 @@ async fn submit_one(task: &CreateTask, wait: Option<Millis>, client: &Client, ou
         return super::wait::finish(client, output, status, wait, started).await;
     }
     if output.is_json() {
-        output.json(&status)?
+        output.json(&status)?;
     } else {
-        output.line(&status.id)?
+        output.line(&status.id)?;
     }
     if output.terminal {
         eprint_line(format_args!("follow it with `kafleet watch {}`", status.id));
@@ -231,7 +231,7 @@ fn shape(args: &SubmitArgs, task_type: Option<String>) -> Result<Shape, Failure>
     }
 }
 
-pub fn json(text: &str) -> Result<Value, Failure> {
+pub(super) fn json(text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text).map_err(|why| {
         Failure::usage(format_args!("`{}` is not JSON: {why}", crate::model::task::id::clip(text)))
             .hint(r#"quote it for the shell: '{"hello": "world"}'"#)
@@ -250,7 +250,7 @@ fn continuations(options: &TaskOptions) -> Result<Vec<Continuation>, Failure> {
 
 impl TaskArgs {
     /// Parses notifications from `--action` and `--callback`.
-    pub fn actions(&self) -> Result<Vec<Action>, Failure> {
+    pub(super) fn actions(&self) -> Result<Vec<Action>, Failure> {
         let example = r#"'{"on": ["failed"], "callback": {"url": "https://…"}}'"#;
         let mut actions: Vec<Action> = parse_objects("--action", &self.action, example)?;
         let short = |url: &String| Callback { secret: self.callback_secret.clone(), ..Callback::to(url) };
@@ -258,7 +258,7 @@ impl TaskArgs {
         Ok(actions)
     }
 
-    pub fn checks(&self) -> Result<Vec<Check>, Failure> {
+    pub(super) fn checks(&self) -> Result<Vec<Check>, Failure> {
         let example = r#"'{"after": "1h", "expect": ["succeeded"], "failed": {"callback": {"url": "https://…"}}}'"#;
         parse_objects("--check", &self.check, example)
     }

@@ -19,14 +19,14 @@ const READ_AHEAD: usize = 64;
 
 /// Source of lines.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub(super) enum Source {
     Stdin,
     File(PathBuf),
 }
 
 /// Content of the lines.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Shape {
+pub(super) enum Shape {
     /// JSON documents of tasks.
     Documents,
     /// Params; the other fields come from this template.
@@ -35,7 +35,7 @@ pub enum Shape {
 
 /// A non-blank line.
 #[derive(Debug)]
-pub struct Line {
+pub(super) struct Line {
     /// Line number, starting at 1.
     pub number: u64,
     /// Number of input bytes up to the end of the line.
@@ -45,12 +45,12 @@ pub struct Line {
 }
 
 /// Returns a UUIDv7. Tasks get their ids before they are sent, so that a repeated request creates no second task.
-pub fn new_id() -> String {
+pub(super) fn new_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
 /// Opens the source and reads it on its own thread. Also returns the size of a regular file.
-pub fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::Result<Line>>, Option<u64>), Failure> {
+pub(super) fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::Result<Line>>, Option<u64>), Failure> {
     let (input, size): (Box<dyn Read + Send>, _) = match source {
         Source::Stdin => (Box::new(io::stdin()), None),
         Source::File(path) => {

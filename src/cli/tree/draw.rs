@@ -8,7 +8,7 @@ use crate::model::record::state::State;
 /// Maximum length of a progress value or error on a line.
 const MAX_NOTE_CHARS: usize = 80;
 
-pub fn lines(top: &TreeNode, paint: Paint, now_ms: i64) -> Vec<String> {
+pub(super) fn lines(top: &TreeNode, paint: Paint, now_ms: i64) -> Vec<String> {
     let drawing = Drawing { paint, now_ms };
     let mut lines = vec![drawing.label(top, &top.id)];
     drawing.below(top, "", &mut lines);

@@ -23,7 +23,7 @@ const REDRAW: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
-pub struct TreeArgs {
+pub(super) struct TreeArgs {
     /// Id of the task at the top
     pub id: String,
     /// Redraw until the task has ended; the exit code is its outcome
@@ -38,7 +38,7 @@ pub struct TreeArgs {
 }
 
 /// Draws a tree. With `--watch` the exit code is the task's outcome.
-pub async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
+pub(super) async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let mut tree = fetch(&client, &args).await?;

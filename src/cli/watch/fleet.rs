@@ -38,7 +38,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Tasks to watch.
 #[derive(Debug)]
-pub enum Scope {
+pub(super) enum Scope {
     /// A task and its descendants, until the task has ended.
     Tree(String),
     Type(String),
@@ -113,7 +113,7 @@ impl PrintedTasks {
     }
 }
 
-pub async fn follow(client: &Client, output: &Output, scope: Scope) -> Outcome {
+pub(super) async fn follow(client: &Client, output: &Output, scope: Scope) -> Outcome {
     if let Scope::Type(name) = &scope {
         check_type(client, name).await?;
     }

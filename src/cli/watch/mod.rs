@@ -20,7 +20,7 @@ mod refresh;
 use fleet::Scope;
 
 #[derive(Debug, Args)]
-pub struct WatchArgs {
+pub(super) struct WatchArgs {
     /// The task's id
     #[arg(required_unless_present_any = ["task_type", "all"], conflicts_with_all = ["task_type", "all"])]
     pub id: Option<String>,
@@ -39,7 +39,7 @@ pub struct WatchArgs {
 }
 
 /// Follows a task, a tree, a type, or all tasks. For a task or a tree, the exit code is the task's outcome.
-pub async fn watch(args: WatchArgs, globals: &Globals) -> Outcome {
+pub(super) async fn watch(args: WatchArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let at_timeout = match &args.id {

@@ -8,21 +8,21 @@ use crate::api::documents::FleetChange;
 const MAX_NAMED: usize = 1_000;
 
 #[derive(Debug, Default)]
-pub struct RefreshQueue {
+pub(super) struct RefreshQueue {
     named: BTreeMap<Option<u32>, NamedTasks>,
     unnamed: Option<PartitionScope>,
 }
 
 /// Tasks of one partition, and the position at which to read them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct NamedTasks {
+pub(super) struct NamedTasks {
     pub ids: BTreeSet<String>,
     pub position: Option<String>,
 }
 
 /// Partitions in which any task may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PartitionScope {
+pub(super) enum PartitionScope {
     Everywhere,
     In(BTreeSet<u32>),
 }
@@ -40,7 +40,7 @@ impl PartitionScope {
     }
 
     /// Returns whether the scope includes a partition; `None` stands for an unknown one.
-    pub fn has(&self, partition: Option<u32>) -> bool {
+    pub(super) fn has(&self, partition: Option<u32>) -> bool {
         match (self, partition) {
             (Self::In(some), Some(partition)) => some.contains(&partition),
             _ => true,
@@ -49,7 +49,7 @@ impl PartitionScope {
 }
 
 impl RefreshQueue {
-    pub fn add(&mut self, change: FleetChange) {
+    pub(super) fn add(&mut self, change: FleetChange) {
         let Some(ids) = change.ids else { return self.add_unnamed(PartitionScope::of(change.partition)) };
         let named = self.named.entry(change.partition).or_default();
         named.ids.extend(ids);
@@ -61,26 +61,26 @@ impl RefreshQueue {
         }
     }
 
-    pub fn add_unnamed(&mut self, scope: PartitionScope) {
+    pub(super) fn add_unnamed(&mut self, scope: PartitionScope) {
         self.unnamed = Some(match self.unnamed.take() {
             Some(before) => before.and(scope),
             None => scope,
         });
     }
 
-    pub fn has_named(&self) -> bool {
+    pub(super) fn has_named(&self) -> bool {
         !self.named.is_empty()
     }
 
-    pub fn has_unnamed(&self) -> bool {
+    pub(super) fn has_unnamed(&self) -> bool {
         self.unnamed.is_some()
     }
 
-    pub fn take_named(&mut self) -> Vec<NamedTasks> {
+    pub(super) fn take_named(&mut self) -> Vec<NamedTasks> {
         std::mem::take(&mut self.named).into_values().collect()
     }
 
-    pub fn take_unnamed(&mut self) -> Option<PartitionScope> {
+    pub(super) fn take_unnamed(&mut self) -> Option<PartitionScope> {
         self.unnamed.take()
     }
 }

@@ -8,14 +8,14 @@ use crate::handlers::{Child, Context, Failure, Registered, Registry, Task, TaskR
 use crate::model::retry::RetryPolicy;
 use crate::model::units::duration::Millis;
 
-pub const ORDER: &str = "demo-order";
-pub const FETCH: &str = "demo-fetch";
-pub const PACK: &str = "demo-pack";
-pub const REPORT: &str = "demo-report";
+pub(crate) const ORDER: &str = "demo-order";
+pub(crate) const FETCH: &str = "demo-fetch";
+pub(crate) const PACK: &str = "demo-pack";
+pub(crate) const REPORT: &str = "demo-report";
 /// Type paused by the demo.
-pub const IMPORT: &str = "demo-import";
+pub(crate) const IMPORT: &str = "demo-import";
 /// Type with one attempt at a time, so that others queue.
-pub const SLOW: &str = "demo-slow";
+pub(crate) const SLOW: &str = "demo-slow";
 
 /// Short backoff, so that all attempts happen within the demo.
 const RETRY: RetryPolicy = RetryPolicy { retries: 2, min_backoff: Millis::secs(2), max_backoff: Millis::secs(4) };
@@ -23,7 +23,7 @@ const RETRY: RetryPolicy = RetryPolicy { retries: 2, min_backoff: Millis::secs(2
 /// Params of a demo task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Play {
+pub(crate) struct Play {
     /// Number of steps, with progress after each.
     pub steps: u32,
     /// Duration of a step.
@@ -47,7 +47,7 @@ pub struct Play {
 /// A child of a demo task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub(crate) struct Part {
     pub id: String,
     #[serde(rename = "type")]
     pub task_type: String,
@@ -57,7 +57,7 @@ pub struct Part {
 
 /// Result of a demo task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Played {
+pub(crate) struct Played {
     pub steps: u32,
 }
 
@@ -96,7 +96,7 @@ impl Task for Play {
 }
 
 /// Registers the demo's types whose names are free.
-pub fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut Registry) {
     for name in [ORDER, FETCH, PACK, REPORT, IMPORT, SLOW] {
         let mut registered = Registered::of::<Play>();
         registered.policy.retry = RETRY;

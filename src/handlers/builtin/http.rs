@@ -104,7 +104,8 @@ fn headers(section: &mut Section<'_>) -> Option<HeaderMap> {
             (Ok(name), Ok(value)) => drop(headers.insert(name, value)),
             // The value may be a secret and is not shown.
             (Ok(_), Err(_)) => {
-                section.problem(&format!("headers.{name}"), "the value has characters that are not allowed in a header")
+                section
+                    .problem(&format!("headers.{name}"), "the value has characters that are not allowed in a header");
             }
             (Err(_), _) => section.problem("headers", format!("`{}` is not the name of a header", clip(name))),
         }
@@ -198,7 +199,7 @@ impl Call {
 
     fn error_status(&self, response: &Response, body: &[u8], wait: Option<Duration>) -> Failure {
         let status = response.status();
-        let mut message = format!("`{}` response {status}", self.url.host_str().unwrap_or_default());
+        let mut message = format!("`{}` responded with {status}", self.url.host_str().unwrap_or_default());
         if let Some(to) = response.headers().get("location").filter(|_| status.is_redirection()) {
             let to = excerpt(to.as_bytes(), QUOTED_CHARS);
             message = format!("{message} to `{to}`; hint: redirects are not followed, set `url` to where it leads");

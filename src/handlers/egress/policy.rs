@@ -7,14 +7,14 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// A pattern for hosts: a host, all subdomains of a domain (`*.example.com`), or any host (`*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(String);
+pub(crate) struct Pattern(String);
 
 impl Pattern {
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self(normalised(text))
     }
 
-    pub fn matches(&self, host: &str) -> bool {
+    pub(crate) fn matches(&self, host: &str) -> bool {
         let host = normalised(host);
         match self.0.strip_prefix('*') {
             Some(domain) => host.len() > domain.len() && host.ends_with(domain),
@@ -68,7 +68,7 @@ static NETWORKS: LazyLock<Networks> = LazyLock::new(|| Networks {
 });
 
 /// Returns whether an address is on the public internet.
-pub fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match embedded_v4(address) {
         IpAddr::V4(address) => !NETWORKS.v4.iter().any(|net| net.contains(&address)),
         IpAddr::V6(address) => {
@@ -79,7 +79,7 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 /// Returns whether an address is in one of these networks.
-pub fn is_in(address: IpAddr, networks: &[IpNet]) -> bool {
+pub(crate) fn is_in(address: IpAddr, networks: &[IpNet]) -> bool {
     let address = embedded_v4(address);
     networks.iter().any(|net| net.contains(&address))
 }

@@ -13,19 +13,19 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Source of a secret.
 #[derive(Clone)]
-pub enum Source {
+pub(crate) enum Source {
     Text(String),
     File(PathBuf),
 }
 
-pub struct Secret {
+pub(crate) struct Secret {
     source: Source,
     hosts: Vec<Pattern>,
 }
 
 impl Source {
     /// Reads the secret, without trailing line breaks. A file is read on every call, so that it can be rotated.
-    pub async fn read(&self) -> Result<String, String> {
+    pub(crate) async fn read(&self) -> Result<String, String> {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::File(path) => {
@@ -44,7 +44,7 @@ async fn read_file(path: &PathBuf) -> Result<String, String> {
 }
 
 impl Secret {
-    pub fn new(config: &SecretConfig) -> Self {
+    pub(crate) fn new(config: &SecretConfig) -> Self {
         let source = match &config.file {
             Some(path) => Source::File(path.clone()),
             None => Source::Text(config.value.clone().unwrap_or_default()),
@@ -52,24 +52,24 @@ impl Secret {
         Self { source, hosts: config.hosts.iter().map(|host| Pattern::new(host)).collect() }
     }
 
-    pub fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &Source {
         &self.source
     }
 
-    pub fn is_for(&self, host: &str) -> bool {
+    pub(crate) fn is_for(&self, host: &str) -> bool {
         self.hosts.iter().any(|pattern| pattern.matches(host))
     }
 }
 
 /// A part of a text with `${name}` references to secrets.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub(crate) enum Part<'a> {
     Plain(&'a str),
     Secret(&'a str),
 }
 
 /// Splits a text into its parts. An unterminated `${` is an error; any other `$` is literal.
-pub fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
+pub(crate) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
     let (mut parts, mut rest) = (Vec::new(), text);
     while let Some((plain, after)) = rest.split_once("${") {
         let Some((name, behind)) = after.split_once('}') else {
@@ -85,7 +85,7 @@ pub fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
 }
 
 /// Replaces the references with their secrets.
-pub async fn fill(text: &str, secrets: &BTreeMap<String, Secret>) -> Result<String, String> {
+pub(crate) async fn fill(text: &str, secrets: &BTreeMap<String, Secret>) -> Result<String, String> {
     let mut filled = String::new();
     for part in parts(text)? {
         match part {

@@ -70,11 +70,11 @@ pub fn check_name(name: &str) -> Result<(), String> {
 mod base64 {
     use super::*;
 
-    pub fn serialize<S: Serializer>(data: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(data: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&BASE64.encode(data))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = std::borrow::Cow::<str>::deserialize(from)?;
         BASE64.decode(text.as_bytes()).map_err(serde::de::Error::custom)
     }

@@ -6,7 +6,7 @@ use crate::model::event::Event;
 use crate::tracker::project::projection::Logged;
 
 /// Maximum batches queued for a partition task.
-pub const BATCHES: usize = 2;
+pub(crate) const BATCHES: usize = 2;
 /// Bytes of pending events at which a partition counts as full.
 const MAX_PENDING_BYTES: usize = 4 << 20;
 
@@ -14,7 +14,7 @@ const MAX_PENDING_BYTES: usize = 4 << 20;
 const NOT_STARTED: i64 = -1;
 
 /// Events of one partition, in log order.
-pub struct Batch {
+pub(crate) struct Batch {
     /// Generation of the seek that the events belong to.
     pub generation: u64,
     pub events: Vec<Logged>,
@@ -25,7 +25,7 @@ pub struct Batch {
 }
 
 /// Collects the events of one partition and sends them in batches.
-pub struct EventBatcher {
+pub(crate) struct EventBatcher {
     out: mpsc::Sender<Batch>,
     pub generation: u64,
     /// A start offset was set and nothing has stopped the partition since.
@@ -40,7 +40,7 @@ pub struct EventBatcher {
 
 impl EventBatcher {
     /// Creates a stopped batcher. The generation of the first start must be higher than `generation`.
-    pub fn new(out: mpsc::Sender<Batch>, generation: u64) -> Self {
+    pub(crate) fn new(out: mpsc::Sender<Batch>, generation: u64) -> Self {
         let (pending, stop) = (Vec::new(), None);
         Self {
             out,
@@ -56,7 +56,7 @@ impl EventBatcher {
     }
 
     /// Restarts at an offset; batches already sent belong to an older generation.
-    pub fn start(&mut self, generation: u64, offset: i64) {
+    pub(crate) fn start(&mut self, generation: u64, offset: i64) {
         self.generation = generation;
         self.is_started = true;
         self.pending.clear();
@@ -66,45 +66,45 @@ impl EventBatcher {
     }
 
     /// Drops further records because the consumer could not be moved to the start offset.
-    pub fn suspend(&mut self) {
+    pub(crate) fn suspend(&mut self) {
         self.is_started = false;
     }
 
-    pub fn next(&self) -> i64 {
+    pub(crate) fn next(&self) -> i64 {
         self.next
     }
 
-    pub fn was_started(&self) -> bool {
+    pub(crate) fn was_started(&self) -> bool {
         self.next != NOT_STARTED
     }
 
-    pub fn push(&mut self, event: Event, offset: i64, timestamp_ms: i64, bytes: usize) {
+    pub(crate) fn push(&mut self, event: Event, offset: i64, timestamp_ms: i64, bytes: usize) {
         self.pending.push(Logged { event, offset, timestamp_ms });
         self.bytes += bytes;
         self.next = offset + 1;
     }
 
     /// Steps over a record without an event.
-    pub fn skip(&mut self, offset: i64) {
+    pub(crate) fn skip(&mut self, offset: i64) {
         self.next = offset + 1;
     }
 
     /// Advances to the consumer's position: offsets before it that were not delivered hold no visible record.
-    pub fn advance_to(&mut self, next: i64) {
+    pub(crate) fn advance_to(&mut self, next: i64) {
         if self.is_started {
             self.next = self.next.max(next);
         }
     }
 
     /// Stops at an offset that cannot be folded.
-    pub fn stop_at(&mut self, offset: i64, why: String) {
+    pub(crate) fn stop_at(&mut self, offset: i64, why: String) {
         self.next = offset;
         self.stop = Some(why);
         self.is_started = false;
     }
 
     /// Sends pending events while the partition task has capacity.
-    pub fn flush(&mut self, max_events: usize) {
+    pub(crate) fn flush(&mut self, max_events: usize) {
         while self.next > self.sent || self.stop.is_some() {
             let Ok(place) = self.out.try_reserve() else { return };
             let rest = if self.pending.len() > max_events { self.pending.split_off(max_events) } else { Vec::new() };
@@ -119,16 +119,16 @@ impl EventBatcher {
     }
 
     /// Returns true if the partition task has ended.
-    pub fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.out.is_closed()
     }
 
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.next > self.sent || self.stop.is_some()
     }
 
     /// Returns true if enough events are pending to stop reading.
-    pub fn is_full(&self, max_events: usize) -> bool {
+    pub(crate) fn is_full(&self, max_events: usize) -> bool {
         self.pending.len() >= max_events || self.bytes >= MAX_PENDING_BYTES
     }
 }

@@ -33,14 +33,14 @@ const SEEK_RETRY: Duration = Duration::from_millis(200);
 const BROKER_PART: &str = "events topic";
 
 /// Request to read a partition from an offset.
-pub struct SeekRequest {
+pub(crate) struct SeekRequest {
     pub partition: i32,
     pub generation: u64,
     pub offset: i64,
 }
 
 /// Channels of an assigned partition, for the task that folds it.
-pub struct PartitionHandle {
+pub(crate) struct PartitionHandle {
     pub number: i32,
     pub batches: mpsc::Receiver<Batch>,
     pub seek_sender: mpsc::UnboundedSender<SeekRequest>,
@@ -51,9 +51,9 @@ pub struct PartitionHandle {
 }
 
 /// Spawns the task of an assigned partition.
-pub type SpawnPartition = Box<dyn Fn(PartitionHandle) + Send>;
+pub(crate) type SpawnPartition = Box<dyn Fn(PartitionHandle) + Send>;
 
-pub struct PollLoop {
+pub(crate) struct PollLoop {
     setup: Arc<TrackerSetup>,
     spawn: SpawnPartition,
     /// Partitions to read without a group.
@@ -83,7 +83,7 @@ pub struct PollLoop {
 }
 
 impl PollLoop {
-    pub fn new(
+    pub(crate) fn new(
         setup: Arc<TrackerSetup>,
         consumer: Box<dyn Consumer>,
         shutdown: Shutdown,
@@ -116,13 +116,13 @@ impl PollLoop {
     }
 
     /// Reads these partitions with a consumer outside of a group.
-    pub fn of(mut self, partitions: Vec<Partition>) -> Self {
+    pub(crate) fn of(mut self, partitions: Vec<Partition>) -> Self {
         (self.fixed_partitions, self.in_group) = (partitions, false);
         self
     }
 
     /// Runs until the tracker stops or the consumer fails, then leaves the group.
-    pub async fn run(mut self) -> Result<(), BrokerError> {
+    pub(crate) async fn run(mut self) -> Result<(), BrokerError> {
         let mut outcome = Ok(());
         let fixed_partitions = std::mem::take(&mut self.fixed_partitions);
         if !self.in_group {

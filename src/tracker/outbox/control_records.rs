@@ -11,7 +11,7 @@ use crate::model::task::id::TaskId;
 const CONTROL_PARTITION: i32 = 0;
 
 /// Record of a task's cancel; `None` deletes it.
-pub fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>) -> Message {
+pub(super) fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>) -> Message {
     Message::plain(
         topic.clone(),
         CONTROL_PARTITION,
@@ -22,7 +22,13 @@ pub fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>) -> Me
 
 /// Record published before a subtree command starts, so that running tasks stop soon. The api may have published it
 /// already. `scope`: the cancel's offset, and whether it applies to the whole tree.
-pub fn first_cancel_record(topic: &Arc<str>, id: &TaskId, node: &TaskRecord, scope: (i64, bool), now: i64) -> Message {
+pub(super) fn first_cancel_record(
+    topic: &Arc<str>,
+    id: &TaskId,
+    node: &TaskRecord,
+    scope: (i64, bool),
+    now: i64,
+) -> Message {
     let (asof, subtree) = scope;
     let request = node.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
     let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);

@@ -18,25 +18,30 @@ const DEFERRAL: Duration = Duration::from_secs(3);
 const DEFERRAL_PER_TASK: Duration = Duration::from_millis(20);
 
 /// Deferred effects of one events partition.
-pub struct Deferrals {
+pub(super) struct Deferrals {
     withdrawals: Arc<Withdrawals>,
     /// Deferred tasks with their turn, and the end of the deferral.
     until: HashMap<(TaskId, i64), Instant>,
 }
 
 impl Deferrals {
-    pub fn new(withdrawals: Arc<Withdrawals>) -> Self {
+    pub(super) fn new(withdrawals: Arc<Withdrawals>) -> Self {
         Self { withdrawals, until: HashMap::new() }
     }
 
     /// Number of deferred tasks.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.until.len() + self.withdrawals.len()
     }
 
     /// Selects the tasks to plan now: neither deferred ones nor, if only the withdrawal of a cancel is left, more
     /// than can be published.
-    pub fn ready(&self, entries: &[Entry], is_published: impl Fn(&TaskId, &str) -> bool, limit: usize) -> Vec<TaskId> {
+    pub(super) fn ready(
+        &self,
+        entries: &[Entry],
+        is_published: impl Fn(&TaskId, &str) -> bool,
+        limit: usize,
+    ) -> Vec<TaskId> {
         let mut withdrawn = 0;
         let is_ready = |entry: &&Entry| {
             let key = (entry.id.clone(), entry.seen_ms);
@@ -59,13 +64,13 @@ impl Deferrals {
     }
 
     /// Drops ended deferrals, and cancels without pending effects.
-    pub fn retain_only(&mut self, entries: &[Entry]) {
+    pub(super) fn retain_only(&mut self, entries: &[Entry]) {
         self.withdrawals.retain_only(entries);
         self.until.retain(|_, until| *until > Instant::now());
     }
 
     /// Defers a task unless it has other effects. The withdrawal of a cancel has a turn of its own and does not count.
-    pub fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
+    pub(super) fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
         let others =
             node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::WithdrawCancel { .. })).count();
         if let 0 | 1 = others {
@@ -75,7 +80,7 @@ impl Deferrals {
     }
 
     /// Defers a task for this time, and at most for [`DEFERRAL`].
-    pub fn defer_until(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
+    pub(super) fn defer_until(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
         self.defer_for(id, node, wait.min(DEFERRAL));
     }
 
@@ -86,7 +91,7 @@ impl Deferrals {
     }
 
     /// Returns true, once, if workers have passed the cancel of a task. Otherwise requests its progress.
-    pub fn take_passed(&self, id: &TaskId, node: &TaskRecord) -> bool {
+    pub(super) fn take_passed(&self, id: &TaskId, node: &TaskRecord) -> bool {
         let Some(key) = node.turn().map(|turn| (id.clone(), turn)) else { return false };
         match self.withdrawals.progress(&key) {
             Some(CancelProgress::Passed) => self.withdrawals.forget(&key),

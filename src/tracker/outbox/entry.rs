@@ -9,7 +9,7 @@ use crate::model::task::Position;
 use crate::model::task::id::TaskId;
 
 /// A record to be produced.
-pub struct Message {
+pub(crate) struct Message {
     pub(super) topic: Arc<str>,
     pub(super) partition: Option<i32>,
     pub(super) key: Vec<u8>,
@@ -19,22 +19,22 @@ pub struct Message {
 
 impl Message {
     /// Creates a record without headers.
-    pub fn plain(topic: Arc<str>, partition: i32, key: String, value: Option<Vec<u8>>) -> Self {
+    pub(crate) fn plain(topic: Arc<str>, partition: i32, key: String, value: Option<Vec<u8>>) -> Self {
         Self { topic, partition: Some(partition), key: key.into_bytes(), value, headers: Vec::new() }
     }
 
-    pub fn headers(&self) -> Vec<(&str, &[u8])> {
+    pub(crate) fn headers(&self) -> Vec<(&str, &[u8])> {
         self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect()
     }
 
-    pub fn producer_record<'a>(&'a self, headers: &'a [(&'a str, &'a [u8])]) -> ProducerRecord<'a> {
+    pub(crate) fn producer_record<'a>(&'a self, headers: &'a [(&'a str, &'a [u8])]) -> ProducerRecord<'a> {
         let (partition, key) = (self.partition, Some(self.key.as_slice()));
         ProducerRecord { topic: &self.topic, partition, key, value: self.value.as_deref(), headers }
     }
 }
 
 /// Records that are published atomically.
-pub struct OutboxEntry {
+pub(crate) struct OutboxEntry {
     pub id: TaskId,
     /// Identifies the timer or effect within the task, for deduplication.
     pub dedup_key: String,
@@ -48,15 +48,15 @@ pub struct OutboxEntry {
 }
 
 impl OutboxEntry {
-    pub const TIMER: &str = "timer";
+    pub(crate) const TIMER: &str = "timer";
     /// Kind of a subtree command's step.
-    pub const SUBTREE: &str = "walk";
+    pub(crate) const SUBTREE: &str = "walk";
 
-    pub fn is_subtree_step(&self) -> bool {
+    pub(crate) fn is_subtree_step(&self) -> bool {
         self.kind == Self::SUBTREE
     }
 
-    pub fn plain(id: &TaskId, dedup_key: impl Into<String>, kind: &'static str, messages: Vec<Message>) -> Self {
+    pub(crate) fn plain(id: &TaskId, dedup_key: impl Into<String>, kind: &'static str, messages: Vec<Message>) -> Self {
         Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages, dependent_event: None }
     }
 
@@ -71,12 +71,12 @@ impl OutboxEntry {
         Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages: vec![record], dependent_event: Some(event) }
     }
 
-    pub fn ends_in_topic(&self, topic: &str) -> bool {
+    pub(crate) fn ends_in_topic(&self, topic: &str) -> bool {
         self.messages.last().is_some_and(|last| *last.topic == *topic)
     }
 
     /// Builds the dependent event, given the position of the last record.
-    pub fn dependent_event(&self, events: &Arc<str>, number: u32, place: (i32, i64)) -> Option<DependentRecord> {
+    pub(crate) fn dependent_event(&self, events: &Arc<str>, number: u32, place: (i32, i64)) -> Option<DependentRecord> {
         let (partition, offset) = place;
         let (key, value) =
             encoded(&Event { position: Some(Position { partition, offset }), ..self.dependent_event.clone()? });
@@ -88,7 +88,7 @@ impl OutboxEntry {
     }
 }
 
-pub fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Message {
+pub(crate) fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Message {
     let ((key, value), partition) = (encoded(event), i32::try_from(number).ok());
     Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() }
 }
@@ -100,7 +100,7 @@ fn encoded(event: &Event) -> (Vec<u8>, Vec<u8>) {
     (event.id.root().as_bytes().to_vec(), value)
 }
 
-pub fn effect_done(id: &TaskId, effect: Effect, now: i64) -> Event {
+pub(crate) fn effect_done(id: &TaskId, effect: Effect, now: i64) -> Event {
     let mut event = Event::new(Kind::EffectDone, id.clone(), 1, now);
     event.effect = Some(effect.id().into());
     event

@@ -12,7 +12,7 @@ use crate::tracker::setup::TrackerSetup;
 const STEP: usize = 64;
 
 /// Builds the params. The inner error is permanent, the outer one transient.
-pub async fn params(
+pub(crate) async fn params(
     setup: &TrackerSetup,
     number: u32,
     id: &TaskId,

@@ -22,7 +22,7 @@ const CREATOR: &str = "kafleet";
 
 /// Builds the event that schedules a delivery; `None` if the task's policy no longer contains its rule. `lean` omits
 /// fields that may be large.
-pub fn delivery_event(
+pub(crate) fn delivery_event(
     id: &TaskId,
     node: &TaskRecord,
     delivery: Delivery,

@@ -10,7 +10,7 @@ use crate::model::task::id::TaskId;
 use crate::tracker::setup::TrackerSetup;
 
 /// Original record of a task.
-pub struct OriginalRecord {
+pub(super) struct OriginalRecord {
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,
     pub headers: Vec<(String, Vec<u8>)>,
@@ -29,7 +29,7 @@ impl OriginalRecord {
 }
 
 /// Reads the task's record from its topic, or from the event that contained it.
-pub async fn original_record(
+pub(super) async fn original_record(
     setup: &TrackerSetup,
     events: (&Arc<str>, u32),
     topic: Arc<str>,

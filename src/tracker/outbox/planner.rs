@@ -36,7 +36,7 @@ fn location(node: &TaskRecord) -> Location {
 }
 
 /// Plans outbox entries of one events partition.
-pub struct OutboxPlanner {
+pub(crate) struct OutboxPlanner {
     pub(super) setup: Arc<TrackerSetup>,
     pub(super) number: u32,
     pub(super) events: Arc<str>,
@@ -67,7 +67,7 @@ impl Pass {
 }
 
 impl OutboxPlanner {
-    pub fn new(setup: Arc<TrackerSetup>, number: u32, withdrawals: Arc<Withdrawals>) -> Self {
+    pub(crate) fn new(setup: Arc<TrackerSetup>, number: u32, withdrawals: Arc<Withdrawals>) -> Self {
         let (events, control) = (setup.names.events().into(), setup.names.control().into());
         Self {
             setup,
@@ -81,12 +81,12 @@ impl OutboxPlanner {
     }
 
     /// Number of tasks whose effects are deferred.
-    pub fn deferred(&self) -> usize {
+    pub(crate) fn deferred(&self) -> usize {
         self.deferrals.len()
     }
 
     /// Records that an entry cannot be sent; its next plan becomes a failure event.
-    pub fn mark_unsendable(&mut self, entry: &OutboxEntry, error: &BrokerError) {
+    pub(crate) fn mark_unsendable(&mut self, entry: &OutboxEntry, error: &BrokerError) {
         self.topics.clear();
         self.unsendable.insert((entry.id.clone(), entry.dedup_key.clone()), error.to_string());
     }
@@ -96,7 +96,12 @@ impl OutboxPlanner {
     }
 
     /// Plans entries for tasks with a due timer, according to their current records.
-    pub async fn timers(&mut self, ids: &[TaskId], max_bytes: u64, now: i64) -> Result<Vec<OutboxEntry>, String> {
+    pub(crate) async fn timers(
+        &mut self,
+        ids: &[TaskId],
+        max_bytes: u64,
+        now: i64,
+    ) -> Result<Vec<OutboxEntry>, String> {
         let mut bytes = 0;
         let mut due: Vec<(TaskId, TaskRecord, TimerKind)> = Vec::new();
         for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
@@ -165,7 +170,7 @@ impl OutboxPlanner {
 
     /// Plans entries for the effects of these tasks, in order, and collects subtree commands: effects behind a subtree
     /// command wait for its end. Effects that wait for workers do not block those behind them.
-    pub async fn effects(
+    pub(crate) async fn effects(
         &mut self,
         entries: &[Entry],
         is_published: impl Fn(&TaskId, &str) -> bool,
@@ -269,7 +274,11 @@ impl OutboxPlanner {
     }
 
     /// Builds the requested subtree commands, in order, without those that are no longer pending.
-    pub async fn subtree_commands(&self, asked: &[(TaskId, Effect)], now: i64) -> Result<Vec<SubtreeCommand>, String> {
+    pub(crate) async fn subtree_commands(
+        &self,
+        asked: &[(TaskId, Effect)],
+        now: i64,
+    ) -> Result<Vec<SubtreeCommand>, String> {
         let ids: Vec<TaskId> = asked.iter().map(|(id, _)| id.clone()).collect();
         let begun = asked.iter().zip(self.nodes(&ids).await?).filter_map(|((id, effect), node)| {
             let node = node.filter(|node| node.effects.contains(effect))?;

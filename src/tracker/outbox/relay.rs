@@ -53,13 +53,13 @@ const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// Progress of the fold, for tasks that wait for it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Folded {
+pub(crate) struct Folded {
     pub offset: i64,
     /// Incremented when timers or effects are added.
     pub news: u64,
 }
 
-pub struct OutboxRelay {
+pub(crate) struct OutboxRelay {
     setup: Arc<TrackerSetup>,
     shared: Arc<TrackerShared>,
     number: u32,
@@ -89,7 +89,7 @@ struct TransactionalSession {
 }
 
 impl OutboxRelay {
-    pub fn new(
+    pub(crate) fn new(
         setup: Arc<TrackerSetup>,
         shared: Arc<TrackerShared>,
         number: u32,
@@ -118,7 +118,7 @@ impl OutboxRelay {
     }
 
     /// Runs until the session of the partition task ends.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let (setup, shared, withdrawals) = (self.setup.clone(), self.shared.clone(), self.withdrawals.clone());
         let number = self.number;
         tokio::select! {

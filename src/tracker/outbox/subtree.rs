@@ -13,9 +13,9 @@ use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, Store};
 
 /// Records after which a step ends; its last page may exceed this by less than one page.
-pub const STEP: usize = 500;
+pub(crate) const STEP: usize = 500;
 
-pub struct SubtreeCommand {
+pub(crate) struct SubtreeCommand {
     top: TaskId,
     effect: Effect,
     /// Cancel request passed on to the tasks below.
@@ -30,7 +30,7 @@ pub struct SubtreeCommand {
 }
 
 /// Result of a step.
-pub struct Step {
+pub(crate) struct Step {
     pub entry: Option<OutboxEntry>,
     /// `None` if the command is complete.
     pub rest: Option<SubtreeCommand>,
@@ -40,7 +40,7 @@ pub struct Step {
 
 impl SubtreeCommand {
     /// Starts at this task; `first` is published before everything else.
-    pub fn new(
+    pub(crate) fn new(
         top: &TaskId,
         node: &TaskRecord,
         effect: Effect,
@@ -57,13 +57,13 @@ impl SubtreeCommand {
     }
 
     /// Task at which the command starts. At most one command runs per task.
-    pub fn top(&self) -> &TaskId {
+    pub(crate) fn top(&self) -> &TaskId {
         &self.top
     }
 
     /// Visits the next tasks and returns their events and the rest of the command; the last step completes the
     /// effect.
-    pub async fn step(mut self, store: &dyn Store, now: i64) -> Result<Step, String> {
+    pub(crate) async fn step(mut self, store: &dyn Store, now: i64) -> Result<Step, String> {
         let mut visited = 1;
         while visited < STEP
             && let Some((parent, run, after)) = self.pending.pop()

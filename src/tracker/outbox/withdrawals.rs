@@ -42,11 +42,11 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A cancel to be withdrawn: its task and its score in the index of effects ([`TaskRecord::turn`]).
-pub type CancelKey = (TaskId, i64);
+pub(crate) type CancelKey = (TaskId, i64);
 
 /// Progress of the cancels of a partition, shared by the outbox relay and [`Withdrawals::monitor`].
 #[derive(Default)]
-pub struct Withdrawals {
+pub(crate) struct Withdrawals {
     known: Mutex<HashMap<CancelKey, CancelProgress>>,
     requested: Notify,
     /// Signals that some cancels have passed.
@@ -54,7 +54,7 @@ pub struct Withdrawals {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CancelProgress {
+pub(crate) enum CancelProgress {
     /// Workers may still receive tasks that it has ended.
     Waiting,
     /// All of these tasks are behind the workers' committed offsets.
@@ -62,27 +62,27 @@ pub enum CancelProgress {
 }
 
 impl Withdrawals {
-    pub fn progress(&self, key: &CancelKey) -> Option<CancelProgress> {
+    pub(crate) fn progress(&self, key: &CancelKey) -> Option<CancelProgress> {
         self.known.lock().get(key).copied()
     }
 
     /// Number of cancels that are not withdrawn yet.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.known.lock().len()
     }
 
     /// Requests the progress of a cancel whose tree has ended according to the fold.
-    pub fn request(&self, key: CancelKey) {
+    pub(crate) fn request(&self, key: CancelKey) {
         self.known.lock().entry(key).or_insert(CancelProgress::Waiting);
         self.requested.notify_one();
     }
 
     /// Drops a cancel that is withdrawn or no longer requested.
-    pub fn forget(&self, key: &CancelKey) {
+    pub(crate) fn forget(&self, key: &CancelKey) {
         self.known.lock().remove(key);
     }
 
-    pub fn retain_only(&self, entries: &[Entry]) {
+    pub(crate) fn retain_only(&self, entries: &[Entry]) {
         let mut known = self.known.lock();
         if !known.is_empty() {
             let wanted: HashSet<(&TaskId, i64)> = entries.iter().map(|entry| (&entry.id, entry.seen_ms)).collect();
@@ -91,12 +91,12 @@ impl Withdrawals {
     }
 
     /// Waits until some cancels have passed.
-    pub async fn any_passed(&self) {
+    pub(crate) async fn any_passed(&self) {
         self.passed.notified().await;
     }
 
     /// Tracks all requested cancels for as long as it is polled.
-    pub async fn watch(&self, setup: &Arc<TrackerSetup>, surveys: &Surveys, number: u32) -> Infallible {
+    pub(crate) async fn watch(&self, setup: &Arc<TrackerSetup>, surveys: &Surveys, number: u32) -> Infallible {
         let mut monitor = CancelMonitor::new(setup, surveys, number);
         let mut wait = MIN_WAIT;
         loop {

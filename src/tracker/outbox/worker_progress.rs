@@ -16,7 +16,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Measured progress in a task partition.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub(crate) struct Measured {
     pub partition: Partition,
     /// End of the partition.
     pub end: i64,
@@ -28,21 +28,21 @@ pub struct Measured {
 }
 
 /// Non-empty partitions of a type's topic.
-pub type WorkerProgress = Vec<Measured>;
+pub(crate) type WorkerProgress = Vec<Measured>;
 
 /// Result per requested type.
-pub type Survey = BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>;
+pub(crate) type Survey = BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>;
 
 /// Latest measurement of each type and its start time.
 type Latest = HashMap<Arc<str>, (Instant, Arc<WorkerProgress>)>;
 
 /// Measurements shared by the partitions of a tracker: their cost does not depend on the number of cancels.
 #[derive(Default)]
-pub struct Surveys(Mutex<Latest>);
+pub(crate) struct Surveys(Mutex<Latest>);
 
 impl Surveys {
     /// Measures these types; measurements that began at `since` or later are reused.
-    pub async fn survey(
+    pub(crate) async fn survey(
         &self,
         setup: &TrackerSetup,
         types: BTreeSet<Arc<str>>,

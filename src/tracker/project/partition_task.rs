@@ -35,7 +35,7 @@ const STUCK_RETRY: Duration = Duration::from_secs(10);
 /// or lost writes; in a busy one they detect that batches go to a deposed master that readers do not see.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
-pub struct PartitionTask {
+pub(crate) struct PartitionTask {
     setup: Arc<TrackerSetup>,
     shared: Arc<TrackerShared>,
     number: i32,
@@ -84,7 +84,7 @@ impl From<StoreError> for End {
 }
 
 impl PartitionTask {
-    pub fn new(setup: Arc<TrackerSetup>, shared: Arc<TrackerShared>, handle: PartitionHandle) -> Self {
+    pub(crate) fn new(setup: Arc<TrackerSetup>, shared: Arc<TrackerShared>, handle: PartitionHandle) -> Self {
         let PartitionHandle { number, batches, seek_sender, stop, generation } = handle;
         let (stuck_at, lost, refold) = (None, None, None);
         let (audit, losses) = (StoreAudit::default(), Losses::default());
@@ -92,7 +92,7 @@ impl PartitionTask {
     }
 
     /// Runs until the partition is released. After any error it resumes at the store's checkpoint.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let stop = self.stop.clone();
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
@@ -303,7 +303,7 @@ impl PartitionTask {
         }
         match &self.refold {
             Some(Refold { why, end }) => {
-                self.setup.health.set(&self.health_part(), format!("{why}: at offset {offset} of {end}"))
+                self.setup.health.set(&self.health_part(), format!("{why}: at offset {offset} of {end}"));
             }
             None => self.setup.health.clear(&self.health_part()),
         }

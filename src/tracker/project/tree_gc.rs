@@ -10,7 +10,7 @@ use crate::store::{Entry, Index, Store, StoreError};
 /// Records per step, and children per read.
 const STEP: usize = 500;
 
-pub struct TreeGc {
+pub(crate) struct TreeGc {
     /// Path from the roots to the current level: at most as many as an id has levels.
     levels: Vec<Level>,
 }
@@ -24,14 +24,14 @@ struct Level {
 }
 
 impl TreeGc {
-    pub async fn of(roots: Vec<TaskId>, store: &dyn Store, partition: u32) -> Result<Self, StoreError> {
+    pub(crate) async fn of(roots: Vec<TaskId>, store: &dyn Store, partition: u32) -> Result<Self, StoreError> {
         let found = store.nodes(partition, &roots).await?;
         let nodes = roots.into_iter().zip(found).filter_map(|(id, node)| Some((id, node?))).collect();
         Ok(Self { levels: vec![Level { parent: None, nodes, last: None }] })
     }
 
     /// Returns the next records to remove, in order; `None` at the end.
-    pub async fn step(
+    pub(crate) async fn step(
         &mut self,
         store: &dyn Store,
         partition: u32,

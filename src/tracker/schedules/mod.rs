@@ -29,7 +29,7 @@ mod table;
 mod transaction;
 
 /// Events partition whose owner fires schedules.
-pub const OWNER: u32 = 0;
+pub(super) const OWNER: u32 = 0;
 const HEALTH_PART: &str = "schedules";
 /// Empty label set.
 const NO_LABELS: &[&str] = &[];
@@ -39,19 +39,19 @@ const SEND_DEADLINE: Duration = Duration::from_secs(5);
 const RECHECK_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 
-pub struct Schedules {
+pub(super) struct Schedules {
     setup: Arc<TrackerSetup>,
     stop: CancellationToken,
     factory: TaskFactory,
 }
 
 impl Schedules {
-    pub fn new(setup: Arc<TrackerSetup>, stop: CancellationToken) -> Self {
+    pub(super) fn new(setup: Arc<TrackerSetup>, stop: CancellationToken) -> Self {
         Self { factory: TaskFactory::new(setup.clone()), setup, stop }
     }
 
     /// Runs until the partition is released.
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let stop = self.stop.clone();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
         loop {

@@ -10,13 +10,13 @@ use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::tracker::setup::TrackerSetup;
 
-pub fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
+pub(super) fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
     partition_of(id.root().as_bytes(), setup.events_partitions)
 }
 
 /// Returns whether the task that a schedule started last is still open. A task unknown to the store has not been
 /// folded yet, or was removed long after its end.
-pub async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> Result<bool, String> {
+pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> Result<bool, String> {
     let Some(id) = entry.state.last.as_ref().and_then(|last| TaskId::parse(&last.task).ok()) else { return Ok(false) };
     let at = partition(setup, &id);
     if let Some(found) = node(setup, at, &id).await? {
@@ -41,14 +41,14 @@ async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<
 }
 
 /// Current end of an events partition.
-pub async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, String> {
+pub(super) async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, String> {
     let events = Partition::new(setup.names.events(), at as i32);
     let ends = setup.broker.client().watermarks(&events).await;
     ends.map(|ends| ends.end).map_err(|error| error.to_string())
 }
 
 /// Returns whether these partitions are folded up to these offsets.
-pub async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) -> Result<bool, String> {
+pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) -> Result<bool, String> {
     let partitions: Vec<u32> = ends.iter().map(|(at, _)| *at).collect();
     let checkpoints = setup.store.checkpoints(&partitions).await.map_err(|error| error.to_string())?;
     Ok(checkpoints
@@ -58,7 +58,7 @@ pub async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) -> Result
 }
 
 /// Returns those of these tasks that exist.
-pub async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, String> {
+pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, String> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     ids.iter().for_each(|id| by_partition.entry(partition(setup, id)).or_default().push(id.clone()));
     let mut existing = HashSet::new();
@@ -70,7 +70,7 @@ pub async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashS
 }
 
 /// Partitions of these tasks with their current ends.
-pub async fn current_ends(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<Vec<(u32, i64)>, String> {
+pub(super) async fn current_ends(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<Vec<(u32, i64)>, String> {
     let partitions: BTreeSet<u32> = ids.iter().map(|id| partition(setup, id)).collect();
     let mut ends = Vec::with_capacity(partitions.len());
     for at in partitions {

@@ -14,7 +14,7 @@ use crate::model::schedule::step::State;
 use crate::model::schedule::{Schedule, Times};
 use crate::model::task::id::TaskId;
 
-pub struct Entry {
+pub(super) struct Entry {
     pub schedule: Arc<Schedule>,
     /// `None` if this build cannot parse them.
     pub times: Option<Times>,
@@ -40,14 +40,14 @@ impl Entry {
 }
 
 /// Names of a schedule and a request.
-pub type ScheduleRequestName = (String, String);
+pub(super) type ScheduleRequestName = (String, String);
 
 /// Time for a completed request to disappear from the topic. One that stays longer was repeated by a client that got
 /// no answer.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
 /// A request that is pending, or completed but still in the topic.
-pub struct PendingRequest {
+pub(super) struct PendingRequest {
     pub request: ScheduleRequest,
     pub done: Option<Instant>,
     /// Events partitions with the offsets up to which they must be folded before existing tasks are known.
@@ -55,7 +55,7 @@ pub struct PendingRequest {
 }
 
 #[derive(Default)]
-pub struct ScheduleTable {
+pub(super) struct ScheduleTable {
     pub entries: BTreeMap<String, Entry>,
     pub requests: BTreeMap<ScheduleRequestName, PendingRequest>,
     /// States without a schedule, to be deleted.
@@ -64,7 +64,7 @@ pub struct ScheduleTable {
 
 impl ScheduleTable {
     /// Builds the table from the topic's contents.
-    pub fn of(plan: &ScheduleState) -> Self {
+    pub(super) fn of(plan: &ScheduleState) -> Self {
         let state = |name: &str| plan.states.get(name).map(|state| (**state).clone()).unwrap_or_default();
         let entries =
             plan.schedules.iter().map(|(name, schedule)| (name.clone(), Entry::new(name, schedule, state(name))));
@@ -73,7 +73,7 @@ impl ScheduleTable {
     }
 
     /// Applies changed schedules and requests. States are written by the owner only.
-    pub fn sync(&mut self, plan: &ScheduleState) {
+    pub(super) fn sync(&mut self, plan: &ScheduleState) {
         for (name, schedule) in &plan.schedules {
             self.orphans.remove(name);
             match self.entries.get_mut(name) {
@@ -96,7 +96,7 @@ impl ScheduleTable {
     }
 
     /// Applies a committed transaction.
-    pub fn done(&mut self, transaction: ScheduleTransaction) {
+    pub(super) fn done(&mut self, transaction: ScheduleTransaction) {
         for (name, state) in transaction.states {
             // The tasks just fired may lie within the range of a backfill.
             let backfills =
@@ -117,7 +117,7 @@ impl ScheduleTable {
     }
 
     /// Next time at which something is due after `now_ms`.
-    pub fn next_due(&self, now_ms: i64) -> Option<i64> {
+    pub(super) fn next_due(&self, now_ms: i64) -> Option<i64> {
         self.entries.values().filter_map(|entry| entry.due_ms).filter(|due| *due > now_ms).min()
     }
 }

@@ -32,7 +32,7 @@ const CONTROL_PARTITION: i32 = 0;
 
 /// Records of one transaction, and the changes to apply once it is committed.
 #[derive(Default)]
-pub struct ScheduleTransaction {
+pub(super) struct ScheduleTransaction {
     pub messages: Vec<Message>,
     pub states: Vec<(String, State)>,
     /// Remaining parts of requests; `None` deletes a request.
@@ -47,7 +47,7 @@ pub struct ScheduleTransaction {
 }
 
 impl ScheduleTransaction {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
@@ -56,7 +56,7 @@ impl ScheduleTransaction {
     }
 }
 
-pub struct TaskFactory {
+pub(super) struct TaskFactory {
     setup: Arc<TrackerSetup>,
     events: Arc<str>,
     control: Arc<str>,
@@ -65,13 +65,17 @@ pub struct TaskFactory {
 }
 
 impl TaskFactory {
-    pub fn new(setup: Arc<TrackerSetup>) -> Self {
+    pub(super) fn new(setup: Arc<TrackerSetup>) -> Self {
         let (events, control) = (setup.names.events().into(), setup.names.control().into());
         Self { setup, events, control, topics: HashMap::new() }
     }
 
     /// Collects everything to be written now.
-    pub async fn collect(&mut self, table: &mut ScheduleTable, now_ms: i64) -> Result<ScheduleTransaction, String> {
+    pub(super) async fn collect(
+        &mut self,
+        table: &mut ScheduleTable,
+        now_ms: i64,
+    ) -> Result<ScheduleTransaction, String> {
         let mut transaction = ScheduleTransaction::default();
         for name in table.orphans.iter().take(BATCH) {
             transaction.messages.push(self.control_record(&ScheduleKey::State(name.clone()), None::<&State>)?);

@@ -34,7 +34,7 @@ type LogPosition = (Arc<str>, i32);
 
 /// Partitions of task topics whose logs have lost their beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gaps(BTreeMap<LogPosition, Gap>);
+pub(crate) struct Gaps(BTreeMap<LogPosition, Gap>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gap {
@@ -70,7 +70,7 @@ impl Gap {
 }
 
 impl Gaps {
-    pub async fn find(setup: &TrackerSetup) -> Result<Self, String> {
+    pub(crate) async fn find(setup: &TrackerSetup) -> Result<Self, String> {
         let names = setup.names.clone();
         let find = move |broker: &dyn Broker, _| {
             let mut gaps = BTreeMap::new();
@@ -88,7 +88,7 @@ impl Gaps {
 
     /// Records which types live workers take. Must be called after the logs were read: a worker that starts later
     /// cannot find removed records.
-    pub fn set_live_types(&mut self, live_types: &BTreeSet<Arc<str>>) {
+    pub(crate) fn set_live_types(&mut self, live_types: &BTreeSet<Arc<str>>) {
         self.0.iter_mut().for_each(|((task_type, _), gap)| gap.abandoned = !live_types.contains(task_type));
     }
 }
@@ -120,7 +120,7 @@ fn gaps_of(
 
 /// Searches completed by the upkeep of a partition.
 #[derive(Default)]
-pub struct Searched {
+pub(crate) struct Searched {
     /// Offsets below which no further search is needed.
     settled: BTreeMap<LogPosition, i64>,
     /// Gaps of the last search.
@@ -129,7 +129,7 @@ pub struct Searched {
 
 impl Searched {
     /// Returns the gaps that may contain lost tasks and have changed since the last search.
-    pub fn unsettled(&mut self, gaps: &Gaps) -> Gaps {
+    pub(crate) fn unsettled(&mut self, gaps: &Gaps) -> Gaps {
         let mut pending = BTreeMap::new();
         for (position, gap) in &gaps.0 {
             let settled = self.settled.entry(position.clone()).or_default();
@@ -143,7 +143,7 @@ impl Searched {
     }
 
     /// Records a completed search.
-    pub fn record_search(&mut self, gaps: Gaps) {
+    pub(crate) fn record_search(&mut self, gaps: Gaps) {
         for (position, gap) in gaps.0 {
             let settled = self.settled.entry(position.clone()).or_default();
             *settled = gap.settled().max(*settled);
@@ -153,7 +153,7 @@ impl Searched {
 }
 
 impl Gaps {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -166,7 +166,7 @@ impl Gaps {
 }
 
 /// A search through the open trees of a partition.
-pub struct LostTaskSearch {
+pub(crate) struct LostTaskSearch {
     gaps: Gaps,
     /// Indexes to visit, with the last visited entry.
     pending: Vec<(Index, Option<Entry>)>,
@@ -174,13 +174,13 @@ pub struct LostTaskSearch {
 }
 
 impl LostTaskSearch {
-    pub fn new(gaps: Gaps) -> Self {
+    pub(crate) fn new(gaps: Gaps) -> Self {
         let pending = if gaps.is_empty() { Vec::new() } else { vec![(Index::Ages, None)] };
         Self { gaps, pending, found: Vec::new() }
     }
 
     /// Visits the next page and returns events for lost tasks; `None` at the end.
-    pub async fn step(&mut self, store: &dyn Store, number: u32) -> Result<Option<Vec<Event>>, String> {
+    pub(crate) async fn step(&mut self, store: &dyn Store, number: u32) -> Result<Option<Vec<Event>>, String> {
         let Some((index, after)) = self.pending.pop() else { return Ok(None) };
         let page = store.page(number, &index, after.as_ref(), STEP).await.map_err(|error| error.to_string())?;
         if page.len() == STEP {
@@ -202,7 +202,7 @@ impl LostTaskSearch {
     }
 
     /// Types of the tasks found since the last call.
-    pub fn take_found(&mut self) -> Vec<Arc<str>> {
+    pub(crate) fn take_found(&mut self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.found)
     }
 }

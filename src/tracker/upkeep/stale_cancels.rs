@@ -24,19 +24,19 @@ const SEGMENT_MS: i64 = 7 * 24 * 3_600_000;
 /// Ticks between two runs; a failed run is repeated after one tick.
 const TICKS: u32 = 60;
 
-pub struct StaleCancels {
+pub(crate) struct StaleCancels {
     setup: Arc<TrackerSetup>,
     shared: Arc<TrackerShared>,
     stop: CancellationToken,
 }
 
 impl StaleCancels {
-    pub fn new(setup: Arc<TrackerSetup>, shared: Arc<TrackerShared>, stop: CancellationToken) -> Self {
+    pub(crate) fn new(setup: Arc<TrackerSetup>, shared: Arc<TrackerShared>, stop: CancellationToken) -> Self {
         Self { setup, shared, stop }
     }
 
     /// Runs until the session of the partition task ends.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let tick = Duration::from(self.setup.config.tick);
         let work = async {
             let mut wait = tick;

@@ -21,14 +21,14 @@ const PAUSE: Duration = Duration::from_secs(3_600);
 
 /// Position within a cycle.
 #[derive(Default)]
-pub struct StoreAudit {
+pub(crate) struct StoreAudit {
     /// Indexes still to read; the last one is next.
     pending: Vec<Visit>,
 }
 
 /// Result of a step.
 #[derive(Debug, Default)]
-pub struct Compared {
+pub(crate) struct Compared {
     pub records: u64,
     /// Description of a difference.
     pub fault: Option<String>,
@@ -42,7 +42,7 @@ struct Visit {
 
 /// History of differences.
 #[derive(Default)]
-pub struct Losses {
+pub(crate) struct Losses {
     last: String,
     repeated: u32,
     paused: Option<Instant>,
@@ -50,12 +50,12 @@ pub struct Losses {
 
 impl Losses {
     /// Returns true while the audit is paused.
-    pub fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         self.paused.is_some_and(|since| since.elapsed() < PAUSE)
     }
 
     /// Records a difference and returns whether to fold the partition again.
-    pub fn record(&mut self, fault: &str) -> bool {
+    pub(crate) fn record(&mut self, fault: &str) -> bool {
         let is_same = self.last == fault;
         self.repeated = if is_same { self.repeated + 1 } else { 1 };
         fault.clone_into(&mut self.last);
@@ -67,7 +67,7 @@ impl Losses {
 
 impl StoreAudit {
     /// Compares the next records.
-    pub async fn step(&mut self, writer: &mut dyn PartitionWriter) -> Result<Compared, StoreError> {
+    pub(crate) async fn step(&mut self, writer: &mut dyn PartitionWriter) -> Result<Compared, StoreError> {
         let (mut budget, mut compared) = (RECORDS, Compared::default());
         for _ in 0..QUERIES {
             let visit = self.pending.pop().unwrap_or(Visit { parent: None, after: None });

@@ -32,14 +32,14 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Records per read, and events per write.
-pub const STEP: usize = 500;
+pub(crate) const STEP: usize = 500;
 /// Number of searches for the tasks of a silent worker: the fold may not have reached all of them at first.
 const SEARCHES: u32 = 3;
 /// Partition of the workers topic, which has only one.
 const WORKERS_PARTITION: i32 = 0;
 
 /// State shared by the partitions of a tracker.
-pub struct TrackerShared {
+pub(crate) struct TrackerShared {
     workers: Arc<WorkerRegistry>,
     #[expect(dead_code, reason = "its drop ends the listening")]
     follower: TopicFollower,
@@ -51,7 +51,7 @@ pub struct TrackerShared {
 }
 
 impl TrackerShared {
-    pub fn open(setup: &TrackerSetup) -> Arc<Self> {
+    pub(crate) fn open(setup: &TrackerSetup) -> Arc<Self> {
         let workers = Arc::new(WorkerRegistry::default());
         let follower = heartbeat::listen(workers.clone(), setup.broker.clone(), &setup.names);
         let needs = RequiredTopics::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
@@ -68,11 +68,11 @@ impl TrackerShared {
     }
 
     /// Suitability of the events topic.
-    pub async fn topics(&self) -> TopicStatus {
+    pub(crate) async fn topics(&self) -> TopicStatus {
         self.topics.standing().await
     }
 
-    pub async fn producer(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, String> {
+    pub(crate) async fn producer(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, String> {
         let broker = setup.broker.client();
         let open = || async { broker.shared_producer(None).await.map_err(|error| error.to_string()) };
         self.producer.get_or_try_init(open).await
@@ -111,7 +111,7 @@ impl TrackerShared {
     }
 }
 
-pub struct PartitionUpkeep {
+pub(crate) struct PartitionUpkeep {
     setup: Arc<TrackerSetup>,
     shared: Arc<TrackerShared>,
     number: u32,
@@ -131,7 +131,7 @@ pub struct PartitionUpkeep {
 }
 
 impl PartitionUpkeep {
-    pub fn new(
+    pub(crate) fn new(
         setup: Arc<TrackerSetup>,
         shared: Arc<TrackerShared>,
         number: u32,
@@ -159,7 +159,7 @@ impl PartitionUpkeep {
     }
 
     /// Runs until the session of the partition task ends.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let stop = self.stop.clone();
         let interval = CHECK_INTERVAL.min(Duration::from(self.setup.config.tick) / 4);
         loop {

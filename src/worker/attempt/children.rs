@@ -13,7 +13,7 @@ use crate::runtime::now_ms;
 const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Converts a child into a task to publish, in its parent's run.
-pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
+pub(crate) fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
     let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
     let id = cx.child_id(&child)?;
     let params = RawJson::of(&child.params).map_err(|why| invalid(why.to_string()))?;
@@ -29,7 +29,7 @@ pub fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
 
 /// Publishes children, pipelined. Transient errors are retried here, because ids are deterministic and the handler
 /// need not run again; only a child that can never be published fails the attempt.
-pub async fn publish_children(
+pub(crate) async fn publish_children(
     publisher: &Publisher,
     tasks: Vec<NewTask>,
     mut published: impl FnMut(TaskId),

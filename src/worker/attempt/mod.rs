@@ -18,7 +18,7 @@ use crate::model::json::RawJson;
 
 /// End of an attempt.
 #[derive(Debug)]
-pub enum AttemptEnd {
+pub(super) enum AttemptEnd {
     Answered(Answer),
     TimedOut,
     /// No sign of life for this long.
@@ -29,7 +29,7 @@ pub enum AttemptEnd {
 
 /// Time limits of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct TimeLimits {
+pub(super) struct TimeLimits {
     pub deadline: Instant,
     /// Maximum time without a sign of life.
     pub stall: Option<Duration>,
@@ -38,7 +38,7 @@ pub struct TimeLimits {
 }
 
 /// Span of the handler's own log lines.
-pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
+pub(super) fn span(handler: &dyn Handler, cx: &Context) -> Span {
     if !handler.logs() {
         return Span::none();
     }
@@ -47,7 +47,7 @@ pub fn span(handler: &dyn Handler, cx: &Context) -> Span {
 }
 
 /// Starts the handler, unless the params do not match its type; a panic is a failed attempt.
-pub fn start(
+pub(super) fn start(
     handler: &dyn Handler,
     params: &RawJson,
     cx: &Context,
@@ -57,7 +57,7 @@ pub fn start(
 
 /// Polls an attempt for the first time; returns the future if it is pending. Most short tasks end here and need no
 /// task, timer or wake-up.
-pub fn poll_once(mut future: AnswerFuture) -> Result<Answer, AnswerFuture> {
+pub(super) fn poll_once(mut future: AnswerFuture) -> Result<Answer, AnswerFuture> {
     // A pending future is polled again in its own task, so nothing depends on this waker.
     let mut context = PollContext::from_waker(futures::task::noop_waker_ref());
     let answer = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
@@ -71,12 +71,12 @@ pub fn poll_once(mut future: AnswerFuture) -> Result<Answer, AnswerFuture> {
 }
 
 /// Runs an attempt without time limits; a panic is a failed attempt.
-pub async fn run_to_completion(future: AnswerFuture) -> Answer {
+pub(super) async fn run_to_completion(future: AnswerFuture) -> Answer {
     AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|panic| Err(panic_failure(&*panic)))
 }
 
 /// Runs an attempt to its end. A panic, also one while the future is dropped, is a failed attempt.
-pub async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, limits: TimeLimits) -> AttemptEnd {
+pub(super) async fn run(future: AnswerFuture, cx: Context, stop: CancellationToken, limits: TimeLimits) -> AttemptEnd {
     let driven = AssertUnwindSafe(drive(future, cx, stop, limits)).catch_unwind();
     driven.await.unwrap_or_else(|panic| AttemptEnd::Answered(Err(panic_failure(&*panic))))
 }

@@ -22,14 +22,14 @@ use crate::publish::Publisher;
 use crate::runtime::now_ms;
 
 /// Interval at which pending output is written.
-pub const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
+pub(crate) const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum log size of one attempt, in bytes.
 const MAX_ATTEMPT_BYTES: usize = 1 << 20;
 /// Maximum size of a progress value, in bytes; a larger one is dropped and logged.
 const MAX_PROGRESS_BYTES: usize = 16 << 10;
 
 /// Pending output of the running attempts of one type.
-pub struct OutputBuffer {
+pub(crate) struct OutputBuffer {
     publisher: Publisher,
     worker: Arc<str>,
     /// By attempt: several attempts with one task id may run at once.
@@ -57,7 +57,7 @@ struct PendingOutput {
 }
 
 impl OutputBuffer {
-    pub fn new(publisher: Publisher, worker: Arc<str>) -> Self {
+    pub(crate) fn new(publisher: Publisher, worker: Arc<str>) -> Self {
         Self {
             publisher,
             worker,
@@ -68,18 +68,18 @@ impl OutputBuffer {
         }
     }
 
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
     }
 
     /// Takes the pending output of all attempts as events.
-    pub fn take_all(&self) -> Vec<Event> {
+    pub(crate) fn take_all(&self) -> Vec<Event> {
         let mut pending = self.pending.lock();
         pending.values_mut().flat_map(|pending| pending.take_events(&self.worker)).collect()
     }
 
     /// Ends an attempt and takes its last output as events; later output is ignored.
-    pub fn close(&self, attempt: &Context) -> Vec<Event> {
+    pub(crate) fn close(&self, attempt: &Context) -> Vec<Event> {
         attempt.end();
         if self.is_idle() {
             return Vec::new();
@@ -90,12 +90,12 @@ impl OutputBuffer {
     }
 
     /// Returns whether `spawn_now` has published children of this task.
-    pub fn has_spawned(&self, id: &TaskId, run: u32) -> bool {
+    pub(crate) fn has_spawned(&self, id: &TaskId, run: u32) -> bool {
         self.early.lock().contains_key(&(id.clone(), run))
     }
 
     /// Forgets the early children of a task that is no longer in flight.
-    pub fn forget(&self, id: &TaskId, run: u32) {
+    pub(crate) fn forget(&self, id: &TaskId, run: u32) {
         if self.ever_early.load(Ordering::Acquire) {
             self.early.lock().remove(&(id.clone(), run));
         }
@@ -154,7 +154,7 @@ impl PendingOutput {
         match self.attachments.len() < MAX_COUNT {
             true => self.attachments.push(attachment),
             false => {
-                self.log(format!("the attachment `{}` was dropped: {MAX_COUNT} of one task are kept", attachment.name))
+                self.log(format!("the attachment `{}` was dropped: {MAX_COUNT} of one task are kept", attachment.name));
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::publish::{PUBLISH_DEADLINE, Publisher};
 use crate::runtime::now_ms;
 
 /// Publishes the outputs of one type's attempts.
-pub struct OutputPublisher {
+pub(crate) struct OutputPublisher {
     pub publisher: Publisher,
     pub task_type: Arc<str>,
     pub publish_results: bool,
@@ -29,7 +29,7 @@ pub struct OutputPublisher {
 
 impl OutputPublisher {
     /// Fails the attempt for a result that is too large, before anything is published.
-    pub fn check_size(&self, output: RawJson) -> Result<RawJson, Failure> {
+    pub(crate) fn check_size(&self, output: RawJson) -> Result<RawJson, Failure> {
         if self.fits(&output) {
             return Ok(output);
         }
@@ -40,18 +40,18 @@ impl OutputPublisher {
     }
 
     /// Returns whether a result is within the size limit.
-    pub fn fits(&self, output: &RawJson) -> bool {
+    pub(crate) fn fits(&self, output: &RawJson) -> bool {
         output.text().len() as u64 <= self.max_output.0
     }
 
     /// Returns whether a success of this attempt requires publishing first.
-    pub fn has_outputs(&self, cx: &Context) -> bool {
+    pub(crate) fn has_outputs(&self, cx: &Context) -> bool {
         self.publish_results || cx.has_spawned()
     }
 
     /// Publishes children and result of a successful attempt. A parent never looks complete before its children are
     /// known, and a failed attempt has spawned nothing.
-    pub async fn publish(
+    pub(crate) async fn publish(
         &self,
         end: AttemptEnd,
         cx: &Context,

@@ -30,7 +30,7 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 const EXIT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A process that runs one attempt at a time. Dropping it kills its process group.
-pub struct ChildProcess {
+pub(super) struct ChildProcess {
     child: Child,
     group: Group,
     stderr: StderrReader,
@@ -44,7 +44,7 @@ pub struct ChildProcess {
 }
 
 /// Reason why an attempt ended without an answer.
-pub enum ChildError {
+pub(super) enum ChildError {
     /// The process ended before the handler had started: not the attempt's fault.
     NotStarted(String),
     /// The handler crashed its process.
@@ -55,7 +55,7 @@ pub enum ChildError {
 
 impl ChildProcess {
     /// Starts a child process and waits until it is ready.
-    pub async fn start(program: &Program, handshake: Handshake, metrics: ChildMetrics) -> io::Result<Self> {
+    pub(super) async fn start(program: &Program, handshake: Handshake, metrics: ChildMetrics) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let command = command(program, theirs.into());
@@ -91,12 +91,12 @@ impl ChildProcess {
     }
 
     /// Returns whether the process is still running.
-    pub fn is_alive(&mut self) -> bool {
+    pub(super) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Resident memory in bytes; 0 if unknown.
-    pub fn resident_bytes(&self) -> u64 {
+    pub(super) fn resident_bytes(&self) -> u64 {
         let Some(pid) = self.child.id() else { return 0 };
         let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
         let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
@@ -104,7 +104,7 @@ impl ChildProcess {
     }
 
     /// Runs one attempt. If this future is dropped before its end, the process cannot be used again.
-    pub async fn run(&mut self, message: &[u8], cx: &Context) -> Result<Answer, ChildError> {
+    pub(super) async fn run(&mut self, message: &[u8], cx: &Context) -> Result<Answer, ChildError> {
         self.used += 1;
         self.stderr.clear();
         if let Err(why) = self.to.write_all(message).await {
@@ -186,7 +186,7 @@ impl ChildProcess {
     }
 
     /// Ends the process gracefully: background work may continue for `grace`.
-    pub async fn retire(mut self, grace: Duration) {
+    pub(super) async fn retire(mut self, grace: Duration) {
         let _ = self.to.shutdown().await;
         let ended = timeout(grace, self.child.wait()).await;
         if ended.is_ok() {
@@ -212,7 +212,7 @@ fn describe_status(status: ExitStatus) -> String {
 }
 
 /// Encodes the message that starts an attempt.
-pub fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
+pub(super) fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
     let assignment = TaskAssignment {
         id: cx.id.clone(),
         run: cx.run,

@@ -18,24 +18,24 @@ const QUOTED_CHARS: usize = 1_000;
 const END_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Reads the stderr of one child process.
-pub struct StderrReader {
+pub(super) struct StderrReader {
     tail: Arc<Mutex<VecDeque<u8>>>,
     forwarding: JoinHandle<()>,
 }
 
 impl StderrReader {
-    pub fn start(stderr: ChildStderr) -> Self {
+    pub(super) fn start(stderr: ChildStderr) -> Self {
         let tail = Arc::<Mutex<VecDeque<u8>>>::default();
         Self { forwarding: tokio::spawn(forward(stderr, tail.clone())), tail }
     }
 
     /// Drops the tail: output before the next attempt does not belong to it.
-    pub fn clear(&self) {
+    pub(super) fn clear(&self) {
         self.tail.lock().clear();
     }
 
     /// Last output of a process that has ended; may be empty.
-    pub async fn last_lines(&mut self) -> String {
+    pub(super) async fn last_lines(&mut self) -> String {
         // After the deadline, the output read so far is quoted.
         let _ = timeout(END_DEADLINE, &mut self.forwarding).await;
         let mut tail = self.tail.lock();

@@ -2,7 +2,7 @@
 
 /// Owned partitions of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assignment {
+pub(crate) struct Assignment {
     pub owned: Vec<i32>,
     /// Number of partitions of the topic; 0 until it is known.
     pub of: u32,
@@ -12,7 +12,7 @@ pub struct Assignment {
 
 impl Assignment {
     /// Part of a fleet-wide limit: partition p of P counts for ⌊limit/P⌋, and for one more if p < limit mod P.
-    pub fn of_limit(&self, limit: u32) -> u32 {
+    pub(crate) fn of_limit(&self, limit: u32) -> u32 {
         if self.of == 0 {
             return 0;
         }
@@ -24,7 +24,7 @@ impl Assignment {
     }
 
     /// Inverse of the owned part of the partitions; 1 if none is owned.
-    pub fn parts(&self) -> f64 {
+    pub(crate) fn parts(&self) -> f64 {
         if self.owned.is_empty() { 1.0 } else { f64::from(self.of.max(1)) / self.owned.len() as f64 }
     }
 }

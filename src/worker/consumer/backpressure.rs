@@ -39,24 +39,24 @@ pub(super) struct PollBudget {
 }
 
 impl Backpressure {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { starving_since: None, last_completion: Instant::now() }
     }
 
     /// Registers that inputs have completed just now.
-    pub fn completed(&mut self) {
+    pub(super) fn completed(&mut self) {
         self.last_completion = Instant::now();
     }
 
     /// Budget of a poll that takes no records and serves only the group.
-    pub fn no_records(&mut self, now: Instant) -> PollBudget {
+    pub(super) fn no_records(&mut self, now: Instant) -> PollBudget {
         self.starving_since = None;
         self.empty_budget(now)
     }
 
     /// Number of records to take and time to wait for them. No records are taken while memory is short or the backlog
     /// is full; if a partition starves meanwhile, those with too large a backlog are paused after a while.
-    pub fn poll_budget(
+    pub(super) fn poll_budget(
         &mut self,
         deps: &mut ConsumerDeps,
         partitions: &mut PartitionTable,

@@ -47,22 +47,22 @@ struct FinalRetry {
 }
 
 impl Committer {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { in_flight: None, last: Instant::now(), failing: false, final_retry: None }
     }
 
-    pub fn is_in_flight(&self) -> bool {
+    pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()
     }
 
     /// Forgets the commit in flight, of a consumer that has failed.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.in_flight = None;
         self.failing = false;
     }
 
     /// Delays the next commit as after a failed one.
-    pub fn delay_next(&mut self) {
+    pub(super) fn delay_next(&mut self) {
         self.failing = true;
     }
 
@@ -129,13 +129,13 @@ impl Committer {
 
     /// Returns whether a final commit may be made now: no commit is in flight that it could overtake, and no retry is
     /// pending.
-    pub fn can_commit_final(&self, now: Instant) -> bool {
+    pub(super) fn can_commit_final(&self, now: Instant) -> bool {
         !self.is_in_flight() && self.final_retry.as_ref().is_none_or(|retry| now >= retry.next)
     }
 
     /// Commits partitions that are given back. Returns false if the commit is to be repeated after the next poll.
     /// After the deadline the commit is given up: the next owners repeat what it does not cover.
-    pub fn commit_final(&mut self, deps: &mut ConsumerDeps, commits: &[Commit], now: Instant) -> bool {
+    pub(super) fn commit_final(&mut self, deps: &mut ConsumerDeps, commits: &[Commit], now: Instant) -> bool {
         let Err(error) = send_final(deps, commits) else {
             self.final_retry = None;
             return true;

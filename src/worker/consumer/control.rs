@@ -107,7 +107,7 @@ pub(super) struct AssignmentReport {
 impl AssignmentReport {
     /// Reports the assignment to the dispatcher if it has changed, for its part of fleet-wide limits and for
     /// heartbeats.
-    pub fn send(&mut self, deps: &ConsumerDeps, partitions: &PartitionTable) {
+    pub(super) fn send(&mut self, deps: &ConsumerDeps, partitions: &PartitionTable) {
         let owned = || partitions.iter().map(|state| state.partition.index);
         let refused = || partitions.refused().map(|state| state.partition.index);
         // Compared without allocation: this runs in every turn of the loop.

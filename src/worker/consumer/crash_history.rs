@@ -7,7 +7,7 @@ const SUSPECT_AFTER: u32 = 2;
 
 /// Unclean takeovers of a partition in a row, and the offsets that were under way at the last one.
 #[derive(Clone, Copy, Debug)]
-pub struct CrashHistory {
+pub(crate) struct CrashHistory {
     takeovers: u32,
     /// Offset at which the tasks that were under way end; the history is cleared behind it.
     until: i64,
@@ -16,7 +16,7 @@ pub struct CrashHistory {
 impl CrashHistory {
     /// Reads the history at a takeover from the metadata of the last commit at `offset`. Unreadable metadata counts
     /// as a crash; a partition that was given back late counts as none, and clears nothing.
-    pub fn at_takeover(has_commit: bool, offset: i64, metadata: Option<&Metadata>) -> Self {
+    pub(crate) fn at_takeover(has_commit: bool, offset: i64, metadata: Option<&Metadata>) -> Self {
         let takeovers = match metadata {
             _ if !has_commit => 0,
             None => 1,
@@ -29,26 +29,26 @@ impl CrashHistory {
         Self { takeovers, until: metadata.map_or(offset, |metadata| metadata.window_end) }
     }
 
-    pub fn unclean_takeovers(&self) -> u32 {
+    pub(crate) fn unclean_takeovers(&self) -> u32 {
         self.takeovers
     }
 
     /// Excludes offsets from `end` on: they were not in the log at the takeover.
-    pub fn limit_to(&mut self, end: i64) {
+    pub(crate) fn limit_to(&mut self, end: i64) {
         self.until = self.until.min(end);
     }
 
     /// Offset below which tasks are suspects, if workers have crashed often enough.
-    pub fn suspects_until(&self) -> Option<i64> {
+    pub(crate) fn suspects_until(&self) -> Option<i64> {
         (self.takeovers >= SUSPECT_AFTER).then_some(self.until)
     }
 
-    pub fn is_suspect(&self, offset: i64) -> bool {
+    pub(crate) fn is_suspect(&self, offset: i64) -> bool {
         self.suspects_until().is_some_and(|until| offset < until)
     }
 
     /// Clears the history when everything that was under way is complete.
-    pub fn clear_behind(&mut self, watermark: i64) {
+    pub(crate) fn clear_behind(&mut self, watermark: i64) {
         if watermark >= self.until {
             self.takeovers = 0;
         }

@@ -21,13 +21,13 @@ use crate::worker::dispatch::Command;
 /// Deadline of the consumer's calls to the broker.
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Health reason of a consumer that has no partitions yet.
-pub const NOT_JOINED: &str = "waiting for the group";
+pub(crate) const NOT_JOINED: &str = "waiting for the group";
 
 /// Committed offset of each partition that this worker owns.
-pub type CommittedOffsets = Arc<Mutex<BTreeMap<Partition, i64>>>;
+pub(crate) type CommittedOffsets = Arc<Mutex<BTreeMap<Partition, i64>>>;
 
 /// Dependencies of a consumer.
-pub struct ConsumerDeps {
+pub(crate) struct ConsumerDeps {
     pub task_type: Arc<str>,
     pub names: Names,
     pub broker: Arc<dyn Broker>,
@@ -52,7 +52,7 @@ pub struct ConsumerDeps {
 }
 
 /// Time spent in each part of the poll loop, in seconds.
-pub struct PollLoopMetrics {
+pub(crate) struct PollLoopMetrics {
     pub poll: prometheus::Counter,
     pub dispatch: prometheus::Counter,
     pub commit: prometheus::Counter,
@@ -140,7 +140,7 @@ impl ConsumerDeps {
 }
 
 /// Name of a consumer in the health report.
-pub fn health_part(task_type: &str) -> String {
+pub(crate) fn health_part(task_type: &str) -> String {
     format!("type {task_type}")
 }
 

@@ -17,7 +17,7 @@ pub(super) struct HandOut {
 
 impl HandOut {
     /// Sends a batch, if the dispatcher has room and there are inputs.
-    pub fn send(&mut self, work: &mpsc::Sender<Vec<Input>>, partitions: &mut PartitionTable) {
+    pub(super) fn send(&mut self, work: &mpsc::Sender<Vec<Input>>, partitions: &mut PartitionTable) {
         if self.batch.is_empty() {
             self.fill_batch(partitions);
         }
@@ -47,7 +47,7 @@ impl HandOut {
     }
 
     /// Takes inputs of partitions that are no longer active out of the batch; they count as not handed out.
-    pub fn recall(&mut self, partitions: &mut PartitionTable) {
+    pub(super) fn recall(&mut self, partitions: &mut PartitionTable) {
         for input in std::mem::take(&mut self.batch) {
             match partitions.by_assignment_mut(input.tag().assignment_id()) {
                 Some(state) if state.phase == Phase::Active => self.batch.push(input),

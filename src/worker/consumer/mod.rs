@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use deps::{CommittedOffsets, ConsumerDeps, NOT_JOINED, PollLoopMetrics, health_part};
+pub(super) use deps::{CommittedOffsets, ConsumerDeps, NOT_JOINED, PollLoopMetrics, health_part};
 
 use super::dispatch::Command;
 use crate::broker::BrokerError;
@@ -40,7 +40,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Consumer of one task type.
-pub struct TypeConsumer {
+pub(super) struct TypeConsumer {
     deps: ConsumerDeps,
     partitions: PartitionTable,
     pending_start: PendingStart,
@@ -61,7 +61,7 @@ pub struct TypeConsumer {
 }
 
 impl TypeConsumer {
-    pub fn new(deps: ConsumerDeps) -> Self {
+    pub(super) fn new(deps: ConsumerDeps) -> Self {
         deps.set_health(NOT_JOINED);
         Self {
             window: control::window(deps.policy.slots()),
@@ -83,7 +83,7 @@ impl TypeConsumer {
     }
 
     /// Runs until the worker stops, then leaves the group.
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         while self.step().await {}
         self.leave();
     }

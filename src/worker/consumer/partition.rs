@@ -12,7 +12,7 @@ use crate::worker::decode::Input;
 
 /// Phase of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Hands out nothing until the first commit has announced the window.
     Starting,
     Active,
@@ -26,14 +26,14 @@ pub enum Phase {
 
 impl Phase {
     /// Returns whether records are delivered in this phase.
-    pub fn is_reading(self) -> bool {
+    pub(crate) fn is_reading(self) -> bool {
         matches!(self, Self::Starting | Self::Active)
     }
 }
 
 /// Offsets that may be handed out. A commit announces the end before it is used, so that a successor knows what may
 /// have been under way.
-pub struct Window {
+pub(crate) struct Window {
     /// Maximum number of offsets that are handed out and not complete.
     pub size: u64,
     /// First offset that may not be handed out yet.
@@ -47,7 +47,7 @@ impl Window {
     }
 }
 
-pub struct PartitionState {
+pub(crate) struct PartitionState {
     pub partition: Partition,
     /// Distinguishes this assignment from earlier assignments of the same partition.
     pub assignment_id: u32,
@@ -74,14 +74,14 @@ pub struct PartitionState {
 
 /// State to apply when the commit is acknowledged.
 #[derive(Clone, Copy, Debug)]
-pub struct CommitState {
+pub(crate) struct CommitState {
     pub assignment_id: u32,
     window_end: i64,
 }
 
 impl PartitionState {
     /// Resumes a partition from its last commit, or from `first` if there is none.
-    pub fn resume_from(
+    pub(crate) fn resume_from(
         partition: Partition,
         assignment_id: u32,
         first: i64,
@@ -110,12 +110,12 @@ impl PartitionState {
     }
 
     /// Creates the state of a partition that is assigned but not processed.
-    pub fn refused(partition: Partition, assignment_id: u32) -> Self {
+    pub(crate) fn refused(partition: Partition, assignment_id: u32) -> Self {
         Self { phase: Phase::Refused, ..Self::resume_from(partition, assignment_id, 0, None, 0) }
     }
 
     /// Registers a delivered record. Returns false if it is already complete, or if the partition is not read.
-    pub fn deliver(&mut self, offset: i64) -> bool {
+    pub(crate) fn deliver(&mut self, offset: i64) -> bool {
         let reading = self.phase.is_reading();
         let fresh = reading && self.completed.deliver(offset);
         self.changed |= !fresh && reading;
@@ -123,31 +123,31 @@ impl PartitionState {
     }
 
     /// Registers that nothing before `offset` will be delivered any more.
-    pub fn skip_to(&mut self, offset: i64) {
+    pub(crate) fn skip_to(&mut self, offset: i64) {
         self.changed |= offset > self.completed.next();
         self.completed.skip_to(offset);
     }
 
-    pub fn tag(&self, type_index: usize, offset: i64) -> DeliveryTag {
+    pub(crate) fn tag(&self, type_index: usize, offset: i64) -> DeliveryTag {
         DeliveryTag::new(type_index, self.assignment_id, offset - self.base)
     }
 
-    pub fn push(&mut self, input: Input) {
+    pub(crate) fn push(&mut self, input: Input) {
         self.waiting.push_back(input);
     }
 
     /// Number of inputs delivered and not handed out.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns whether the partition is read and has no inputs left.
-    pub fn is_starving(&self) -> bool {
+    pub(crate) fn is_starving(&self) -> bool {
         self.waiting.is_empty() && self.phase.is_reading()
     }
 
     /// Takes the next input that may be handed out.
-    pub fn pop(&mut self) -> Option<Input> {
+    pub(crate) fn pop(&mut self) -> Option<Input> {
         let next = self.waiting.front()?.offset();
         if self.phase != Phase::Active || next >= self.window.end {
             return None;
@@ -163,7 +163,7 @@ impl PartitionState {
     }
 
     /// Starts to drain: inputs that were not handed out are dropped, running tasks may finish until the deadline.
-    pub fn revoke(&mut self, deadline: Instant) {
+    pub(crate) fn revoke(&mut self, deadline: Instant) {
         self.waiting.clear();
         match &mut self.phase {
             // Revoked twice: the first deadline holds.
@@ -173,7 +173,7 @@ impl PartitionState {
     }
 
     /// Returns whether the partition can be released: it is drained, its deadline has passed, or it was refused.
-    pub fn is_drained(&self, now: Instant) -> bool {
+    pub(crate) fn is_drained(&self, now: Instant) -> bool {
         match self.phase {
             Phase::Revoking { deadline } => self.outstanding == 0 || now >= deadline,
             Phase::Refused => true,
@@ -182,7 +182,7 @@ impl PartitionState {
     }
 
     /// Registers that the record which marks the partition as consumed is written.
-    pub fn mark_written(&mut self) {
+    pub(crate) fn mark_written(&mut self) {
         self.unmarked = false;
         if self.phase == Phase::Starting && self.window.end > self.watermark() {
             self.phase = Phase::Active;
@@ -190,41 +190,41 @@ impl PartitionState {
     }
 
     /// Registers an input as complete.
-    pub fn complete(&mut self, tag: DeliveryTag) {
+    pub(crate) fn complete(&mut self, tag: DeliveryTag) {
         self.completed.complete(self.base + tag.sequence());
         self.outstanding = self.outstanding.saturating_sub(1);
         self.changed = true;
     }
 
     /// Registers an input that was handed out as given up; it stays incomplete.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
     /// Number of inputs handed out and not complete.
-    pub fn outstanding(&self) -> u64 {
+    pub(crate) fn outstanding(&self) -> u64 {
         self.outstanding
     }
 
     /// Offset after the last delivered record.
-    pub fn next_offset(&self) -> i64 {
+    pub(crate) fn next_offset(&self) -> i64 {
         self.completed.next()
     }
 
     /// Offset below which everything is complete.
-    pub fn watermark(&self) -> i64 {
+    pub(crate) fn watermark(&self) -> i64 {
         self.completed.watermark()
     }
 
     /// Returns whether the metadata of a commit is nearly full, so that one stuck task holds back everything after
     /// it.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full
     }
 
     /// Returns whether a commit is due ahead of the interval: a quarter of the window is used, and the
     /// acknowledgement should arrive before the rest is.
-    pub fn needs_window(&self) -> bool {
+    pub(crate) fn needs_window(&self) -> bool {
         let next = self.next_to_hand_out();
         match self.phase {
             Phase::Starting => true,
@@ -239,12 +239,12 @@ impl PartitionState {
     }
 
     /// Returns whether something is to be committed.
-    pub fn needs_commit(&self) -> bool {
+    pub(crate) fn needs_commit(&self) -> bool {
         self.changed && self.phase.is_reading()
     }
 
     /// Creates a commit of the completed offsets and the end of the next window.
-    pub fn commit(&mut self) -> (Commit, CommitState) {
+    pub(crate) fn commit(&mut self) -> (Commit, CommitState) {
         self.crashes.clear_behind(self.completed.watermark());
         let window_end = self.window.end.max(self.next_to_hand_out() + self.window.room(self.outstanding));
         let metadata = Metadata::encode(&self.completed, Mark::Open, window_end, self.crashes.unclean_takeovers());
@@ -260,7 +260,7 @@ impl PartitionState {
     }
 
     /// Creates the last commit of this owner: clean if nothing is left running, else late.
-    pub fn final_commit(&mut self) -> Commit {
+    pub(crate) fn final_commit(&mut self) -> Commit {
         self.crashes.clear_behind(self.completed.watermark());
         let mark = if self.outstanding == 0 { Mark::Clean } else { Mark::Late };
         let metadata = Metadata::encode(&self.completed, mark, self.window.end, self.crashes.unclean_takeovers());
@@ -268,7 +268,7 @@ impl PartitionState {
     }
 
     /// Applies an acknowledged commit.
-    pub fn apply_commit(&mut self, state: CommitState) {
+    pub(crate) fn apply_commit(&mut self, state: CommitState) {
         self.window.end = self.window.end.max(state.window_end);
         if self.phase == Phase::Starting && !self.unmarked {
             self.phase = Phase::Active;
@@ -276,7 +276,7 @@ impl PartitionState {
     }
 
     /// Registers a failed commit, which has to be repeated.
-    pub fn commit_failed(&mut self) {
+    pub(crate) fn commit_failed(&mut self) {
         self.changed = true;
     }
 

@@ -4,38 +4,38 @@ use super::partition::{PartitionState, Phase};
 use crate::worker::completions::{ASSIGNMENT_IDS, Completions, DeliveryTag};
 
 #[derive(Default)]
-pub struct PartitionTable {
+pub(super) struct PartitionTable {
     states: Vec<Option<PartitionState>>,
     next_assignment_id: u32,
 }
 
 impl PartitionTable {
-    pub fn iter(&self) -> impl Iterator<Item = &PartitionState> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PartitionState> {
         self.states.iter().flatten()
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut PartitionState> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PartitionState> {
         self.states.iter_mut().flatten()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    pub fn get_mut(&mut self, partition: i32) -> Option<&mut PartitionState> {
+    pub(super) fn get_mut(&mut self, partition: i32) -> Option<&mut PartitionState> {
         usize::try_from(partition).ok().and_then(|index| self.states.get_mut(index)).and_then(Option::as_mut)
     }
 
     /// Returns a partition that is read: one that is neither refused nor revoked.
-    pub fn reading_mut(&mut self, partition: i32) -> Option<&mut PartitionState> {
+    pub(super) fn reading_mut(&mut self, partition: i32) -> Option<&mut PartitionState> {
         self.get_mut(partition).filter(|state| state.phase.is_reading())
     }
 
-    pub fn by_assignment_mut(&mut self, assignment_id: u32) -> Option<&mut PartitionState> {
+    pub(super) fn by_assignment_mut(&mut self, assignment_id: u32) -> Option<&mut PartitionState> {
         self.iter_mut().find(|state| state.assignment_id == assignment_id)
     }
 
-    pub fn insert(&mut self, state: PartitionState) {
+    pub(super) fn insert(&mut self, state: PartitionState) {
         let Ok(index) = usize::try_from(state.partition.index) else { return };
         if self.states.len() <= index {
             self.states.resize_with(index + 1, || None);
@@ -43,12 +43,12 @@ impl PartitionTable {
         self.states[index] = Some(state);
     }
 
-    pub fn remove(&mut self, partition: i32) -> Option<PartitionState> {
+    pub(super) fn remove(&mut self, partition: i32) -> Option<PartitionState> {
         usize::try_from(partition).ok().and_then(|index| self.states.get_mut(index)).and_then(Option::take)
     }
 
     /// Returns an assignment id that no partition has and that was not used for the longest time.
-    pub fn free_assignment_id(&mut self) -> u32 {
+    pub(super) fn free_assignment_id(&mut self) -> u32 {
         let is_taken = |id: u32| self.iter().any(|state| state.assignment_id == id);
         let mut candidates = (0..ASSIGNMENT_IDS).map(|n| (self.next_assignment_id + n) % ASSIGNMENT_IDS);
         let id = candidates.find(|id| !is_taken(*id)).unwrap_or_default();
@@ -57,25 +57,25 @@ impl PartitionTable {
     }
 
     /// Returns whether nothing waits and nothing runs.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.iter().all(|state| state.waiting() == 0 && state.outstanding() == 0)
     }
 
-    pub fn refused(&self) -> impl Iterator<Item = &PartitionState> {
+    pub(super) fn refused(&self) -> impl Iterator<Item = &PartitionState> {
         self.iter().filter(|state| state.phase == Phase::Refused)
     }
 }
 
 /// Buffers for completions, reused between polls.
 #[derive(Default)]
-pub struct CompletionBuffers {
+pub(super) struct CompletionBuffers {
     completed: Vec<DeliveryTag>,
     released: Vec<DeliveryTag>,
 }
 
 impl CompletionBuffers {
     /// Applies the completions that have arrived. Returns whether any input is complete.
-    pub fn apply(&mut self, completions: &Completions, partitions: &mut PartitionTable) -> bool {
+    pub(super) fn apply(&mut self, completions: &Completions, partitions: &mut PartitionTable) -> bool {
         completions.take(&mut self.completed, &mut self.released);
         let any = !self.completed.is_empty();
         for tag in self.completed.drain(..) {

@@ -33,11 +33,11 @@ pub(super) struct Recreation {
 }
 
 impl Recreation {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { next_try: None, backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT), last_failure: None }
     }
 
-    pub fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.next_try.is_some()
     }
 
@@ -59,7 +59,7 @@ pub(super) struct OutOfRange {
 }
 
 impl OutOfRange {
-    pub fn add(&mut self, partition: Partition) {
+    pub(super) fn add(&mut self, partition: Partition) {
         self.partitions.insert(partition);
         self.retry_at = None;
     }
@@ -71,12 +71,12 @@ pub(super) struct GapCheck {
 }
 
 impl GapCheck {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { next: Instant::now() }
     }
 
     /// Advances partitions over offsets without records, so that the group's lag is zero when everything is complete.
-    pub fn skip_gaps(&mut self, deps: &mut ConsumerDeps, partitions: &mut PartitionTable, now: Instant) {
+    pub(super) fn skip_gaps(&mut self, deps: &mut ConsumerDeps, partitions: &mut PartitionTable, now: Instant) {
         if now < self.next {
             return;
         }

@@ -23,17 +23,17 @@ pub(super) struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    pub fn new(task_type: Arc<str>, alarm: Option<Alarm>, health: Health) -> Self {
+    pub(super) fn new(task_type: Arc<str>, alarm: Option<Alarm>, health: Health) -> Self {
         Self { task_type, alarm, health, recent: VecDeque::new(), stopped: None }
     }
 
     /// Returns why the type is stopped, if it is: running attempts continue, nothing new starts.
-    pub fn stopped(&self) -> Option<&String> {
+    pub(super) fn stopped(&self) -> Option<&String> {
         self.stopped.as_ref()
     }
 
     /// Counts a failed attempt; one too many opens the circuit.
-    pub fn record(&mut self, failure: &Failure, metrics: &TypeMetrics) {
+    pub(super) fn record(&mut self, failure: &Failure, metrics: &TypeMetrics) {
         let Some(alarm) = self.alarm else { return };
         if failure.then == Fail::Cancelled || self.stopped.is_some() || !self.count(&alarm, Instant::now()) {
             return;
@@ -64,7 +64,7 @@ impl CircuitBreaker {
     }
 
     /// Closes the circuit: an operator has resumed the type.
-    pub fn reset(&mut self, metrics: &TypeMetrics) {
+    pub(super) fn reset(&mut self, metrics: &TypeMetrics) {
         self.recent.clear();
         if self.stopped.take().is_some() {
             self.health.clear(&self.health_part());

@@ -12,7 +12,7 @@ use crate::worker::heartbeat::{MAX_RUNNING, RunningTask, TypeStatus};
 
 /// A command to a dispatcher.
 #[derive(Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// A new assignment uses this id.
     OpenAssignment { assignment_id: u32 },
     /// Release the tasks of the assignment that have not started.

@@ -33,12 +33,12 @@ pub(super) struct BackgroundWriter {
 }
 
 impl BackgroundWriter {
-    pub fn new(writer: DeadLetterWriter, completions: Arc<Completions>) -> Self {
+    pub(super) fn new(writer: DeadLetterWriter, completions: Arc<Completions>) -> Self {
         Self { writer, completions, permits: Arc::new(Semaphore::new(MAX_WRITES)), stop: CancellationToken::new() }
     }
 
     /// Stops all writes.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.stop.cancel();
     }
 
@@ -59,7 +59,7 @@ impl BackgroundWriter {
     }
 
     /// Publishes the event that hands a task over to the tracker, with the task's whole record.
-    pub fn hand_over(&self, task_type: &Arc<str>, in_flight: Box<InFlight>, mut event: Event) {
+    pub(super) fn hand_over(&self, task_type: &Arc<str>, in_flight: Box<InFlight>, mut event: Event) {
         let writer = self.writer.clone();
         let permits = self.permits.clone();
         let task_type = task_type.clone();
@@ -82,7 +82,7 @@ struct Reason<'a> {
 
 impl Tasks {
     /// Ends a task whose params do not match its type.
-    pub fn refuse(&mut self, in_flight: Box<InFlight>, error: ParamsError) {
+    pub(super) fn refuse(&mut self, in_flight: Box<InFlight>, error: ParamsError) {
         let at = if error.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", error.pointer) };
         let message = format!("{at} do not fit the type: {}", error.message);
         let mut event = self.reporter.event(Kind::Failed, &in_flight);
@@ -93,7 +93,7 @@ impl Tasks {
     }
 
     /// Ends a task as failed and keeps it as a dead letter.
-    pub fn dead_letter_task(&mut self, in_flight: Box<InFlight>, event: Event, code: &str, message: String) {
+    pub(super) fn dead_letter_task(&mut self, in_flight: Box<InFlight>, event: Event, code: &str, message: String) {
         self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
         self.queue.release_key(&in_flight);
         self.write_dead_letter(in_flight, event, Reason { code, message, pointer: None });
@@ -115,7 +115,7 @@ impl Tasks {
     }
 
     /// Ends a task whose total timeout expired before this attempt started.
-    pub fn time_out(&mut self, in_flight: Box<InFlight>) {
+    pub(super) fn time_out(&mut self, in_flight: Box<InFlight>) {
         self.metrics.record_outcome("failed", Duration::ZERO);
         let message = total_timeout_message(&self.policy, &in_flight);
         let mut event = self.reporter.event(Kind::Failed, &in_flight);
@@ -124,7 +124,7 @@ impl Tasks {
     }
 
     /// Keeps an invalid record as a dead letter.
-    pub fn reject(&mut self, invalid: Box<Invalid>) {
+    pub(super) fn reject(&mut self, invalid: Box<Invalid>) {
         let tag = invalid.tag;
         if self.assignments.is_closed(tag) {
             self.completions.release(tag);

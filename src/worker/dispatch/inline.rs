@@ -22,7 +22,7 @@ pub(super) struct InlinePolling {
 
 impl InlinePolling {
     /// Returns whether the next attempt is polled inline.
-    pub fn admit(&mut self) -> bool {
+    pub(super) fn admit(&mut self) -> bool {
         if self.skip == 0 {
             return true;
         }
@@ -31,7 +31,7 @@ impl InlinePolling {
     }
 
     /// Registers the duration of a first poll.
-    pub fn record(&mut self, took: Duration) {
+    pub(super) fn record(&mut self, took: Duration) {
         self.slowness = if took > SLOW_POLL { self.slowness + ONE_SLOW_IN } else { self.slowness.saturating_sub(1) };
         if self.slowness > 2 * ONE_SLOW_IN {
             self.slowness = 0;
@@ -48,18 +48,18 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub fn read() -> Self {
+    pub(super) fn read() -> Self {
         let now = Instant::now();
         Self { read_at: now, read_ms: now_ms(), now }
     }
 
     /// Advances to the present; returns the time since the last reading.
-    pub fn advance(&mut self) -> Duration {
+    pub(super) fn advance(&mut self) -> Duration {
         let before = std::mem::replace(&mut self.now, Instant::now());
         self.now.duration_since(before)
     }
 
-    pub fn now_ms(&self) -> i64 {
+    pub(super) fn now_ms(&self) -> i64 {
         self.read_ms + self.now.duration_since(self.read_at).as_millis() as i64
     }
 }

@@ -25,7 +25,7 @@ type KeyLimiter = RateLimiter<u64, HashMapStateStore<u64>, MonotonicClock, NoOpM
 const MAX_KEYS: usize = 10_000;
 
 /// Current limits of one type.
-pub struct Limits {
+pub(super) struct Limits {
     slots: usize,
     paused: bool,
     assignment: Assignment,
@@ -52,7 +52,7 @@ struct KeyQueues {
 }
 
 /// Decision of the rate limit about a task.
-pub enum Admission {
+pub(super) enum Admission {
     Admitted(Box<InFlight>),
     /// No task of the type is admitted now; the task is returned.
     Refused(Box<InFlight>),
@@ -61,7 +61,7 @@ pub enum Admission {
 }
 
 impl Limits {
-    pub fn new(policy: &TypePolicy) -> Self {
+    pub(super) fn new(policy: &TypePolicy) -> Self {
         Self {
             slots: policy.slots() as usize,
             paused: false,
@@ -73,28 +73,33 @@ impl Limits {
     }
 
     /// Maximum number of attempts that may run now.
-    pub fn open_slots(&self) -> usize {
+    pub(super) fn open_slots(&self) -> usize {
         if self.paused || self.refused_until.is_some() { 0 } else { self.slots }
     }
 
-    pub fn slots(&self) -> usize {
+    pub(super) fn slots(&self) -> usize {
         self.slots
     }
 
-    pub fn is_paused(&self) -> bool {
+    pub(super) fn is_paused(&self) -> bool {
         self.paused
     }
 
-    pub fn set_assignment(&mut self, assignment: Assignment) {
+    pub(super) fn set_assignment(&mut self, assignment: Assignment) {
         self.assignment = assignment;
     }
 
-    pub fn assignment(&self) -> &Assignment {
+    pub(super) fn assignment(&self) -> &Assignment {
         &self.assignment
     }
 
     /// Applies configuration and control state. Returns the tasks that waited for a rate limit that has changed.
-    pub fn apply(&mut self, task_type: &str, policy: &TypePolicy, state: &ControlState) -> VecDeque<Box<InFlight>> {
+    pub(super) fn apply(
+        &mut self,
+        task_type: &str,
+        policy: &TypePolicy,
+        state: &ControlState,
+    ) -> VecDeque<Box<InFlight>> {
         self.paused = state.paused.contains_key(task_type);
         let own = state.slots.get(task_type);
         let slots = own.and_then(|own| own.slots).unwrap_or_else(|| policy.slots()) as usize;
@@ -129,7 +134,7 @@ impl Limits {
     }
 
     /// Asks the rate limit to admit a task.
-    pub fn admit(&mut self, in_flight: Box<InFlight>) -> Admission {
+    pub(super) fn admit(&mut self, in_flight: Box<InFlight>) -> Admission {
         match &mut self.limiter {
             Limiter::None => Admission::Admitted(in_flight),
             Limiter::PerType(limiter) => match limiter.check() {
@@ -144,7 +149,7 @@ impl Limits {
     }
 
     /// Time at which the rate limit admits the next waiting task.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         let of_key = match &self.limiter {
             Limiter::PerKey(queues) => queues.due.peek().map(|Reverse((at, _))| *at),
             _ => None,
@@ -153,7 +158,7 @@ impl Limits {
     }
 
     /// Takes the tasks that the rate limit admits now.
-    pub fn take_due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
+    pub(super) fn take_due(&mut self, now: Instant) -> VecDeque<Box<InFlight>> {
         self.refused_until = self.refused_until.filter(|at| *at > now);
         match &mut self.limiter {
             Limiter::PerKey(queues) => queues.take_due(now),
@@ -162,13 +167,13 @@ impl Limits {
     }
 
     /// Takes out the selected waiting tasks.
-    pub fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
+    pub(super) fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
         let Limiter::PerKey(queues) = &mut self.limiter else { return VecDeque::new() };
         // A key without tasks is dropped when it is due.
         queues.waiting.values_mut().flat_map(|waiting| super::queue::split(waiting, is_selected)).collect()
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.limiter = Limiter::None;
         self.rate = None;
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use commands::Command;
+pub(super) use commands::Command;
 use inline::{Clock, InlinePolling};
 use limits::Limits;
 use quarantine::{Quarantine, isolate};
@@ -45,12 +45,12 @@ use crate::runtime::Health;
 use crate::telemetry::Metrics;
 
 /// Maximum number of inputs handed out or started at once.
-pub const HAND_OUT: usize = 512;
+pub(super) const HAND_OUT: usize = 512;
 /// Maximum length of a timer; a longer wait is computed again when it fires.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
 
 /// Dependencies of a dispatcher.
-pub struct DispatcherDeps {
+pub(super) struct DispatcherDeps {
     pub task_type: Arc<str>,
     pub registered: Registered,
     pub state: SharedState,
@@ -67,7 +67,7 @@ pub struct DispatcherDeps {
     pub health: Health,
 }
 
-pub struct Dispatcher {
+pub(super) struct Dispatcher {
     registered: Registered,
     env: Arc<TypeEnv>,
     work: mpsc::Receiver<Vec<Input>>,
@@ -88,7 +88,7 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub fn new(mut deps: DispatcherDeps) -> Self {
+    pub(super) fn new(mut deps: DispatcherDeps) -> Self {
         let quarantine = Quarantine::new(isolate(&mut deps), deps.registered.policy.slots());
         let output = Arc::new(OutputBuffer::new(deps.events.publisher().clone(), deps.events.worker.clone()));
         let env = Arc::new(TypeEnv {
@@ -121,7 +121,7 @@ impl Dispatcher {
 
     /// Runs until the consumer has ended and nothing runs. Returns whether tasks that this worker announced are left
     /// to other workers.
-    pub async fn run(mut self) -> bool {
+    pub(super) async fn run(mut self) -> bool {
         while self.open || !self.running.is_empty() {
             let more = self.start_ready().await;
             let due = self.next_due();

@@ -46,7 +46,7 @@ impl Tasks {
         self.release(running.in_flight);
     }
 
-    pub async fn finish(&mut self, mut running: Running, answer: Answer) {
+    pub(super) async fn finish(&mut self, mut running: Running, answer: Answer) {
         self.reporter.publish_last_output(&mut running).await;
         match answer.and_then(|output| self.publisher.check_size(output)) {
             Ok(output) => self.succeed(running, output).await,

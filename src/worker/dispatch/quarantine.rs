@@ -44,27 +44,27 @@ pub(super) fn isolate(deps: &mut DispatcherDeps) -> Option<ChildPool> {
 }
 
 impl Quarantine {
-    pub fn new(children: Option<ChildPool>, slots: u32) -> Self {
+    pub(super) fn new(children: Option<ChildPool>, slots: u32) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let max_running = (cores * MAX_PER_CORE).max(MAX_AT_LEAST).min(slots as usize).max(1);
         Self { children, running: 0, max_running, waiting: VecDeque::new() }
     }
 
-    pub fn is_enabled(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.children.is_some()
     }
 
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.is_enabled() && self.running >= self.max_running
     }
 
     /// Takes the next waiting suspect, if a quarantine process is free.
-    pub fn pop(&mut self) -> Option<Box<InFlight>> {
+    pub(super) fn pop(&mut self) -> Option<Box<InFlight>> {
         if self.waiting.is_empty() || self.is_full() { None } else { self.waiting.pop_front() }
     }
 
     /// Returns the handler for a task: that of its type, or a child process for a suspect.
-    pub fn handler_for(&self, in_flight: &InFlight, default: &Arc<dyn Handler>) -> Arc<dyn Handler> {
+    pub(super) fn handler_for(&self, in_flight: &InFlight, default: &Arc<dyn Handler>) -> Arc<dyn Handler> {
         match &self.children {
             Some(children) if in_flight.suspect && in_flight.crashes > 0 => Arc::new(children.fresh()),
             Some(children) if in_flight.suspect => Arc::new(children.clone()),
@@ -73,11 +73,11 @@ impl Quarantine {
     }
 
     /// Registers an attempt that runs in a task of its own.
-    pub fn attempt_started(&mut self, in_flight: &InFlight) {
+    pub(super) fn attempt_started(&mut self, in_flight: &InFlight) {
         self.running += usize::from(in_flight.suspect);
     }
 
-    pub fn attempt_ended(&mut self, in_flight: &InFlight) {
+    pub(super) fn attempt_ended(&mut self, in_flight: &InFlight) {
         self.running -= usize::from(in_flight.suspect);
     }
 }

@@ -27,45 +27,45 @@ struct Delayed {
 
 impl TaskQueue {
     /// Number of ready inputs.
-    pub fn ready(&self) -> usize {
+    pub(super) fn ready(&self) -> usize {
         self.ready.len()
     }
 
     /// Number of ready and delayed inputs.
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.ready.len() + self.delayed.len()
     }
 
-    pub fn extend(&mut self, inputs: impl IntoIterator<Item = Input>) {
+    pub(super) fn extend(&mut self, inputs: impl IntoIterator<Item = Input>) {
         self.ready.extend(inputs);
     }
 
-    pub fn push_front(&mut self, in_flight: Box<InFlight>) {
+    pub(super) fn push_front(&mut self, in_flight: Box<InFlight>) {
         self.ready.push_front(Input::Task(in_flight));
     }
 
-    pub fn pop(&mut self) -> Option<Input> {
+    pub(super) fn pop(&mut self) -> Option<Input> {
         self.ready.pop_front()
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.ready.clear();
         self.delayed.clear();
         self.keys.clear();
     }
 
     /// Delays a task; it becomes ready after `wait`, before other ready inputs.
-    pub fn delay(&mut self, in_flight: Box<InFlight>, wait: Duration) {
+    pub(super) fn delay(&mut self, in_flight: Box<InFlight>, wait: Duration) {
         self.delayed.push(Reverse(Delayed { until: Instant::now() + wait, in_flight }));
     }
 
     /// Time at which the next delayed task becomes ready.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.delayed.peek().map(|Reverse(next)| next.until)
     }
 
     /// Moves delayed tasks that are due to the front of the ready ones.
-    pub fn wake_due(&mut self, now: Instant) {
+    pub(super) fn wake_due(&mut self, now: Instant) {
         while self.delayed.peek().is_some_and(|Reverse(next)| next.until <= now) {
             if let Some(Reverse(next)) = self.delayed.pop() {
                 self.push_front(next.in_flight);
@@ -75,7 +75,7 @@ impl TaskQueue {
 
     /// Acquires the task's ordering key. Returns `None` if another task holds it; the task waits behind that one
     /// then.
-    pub fn acquire_key(&mut self, mut in_flight: Box<InFlight>) -> Option<Box<InFlight>> {
+    pub(super) fn acquire_key(&mut self, mut in_flight: Box<InFlight>) -> Option<Box<InFlight>> {
         if in_flight.key != 0 && !in_flight.holds_key {
             if let Some(followers) = self.keys.get_mut(&in_flight.key) {
                 followers.push_back(in_flight);
@@ -88,7 +88,7 @@ impl TaskQueue {
     }
 
     /// Releases the task's ordering key; the next task with the key becomes ready.
-    pub fn release_key(&mut self, in_flight: &InFlight) {
+    pub(super) fn release_key(&mut self, in_flight: &InFlight) {
         if in_flight.key == 0 || !in_flight.holds_key {
             return;
         }
@@ -105,7 +105,7 @@ impl TaskQueue {
     }
 
     /// Takes out the selected tasks.
-    pub fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
+    pub(super) fn extract(&mut self, is_selected: &mut dyn FnMut(&InFlight) -> bool) -> VecDeque<Box<InFlight>> {
         let mut taken = VecDeque::new();
         for input in std::mem::take(&mut self.ready) {
             match input {
@@ -124,7 +124,7 @@ impl TaskQueue {
     }
 
     /// Takes out the invalid records of an assignment and returns their tags.
-    pub fn extract_invalid(&mut self, assignment_id: u32) -> Vec<DeliveryTag> {
+    pub(super) fn extract_invalid(&mut self, assignment_id: u32) -> Vec<DeliveryTag> {
         let of_assignment = |input: &Input| match input {
             Input::Invalid(invalid) => invalid.tag.assignment_id() == assignment_id,
             Input::Task(_) => false,

@@ -27,20 +27,20 @@ pub(super) struct EventReporter {
 }
 
 impl EventReporter {
-    pub fn new(events: EventWriter, output: Arc<OutputBuffer>) -> Self {
+    pub(super) fn new(events: EventWriter, output: Arc<OutputBuffer>) -> Self {
         Self { events, output, results: ResultBatch::default(), next_flush: None, scratch: Vec::with_capacity(1024) }
     }
 
     /// Creates an event with the task's announcement, so that it stands alone if earlier events were lost with their
     /// producer.
-    pub fn event(&self, kind: Kind, in_flight: &InFlight) -> Event {
+    pub(super) fn event(&self, kind: Kind, in_flight: &InFlight) -> Event {
         let mut event = Event::new(kind, in_flight.task.id.clone(), in_flight.task.run, now_ms());
         event.worker = Some(self.events.worker.clone());
         event.task = Some(Box::new(Announcement::of(&in_flight.task)));
         event
     }
 
-    pub fn failure_event(&self, kind: Kind, running: &Running, failure: &Failure) -> Event {
+    pub(super) fn failure_event(&self, kind: Kind, running: &Running, failure: &Failure) -> Event {
         let attempt = running.attempt();
         let mut event = self.event(kind, &running.in_flight);
         event.attempt = attempt;
@@ -50,7 +50,7 @@ impl EventReporter {
     }
 
     /// Publishes an event before the terminal one, without waiting for its acknowledgement.
-    pub async fn publish(&mut self, in_flight: &mut InFlight, mut event: Event) {
+    pub(super) async fn publish(&mut self, in_flight: &mut InFlight, mut event: Event) {
         if in_flight.announced {
             event.task = None;
         }
@@ -59,13 +59,13 @@ impl EventReporter {
     }
 
     /// Publishes the terminal event of a task; its acknowledgement completes the input.
-    pub async fn publish_terminal(&mut self, in_flight: &InFlight, event: &Event) {
+    pub(super) async fn publish_terminal(&mut self, in_flight: &InFlight, event: &Event) {
         self.output.forget(&in_flight.task.id, in_flight.task.run);
         self.events.write(event, in_flight.tag, &mut self.scratch).await;
     }
 
     /// Publishes the `started` event of an attempt, unless it was published before.
-    pub async fn publish_started(&mut self, running: &mut Running) {
+    pub(super) async fn publish_started(&mut self, running: &mut Running) {
         if running.announced_start {
             return;
         }
@@ -77,7 +77,7 @@ impl EventReporter {
     }
 
     /// Publishes the last output of an attempt that has ended, after its `started` event.
-    pub async fn publish_last_output(&mut self, running: &mut Running) {
+    pub(super) async fn publish_last_output(&mut self, running: &mut Running) {
         let events = self.output.close(&running.cx);
         if !events.is_empty() {
             self.publish_started(running).await;
@@ -86,7 +86,7 @@ impl EventReporter {
     }
 
     /// Publishes the pending output of all running attempts.
-    pub async fn publish_pending_output(&mut self) {
+    pub(super) async fn publish_pending_output(&mut self) {
         let events = self.output.take_all();
         self.publish_untracked(events).await;
     }
@@ -98,7 +98,13 @@ impl EventReporter {
     }
 
     /// Adds the success of an inline attempt to the batch of results.
-    pub fn add_success(&mut self, in_flight: Box<InFlight>, started_at_ms: i64, output: &RawJson, clock: &Clock) {
+    pub(super) fn add_success(
+        &mut self,
+        in_flight: Box<InFlight>,
+        started_at_ms: i64,
+        output: &RawJson,
+        clock: &Clock,
+    ) {
         self.output.forget(&in_flight.task.id, in_flight.task.run);
         let events = &self.events;
         let partition = events.publisher().partition_of(&in_flight.task.id);
@@ -115,26 +121,26 @@ impl EventReporter {
         });
     }
 
-    pub fn results_are_due(&self, now: Instant) -> bool {
+    pub(super) fn results_are_due(&self, now: Instant) -> bool {
         self.results.is_due(now)
     }
 
-    pub async fn send_results(&mut self) {
+    pub(super) async fn send_results(&mut self) {
         self.results.send(&self.events).await;
     }
 
     /// Time at which output and metrics are to be flushed, if scheduled.
-    pub fn next_flush(&self) -> Option<Instant> {
+    pub(super) fn next_flush(&self) -> Option<Instant> {
         self.next_flush
     }
 
     /// Schedules a flush in one interval, unless one is scheduled.
-    pub fn schedule_flush(&mut self, now: Instant) {
+    pub(super) fn schedule_flush(&mut self, now: Instant) {
         self.next_flush.get_or_insert(now + FLUSH_INTERVAL);
     }
 
     /// Clears the scheduled flush if it is due, and returns whether it was.
-    pub fn take_due_flush(&mut self, now: Instant) -> bool {
+    pub(super) fn take_due_flush(&mut self, now: Instant) -> bool {
         self.next_flush.take_if(|at| *at <= now).is_some()
     }
 }

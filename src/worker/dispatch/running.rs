@@ -28,16 +28,16 @@ pub(super) struct Running {
 
 impl Running {
     /// Number of this attempt, from 1.
-    pub fn attempt(&self) -> u32 {
+    pub(super) fn attempt(&self) -> u32 {
         self.in_flight.attempts + 1
     }
 
     /// Returns the token that stops the attempt, and creates it if necessary.
-    pub fn stop_token(&mut self) -> CancellationToken {
+    pub(super) fn stop_token(&mut self) -> CancellationToken {
         self.stop.get_or_insert_default().clone()
     }
 
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.stop.iter().for_each(CancellationToken::cancel);
     }
 }
@@ -53,21 +53,21 @@ pub(super) struct RunningAttempts {
 }
 
 impl RunningAttempts {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let (end_sender, ends) = mpsc::unbounded_channel();
         Self { by_id: FxHashMap::default(), next_id: 0, unannounced: VecDeque::new(), ends, end_sender }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
     /// Adds an attempt whose `started` event is due at `announce_at`; returns its id.
-    pub fn insert(&mut self, running: Running, announce_at: Instant) -> u64 {
+    pub(super) fn insert(&mut self, running: Running, announce_at: Instant) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.unannounced.push_back((announce_at, id));
@@ -75,39 +75,39 @@ impl RunningAttempts {
         id
     }
 
-    pub fn remove(&mut self, id: u64) -> Option<Running> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<Running> {
         self.by_id.remove(&id)
     }
 
-    pub fn get_mut(&mut self, id: u64) -> Option<&mut Running> {
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Running> {
         self.by_id.get_mut(&id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Running> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Running> {
         self.by_id.values()
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Running> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Running> {
         self.by_id.values_mut()
     }
 
     /// Channel to which attempts send their ends. The dispatcher outlives its attempts.
-    pub fn end_sender(&self) -> mpsc::UnboundedSender<(u64, AttemptEnd)> {
+    pub(super) fn end_sender(&self) -> mpsc::UnboundedSender<(u64, AttemptEnd)> {
         self.end_sender.clone()
     }
 
     /// Time at which the next `started` event is due.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.unannounced.front().map(|(at, _)| *at)
     }
 
     /// Takes the next attempt whose `started` event is due.
-    pub fn take_due(&mut self, now: Instant) -> Option<u64> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<u64> {
         self.unannounced.pop_front_if(|(at, _)| *at <= now).map(|(_, id)| id)
     }
 
     /// Takes the next attempt without a `started` event, due or not.
-    pub fn take_unannounced(&mut self) -> Option<u64> {
+    pub(super) fn take_unannounced(&mut self) -> Option<u64> {
         self.unannounced.pop_front().map(|(_, id)| id)
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    pub fn new(deps: &DispatcherDeps, output: Arc<OutputBuffer>, has_quarantine: bool) -> Self {
+    pub(super) fn new(deps: &DispatcherDeps, output: Arc<OutputBuffer>, has_quarantine: bool) -> Self {
         let policy = deps.registered.policy.clone();
         Self {
             task_type: deps.task_type.clone(),
@@ -71,7 +71,7 @@ impl Tasks {
     }
 
     /// Completes a task whose attempt has succeeded inline.
-    pub fn complete_inline(&mut self, running: Running, output: &RawJson, took: Duration, clock: &Clock) {
+    pub(super) fn complete_inline(&mut self, running: Running, output: &RawJson, took: Duration, clock: &Clock) {
         let Running { in_flight, started_at_ms, .. } = running;
         self.metrics.record_success(took);
         self.queue.release_key(&in_flight);
@@ -79,13 +79,13 @@ impl Tasks {
     }
 
     /// Ends a task with its terminal event; the input is complete when Kafka has acknowledged it.
-    pub async fn end(&mut self, in_flight: Box<InFlight>, event: Event) {
+    pub(super) async fn end(&mut self, in_flight: Box<InFlight>, event: Event) {
         self.reporter.publish_terminal(&in_flight, &event).await;
         self.queue.release_key(&in_flight);
     }
 
     /// Gives up a task without a terminal event; the next owner of its partition runs it.
-    pub fn release(&mut self, in_flight: Box<InFlight>) {
+    pub(super) fn release(&mut self, in_flight: Box<InFlight>) {
         self.unfinished |= in_flight.announced;
         self.completions.release(in_flight.tag);
         self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
@@ -93,7 +93,7 @@ impl Tasks {
     }
 
     /// Ends a task that was not started before its expiry.
-    pub async fn expire(&mut self, in_flight: Box<InFlight>, now: i64) {
+    pub(super) async fn expire(&mut self, in_flight: Box<InFlight>, now: i64) {
         self.metrics.record_outcome("expired", Duration::ZERO);
         let mut event = self.reporter.event(Kind::Expired, &in_flight);
         let late =
@@ -104,7 +104,7 @@ impl Tasks {
     }
 
     /// Delays a task until its `not before`, here without a slot, or at the tracker.
-    pub async fn defer(&mut self, mut in_flight: Box<InFlight>, due_ms: i64, now: i64) {
+    pub(super) async fn defer(&mut self, mut in_flight: Box<InFlight>, due_ms: i64, now: i64) {
         let wait = Duration::from_millis((due_ms - now).max(0) as u64).min(LONGEST_WAIT);
         let at_tracker = waits_at_tracker(&self.policy, &self.config, wait);
         if at_tracker || !in_flight.announced {
@@ -119,7 +119,7 @@ impl Tasks {
     }
 
     /// Hands a task over to the tracker, which keeps it until it is due; the event completes the input.
-    pub async fn hand_over(&mut self, in_flight: Box<InFlight>, mut event: Event) {
+    pub(super) async fn hand_over(&mut self, in_flight: Box<InFlight>, mut event: Event) {
         if in_flight.task.has_foreign_headers || in_flight.has_own_key {
             // The event needs the whole record, which is read again in the background.
             self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
@@ -131,7 +131,7 @@ impl Tasks {
     }
 
     /// Ends a task that was cancelled before its attempt started.
-    pub async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Verdict) {
+    pub(super) async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Verdict) {
         self.reporter.schedule_flush(Instant::now());
         self.metrics.record_outcome("cancelled", Duration::ZERO);
         let mut event = self.reporter.event(Kind::Cancelled, &in_flight);
@@ -142,7 +142,7 @@ impl Tasks {
     }
 
     /// Reports a cancelled attempt once it has actually stopped.
-    pub async fn cancel_running(&mut self, mut running: Running, verdict: Verdict) {
+    pub(super) async fn cancel_running(&mut self, mut running: Running, verdict: Verdict) {
         self.reporter.publish_last_output(&mut running).await;
         self.metrics.record_outcome("cancelled", running.started_at.elapsed());
         let attempt = running.attempt();

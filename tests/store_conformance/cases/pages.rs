@@ -115,7 +115,7 @@ pub async fn pages_are_stable_under_writes(fixture: &Fixture) {
 async fn write_concurrently(
     fixture: &Fixture,
     index: &Index,
-    from: kafleet::store::Checkpoint,
+    from: Checkpoint,
     done: &AtomicBool,
     written: &AtomicI64,
 ) {

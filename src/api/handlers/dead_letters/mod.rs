@@ -36,7 +36,7 @@ const MAX_SELECTED: usize = 1_000;
 const SELECTED: usize = 100;
 
 /// `GET /v1/dead`.
-pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let text = |name| request.query.text(name).map(str::to_owned);
     let (from_ms, to_ms) = request.query.time_range()?;
     let filter = Filter { task_type: text("type"), code: text("code"), from_ms, to_ms };
@@ -52,7 +52,7 @@ pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `GET /v1/dead/{letter}`.
-pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn show(request: ApiRequest) -> Result<Response, ApiError> {
     let (letter, resolved) = read_letter(&request.api, &letter_id(&request.segment)?).await?;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
@@ -70,7 +70,7 @@ pub async fn show(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// `POST /v1/dead/{letter}/drop` and `/redrive`.
-pub async fn one(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
+pub(crate) async fn one(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
     let id = letter_id(&request.segment)?;
     let (api, by) = (request.api.clone(), request.by.clone());
     let outcomes = detached(async move { Ok(resolve_all(&api, vec![id], resolution, by).await) }).await?;
@@ -80,7 +80,7 @@ pub async fn one(request: ApiRequest, resolution: Resolution) -> Result<Response
 }
 
 /// `POST /v1/dead/drop` and `/redrive`.
-pub async fn many(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
+pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
     let selection: DeadLetterSelection = request.json()?;
     check_type(&selection.task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;
     let limit = selection.limit.unwrap_or(SELECTED);

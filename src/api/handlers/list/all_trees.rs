@@ -14,7 +14,7 @@ use crate::store::{Entry, Index};
 const PAGE: usize = 100;
 
 /// Cursor over all trees. A position is a task id with the time of its root.
-pub struct AllTrees<'a> {
+pub(super) struct AllTrees<'a> {
     reads: &'a Reads,
     roots: Merge<'a>,
     ahead: VecDeque<(Entry, Option<TaskView>)>,
@@ -24,7 +24,7 @@ pub struct AllTrees<'a> {
 
 impl<'a> AllTrees<'a> {
     /// Starts after `after`, or after its time if its id is not a task id.
-    pub async fn new(reads: &'a Reads, after: Option<Entry>) -> Result<Self, ApiError> {
+    pub(super) async fn new(reads: &'a Reads, after: Option<Entry>) -> Result<Self, ApiError> {
         let root = after.as_ref().and_then(|after| TaskId::parse(after.id.root()).ok());
         let mut tree = None;
         // Skips a tree that has been removed meanwhile.
@@ -38,7 +38,7 @@ impl<'a> AllTrees<'a> {
         Ok(Self { reads, roots: Merge::new(reads, vec![Index::Roots], behind, PAGE), ahead: VecDeque::new(), tree })
     }
 
-    pub async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
+    pub(super) async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut tasks = Vec::with_capacity(limit);
         while tasks.len() < limit {
             if let Some((seen_ms, walk)) = &mut self.tree {

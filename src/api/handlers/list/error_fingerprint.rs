@@ -6,20 +6,20 @@ use crate::model::event::ErrorInfo;
 const ANY: char = '#';
 
 /// Filter for similar errors, given as a kind, a message, or both in the displayed form (`kind: message`).
-pub struct ErrorFingerprint {
+pub(super) struct ErrorFingerprint {
     text: String,
     class: String,
 }
 
 impl ErrorFingerprint {
-    pub fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let class = class_of(text);
         // Suffix of errors in CLI tables.
         let class = class.strip_suffix(" (attempt #)").map_or(class.clone(), str::to_owned);
         Self { text: text.trim().to_owned(), class }
     }
 
-    pub fn matches(&self, error: &ErrorInfo) -> bool {
+    pub(super) fn matches(&self, error: &ErrorInfo) -> bool {
         if error.kind == self.text {
             return true;
         }

@@ -17,7 +17,7 @@ const MAX_COMPILED: usize = 256 << 10;
 
 /// Depth of the listed tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub(super) enum Level {
     Roots,
     Any,
 }
@@ -33,7 +33,7 @@ impl std::str::FromStr for Level {
     }
 }
 
-pub struct Filter {
+pub(super) struct Filter {
     pub task_type: Option<String>,
     pub state: Option<State>,
     pub level: Level,
@@ -48,7 +48,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub fn read(request: &ApiRequest) -> Result<Self, ApiError> {
+    pub(super) fn read(request: &ApiRequest) -> Result<Self, ApiError> {
         let query = &request.query;
         let text = |name| query.text(name).map(str::to_owned);
         let task_type = text("type");
@@ -73,26 +73,26 @@ impl Filter {
     }
 
     /// Returns the state to filter on, if there is an index for it.
-    pub fn indexed_state(&self) -> Option<State> {
+    pub(super) fn indexed_state(&self) -> Option<State> {
         self.state.filter(|state| state.is_indexed())
     }
 
-    pub fn filters_kind(&self) -> bool {
+    pub(super) fn filters_kind(&self) -> bool {
         self.task_type.is_some() || self.state.is_some()
     }
 
-    pub fn filters_time(&self) -> bool {
+    pub(super) fn filters_time(&self) -> bool {
         self.from_ms.is_some() || self.to_ms.is_some()
     }
 
     /// Whether any filter needs the task records.
-    pub fn filters_details(&self) -> bool {
+    pub(super) fn filters_details(&self) -> bool {
         let texts = [&self.tag, &self.creator, &self.name];
         texts.into_iter().any(Option::is_some) || self.name_like.is_some() || self.error.is_some()
     }
 
     /// Start position in an index sorted newest first: the cursor or the end of the time range.
-    pub fn start(&self, cursor: Option<Entry>) -> Option<Entry> {
+    pub(super) fn start(&self, cursor: Option<Entry>) -> Option<Entry> {
         // No id sorts before `-`, so this position follows every entry at or after that time.
         let end = self.to_ms.and_then(|to_ms| Some(Entry { seen_ms: to_ms, id: TaskId::parse("-").ok()? }));
         match (cursor, end) {
@@ -102,11 +102,11 @@ impl Filter {
     }
 
     /// Whether an entry is older than the start of the time range.
-    pub fn is_before(&self, entry: &Entry) -> bool {
+    pub(super) fn is_before(&self, entry: &Entry) -> bool {
         self.from_ms.is_some_and(|from_ms| entry.seen_ms < from_ms)
     }
 
-    pub fn matches(&self, found: &TaskView) -> bool {
+    pub(super) fn matches(&self, found: &TaskView) -> bool {
         let node = &found.record;
         let policy = node.policy.as_deref();
         if self.level == Level::Roots && !found.id.is_root() {

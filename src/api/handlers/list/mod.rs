@@ -27,13 +27,13 @@ mod error_fingerprint;
 mod filter;
 
 /// Maximum records scanned per request.
-pub const MAX_SCANNED: u64 = 10_000;
+pub(crate) const MAX_SCANNED: u64 = 10_000;
 /// Maximum time spent scanning per request.
 const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
 /// Records read at a time while scanning.
 const BATCH: usize = 200;
 
-pub async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let mut filter = Filter::read(&request)?;
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let after = request.query.text("cursor").map(cursor::decode).transpose()?;

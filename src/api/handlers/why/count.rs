@@ -13,34 +13,39 @@ const MAX_INSPECTED_PARTITIONS: usize = 16;
 
 /// Number of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub(super) struct Count {
     pub tasks: u64,
     /// The count is an upper bound, because not all offsets were inspected.
     pub at_most: bool,
 }
 
 impl Count {
-    pub fn text(self, task: &str, tasks: &str) -> String {
+    pub(super) fn text(self, task: &str, tasks: &str) -> String {
         let at_most = if self.at_most { "at most " } else { "" };
         format!("{at_most}{} {}", self.tasks, if self.tasks == 1 { task } else { tasks })
     }
 }
 
 /// Counter with a budget for one request.
-pub struct Counter<'a> {
+pub(super) struct Counter<'a> {
     broker: &'a dyn Broker,
     deadline: Duration,
     inspected_partitions: usize,
 }
 
 impl<'a> Counter<'a> {
-    pub fn new(broker: &'a dyn Broker, deadline: Duration) -> Self {
+    pub(super) fn new(broker: &'a dyn Broker, deadline: Duration) -> Self {
         Self { broker, deadline, inspected_partitions: 0 }
     }
 
     /// Counts unfinished tasks below `to`. Zero is exact, as is any count up to [`MAX_OFFSETS`] in the first
     /// [`MAX_INSPECTED_PARTITIONS`] partitions.
-    pub fn open_below(&mut self, partition: &Partition, completed: &Completed, to: i64) -> Result<Count, BrokerError> {
+    pub(super) fn open_below(
+        &mut self,
+        partition: &Partition,
+        completed: &Completed,
+        to: i64,
+    ) -> Result<Count, BrokerError> {
         // A consumer that receives a record has passed everything before it that is not a record: below the highest
         // completed offset, each open offset is a task.
         let certain = completed.open_below(to.min(completed.end()));

@@ -40,7 +40,7 @@ const MAX_LISTED: usize = 10;
 /// Projection lag in events below which it is not reported: a short lag and transaction markers are normal.
 const MIN_REPORTED_LAG: i64 = 100;
 
-pub async fn why(request: ApiRequest) -> Result<Response, ApiError> {
+pub(crate) async fn why(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
     let task = api.reads.find(&request.id()?, request.after()?).await?;
     let mut findings = match task.record.state {

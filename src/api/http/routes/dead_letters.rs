@@ -8,7 +8,7 @@ use crate::api::http::problem::Code;
 use crate::api::http::request::Parameter;
 use crate::dead_letters::Resolution;
 
-pub static ROUTES: &[Route] = &[
+pub(super) static ROUTES: &[Route] = &[
     Route {
         query: &[
             Parameter { name: "type", description: "Only dead letters of this type.", schema: TYPE_NAME },

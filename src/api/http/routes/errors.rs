@@ -2,10 +2,10 @@
 
 use crate::api::http::problem::Code;
 
-pub const FIND: &[Code] =
+pub(super) const FIND: &[Code] =
     &[Code::BadId, Code::NotFound, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable];
 
-pub const CREATE: &[Code] = &[
+pub(super) const CREATE: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -28,7 +28,7 @@ pub const CREATE: &[Code] = &[
 ];
 
 /// Includes the item errors that reject the whole batch with `atomic`.
-pub const BATCH: &[Code] = &[
+pub(super) const BATCH: &[Code] = &[
     Code::BadJson,
     Code::TooManyItems,
     Code::TooLarge,
@@ -51,7 +51,7 @@ pub const BATCH: &[Code] = &[
     Code::InProgress,
 ];
 
-pub const DROP_ONE: &[Code] = &[
+pub(super) const DROP_ONE: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::AlreadyDropped,
@@ -62,7 +62,7 @@ pub const DROP_ONE: &[Code] = &[
     Code::OutcomeUnknown,
 ];
 
-pub const REDRIVE_ONE: &[Code] = &[
+pub(super) const REDRIVE_ONE: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::NotFinished,
@@ -82,7 +82,7 @@ pub const REDRIVE_ONE: &[Code] = &[
     Code::OutcomeUnknown,
 ];
 
-pub const SETTLE_MANY: &[Code] = &[
+pub(super) const SETTLE_MANY: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -95,7 +95,7 @@ pub const SETTLE_MANY: &[Code] = &[
     Code::OutcomeUnknown,
 ];
 
-pub const REPORT: &[Code] = &[
+pub(super) const REPORT: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -114,7 +114,7 @@ pub const REPORT: &[Code] = &[
 ];
 
 /// Endpoints that append to an existing task.
-pub const TELL: &[Code] = &[
+pub(super) const TELL: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -130,7 +130,7 @@ pub const TELL: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const ATTACH: &[Code] = &[
+pub(super) const ATTACH: &[Code] = &[
     Code::BadField,
     Code::BadId,
     Code::NotFound,
@@ -145,7 +145,7 @@ pub const ATTACH: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const ATTACHED: &[Code] = &[
+pub(super) const ATTACHED: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::UnknownAttachment,
@@ -154,7 +154,7 @@ pub const ATTACHED: &[Code] = &[
     Code::KafkaUnavailable,
 ];
 
-pub const DETACH: &[Code] = &[
+pub(super) const DETACH: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::UnknownAttachment,
@@ -164,7 +164,7 @@ pub const DETACH: &[Code] = &[
     Code::OutcomeUnknown,
 ];
 
-pub const PATCH: &[Code] = &[
+pub(super) const PATCH: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -181,7 +181,7 @@ pub const PATCH: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const CANCEL: &[Code] = &[
+pub(super) const CANCEL: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -198,7 +198,7 @@ pub const CANCEL: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const OPERATE: &[Code] = &[
+pub(super) const OPERATE: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -213,7 +213,7 @@ pub const OPERATE: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const KILL: &[Code] = &[
+pub(super) const KILL: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -228,7 +228,7 @@ pub const KILL: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const SCHEDULE: &[Code] = &[
+pub(super) const SCHEDULE: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -247,7 +247,7 @@ pub const SCHEDULE: &[Code] = &[
 ];
 
 /// Endpoints of an existing schedule without a body.
-pub const SCHEDULED: &[Code] = &[
+pub(super) const SCHEDULED: &[Code] = &[
     Code::BadParameter,
     Code::UnknownSchedule,
     Code::TooManyTimes,
@@ -257,7 +257,7 @@ pub const SCHEDULED: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const RETRY: &[Code] = &[
+pub(super) const RETRY: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
@@ -278,7 +278,7 @@ pub const RETRY: &[Code] = &[
     Code::Overloaded,
 ];
 
-pub const WATCH: &[Code] = &[
+pub(super) const WATCH: &[Code] = &[
     Code::BadId,
     Code::NotFound,
     Code::NotVisibleYet,

@@ -6,7 +6,7 @@ use crate::api::documents as doc;
 use crate::api::handlers::{operations, types, workers};
 use crate::api::http::problem::Code;
 
-pub static ROUTES: &[Route] = &[
+pub(super) static ROUTES: &[Route] = &[
     Route {
         query: &[],
         problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],

@@ -11,7 +11,7 @@ mod tasks;
 use route::Route;
 
 /// Returns all routes.
-pub fn routes() -> impl Iterator<Item = &'static Route> {
+pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
     [tasks::ROUTES, fleet::ROUTES, dead_letters::ROUTES, system::ROUTES, schedules::ROUTES].into_iter().flatten()
 }
 

@@ -10,7 +10,7 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Parameter};
 use crate::config::Role;
 
-pub enum Verb {
+pub(crate) enum Verb {
     Get,
     Post,
     Put,
@@ -19,10 +19,10 @@ pub enum Verb {
 }
 
 /// Generates the schema of a document.
-pub type Describe = fn(&mut SchemaGenerator) -> Schema;
+pub(crate) type Describe = fn(&mut SchemaGenerator) -> Schema;
 
 /// Request body.
-pub enum RequestBody {
+pub(crate) enum RequestBody {
     Nothing,
     Json(Describe),
     /// Arbitrary bytes.
@@ -35,7 +35,7 @@ pub enum RequestBody {
 
 /// Response body.
 #[derive(Clone, Copy)]
-pub enum ResponseBody {
+pub(crate) enum ResponseBody {
     Json(Describe),
     Text,
     Bytes,
@@ -44,10 +44,10 @@ pub enum ResponseBody {
 }
 
 /// Request handler.
-pub type Handler = fn(ApiRequest) -> HandlerFuture;
-pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+pub(crate) type Handler = fn(ApiRequest) -> HandlerFuture;
+pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 
-pub struct Route {
+pub(crate) struct Route {
     pub verb: Verb,
     pub path: &'static str,
     /// Required role; `None` for public endpoints.
@@ -66,7 +66,7 @@ pub struct Route {
 }
 
 impl Route {
-    pub fn method(&self) -> &'static str {
+    pub(crate) fn method(&self) -> &'static str {
         match self.verb {
             Verb::Get => "GET",
             Verb::Post => "POST",
@@ -76,43 +76,44 @@ impl Route {
         }
     }
 
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         format!("{} {}", self.method(), self.path)
     }
 }
 
-pub fn of<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+pub(crate) fn of<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-pub const POSITION: &str = r#"{"type": "string", "pattern": "^[0-9]+:[0-9]+$"}"#;
-pub const DURATION: &str = r#"{"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)?$"}"#;
-pub const TYPE_NAME: &str = r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"#;
-pub const TEXT: &str = r#"{"type": "string", "minLength": 1}"#;
-pub const TIME: &str = r#"{"type": "string", "format": "date-time"}"#;
-pub const PAGE_LIMIT: &str = r#"{"type": "integer", "minimum": 1, "maximum": 200, "default": 50}"#;
+pub(crate) const POSITION: &str = r#"{"type": "string", "pattern": "^[0-9]+:[0-9]+$"}"#;
+pub(crate) const DURATION: &str = r#"{"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)?$"}"#;
+pub(crate) const TYPE_NAME: &str = r#"{"type": "string", "pattern": "^[a-z0-9-]{1,64}$"}"#;
+pub(crate) const TEXT: &str = r#"{"type": "string", "minLength": 1}"#;
+pub(crate) const TIME: &str = r#"{"type": "string", "format": "date-time"}"#;
+pub(crate) const PAGE_LIMIT: &str = r#"{"type": "integer", "minimum": 1, "maximum": 200, "default": 50}"#;
 
-pub const AFTER: Parameter = Parameter {
+pub(crate) const AFTER: Parameter = Parameter {
     name: "after",
     description: "Return only data that includes the events up to this position, for read-your-writes consistency. \
                   Waits up to 5 s.",
     schema: POSITION,
 };
-pub const CURSOR: Parameter = Parameter { name: "cursor", description: "`next` of the previous page.", schema: TEXT };
-pub const LIMIT: Parameter = Parameter { name: "limit", description: "Page size.", schema: PAGE_LIMIT };
-pub const FROM_LINE: Parameter = Parameter {
+pub(crate) const CURSOR: Parameter =
+    Parameter { name: "cursor", description: "`next` of the previous page.", schema: TEXT };
+pub(crate) const LIMIT: Parameter = Parameter { name: "limit", description: "Page size.", schema: PAGE_LIMIT };
+pub(crate) const FROM_LINE: Parameter = Parameter {
     name: "from",
     description: "Number of the first line; the oldest line ever logged is 0.",
     schema: r#"{"type": "integer", "minimum": 0, "default": 0}"#,
 };
-pub const WAIT: Parameter = Parameter {
+pub(crate) const WAIT: Parameter = Parameter {
     name: "wait",
     description: "Wait up to this long, at most 5m, for the task to end: 200 if it has ended, 202 if not.",
     schema: DURATION,
 };
 
 /// Route that reads one task or a part of it.
-pub const fn read(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
+pub(crate) const fn read(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
     Route {
         verb: Verb::Get,
         path,
@@ -129,7 +130,7 @@ pub const fn read(path: &'static str, summary: &'static str, response: ResponseB
 }
 
 /// Route of an operator command that responds with the resulting state.
-pub const fn operate(
+pub(crate) const fn operate(
     verb: Verb,
     path: &'static str,
     summary: &'static str,
@@ -147,12 +148,17 @@ pub const fn operate(
 }
 
 /// Public route.
-pub const fn open(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
+pub(crate) const fn open(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
     let problems = &[Code::ForbiddenHost];
     Route { role: None, query: &[], successes: &[(200, "OK.")], problems, ..read(path, summary, response, handler) }
 }
 
 /// Route for probes and scrapers.
-pub const fn probe(path: &'static str, summary: &'static str, response: ResponseBody, handler: Handler) -> Route {
+pub(crate) const fn probe(
+    path: &'static str,
+    summary: &'static str,
+    response: ResponseBody,
+    handler: Handler,
+) -> Route {
     Route { any_host: true, problems: &[], ..open(path, summary, response, handler) }
 }

@@ -7,7 +7,7 @@ use crate::api::handlers::schedules;
 use crate::api::http::problem::Code;
 use crate::api::http::request::Parameter;
 
-pub static ROUTES: &[Route] = &[
+pub(super) static ROUTES: &[Route] = &[
     Route {
         query: &[],
         problems: &[Code::StoreUnavailable, Code::KafkaUnavailable],

@@ -4,7 +4,7 @@ use super::route::{ResponseBody, Route, open, probe};
 use crate::api::handlers::ops;
 use crate::api::http::problem::Code;
 
-pub static ROUTES: &[Route] = &[
+pub(super) static ROUTES: &[Route] = &[
     probe("/healthz", "Liveness probe", ResponseBody::AnyJson, |request| Box::pin(ops::healthz(request))),
     Route {
         problems: &[Code::NotReady],

@@ -13,7 +13,7 @@ use crate::api::http::problem::Code;
 use crate::api::http::request::Parameter;
 use crate::config::Role;
 
-pub static ROUTES: &[Route] = &[
+pub(super) static ROUTES: &[Route] = &[
     Route {
         verb: Verb::Post,
         path: "/v1/tasks",

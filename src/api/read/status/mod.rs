@@ -11,11 +11,11 @@ use crate::model::task::Policy;
 use crate::publish::time_text;
 
 /// Returns the position of the last event included in a record.
-pub fn position(found: &TaskView) -> String {
+pub(crate) fn position(found: &TaskView) -> String {
     found.position().to_string()
 }
 
-pub fn status(found: &TaskView) -> Status {
+pub(crate) fn status(found: &TaskView) -> Status {
     let record = &found.record;
     let policy = record.policy.as_deref().cloned().unwrap_or_default();
     let Policy { name, creator, tags, link, rules, .. } = policy;
@@ -58,12 +58,12 @@ pub fn status(found: &TaskView) -> Status {
     }
 }
 
-pub fn state(found: &TaskView) -> StateDocument {
+pub(crate) fn state(found: &TaskView) -> StateDocument {
     StateDocument { id: found.id.to_string(), state: found.record.state, position: position(found) }
 }
 
 /// Converts a task to a tree node without children.
-pub fn tree_node(found: &TaskView) -> TreeNode {
+pub(crate) fn tree_node(found: &TaskView) -> TreeNode {
     let record = &found.record;
     TreeNode {
         id: found.id.to_string(),
@@ -82,7 +82,7 @@ pub fn tree_node(found: &TaskView) -> TreeNode {
     }
 }
 
-pub fn history(found: &TaskView) -> History {
+pub(crate) fn history(found: &TaskView) -> History {
     let record = &found.record;
     History {
         id: found.id.to_string(),

@@ -23,7 +23,7 @@ fn timed(log: Vec<Event>) -> Vec<Event> {
             // Notify about all states, so that all of their times are checked.
             let actions = task.policy.iter_mut().flat_map(|policy| &mut policy.rules.actions);
             actions.for_each(|action| {
-                action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect()
+                action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect();
             });
         }
         event

@@ -136,7 +136,7 @@ unsafe impl Sync for Topic {}
 
 impl Topic {
     /// Opens a topic. The client must outlive it.
-    pub fn new<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, RDKafkaErrorCode> {
+    pub(super) fn new<C: ClientContext>(client: &Client<C>, name: &str) -> Result<Self, RDKafkaErrorCode> {
         let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidArgument)?;
         // SAFETY: the client is alive, the name is copied, the reference returned is ours.
         let topic = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
@@ -144,7 +144,7 @@ impl Topic {
     }
 
     /// Enqueues copies of the records. Returns the rejected ones.
-    pub fn produce(&self, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, RDKafkaErrorCode)> {
+    pub(super) fn produce(&self, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, RDKafkaErrorCode)> {
         let mut messages: Vec<sys::rd_kafka_message_t> = records.iter().map(message).collect();
         for chunk in messages.chunks_mut(MAX_BATCH) {
             let (copy, count) = (sys::RD_KAFKA_MSG_F_COPY, chunk.len() as i32);

@@ -16,24 +16,24 @@ use crate::broker::{Partition, RecordRef};
 
 /// Wakes the poll loop when a queue becomes non-empty.
 #[derive(Default)]
-pub struct Waker {
+pub(crate) struct Waker {
     woken: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Waker {
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
     }
 
     /// Resets the wake-up. Call it before checking the queues: anything that arrives afterwards wakes again.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
 
     /// Waits for a wake-up. False on timeout.
-    pub fn wait(&self, until: Instant) -> bool {
+    pub(crate) fn wait(&self, until: Instant) -> bool {
         let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(woken, left, |woken| !*woken);
@@ -42,13 +42,13 @@ impl Waker {
 }
 
 /// An error received in place of a record.
-pub struct Failed {
+pub(crate) struct Failed {
     pub code: RDKafkaErrorCode,
     pub reason: String,
 }
 
 /// A queue of records. Drop it before its client.
-pub struct Records {
+pub(crate) struct Records {
     queue: Queue,
     /// Message pointers of the current batch; null or stale between batches.
     batch: Vec<*mut sys::rd_kafka_message_t>,
@@ -60,7 +60,7 @@ pub struct Records {
 unsafe impl Send for Records {}
 
 impl Records {
-    pub fn new<C: ClientContext>(client: &Client<C>, waker: Arc<Waker>) -> Option<Self> {
+    pub(crate) fn new<C: ClientContext>(client: &Client<C>, waker: Arc<Waker>) -> Option<Self> {
         let queue = Queue::new(client)?;
         let address = Arc::as_ptr(&waker).cast_mut().cast();
         // SAFETY: the waker lives as long as the queue; after the queue's drop librdkafka does not call it.
@@ -70,7 +70,7 @@ impl Records {
 
     /// Forwards a partition's records to this queue, starting with those already waiting. librdkafka removes the
     /// forwarding when it stops fetching the partition.
-    pub fn forward<C: ClientContext>(&self, client: &Client<C>, partition: &Partition) {
+    pub(crate) fn forward<C: ClientContext>(&self, client: &Client<C>, partition: &Partition) {
         let Ok(topic) = CString::new(&*partition.topic) else { return };
         // SAFETY: the client is alive and the name copied; the reference returned is ours.
         let queue = unsafe { sys::rd_kafka_queue_get_partition(client.native_ptr(), topic.as_ptr(), partition.index) };
@@ -82,7 +82,7 @@ impl Records {
 
     /// Passes at most `max` available records to the sink. Returns their number and the errors received in between.
     /// Never waits.
-    pub fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<Failed>) {
+    pub(crate) fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<Failed>) {
         if max == 0 {
             return (0, Vec::new());
         }

@@ -33,7 +33,7 @@ const SECRET_HEADERS: [&str; 4] = ["authorization", "cookie", "proxy-authorizati
 /// Placeholder for a secret during validation.
 const PLACEHOLDER: &str = "x";
 
-pub struct CallbackPolicy {
+pub(super) struct CallbackPolicy {
     hosts: Vec<Pattern>,
     private: Vec<IpNet>,
     plain_http: bool,
@@ -41,7 +41,7 @@ pub struct CallbackPolicy {
 }
 
 impl CallbackPolicy {
-    pub fn new(config: &CallbacksConfig) -> Result<Self, String> {
+    pub(super) fn new(config: &CallbacksConfig) -> Result<Self, String> {
         let net = |text: &String| text.parse::<IpNet>().map_err(|_| format!("`{text}` is not a network"));
         Ok(Self {
             hosts: config.hosts.iter().map(|host| Pattern::new(host)).collect(),
@@ -51,12 +51,12 @@ impl CallbackPolicy {
         })
     }
 
-    pub fn secrets(&self) -> &BTreeMap<String, Secret> {
+    pub(super) fn secrets(&self) -> &BTreeMap<String, Secret> {
         &self.secrets
     }
 
     /// Validates params without a network connection.
-    pub fn check(&self, params: &CallbackParams) -> Result<(), ParamsError> {
+    pub(super) fn check(&self, params: &CallbackParams) -> Result<(), ParamsError> {
         let error = |pointer: &str, message: String| ParamsError { pointer: pointer.to_owned(), message };
         let host = self.host(&params.url).map_err(|why| error("/url", why))?;
         self.with_placeholders(&params.url, &host).map_err(|why| error("/url", why))?;
@@ -127,7 +127,7 @@ impl CallbackPolicy {
             .map_err(|_| "the value has characters that are not allowed in a header".to_owned())
     }
 
-    /// Replaces secrets with a placeholder, and checks that all of them are check_secret to this host.
+    /// Replaces secrets with a placeholder, and checks that all of them are allowed for this host.
     fn with_placeholders(&self, text: &str, host: &str) -> Result<String, String> {
         let mut filled = String::new();
         for part in parts(text)? {
@@ -146,7 +146,7 @@ impl CallbackPolicy {
         match self.secrets.get(name) {
             None => Err(format!("there is no secret `{name}`; hint: name it in `[callbacks.secrets.{name}]`")),
             Some(secret) if !secret.is_for(host) => Err(format!(
-                "the secret `{name}` is not check_secret to `{host}`; hint: `callbacks.secrets.{name}.hosts` lists its hosts"
+                "the secret `{name}` is not allowed for `{host}`; hint: `callbacks.secrets.{name}.hosts` lists its hosts"
             )),
             Some(_) => Ok(()),
         }
@@ -162,11 +162,11 @@ impl CallbackPolicy {
 #[error(
     "`{0}` is a private, loopback or link-local address, or resolves to one; hint: `callbacks.private` lists the permitted ones"
 )]
-pub struct ForbiddenAddress(String);
+pub(super) struct ForbiddenAddress(String);
 
 /// DNS resolver that returns only permitted addresses. Checking at resolution time prevents DNS rebinding between a
 /// check and the connection.
-pub struct Resolver(pub Arc<CallbackPolicy>);
+pub(super) struct Resolver(pub Arc<CallbackPolicy>);
 
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
@@ -252,15 +252,9 @@ mod tests {
         let hooks = "https://hooks.example.com/${billing}?k=${billing}";
         assert_eq!(check(&policy, hooks, Some(("Authorization", "Bearer ${billing}")), Some("billing")), Ok(()));
         for (url, header, secret, pointer, why) in [
-            ("https://evil.example.com/${billing}", None, None, "/url", "is not check_secret to `evil.example.com`"),
-            ("https://evil.example.com", None, Some("billing"), "/secret", "is not check_secret to"),
-            (
-                "https://evil.example.com",
-                Some(("x-key", "${billing}")),
-                None,
-                "/headers/x-key",
-                "is not check_secret to",
-            ),
+            ("https://evil.example.com/${billing}", None, None, "/url", "is not allowed for `evil.example.com`"),
+            ("https://evil.example.com", None, Some("billing"), "/secret", "is not allowed for"),
+            ("https://evil.example.com", Some(("x-key", "${billing}")), None, "/headers/x-key", "is not allowed for"),
             (
                 "https://hooks.example.com",
                 Some(("authorization", "Bearer abc")),

@@ -26,14 +26,14 @@ const BODY: &str = "Task:     {{ task.id }}\n\
      {% if task.link %}Link:     {{ task.link }}\n{% endif %}";
 
 /// The parsed templates of an email.
-pub struct Templates<'a>(Environment<'a>);
+pub(super) struct Templates<'a>(Environment<'a>);
 
 impl<'a> Templates<'a> {
     /// Parses the templates.
     ///
     /// # Errors
     /// A template has a syntax error.
-    pub fn new(params: &'a EmailParams) -> Result<Self, ParamsError> {
+    pub(super) fn new(params: &'a EmailParams) -> Result<Self, ParamsError> {
         let mut templates = Environment::new();
         templates.set_fuel(Some(FUEL));
         for (name, text) in [
@@ -48,7 +48,7 @@ impl<'a> Templates<'a> {
     }
 
     /// Renders subject and body, truncated to their limits.
-    pub fn render(&self, about: &RawJson) -> Result<(String, String), String> {
+    pub(super) fn render(&self, about: &RawJson) -> Result<(String, String), String> {
         let about = about.value().map_err(|why| format!("cannot parse `about`: {why}"))?;
         let mut task = about.get("data").cloned().unwrap_or_default();
         // Missing values render as an empty string rather than `none`.

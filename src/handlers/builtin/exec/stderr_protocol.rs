@@ -19,14 +19,14 @@ const QUOTED_CHARS: usize = 400;
 
 /// Contents of stdout.
 #[derive(Default)]
-pub struct Stdout {
+pub(super) struct Stdout {
     pub bytes: Vec<u8>,
     pub too_large: bool,
 }
 
 impl Stdout {
     /// Reads to the end of the stream, or until the limit is exceeded.
-    pub async fn read(&mut self, from: impl AsyncRead + Unpin, max_bytes: usize) {
+    pub(super) async fn read(&mut self, from: impl AsyncRead + Unpin, max_bytes: usize) {
         let most = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
         // A broken pipe means that the program has ended; its exit code is the outcome.
         let _ = from.take(most).read_to_end(&mut self.bytes).await;
@@ -36,7 +36,7 @@ impl Stdout {
 
 /// Contents of stderr.
 #[derive(Default)]
-pub struct Stderr {
+pub(super) struct Stderr {
     /// Last lines outside the protocol, such as the program's own error messages.
     plain: VecDeque<String>,
     /// Last log lines and warnings of the protocol.
@@ -55,7 +55,7 @@ struct StderrLine {
 
 impl Stderr {
     /// Reads to the end of the stream and forwards progress, log lines and warnings.
-    pub async fn read(&mut self, from: impl AsyncRead + Unpin, cx: &Context) {
+    pub(super) async fn read(&mut self, from: impl AsyncRead + Unpin, cx: &Context) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         while next_line(&mut from, &mut line).await {
@@ -100,7 +100,7 @@ impl Stderr {
     }
 
     /// Returns the last lines for a failure's message: lines outside the protocol, otherwise those of the protocol.
-    pub fn tail(&self) -> String {
+    pub(super) fn tail(&self) -> String {
         let lines = if self.plain.is_empty() { &self.logged } else { &self.plain };
         lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }

@@ -170,7 +170,7 @@ fn withdrawals_sort_after_all_other_effects() {
 
 #[test]
 fn deferred_record_beyond_the_limit_fails_the_task() {
-    let mut working_set = WorkingSet::resume(MAX_KEPT_BYTES - 3, crate::model::retention::Lifetimes::default());
+    let mut working_set = WorkingSet::resume(MAX_KEPT_BYTES - 3, Lifetimes::default());
     let mut scheduled = with_record(submitted("a"), 700);
     scheduled.kind = Kind::Scheduled;
     working_set.load(id("a"), None);
