@@ -50,7 +50,7 @@ impl Keys {
 
     /// The checkpoint. Every batch is guarded by a WATCH on it.
     pub fn checkpoint(&self) -> String {
-        self.key("fence", "")
+        self.key("checkpoint", "")
     }
 
     /// Counts of batches begun and ended, and expected sizes.
@@ -150,7 +150,7 @@ impl Keys {
     /// information).
     pub fn is_folded(&self, key: &str) -> bool {
         let of_finished = |name: &str| name == "done" || name.starts_with("done:");
-        let beside = |name: &str| matches!(name, "fence" | "batches") || name.starts_with("r:") || of_finished(name);
+        let beside = |name: &str| matches!(name, "checkpoint" | "batches") || name.starts_with("r:") || of_finished(name);
         key.strip_prefix(&self.base).is_some_and(|name| !beside(name))
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let id = TaskId::parse("r:a").unwrap();
         let members = Index::Members { task_type: "echo".into(), state: State::Failed };
         for (key, expect) in [
-            (keys.checkpoint(), "fleet:{p12}:fence"),
+            (keys.checkpoint(), "fleet:{p12}:checkpoint"),
             (keys.batches(), "fleet:{p12}:batches"),
             (keys.record(&id), "fleet:{p12}:t:r:a"),
             (keys.index(&Index::Roots), "fleet:{p12}:roots"),

@@ -78,7 +78,7 @@ impl CliFleet {
 
     fn cancel(&self, id: &str) {
         let (code, output) = self.output_of(&["cancel", id, "--reason", "enough"]);
-        assert!(code == 0 && output.contains(&format!("cancellation of `{id}` is asked for")), "{code}: {output}");
+        assert!(code == 0 && output.contains(&format!("cancellation of `{id}` requested")), "{code}: {output}");
     }
 
     fn wait_until_cancelled(&mut self, id: &str) {
@@ -149,7 +149,7 @@ fn start_fleet(brokers: String, folder: &Path) -> CliFleet {
 
 fn assert_messages_of_further_cancels(fleet: &mut CliFleet) {
     for (id, code, expected) in [
-        ("running", 0, "cancellation of `running` had been asked for already"),
+        ("running", 0, "cancellation of `running` was already requested"),
         ("queued", 1, "`queued` has already ended: it is cancelled"),
         ("nobody", 3, "there is no task `nobody`"),
         ("a b", 2, "the id `a b` has the character ` `"),

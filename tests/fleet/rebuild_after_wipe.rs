@@ -116,8 +116,11 @@ async fn documents(fleet: &Fleet) -> BTreeMap<String, Value> {
     all
 }
 
+/// Checkpoints without the mark of a fold from the beginning, which only the store of the tracker has.
 async fn checkpoints(fleet: &Fleet, store: &dyn Store) -> Vec<Option<Checkpoint>> {
-    store.checkpoints(&(0..fleet.events_partitions).collect::<Vec<_>>()).await.unwrap()
+    let partitions: Vec<u32> = (0..fleet.events_partitions).collect();
+    let found = store.checkpoints(&partitions).await.unwrap();
+    found.into_iter().map(|checkpoint| checkpoint.map(|known| Checkpoint { complete_at: 0, ..known })).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,7 +74,7 @@ impl Sentinels {
     /// Offset up to which the replica has a partition folded.
     pub fn replicated(&self, partition: u32) -> i64 {
         let checkpoint: Option<String> =
-            self.replica.call(&["GET", &format!("kafleet:{{p{partition}}}:fence")]).unwrap();
+            self.replica.call(&["GET", &format!("kafleet:{{p{partition}}}:checkpoint")]).unwrap();
         checkpoint.and_then(|checkpoint| checkpoint.split(' ').next()?.parse().ok()).unwrap_or(0)
     }
 }

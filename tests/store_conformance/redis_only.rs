@@ -190,12 +190,12 @@ async fn batch_without_memory_changes_nothing() {
 #[tokio::test]
 async fn unreadable_values_are_named() {
     let Some((server, fixture)) = server(&[]).await else { return };
-    let _: String = server.call(&["SET", "kafleet:{p0}:fence", "12 nonsense"]).unwrap();
+    let _: String = server.call(&["SET", "kafleet:{p0}:checkpoint", "12 nonsense"]).unwrap();
     let _: String = server.call(&["SET", "kafleet:{p0}:t:a", "\u{1}"]).unwrap();
     let _: i64 = server.call(&["HSET", "kafleet:{p0}:counts", "nonsense", "1"]).unwrap();
     for (error, said) in [
-        (fixture.store.open(0).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
-        (fixture.store.checkpoints(&[0]).await.map(drop), ["`kafleet:{p0}:fence`", "`12 nonsense`"]),
+        (fixture.store.open(0).await.map(drop), ["`kafleet:{p0}:checkpoint`", "`12 nonsense`"]),
+        (fixture.store.checkpoints(&[0]).await.map(drop), ["`kafleet:{p0}:checkpoint`", "`12 nonsense`"]),
         (fixture.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "was written by another version"]),
         (fixture.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
     ] {

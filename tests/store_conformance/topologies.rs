@@ -138,6 +138,6 @@ async fn readers_follow_the_sentinels() {
         fixture.store.checkpoints(&[0]).await.is_ok_and(|checkpoints| checkpoints == [Some(checkpoint(2))])
     };
     until("readers see what the new master has", is_seen).await;
-    let stale: String = sentinels.master.call(&["GET", "kafleet:{p0}:fence"]).unwrap();
+    let stale: String = sentinels.master.call(&["GET", "kafleet:{p0}:checkpoint"]).unwrap();
     assert!(stale.starts_with("1 "), "{stale}");
 }

@@ -102,7 +102,7 @@ async fn deleted_and_expiring_keys_are_folded_again() {
         ("counts", &["DEL"]),
         ("roots", &["DEL"]),
         ("batches", &["DEL"]),
-        ("fence", &["DEL"]),
+        ("checkpoint", &["DEL"]),
         ("t:*", &["PEXPIRE", "3600000"]),
         ("t:*", &["PEXPIRE", "1"]),
     ] {

@@ -188,7 +188,7 @@ mod tests {
         let message =
             read_checkpoint(&Keys::new("k", 3), Value::BulkString(b"nonsense".to_vec())).unwrap_err().to_string();
         assert!(
-            message.contains("`nonsense`") && message.contains("`k:{p3}:fence`") && message.contains("hint: "),
+            message.contains("`nonsense`") && message.contains("`k:{p3}:checkpoint`") && message.contains("hint: "),
             "{message}"
         );
     }
