@@ -12,7 +12,7 @@ pub(super) enum DeferredRecord {
     Drop,
 }
 
-/// Stores or removes the deferred record. `before`: bytes stored until now; `room`: free bytes of the partition.
+/// Stores or removes the deferred record. `before`: bytes stored so far; `room`: free bytes of the partition.
 pub(super) fn keep(
     node: &mut TaskRecord,
     event: &Event,
@@ -22,7 +22,7 @@ pub(super) fn keep(
     room: u64,
 ) -> Option<DeferredRecord> {
     let waits = matches!(node.own, State::Scheduled | State::Retrying);
-    // Only these kinds defer a task. The purpose of a record in an unknown kind of a newer version is not known.
+    // Only these kinds defer a task. A record in an event of an unknown, newer kind is ignored.
     let brings = verdict == Verdict::Applied && matches!(event.kind, Kind::Scheduled | Kind::Retrying);
     if let Some(record) = event.record.as_deref().filter(|_| brings && waits) {
         let bytes = record.encode();
@@ -40,7 +40,7 @@ pub(super) fn keep(
 
 fn refuse(node: &mut TaskRecord, attempt: u32) {
     let message = format!(
-        "too many tasks of this events partition wait for their time: {} MiB of records are kept at most (hint: retry it later, or use more events partitions)",
+        "too many deferred tasks in this events partition: at most {} MiB of records are stored (hint: retry it later, or use more events partitions)",
         MAX_KEPT_BYTES >> 20
     );
     node.own = State::Failed;

@@ -46,7 +46,7 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         Kind::Patched => return requests::patch(node, event),
         Kind::Attached | Kind::Detached => return attachments::attach(node, event),
         Kind::WorkerSilent => return mark_silent(node, event),
-        // A line from outside any attempt belongs to the task in whichever run.
+        // A log line from outside any attempt belongs to the task, whatever its run.
         Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
         Kind::Checked => return notifications::run_check(node, event, position),
         _ => {}
@@ -127,7 +127,7 @@ pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) 
         let other_type = node.task_type.as_deref() != Some(&*task.task_type);
         let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
         if !other_type && !other_hash {
-            // The same task published again, after a wait or for a retry.
+            // The same task was published again, after a wait or for a retry.
             node.position = newest(node.position, task.position);
             return None;
         }

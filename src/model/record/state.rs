@@ -66,8 +66,8 @@ impl State {
         self as usize
     }
 
-    /// Returns true if tasks are indexed by this state: states that people list or that a worker may hold, but not
-    /// the states of the bulk of the tasks.
+    /// Returns true if tasks are indexed by this state: states that users list or in which a worker may hold the
+    /// task, but not the states of most tasks.
     pub const fn is_indexed(self) -> bool {
         matches!(self, Self::Scheduled | Self::Failed | Self::Cancelled) || self.is_at_worker()
     }

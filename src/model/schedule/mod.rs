@@ -65,7 +65,7 @@ pub enum Overlap {
     Skip,
     /// Both tasks run.
     Allow,
-    /// One firing waits for the previous task to end; further ones are skipped.
+    /// A single firing waits for the previous task to end; further ones are skipped.
     BufferOne,
     /// The previous task is cancelled.
     Replace,
@@ -179,7 +179,7 @@ impl SpecError {
     }
 }
 
-/// Checks the name of a schedule, which its tasks' ids begin with.
+/// Checks the name of a schedule, which is the prefix of its tasks' ids.
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() <= MAX_NAME_CHARS && !name.contains(':') && TaskId::parse(name).is_ok() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Continuations: tasks started when a task and everything below it have ended.
+//! Continuations: tasks started when a task and all its descendants have ended.
 
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ impl Continuation {
         Self { name: Some(name.into()), ..self }
     }
 
-    /// Keeps a failure of the continuation from failing the preceding task.
+    /// Prevents a failure of the continuation from failing the preceding task.
     pub fn ignore_failure(self) -> Self {
         Self { on_failure: OnFailure::Ignore, ..self }
     }

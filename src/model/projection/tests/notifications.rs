@@ -225,7 +225,7 @@ proptest! {
     }
 }
 
-/// The time of a notification is that of the causing event, even if that concerns a new child.
+/// A notification has the time of the event that caused it, even if that event concerns a new child.
 #[test]
 fn parent_reopened_by_a_new_child_notifies_with_the_time_of_that_child() {
     let mut parent = telling("x", &[on(&[State::WaitingForChildren])], &[]);
