@@ -12,7 +12,7 @@ use crate::model::task::{Position, Reject, Source, Task, read_task};
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
 const OVERHEAD: usize = 512;
 
-/// One input of a worker.
+/// Input of a worker.
 pub(super) enum Input {
     Task(Box<InFlight>),
     Invalid(Box<Invalid>),

@@ -164,7 +164,7 @@ impl EventWriter {
         let mut retry = RetryWait::new(&self.health);
         loop {
             match tokio::time::timeout(RECOVERED_AFTER, undelivered.recv_many(&mut failed, MAX_RESEND_BATCH)).await {
-                // The records that were sent again have arrived.
+                // The resent records have arrived.
                 Err(_) => retry.reset(),
                 Ok(0) => return,
                 // One wait for the whole batch: its records failed for the same reason.
@@ -239,8 +239,8 @@ impl<'a> RetryWait<'a> {
         tokio::time::sleep(wait).await;
     }
 
-    /// Waits for the worst error of a batch. Permanent errors do not count: their records are not sent again as they
-    /// are.
+    /// Waits as required by the worst error of a batch. Permanent errors do not count: their records are not resent
+    /// unchanged.
     async fn wait_for_batch(&mut self, failed: &[Undelivered]) {
         let again = failed.iter().filter(|undelivered| !is_permanent(&undelivered.error));
         if let Some(worst) = again.max_by_key(|undelivered| !undelivered.error.is_retryable()) {

@@ -59,7 +59,7 @@ const LAG_DEADLINE: Duration = Duration::from_secs(5);
 pub struct WorkerSetup {
     pub broker: Arc<dyn Broker>,
     pub registry: Registry,
-    /// Types to work on; empty: all registered types.
+    /// Types to run; empty: all registered types.
     pub types: Vec<String>,
     pub config: WorkerConfig,
     pub names: Names,
@@ -298,7 +298,7 @@ async fn wait_for_control(control: &ControlWatch, shutdown: &Shutdown) -> bool {
 fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered)>> {
     let known = || setup.registry.types().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
     if let Some(unknown) = setup.types.iter().find(|name| setup.registry.get(name).is_none()) {
-        bail!("there is no handler for the type `{unknown}`; known are: {}", known());
+        bail!("there is no handler for the type `{unknown}`; registered types: {}", known());
     }
     let is_chosen = |name: &str| setup.types.is_empty() || setup.types.iter().any(|chosen| chosen == name);
     let types: Vec<_> = setup
@@ -308,7 +308,7 @@ fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered
         .map(|(name, registered)| (name.clone(), registered.clone()))
         .collect();
     match types.len() {
-        0 => bail!("there is no task type to work on: register one, or add a `[types.<name>]` section"),
+        0 => bail!("there are no task types to run: register one, or add a `[types.<name>]` section"),
         number if number > MAX_TYPES => {
             bail!("{number} task types in one worker: at most {MAX_TYPES}; start more workers with `--types`")
         }

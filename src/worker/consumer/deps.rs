@@ -1,4 +1,4 @@
-//! Dependencies of a consumer, with the calls that need nothing else.
+//! Dependencies of a consumer, and the calls that need only them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

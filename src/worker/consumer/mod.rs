@@ -160,7 +160,7 @@ impl TypeConsumer {
         }
     }
 
-    /// Revokes all partitions from itself, so that they drain.
+    /// Revokes all partitions without waiting for the group, so that they drain.
     fn begin_stop(&mut self, now: Instant) {
         self.stopping = true;
         self.pending_start.partitions.clear();
