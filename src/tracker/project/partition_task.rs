@@ -130,7 +130,7 @@ impl PartitionTask {
         self.setup.health.clear(&self.health_part());
     }
 
-    /// Records a loss and returns the wait before the partition is opened, which empties it.
+    /// Records a loss and returns the wait before the partition is opened again, which empties it.
     fn record_loss(&mut self, why: String, backoff: &mut Backoff) -> Duration {
         let partition = self.number.to_string();
         tracing::error!(partition, reason = %why, "the store has lost records: the partition is emptied and folded again");
@@ -147,7 +147,7 @@ impl PartitionTask {
         let known_reason = self.lost.take().or(self.refold.take().map(|refold| refold.why));
         match checkpoint {
             None => {
-                let why = known_reason.unwrap_or_else(|| "the store holds nothing of the partition yet".to_owned());
+                let why = known_reason.unwrap_or_else(|| "the store is empty for this partition".to_owned());
                 Some(Refold { why, end })
             }
             Some(checkpoint) if checkpoint.offset < checkpoint.complete_at => {

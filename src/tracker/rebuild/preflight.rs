@@ -49,7 +49,7 @@ pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, RebuildError> {
     let tracker = &setup.tracker;
     if is_same(&*setup.source, &*tracker.store).await? {
         return unsuitable(
-            "this is the store that serves now",
+            "the target is the store that serves now",
             "name another Redis, or another database of this one, as the target",
         );
     }
@@ -184,7 +184,7 @@ impl Preflight<'_> {
         Ok(setup.broker.client().call(move |broker, _| find(broker, &partition, places)).await?)
     }
 
-    /// Counts trees of the source that began before the log does.
+    /// Counts trees of the source that began before the start of the log.
     async fn check_log(&self) -> Result<u64, RebuildError> {
         let (mut count, mut message) = (0, Vec::new());
         for (number, ends) in self.ends.iter().enumerate() {

@@ -31,7 +31,7 @@ pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> 
     if !is_folded(setup, &[(at, end)]).await? {
         return Ok(true);
     }
-    // Read again: it may have been folded in between.
+    // Read again: the task may have been folded in between.
     Ok(node(setup, at, &id).await?.is_some_and(|found| !found.state.is_terminal()))
 }
 

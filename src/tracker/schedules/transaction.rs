@@ -42,7 +42,7 @@ pub(super) struct ScheduleTransaction {
     pub due: Vec<i64>,
     /// Reasons why due schedules are not included.
     pub blocked: Vec<String>,
-    /// Something waits for another reason than time.
+    /// Something is blocked for another reason than time.
     pub waits: bool,
 }
 
@@ -160,7 +160,7 @@ impl TaskFactory {
             };
             self.update_request(name, None, transaction)?;
             if existing.contains(&task) {
-                // The request was repeated by a client that got no answer.
+                // The request was repeated by a client that received no answer.
                 return Ok(());
             }
             transaction.messages.push(self.task(
