@@ -1,9 +1,9 @@
-//! Storage of task records, written by the tracker and read by the api: Redis or memory. The only folder that names
-//! redis.
+//! Storage of task records, written by the tracker and read by the API server: Redis or memory. The only folder that
+//! names redis.
 //!
 //! All keys of an events partition, including its checkpoint, change in one atomic step. The checkpoint is the
-//! position up to which the partition is folded. A writer passes the checkpoint its batch started from and is fenced
-//! off if the store has another one: a zombie tracker cannot write, and a store that lost writes is detected.
+//! position up to which the partition is folded. A writer passes the checkpoint from which its batch started and is
+//! fenced off if the store has another one: a zombie tracker cannot write, and a store that lost writes is detected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub struct Checkpoint {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The checkpoint differs from the one the batch started from: another owner, or a store that lost writes.
+    /// The checkpoint differs from the one at the start of the batch: another owner, or a store that lost writes.
     #[error("the checkpoint is {found:?}, not the one this tracker wrote")]
     Conflict { found: Option<Checkpoint> },
     /// Not reachable, or no answer in time; can be retried. The outcome of a timed-out apply is unknown.
@@ -163,7 +163,7 @@ pub trait PartitionWriter: Send {
     /// Reads the retention of trees and records, if the log has defined it.
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError>;
 
-    /// Reads the head of [`Store::done`] through the writer's connection: two stores may differ in its order.
+    /// Reads the head of [`Store::done`] through the writer's connection: two servers may differ in its order.
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads records through the writer's connection.
@@ -217,7 +217,7 @@ pub struct LogPage {
     pub lines: Vec<String>,
 }
 
-/// A guard against concurrent publishing under one id. An optimisation, not a source of truth.
+/// Guard against concurrent publishing under one id. An optimisation, not a source of truth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// Hash of type and params.
