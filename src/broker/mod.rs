@@ -433,8 +433,8 @@ impl DependentRecord {
 /// The first visible record at or after an offset; the same for all read-committed consumers, at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedProbe {
-    /// Offset up to which the log holds no visible record: only transaction markers, aborted records, and gaps left
-    /// by compaction or retention.
+    /// Offset before which the log contains no visible record: only transaction markers, aborted records, and gaps
+    /// left by compaction or retention.
     pub place: i64,
     /// The record at this offset. `None` if the next record belongs to an open transaction, or the log ends here.
     pub record: Option<Record>,
@@ -444,7 +444,7 @@ pub struct CommittedProbe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordListing {
     pub offsets: Vec<i64>,
-    /// The range is completely listed below this offset, and unknown from it on.
+    /// Offset below which the range is completely listed; the rest is unknown.
     pub to: i64,
 }
 
