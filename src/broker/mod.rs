@@ -1,7 +1,7 @@
 //! Kafka behind three small traits. This is the only folder that names rdkafka.
 //!
-//! Every call of a [`Broker`] may block the calling thread for up to the deadline it takes; async code uses [`Client`].
-//! The two implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
+//! Every call of a [`Broker`] may block the calling thread up to its deadline; async code uses [`Client`]. The two
+//! implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
 
 use std::ops::Range;
 use std::sync::Arc;

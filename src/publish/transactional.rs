@@ -33,7 +33,7 @@ impl Publisher {
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
         let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
-        // The events come last, one for each task.
+        // The events follow all records, one for each task.
         let events = &positions[positions.len().saturating_sub(tasks.len())..];
         let published = |(ready, at): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*at) };
         Ok(tasks.into_iter().zip(events).map(published).collect())
@@ -63,7 +63,7 @@ impl Publisher {
         producer.send_with_dependents(&records, &mut events, deadline)
     }
 
-    /// Event of a task. If the task has a record, it takes that record's position from `positions`.
+    /// Event of a task. If the task has a record, its position is taken from `positions`.
     fn event_of(&self, ready: &Ready, positions: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
         let mut value = Vec::with_capacity(256);
         let task = &ready.task;

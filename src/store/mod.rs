@@ -37,7 +37,7 @@ pub const MAX_NOTICE_IDS: usize = 200;
 pub const RESERVATION_TTL: Duration = Duration::from_secs(120);
 /// Lifetime of a reservation while a request publishes the task, counted from the last renewal.
 pub const LEASE_TTL: Duration = Duration::from_secs(10);
-/// Notices a reader may lag behind before it receives a [`Notice::Gap`] instead.
+/// Number of notices by which a reader may lag behind before it receives a [`Notice::Gap`] instead.
 const NOTICE_BUFFER: usize = 1_024;
 
 /// Position up to which a partition is folded, and its owner.
@@ -101,7 +101,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads finished roots scheduled for removal at the first time after `after_ms`, at most `limit` and
-    /// [`MAX_PAGE`]; `seen_ms` is that time. An entry stays until it is processed; only the root's record decides
+    /// [`MAX_PAGE`]; `seen_ms` is that time. An entry stays until it is processed; only the root's record determines
     /// whether, and when, the tree is removed.
     async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError>;
 

@@ -115,7 +115,8 @@ impl Comparison<'_> {
         found
     }
 
-    /// Checks the number of partitions; that of the events topic is checked against the recorded number instead.
+    /// Checks the number of partitions, except for the events topic, which is compared with the recorded number
+    /// instead.
     fn partitions(&self, info: &TopicInfo) -> Option<Finding> {
         let present = info.partitions;
         let wanted = self.spec.partitions;

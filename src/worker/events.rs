@@ -13,7 +13,7 @@ use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::{Backoff, Health};
 
-/// Pause before a retry while the producer is full or the broker is away.
+/// Pause before a retry while the producer is full or the broker is unavailable.
 const TRANSIENT_PAUSE: Duration = Duration::from_millis(2);
 /// First and longest pause before a retry after the broker has rejected a record.
 const REJECTED_PAUSE: Duration = Duration::from_millis(100);
@@ -214,8 +214,8 @@ fn is_permanent(error: &BrokerError) -> bool {
     matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_))
 }
 
-/// Pauses between retries: short ones while the broker is busy or away, growing ones while it rejects records. A
-/// rejection takes an operator to resolve, so it is also set in the health report. The input stays incomplete
+/// Pauses between retries: short ones while the broker is busy or unavailable, growing ones while it rejects records.
+/// Only an operator can resolve a rejection, so it is also set in the health report. The input stays incomplete
 /// meanwhile.
 struct RetryWait<'a> {
     health: &'a Health,

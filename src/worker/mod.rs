@@ -259,7 +259,7 @@ async fn wait_for_types(
 }
 
 /// Waits until a type's consumer and then its dispatcher have ended. Returns whether tasks that this worker announced
-/// are left to others; an error if one of the two did not end in order.
+/// are left to others; an error if one of the two failed.
 async fn type_end(
     consumer: oneshot::Receiver<()>,
     mut dispatcher: tokio::task::JoinHandle<bool>,

@@ -239,7 +239,7 @@ impl KafkaTransactionalProducer {
                 KafkaError::Transaction(error) if error.txn_requires_abort() => {
                     return Err(self.abort(of_transaction(error, "commit")));
                 }
-                // A retried commit is safe: the coordinator remembers the decision.
+                // A retried commit is safe: the coordinator has recorded the decision.
                 KafkaError::Transaction(error) if error.is_retriable() && Instant::now() < until => {}
                 other => return Err(self.mark_broken(unknown_outcome(other))),
             }

@@ -14,7 +14,7 @@ pub enum State {
     Running = 3,
     Retrying = 4,
     Cancelling = 5,
-    /// Running, with a warning that people should see.
+    /// Running, with a warning to be shown to users.
     Warning = 6,
     /// The task's own work is done; a child is still pending.
     WaitingForChildren = 7,

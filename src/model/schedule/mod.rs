@@ -1,4 +1,5 @@
-//! Recurring schedules: [`times`] computes when a schedule fires, [`step`] decides what happens then.
+//! Recurring schedules: [`times`] computes the times at which a schedule fires, [`step`] the decisions at those
+//! times.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -141,7 +142,7 @@ pub struct Schedule {
     /// Time of writing, epoch milliseconds. For display only.
     #[serde(default)]
     pub at_ms: i64,
-    /// Only times after this one fire: when the schedule was created, resumed, or its times were changed.
+    /// Times up to this one do not fire. Set when the schedule is created or resumed, or its times change.
     pub from_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,

@@ -136,7 +136,7 @@ impl PollLoop {
         outcome
     }
 
-    /// One iteration. An error means that the consumer has failed.
+    /// Runs one iteration of the loop. An error means that the consumer has failed.
     async fn step(&mut self) -> Result<(), BrokerError> {
         if Instant::now() >= self.next_seek {
             std::mem::take(&mut self.pending_seeks).into_iter().for_each(|ask| self.seek(ask));

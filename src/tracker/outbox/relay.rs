@@ -34,7 +34,7 @@ const BATCH_BYTES: u64 = 8 << 20;
 const MAX_UNFOLDED: usize = 5_000;
 /// Maximum concurrent subtree commands.
 const MAX_RUNNING_COMMANDS: usize = 32;
-/// Maximum queued subtree commands, so that effects behind them in the outbox are read. Beyond it they wait.
+/// Maximum queued subtree commands, so that later effects in the outbox are read. Further commands wait.
 const MAX_QUEUED_COMMANDS: usize = 5_000;
 /// Maximum leading outbox entries to skip in one pass (already published or deferred). Entries beyond this limit
 /// wait.
@@ -194,7 +194,7 @@ impl OutboxRelay {
             let planned = self.plan(timers, &outbox.effects, checkpoint, now).await?;
             if planned.is_empty() {
                 let required_offset = self.required_offset(checkpoint);
-                // More entries may follow behind those that were deferred.
+                // More entries may follow the deferred ones.
                 let is_more = outbox.effects.len() == limit && self.planner.deferred() > deferred_before;
                 let goes_on = is_more || !self.subtree_commands.is_empty() || !self.queued.is_empty();
                 if required_offset.is_some() || !goes_on {

@@ -32,7 +32,7 @@ const MAX_CLAIMS: u32 = 100;
 /// Interval of attempts to open a partition that cannot be folded.
 const STUCK_RETRY: Duration = Duration::from_secs(10);
 /// Interval of checkpoint reads over the readers' connection. In an idle partition they detect an unavailable store
-/// or lost writes; in a busy one they detect that batches go to a deposed master that readers do not see.
+/// or lost writes; in a busy one, batches written to a deposed master that readers do not use.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct PartitionTask {

@@ -39,7 +39,7 @@ const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Settings of a rebuild.
 pub struct Rebuild {
-    /// Setup of a tracker whose store is the one to fill.
+    /// Setup of a tracker for the store to be filled.
     pub tracker: Arc<TrackerSetup>,
     /// Store that serves readers now.
     pub source: Arc<dyn Store>,

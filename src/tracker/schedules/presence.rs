@@ -57,7 +57,7 @@ pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) ->
         .all(|(checkpoint, (_, end))| checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= *end))
 }
 
-/// Returns those of these tasks that exist.
+/// Returns the existing tasks among these.
 pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, String> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     ids.iter().for_each(|id| by_partition.entry(partition(setup, id)).or_default().push(id.clone()));

@@ -214,7 +214,7 @@ impl TaskFactory {
         self.state(&name.0, state, transaction)
     }
 
-    /// Returns those of these tasks that exist; `None` if more has to be folded first.
+    /// Returns the existing tasks among these; `None` if more must be folded first.
     async fn existing(
         &self,
         open: &mut PendingRequest,

@@ -204,7 +204,8 @@ impl PartitionUpkeep {
         Ok(ends.end)
     }
 
-    /// Publishes the configured lifetimes if they differ from those in the log, read up to its end at the start.
+    /// Publishes the configured lifetimes if they differ from the last ones in the log, as read up to its end at the
+    /// start.
     async fn publish_lifetimes(&mut self) -> Result<(), String> {
         let Some(end) = self.initial_end else { return Ok(()) };
         if end < 0 {

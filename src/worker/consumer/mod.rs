@@ -172,7 +172,7 @@ impl TypeConsumer {
         self.hand_out.recall(&mut self.partitions);
     }
 
-    /// Commits what is complete and leaves the group.
+    /// Commits all completed offsets and leaves the group.
     fn leave(mut self) {
         let processed = self.partitions.iter_mut().filter(|state| state.phase != Phase::Refused);
         let commits: Vec<_> = processed.map(PartitionState::final_commit).collect();

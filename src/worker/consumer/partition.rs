@@ -31,8 +31,8 @@ impl Phase {
     }
 }
 
-/// Offsets that may be handed out. A commit records the end before it is used, so that a successor can tell which
-/// offsets may have been in flight.
+/// Offsets that may be handed out. A commit records the end before it is used, which shows a successor the offsets
+/// that may have been in flight.
 pub(crate) struct Window {
     /// Maximum number of offsets that are handed out and not complete.
     pub size: u64,

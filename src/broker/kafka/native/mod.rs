@@ -29,8 +29,8 @@ impl HeaderList for Headers<'_> {
     fn get(&self, n: usize) -> Option<(&str, Option<&[u8]>)> {
         let headers = ptr::from_ref(self.0?).cast::<sys::rd_kafka_headers_t>();
         let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
-        // SAFETY: rdkafka's BorrowedHeaders is the address of the native list, which lives as long as the record; name and
-        // value point into it.
+        // SAFETY: rdkafka's `BorrowedHeaders` is the address of the native list, which lives as long as the record;
+        // name and value point into it.
         unsafe {
             let error = sys::rd_kafka_header_get_all(headers, n, &mut name, &mut value, &mut size);
             if RDKafkaErrorCode::from(error) != RDKafkaErrorCode::NoError {

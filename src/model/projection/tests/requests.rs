@@ -300,7 +300,7 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
     let again = [&start[..], std::slice::from_ref(&cancel)].concat();
     assert_eq!(effects_of(&again, "r"), "cancel-2", "no task is exempt from the first cancel");
     assert!(fold_log(&again, 1, 9).node("r").history.last().unwrap().ignored);
-    // Tasks added on purpose or retried, and continuations of ended tasks.
+    // Tasks created after the cancel or retried, and continuations of ended tasks.
     let follower = with_policy(
         "r:a",
         Policy {
