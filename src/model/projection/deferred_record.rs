@@ -40,7 +40,7 @@ pub(super) fn keep(
 
 fn refuse(node: &mut TaskRecord, attempt: u32) {
     let message = format!(
-        "too many deferred tasks in this events partition: at most {} MiB of records are stored (hint: retry it later, or use more events partitions)",
+        "too many tasks are deferred in this events partition: at most {} MiB of records are stored (hint: retry it later, or use more events partitions)",
         MAX_KEPT_BYTES >> 20
     );
     node.own = State::Failed;

@@ -72,8 +72,8 @@ fn released(attempt: u32) -> Event {
     Event { attempt, ..event(Kind::Released, "a") }
 }
 
-/// A repeated parent publishes its child again. The first copy waits for its second attempt when the second copy is
-/// released, whose first attempt fails too. Either wait may be released last.
+/// A repeated parent publishes its child again. The first copy waits for its second attempt when the other copy is
+/// released, whose first attempt fails too: whichever of the two waits is released in the end.
 #[test]
 fn release_of_one_wait_does_not_end_another() {
     let mut scheduled = with_record(submitted("a"), 700);
@@ -178,7 +178,7 @@ fn deferred_record_beyond_the_limit_fails_the_task() {
     let node = working_set.node("a").unwrap();
     assert_eq!((node.state, node.kept, working_set.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
     assert_eq!(node.record_event_offset, Some(1), "a retry finds the record in this event");
-    assert!(node.error.as_ref().unwrap().message.contains("too many deferred tasks"));
+    assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
     assert!(working_set.take_changes().kept.is_empty());
 }
 
@@ -243,14 +243,14 @@ fn withdrawn_cancel_is_published_again_for_a_late_descendant() {
     assert_eq!((effects_of(&withdrawn, "r"), effects_of(&late, "r")), (String::new(), "cancel-5".to_owned()));
     let ended = [&late[..], &[event(Kind::Cancelled, "r:late")]].concat();
     assert_eq!(effects_of(&ended, "r"), "cancel-5 uncancel-6");
-    // A descendant superseded by a later run does not change its parent's state.
+    // One that a later run has superseded leaves the state of its parent as it is.
     let superseded =
         [&withdrawn[..], &[event(Kind::RetryRequested, "r"), done("publish-5"), end(2), submitted("r:late")]].concat();
     assert_eq!(states(&superseded, "r:late"), ["cancelling"]);
     assert_eq!((states(&superseded, "r")[8], &*effects_of(&superseded, "r")), ("succeeded", "cancel-8 uncancel-8"));
 }
 
-/// No worker holds the external task, and the cancel has ended it.
+/// No worker has it, and the cancel has ended it.
 #[test]
 fn withdrawn_cancel_is_not_published_for_an_external_descendant() {
     let done = |effect: &str| Event { effect: Some(effect.into()), ..event(Kind::EffectDone, "r") };
@@ -300,7 +300,7 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
     let again = [&start[..], std::slice::from_ref(&cancel)].concat();
     assert_eq!(effects_of(&again, "r"), "cancel-2", "no task is exempt from the first cancel");
     assert!(fold_log(&again, 1, 9).node("r").history.last().unwrap().ignored);
-    // Tasks created after the cancel or retried, and continuations of ended tasks.
+    // Tasks added on purpose or retried, and continuations of ended tasks.
     let follower = with_policy(
         "r:a",
         Policy {
@@ -452,7 +452,7 @@ fn run_beyond_the_limit_changes_nothing() {
     assert!(node.history.last().is_some_and(|entry| entry.kind == Kind::RetryRequested && entry.ignored));
 }
 
-/// The task had failed at the time of the request, but was reported as succeeded before the request reached the log.
+/// The task had failed when the request was made, and was reported as succeeded before the request was in the log.
 #[test]
 fn retry_of_failed_tasks_uses_no_run_if_nothing_has_failed() {
     let mut only = event(Kind::RetryRequested, "r");
@@ -541,7 +541,7 @@ fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     assert_eq!(states(&ended, "r").last(), Some(&"cancelled"));
     let again = [&ended[..], &[event(Kind::Cancelled, "r"), submitted("r")]].concat();
     assert_eq!(states(&again, "r").last(), Some(&"cancelled"), "it was announced and has ended");
-    // A task created after the cancel runs, and so does one whose worker reported before the tracker ended it.
+    // A task created later on purpose runs, and so does one whose worker was quicker.
     let on_purpose = [&log[..], &[known_of(submitted("r"), 3)]].concat();
     assert_eq!(states(&on_purpose, "r").last(), Some(&"queued"));
     let quick = [&log[..], &[Event { kind: Kind::Succeeded, ..submitted("r") }]].concat();
