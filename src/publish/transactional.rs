@@ -63,7 +63,7 @@ impl Publisher {
         producer.send_with_dependents(&records, &mut events, deadline)
     }
 
-    /// Event of a task. If the task has a record, its position is taken from `positions`.
+    /// Event of a task. If the task has a record, it takes that record's position from `positions`.
     fn event_of(&self, ready: &Ready, positions: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
         let mut value = Vec::with_capacity(256);
         let task = &ready.task;

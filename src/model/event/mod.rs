@@ -146,13 +146,13 @@ pub struct Event {
     /// Index of the check, from 0 (`checked`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<u32>,
-    /// Retries the failed descendants instead of the task itself (`retry_requested`).
+    /// Retries the failed tasks below instead of the task itself (`retry_requested`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub only_failed: bool,
-    /// Run assigned to a retry of several tasks (`retry_requested`).
+    /// Run chosen for a retry of several tasks (`retry_requested`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_run: Option<u32>,
-    /// Offset of the ancestor's request from which this one derives (`cancel_requested`).
+    /// Offset of the ancestor's request that this one derives from (`cancel_requested`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asof: Option<i64>,
     /// Ancestor named in the original request (`cancel_requested`).

@@ -22,7 +22,7 @@ pub(super) fn keep(
     room: u64,
 ) -> Option<DeferredRecord> {
     let waits = matches!(node.own, State::Scheduled | State::Retrying);
-    // Only these kinds defer a task. A record in an event of an unknown, newer kind is ignored.
+    // Only these kinds defer a task. The purpose of a record in an unknown kind of a newer version is not known.
     let brings = verdict == Verdict::Applied && matches!(event.kind, Kind::Scheduled | Kind::Retrying);
     if let Some(record) = event.record.as_deref().filter(|_| brings && waits) {
         let bytes = record.encode();

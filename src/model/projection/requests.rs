@@ -183,7 +183,7 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition,
     Step { run: next_run, ..Step::of(Verdict::Applied) }
 }
 
-/// Changes fields of a task, whatever its run: all of them or none.
+/// Changes fields of a task in whichever run: either all of them or none.
 pub(super) fn patch(node: &mut TaskRecord, event: &Event) -> Step {
     let Some(patch) = event.patch.as_deref().filter(|patch| patch.rejection(node).is_none()) else {
         return Step::of(Verdict::Ignored);

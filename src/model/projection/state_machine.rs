@@ -23,7 +23,7 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
     if event.kind == Kind::Released {
         node.position = event.position;
     }
-    // A repeated `started` of an attempt only adds handler continuations, so a warning stays.
+    // A repeated `started` of an attempt only adds handler continuations: a warning stays.
     let goes_on = event.kind == Kind::Started && node.own == State::Warning && event.attempt == node.attempt;
     node.own = if goes_on && event.worker == node.worker { State::Warning } else { next };
     node.silent = false;
@@ -44,7 +44,7 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
 fn is_late(node: &TaskRecord, event: &Event) -> bool {
     match event.kind {
         Kind::Submitted => node.own != State::Expected,
-        // The record is deferred again, while it already waits or after its release.
+        // A record that is deferred again, while it already waits or after its release.
         Kind::Scheduled if event.record.is_some() => {
             !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
                 || node.attempt > 0
@@ -73,7 +73,7 @@ fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
             node.output = event.output.clone();
             node.error = None;
         }
-        // The event only reports that the attempt was stopped; the reason is already in the record.
+        // The event only reports that the attempt was stopped; the record knows the reason.
         Kind::Cancelled if next == State::Failed => {}
         // No attempt follows: the failed child ends the task. The attempt's error stays in the history.
         Kind::Retrying if node.cancelled_by().is_some_and(|cancel| cancel.tripped) => {}

@@ -46,7 +46,7 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         Kind::Patched => return requests::patch(node, event),
         Kind::Attached | Kind::Detached => return attachments::attach(node, event),
         Kind::WorkerSilent => return mark_silent(node, event),
-        // A log line from outside any attempt belongs to the task, whatever its run.
+        // A line from outside any attempt belongs to the task in whichever run.
         Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
         Kind::Checked => return notifications::run_check(node, event, position),
         _ => {}

@@ -57,7 +57,7 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Rules {
-    /// Free-form options; a JSON object that can be changed later.
+    /// Free-form options; a JSON object that people may change later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<serde_json::Value>,
     /// The task runs outside the fleet, and its state is reported.

@@ -84,7 +84,7 @@ impl Tasks {
     /// Ends a task whose params do not match its type.
     pub(super) fn refuse(&mut self, in_flight: Box<InFlight>, error: ParamsError) {
         let at = if error.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", error.pointer) };
-        let message = format!("{at} do not match the type: {}", error.message);
+        let message = format!("{at} do not fit the type: {}", error.message);
         let mut event = self.reporter.event(Kind::Failed, &in_flight);
         event.error = Some(Box::new(ErrorInfo::new("schema", message.clone(), 0)));
         self.record_rejected();

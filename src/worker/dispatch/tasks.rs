@@ -98,7 +98,8 @@ impl Tasks {
         let mut event = self.reporter.event(Kind::Expired, &in_flight);
         let late =
             now.saturating_sub(in_flight.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
-        event.error = Some(Box::new(ErrorInfo::new("expired", format!("not started in time: {late} ms late"), 0)));
+        event.error =
+            Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
         self.end(in_flight, event).await;
     }
 
