@@ -129,7 +129,7 @@ pub struct BatchRecord<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
     /// The local queue or the in-memory log is full. Nothing was sent; try again later.
-    #[error("no room: {0}")]
+    #[error("the queue or log is full: {0}")]
     Full(String),
     /// The record exceeds the limit of the topic or the client. Sending it again will fail again.
     #[error("the record is too large: {0}")]
@@ -146,7 +146,7 @@ pub enum BrokerError {
     #[error("outcome unknown: {0}")]
     InDoubt(String),
     /// The record was discarded before it was sent, because its client was closed or failed.
-    #[error("purged before it was sent")]
+    #[error("discarded before it was sent")]
     Purged,
     /// Timeout, or the broker cannot be reached. Worth a retry.
     #[error("{0}")]

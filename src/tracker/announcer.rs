@@ -222,7 +222,7 @@ impl Subscription<'_> {
             GroupEvent::Committed { result, .. } => {
                 let committing = self.committing.take().unwrap_or_default();
                 if let Err(error) = result {
-                    tracing::debug!(%error, "a commit of the announcer failed and will be repeated");
+                    tracing::debug!(%error, "a commit of the announcer failed; retrying");
                     committing
                         .into_iter()
                         .for_each(|(partition, next)| _ = self.processed.entry(partition).or_insert(next));

@@ -91,7 +91,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let control = ControlWatch::new(ControlState::default());
     let started_ms = now_ms();
     // Set before the control topic is followed, which clears its own reason; a type is ready once it has partitions.
-    setup.health.set(control::HEALTH_PART, format!("reading `{}`", setup.names.control()));
+    setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.names.control()));
     types.iter().for_each(|(name, _)| setup.health.set(&consumer::health_part(name), consumer::NOT_JOINED));
     let _follower = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
     if !wait_for_control(&control, &shutdown).await {

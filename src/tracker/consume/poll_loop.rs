@@ -92,7 +92,7 @@ impl PollLoop {
         let (seek_sender, seek_requests) = mpsc::unbounded_channel();
         let topic = setup.names.events().into();
         let (batchers, now) = (BTreeMap::new(), Instant::now());
-        setup.health.set("tracker", "waiting for the group");
+        setup.health.set("tracker", "waiting for the consumer group to assign partitions");
         Self {
             setup,
             spawn,

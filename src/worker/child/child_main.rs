@@ -227,7 +227,7 @@ impl AttemptSink for ParentLink {
         async move {
             let _call = self.spawn_calls.lock().await;
             let mut messages = child_messages(attempt, children)?;
-            let gone = |_| Failure::retry("the worker is gone").of_kind("interrupted");
+            let gone = |_| Failure::retry("the worker has ended").of_kind("interrupted");
             messages.extend(frame(&FromChild::SpawnNow).map_err(|why| Failure::retry(why.to_string()))?);
             let (sender, result) = oneshot::channel();
             *self.pending_spawn.lock() = Some(sender);

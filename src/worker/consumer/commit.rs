@@ -109,7 +109,7 @@ impl Committer {
         let Some(commit) = self.in_flight.take() else { return Vec::new() };
         self.failing = result.is_err();
         if let Err(error) = result {
-            tracing::warn!(task_type = %deps.task_type, %error, "a commit failed and will be repeated");
+            tracing::warn!(task_type = %deps.task_type, %error, "a commit failed; retrying");
         }
         let mut unmarked = Vec::new();
         for (partition, next) in commit.states {

@@ -28,7 +28,7 @@ impl Dispatcher {
             AttemptEnd::Answered(answer) => self.tasks.finish(running, answer).await,
             AttemptEnd::TimedOut => {
                 let took = duration_text(running.started_at.elapsed());
-                let failure = Failure::retry(format!("the attempt had not ended after {took}")).of_kind(TIMEOUT);
+                let failure = Failure::retry(format!("the attempt timed out after {took}")).of_kind(TIMEOUT);
                 self.tasks.finish(running, Err(failure)).await;
             }
             AttemptEnd::Stalled(limit) => {
