@@ -69,7 +69,7 @@ async fn handler_continuation_runs_and_unknown_type_fails(mut fleet: Fleet) {
     fleet.publish_bare("echo", &[("ce_id", b"off"), ("ce_policy", policy.as_bytes())], "1").await;
     assert_eq!(fleet.wait_for_end("off").await.state, State::Failed);
     let error = fleet.record("off:then").await.unwrap().error.unwrap();
-    assert!(error.message.starts_with("the continuation cannot be started: the topic"), "{}", error.message);
+    assert!(error.message.starts_with("it cannot be started: the topic"), "{}", error.message);
     fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }

@@ -190,7 +190,7 @@ async fn unsuitable_stores_are_refused() {
     one_each(&fixture, "t").await;
     expect_agreement(&fixture).await;
     let why = refused(&setup(&fixture, &fixture)).await;
-    assert!(why.contains("the target is the store that serves now") && why.contains("hint: "), "{why}");
+    assert!(why.contains("this is the store that serves now") && why.contains("hint: "), "{why}");
     // A store with the checkpoint of another fleet.
     put(&copy, 0, Checkpoint { offset: 1, version: 0, ..Checkpoint::default() }).await;
     let why = refused(&setup(&fixture, &copy)).await;
@@ -334,7 +334,7 @@ async fn rebuild_works_into_and_from_a_cluster() {
     let node = format!("redis-cluster://127.0.0.1:{}", cluster.servers[2].port);
     let same = Redis::connect(RedisOptions { prefix: "fleet".into(), ..patient(node) }).unwrap();
     let why = refused(&setup(&copy, &log.with(log.broker.clone(), Arc::new(same)))).await;
-    assert!(why.contains("the target is the store that serves now"), "{why}");
+    assert!(why.contains("this is the store that serves now"), "{why}");
     new.stop().await;
 }
 

@@ -151,7 +151,7 @@ impl Continuation {
         Self { name: Some(name.into()), ..self }
     }
 
-    /// Prevents a failure of the continuation from failing the preceding task.
+    /// Keeps a failure of the continuation from failing the preceding task.
     pub fn ignore_failure(self) -> Self {
         Self { on_failure: OnFailure::Ignore, ..self }
     }

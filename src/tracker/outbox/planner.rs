@@ -129,7 +129,7 @@ impl OutboxPlanner {
                 },
                 TimerKind::Check(number) => self.timer_entry(&id, "check", &checked_event(&id, &node, number, now)),
                 TimerKind::Expire => {
-                    let event = terminal_event(&id, node.run, Kind::Expired, "not started in time", now);
+                    let event = terminal_event(&id, node.run, Kind::Expired, "it was not started in time", now);
                     self.timer_entry(&id, "expire", &event)
                 }
                 TimerKind::Cancel => self.timer_entry(&id, "cancel", &cancelled_event(&id, &node, now)),
@@ -147,7 +147,7 @@ impl OutboxPlanner {
         let Some(record) = KeptRecord::decode(kept).filter(|_| unsendable_reason.is_none()) else {
             let why =
                 unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
-            let why = format!("the task could not be released: {why}");
+            let why = format!("it could not be released: {why}");
             return Ok(self.timer_entry(id, "fail", &terminal_event(id, node.run, Kind::Failed, &why, now)));
         };
         let mut headers = record.released(node.attempt);

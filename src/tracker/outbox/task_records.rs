@@ -50,7 +50,7 @@ impl OutboxPlanner {
             },
         };
         let record = found.map(|found| retry_record(self.topic_of(node), id, node, found, run, effect.cause));
-        let record = record.map_err(|why| format!("the task cannot be retried: {why}"));
+        let record = record.map_err(|why| format!("the retry is not possible: {why}"));
         Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)))
     }
 
@@ -71,7 +71,7 @@ impl OutboxPlanner {
             Some(why) => Err(why),
             None => self.continuation(id, node).await?,
         };
-        let record = record.map_err(|why| format!("the continuation cannot be started: {why}"));
+        let record = record.map_err(|why| format!("it cannot be started: {why}"));
         Ok(self.record_or_failure(id, effect, kind, run, record, now))
     }
 

@@ -49,7 +49,7 @@ pub async fn preflight(setup: &Rebuild) -> Result<RebuildPlan, RebuildError> {
     let tracker = &setup.tracker;
     if is_same(&*setup.source, &*tracker.store).await? {
         return unsuitable(
-            "the target is the store that serves now",
+            "this is the store that serves now",
             "name another Redis, or another database of this one, as the target",
         );
     }
