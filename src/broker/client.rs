@@ -74,7 +74,7 @@ impl Client {
         let limited = tokio::time::timeout(deadline, async {
             // The semaphore is never closed.
             let permit = permits.acquire_owned().await;
-            // The call keeps its permit after the timeout: it still occupies a thread.
+            // After a timeout the call keeps its permit, because it still occupies a thread.
             finished(blocking(move || (call(&*broker, deadline), drop(permit)).0).await)
         });
         limited.await.unwrap_or_else(|_| Err(E::from(timed_out(deadline))))

@@ -1,7 +1,7 @@
 //! Kafka behind three small traits. This is the only folder that names rdkafka.
 //!
-//! Every call of a [`Broker`] may block the calling thread for up to the deadline it takes; async code uses [`Client`].
-//! The two implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
+//! Every call of a [`Broker`] may block the calling thread up to its deadline; async code uses [`Client`]. The two
+//! implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ pub struct BatchRecord<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
     /// The local queue or the in-memory log is full. Nothing was sent; try again later.
-    #[error("no room: {0}")]
+    #[error("the queue or log is full: {0}")]
     Full(String),
     /// The record exceeds the limit of the topic or the client. Sending it again will fail again.
     #[error("the record is too large: {0}")]
@@ -146,7 +146,7 @@ pub enum BrokerError {
     #[error("outcome unknown: {0}")]
     InDoubt(String),
     /// The record was discarded before it was sent, because its client was closed or failed.
-    #[error("purged before it was sent")]
+    #[error("discarded before it was sent")]
     Purged,
     /// Timeout, or the broker cannot be reached. Worth a retry.
     #[error("{0}")]
@@ -433,8 +433,8 @@ impl DependentRecord {
 /// The first visible record at or after an offset; the same for all read-committed consumers, at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedProbe {
-    /// Offset up to which the log holds no visible record: only transaction markers, aborted records, and gaps left
-    /// by compaction or retention.
+    /// Offset before which the log contains no visible record: only transaction markers, aborted records, and gaps
+    /// left by compaction or retention.
     pub place: i64,
     /// The record at this offset. `None` if the next record belongs to an open transaction, or the log ends here.
     pub record: Option<Record>,
@@ -444,7 +444,7 @@ pub struct CommittedProbe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordListing {
     pub offsets: Vec<i64>,
-    /// The range is completely listed below this offset, and unknown from it on.
+    /// Offset below which the range is completely listed; the rest is unknown.
     pub to: i64,
 }
 

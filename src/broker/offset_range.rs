@@ -8,7 +8,7 @@ use super::{Broker, BrokerError, ConsumerSpec, GroupEvent, Partition, RecordRef,
 
 const BATCH: usize = 1_000;
 const POLL: Duration = Duration::from_millis(50);
-/// Idle time after which the broker is asked whether the rest of a range holds any record.
+/// Idle time after which the broker is queried for further records in the rest of a range.
 const IDLE: Duration = Duration::from_millis(500);
 
 /// A range of offsets of one partition, from `from` (inclusive) to `to` (exclusive).
@@ -20,8 +20,8 @@ pub struct OffsetRange {
 }
 
 /// Passes every committed record of the ranges to `take`, in order within each range. A range is complete only when
-/// the broker confirms that no further record lies in it; silence alone may be a slow fetch. Blocks for at most
-/// `deadline`. At most one range per partition.
+/// the broker confirms that it contains no further record; the lack of records alone may be a slow fetch. Blocks for
+/// at most `deadline`. At most one range per partition.
 ///
 /// # Errors
 /// `Unavailable` if the deadline passes, also because a transaction in a range is still open.

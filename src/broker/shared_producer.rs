@@ -89,7 +89,7 @@ impl SharedProducer {
         }))
     }
 
-    /// Returns whether a topic exists. Asks the broker, within the deadline, until the topic has been found once.
+    /// Returns whether a topic exists. Queries the broker, within the deadline, until the topic has been found once.
     pub async fn has_topic(&self, topic: &str, deadline: Duration) -> Result<bool, BrokerError> {
         if self.known_topics.lock().contains(topic) {
             return Ok(true);
@@ -125,7 +125,7 @@ impl SharedProducer {
         if let Some(why) = fatal
             && let Err(error) = self.replace(&producer, why)
         {
-            tracing::debug!(%error, "the rejected records of a batch have to wait");
+            tracing::debug!(%error, "the rejected records of a batch are retried");
         }
         refused
     }

@@ -30,12 +30,12 @@ pub trait Sink: Send + 'static {
     fn trouble(&mut self, why: Option<&str>);
 }
 
-/// Guard that stops the follower when dropped.
+/// Guard that stops following the topic when dropped.
 pub struct TopicFollower(#[expect(dead_code, reason = "only its drop matters")] DropGuard);
 
 /// Follows partition 0 of a topic, read committed, until the returned guard is dropped.
 pub fn follow(broker: Arc<dyn Broker>, topic: String, sink: impl Sink) -> TopicFollower {
-    // The tracker writes in transactions; records of an aborted one must not be seen.
+    // The tracker writes in transactions; records of aborted ones must not be read.
     begin(broker, topic, sink, false)
 }
 
@@ -47,7 +47,7 @@ pub fn follow_uncommitted(broker: Arc<dyn Broker>, topic: String, sink: impl Sin
 fn begin(broker: Arc<dyn Broker>, topic: String, sink: impl Sink, read_uncommitted: bool) -> TopicFollower {
     let stop = CancellationToken::new();
     let follower = Follower { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone(), read_uncommitted };
-    // Without a thread nothing is read; callers that wait report it when their deadline passes.
+    // Without a thread nothing is read; callers that wait report that at their deadline.
     if let Err(error) = runtime::thread("kafleet-follow", follower.run()) {
         tracing::error!(%error, "cannot start the thread that follows a topic");
     }
@@ -80,7 +80,7 @@ impl<S: Sink> Follower<S> {
         }
     }
 
-    /// Reads from the start until stopped, or until the topic has to be read from the start again.
+    /// Reads from the start until stopped, or until the topic must be read from the start again.
     async fn session(&mut self) -> Result<(), BrokerError> {
         let ends = self.broker.ends(&self.partition, CALL_DEADLINE)?;
         let spec = ConsumerSpec { read_uncommitted: self.read_uncommitted, ..ConsumerSpec::default() };
@@ -131,7 +131,7 @@ impl<S: Sink> Follower<S> {
             match event {
                 GroupEvent::OutOfRange(_) => return Ok(false),
                 GroupEvent::ClientError(error) => {
-                    tracing::debug!(topic = %self.partition.topic, %error, "broker trouble while following a topic");
+                    tracing::debug!(topic = %self.partition.topic, %error, "broker error while following a topic");
                 }
                 _ => {}
             }

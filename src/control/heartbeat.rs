@@ -15,7 +15,7 @@ use crate::config::Names;
 
 /// Maximum number of running tasks listed in one heartbeat.
 pub const MAX_RUNNING: usize = 100;
-/// Maximum number of workers remembered; the ones silent for longest are dropped first.
+/// Maximum number of workers kept; those silent for longest are dropped first.
 const MAX_WORKERS: usize = 10_000;
 
 /// Heartbeat: value of a record on the workers topic.
@@ -71,7 +71,8 @@ pub struct TypeStatus {
     pub paused: bool,
     /// Assigned partitions of the type's topic.
     pub partitions: Vec<i32>,
-    /// Reason why the circuit breaker stopped the type: which failures, and how many. Null if it is closed.
+    /// Reason why the circuit breaker stopped the type, with the number of failures. Null while the circuit is
+    /// closed.
     #[serde(default)]
     pub stopped: Option<String>,
     /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
@@ -123,7 +124,7 @@ impl WorkerRegistry {
     }
 }
 
-/// Tails the workers topic until the returned guard is dropped.
+/// Follows the workers topic until the returned guard is dropped.
 pub fn listen(registry: Arc<WorkerRegistry>, broker: Arc<dyn Broker>, names: &Names) -> TopicFollower {
     follow(broker, names.workers(), Listener { registry, misread: 0 })
 }

@@ -2,8 +2,8 @@
 //! offsets. A record sets the state of its key, a tombstone removes it; a process that starts later reads the same
 //! state.
 //!
-//! [`ControlState`] is the content of the topic, record by record. [`ControlWatch`] shares it within a process; with
-//! no active commands the cost per task is one atomic load. [`keep`] keeps it up to date.
+//! [`ControlState`] holds the contents of the topic. [`ControlWatch`] shares it within a process; without active
+//! commands the cost per task is one atomic load. [`keep`] keeps it up to date.
 
 pub mod follow;
 pub mod heartbeat;
@@ -225,7 +225,7 @@ pub async fn withdraw(link: &SharedProducer, names: &Names, key: &ControlKey) ->
     write(link, names, key, None).await
 }
 
-/// Writes a record of a schedule, or with `None` removes its key.
+/// Writes a record of a schedule; `None` deletes its key.
 pub async fn put_schedule<T: Serialize>(
     link: &SharedProducer,
     names: &Names,

@@ -99,7 +99,7 @@ impl ScheduleState {
         match (key, record.value) {
             (ScheduleKey::Schedule(name), Some(value)) => {
                 if self.schedules.len() >= MAX_SCHEDULES && !self.schedules.contains_key(&name) {
-                    return Err(format!("there are {MAX_SCHEDULES} schedules already"));
+                    return Err(format!("the limit of {MAX_SCHEDULES} schedules is reached"));
                 }
                 self.schedules.insert(name, Arc::new(read(value)?));
             }
@@ -108,7 +108,7 @@ impl ScheduleState {
             }
             (ScheduleKey::ScheduleRequest(name, request), Some(value)) => {
                 if self.requests.len() >= MAX_REQUESTS {
-                    return Err(format!("{MAX_REQUESTS} requests wait already"));
+                    return Err(format!("the limit of {MAX_REQUESTS} pending requests is reached"));
                 }
                 self.requests.insert((name, request), read(value)?);
             }

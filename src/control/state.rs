@@ -74,7 +74,7 @@ impl ControlState {
                 set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?;
             }
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
-                return Err(format!("there are {MAX_KILLS} kill switches already"));
+                return Err(format!("the limit of {MAX_KILLS} kill switches is reached"));
             }
             (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
             (ControlKey::Offsets(name, partition), value) => {
@@ -98,7 +98,7 @@ impl ControlState {
         Ok(())
     }
 
-    /// Drops a tenth at once to make the scan rare.
+    /// Drops a tenth of the cancels at once, so that the scan is rare.
     fn forget_oldest_cancels(&mut self) {
         let mut offsets: Vec<i64> = self.cancels.values().map(|(offset, _)| *offset).collect();
         offsets.sort_unstable();
@@ -201,7 +201,7 @@ pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
     }
     let Versioned { v } = serde_json::from_slice(value).map_err(|why| why.to_string())?;
     if v > CONTROL_VERSION {
-        return Err(format!("it has version {v}, this build reads up to {CONTROL_VERSION}: upgrade it"));
+        return Err(format!("it has version {v}, this build reads up to {CONTROL_VERSION}: upgrade this process"));
     }
     serde_json::from_slice(value).map_err(|why| why.to_string())
 }

@@ -141,7 +141,7 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what).await.expect("in time")
 }
 
-/// The watch sees existing, new and transactional records on a compacted topic.
+/// The watch receives existing, new and transactional records of a compacted topic.
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_follows_the_topic() {
     let broker = broker();

@@ -1,5 +1,5 @@
-//! Shared copy of the control state in a process: one writer, any number of readers, which pay one atomic load while
-//! nothing changes.
+//! Shared copy of the control state in a process: one writer and any number of readers, whose cost is one atomic load
+//! while nothing changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::broker::{Broker, RecordRef};
 use crate::config::Names;
 use crate::runtime::Health;
 
-/// Maximum number of log lines about records that cannot be decoded; further ones are only counted.
+/// Maximum number of logged records that cannot be decoded; further ones are only counted.
 const MAX_COMPLAINTS: u64 = 100;
 
 pub struct ControlWatch {
@@ -94,8 +94,8 @@ impl ControlWatch {
     }
 }
 
-/// Tails the control topic into `shared` until the returned guard is dropped. Problems are reported to `health`, if
-/// given: a worker starts no task before the topic has been read, and goes on with the known state while it is
+/// Follows the control topic into `shared` until the returned guard is dropped. Problems are reported to `health`, if
+/// given: a worker starts no task before the topic has been read, and continues with the last known state while it is
 /// unreadable.
 pub fn keep(
     shared: Arc<ControlWatch>,

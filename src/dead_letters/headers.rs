@@ -39,7 +39,8 @@ pub mod mark {
     pub const RESOLUTION: &str = "kafleet_resolution";
     /// Epoch milliseconds.
     pub const TIME: &str = super::header::TIME;
-    /// Request that wrote the marker, a UUID: a request with an unknown outcome looks for its own markers.
+    /// Id of the request that wrote the marker, a UUID: a request with an unknown outcome searches for its own
+    /// markers.
     pub const REQUEST: &str = "kafleet_request";
 }
 
@@ -56,7 +57,7 @@ pub struct DeadLetterHeaders<'a> {
     pub topic: &'a str,
     pub partition: i32,
     pub offset: i64,
-    /// The record's own key if the dead letter has another one: a redrive needs it for ordering.
+    /// The record's own key, if the dead letter has another one: a redrive needs it for ordering.
     pub key: Option<&'a [u8]>,
     /// Task and run of the record, if they could be parsed.
     pub task: Option<(&'a TaskId, u32)>,
@@ -88,7 +89,7 @@ pub fn headers(letter: &DeadLetterHeaders<'_>) -> Vec<(&'static str, String)> {
 }
 
 /// Digest of a record of a dead-letter topic. A marker contains the digest of its dead letter, so that neither
-/// another record at that offset nor a foreign record with the headers of a marker is mistaken.
+/// another record at that offset nor a foreign record with the headers of a marker is mistaken for it.
 pub fn digest<'a>(
     key: Option<&[u8]>,
     value: Option<&[u8]>,
@@ -111,7 +112,7 @@ pub fn digest<'a>(
 }
 
 /// Returns true if a dead letter of this run no longer represents the task's outcome: a later run has begun, or the
-/// run ended otherwise, for example because another worker had the task too.
+/// run ended differently, for example because another worker ran the task too.
 pub fn has_moved_on(node: &TaskRecord, run: u32) -> bool {
     let ended_otherwise = matches!(node.own, State::Succeeded | State::Cancelled | State::Expired);
     node.run > run || (node.run == run && ended_otherwise)

@@ -15,8 +15,8 @@ use crate::dead_letters::headers::digest;
 
 /// Number of offsets read at a time.
 const CHUNK: i64 = 20_000;
-/// Number of resolved dead letters per partition whose request is remembered, for requests with an unknown outcome
-/// that look for their markers soon after.
+/// Number of resolved dead letters per partition whose request is kept, for requests with an unknown outcome that
+/// search for their markers soon afterwards.
 const RECENT: usize = 1_000;
 
 /// Resolutions of the dead letters of all topics. Shared by all requests of a process; filled on demand.
@@ -148,8 +148,8 @@ impl DeadLetterIndex {
         self.0.lock().entry(partition.clone()).or_default().resolve(letter, resolution, request);
     }
 
-    /// Returns true if a record just read is a marker. If the record differs from the one indexed at its offset, the
-    /// topic was deleted and created again.
+    /// Returns true if a record just read is a marker. Fails if the record differs from the one indexed at its
+    /// offset, because the topic was recreated then.
     pub(super) fn is_mark(&self, partition: &Partition, letter: &DeadLetterRecord) -> Result<bool, BrokerError> {
         let mut partitions = self.0.lock();
         let Some(known) = partitions.get(partition) else { return Ok(false) };
@@ -202,7 +202,7 @@ impl DeadLetterIndex {
             if known.next < from {
                 continue;
             }
-            // Records read before a failure count too: the next call goes on from there.
+            // Records read before a failure count too: the next call continues after them.
             found.into_iter().for_each(|entry| known.take(entry));
             read?;
             known.next = known.next.max(to);

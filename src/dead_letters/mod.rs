@@ -1,8 +1,8 @@
 //! Reading of dead letters: contents of the dead-letter topics, newest first, and their resolutions.
 //!
-//! Records cannot be removed from a topic, so a dropped or redriven dead letter stays, and a *marker* behind it in
-//! the same partition records the resolution. A [`DeadLetterIndex`] knows the resolved ones. Every record other than
-//! kafleet's markers is listed, whoever wrote it.
+//! Records cannot be removed from a topic, so a dropped or redriven dead letter stays, and a *marker* after it in the
+//! same partition records the resolution. A [`DeadLetterIndex`] holds the resolutions. Every record except kafleet's
+//! markers is listed, including records written by other programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -145,7 +145,7 @@ impl DeadLetterIndex {
         let mut page = Page::default();
         while page.letters.len() < limit && page.scanned < MAX_SCANNED {
             refill(broker, names, &mut tails)?;
-            // The newest of all: every tail with unread records has its newest loaded.
+            // Every tail with unread records has its newest record loaded, so this is the newest of all.
             let Some(tail) = tails.iter_mut().filter(|tail| !tail.ahead.is_empty()).max_by_key(|tail| tail.newest_ms())
             else {
                 break;
@@ -183,13 +183,14 @@ impl Tail {
         self.ahead.last().map_or(i64::MIN, |letter| letter.at_ms)
     }
 
-    /// Returns true if the next records must be read.
+    /// Returns true if further records must be read before the next one is listed.
     fn is_dry(&self) -> bool {
         self.ahead.is_empty() && self.read_to > self.first
     }
 }
 
-/// Reads on in tails that are dry. A range may contain only transaction markers, so several reads may be needed.
+/// Reads further records where needed. A range may contain only transaction markers, so several reads may be
+/// necessary.
 fn refill(broker: &dyn Broker, names: &Names, tails: &mut [Tail]) -> Result<(), BrokerError> {
     while tails.iter().any(Tail::is_dry) {
         let mut ranges = Vec::new();

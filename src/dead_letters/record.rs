@@ -28,7 +28,7 @@ pub struct DeadLetterRecord {
     pub source: Option<(String, i32, i64)>,
     /// The dead letter does not contain the record, which was too large. It remains at its origin until retention.
     pub by_reference: bool,
-    /// Written by kafleet. Foreign records can only be dropped.
+    /// Written by kafleet. Records of other programs can only be dropped.
     pub readable: bool,
     /// Digest of the whole record ([`digest`]).
     pub digest: u64,
@@ -81,7 +81,7 @@ impl DeadLetterRecord {
         }
     }
 
-    /// Loads the original record from its origin; its value is `None` if retention removed it.
+    /// Loads the original record from its origin; its value is `None` if retention has removed it.
     pub(super) fn fetch_original(&mut self, broker: &dyn Broker, names: &Names) -> Result<(), BrokerError> {
         self.original = Original::default();
         let topic = names.tasks(&self.id.task_type);

@@ -32,7 +32,7 @@ pub const MAX_SPAN: i64 = 1 << 26;
 /// Completed offsets of one partition. Only delivered offsets can be open: gaps in the log count as complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// Everything below is complete.
+    /// All offsets below this one are complete.
     watermark: i64,
     /// Offset after the last delivered one.
     next: i64,
@@ -374,7 +374,7 @@ mod tests {
             (10, 20, true, true, false)
         );
         map.skip_to(15);
-        assert_eq!(map.next(), 20, "nothing is taken back");
+        assert_eq!(map.next(), 20, "the position never decreases");
         map.complete(10);
         map.complete(11);
         assert_eq!(map.watermark(), 20);

@@ -145,10 +145,11 @@ pub enum TimerKind {
     Check(u32),
 }
 
-/// Added to the index score of a withdrawal: above every offset, and still an exact integer in Redis.
+/// Bit added to the index score of a withdrawal: higher than any offset, and still an exact integer in Redis.
 const WITHDRAWAL_BIT: i64 = 1 << 52;
 
-/// Offset of the event behind the withdrawal of a cancel, if `turn` ([`TaskRecord::turn`]) is that of one.
+/// Offset of the event that caused a cancel's withdrawal; `None` if `turn` ([`TaskRecord::turn`]) is the score of
+/// other effects.
 pub fn withdrawal_cause(turn: i64) -> Option<i64> {
     (turn & WITHDRAWAL_BIT != 0).then_some(turn & !WITHDRAWAL_BIT)
 }
@@ -164,7 +165,7 @@ pub struct Cancel {
     pub named: bool,
     /// Whether the request covers the descendants too.
     pub subtree: bool,
-    /// True if nobody requested it: a child failed and the task fails fast.
+    /// True if nothing requested it: a child failed, and the task fails fast.
     pub tripped: bool,
     /// A descendant was created after this cancel and is exempt from it; a repeated cancel will include it.
     pub outlived: bool,
@@ -182,7 +183,7 @@ pub struct CancelRequest {
 }
 
 impl CancelRequest {
-    /// Request as stored with descendants of `named`. There may be many, so a long reason is cut.
+    /// Request as stored with descendants of `named`. There may be many of them, so a long reason is cut.
     pub fn below(&self, named: &str) -> Self {
         let cut = |reason: &str| reason.chars().take(MAX_INHERITED_REASON_CHARS).collect::<String>().into();
         let with = self.with.clone().unwrap_or_else(|| named.into());
@@ -214,12 +215,12 @@ pub struct Effect {
 pub enum EffectKind {
     /// Publish the task's record for this run.
     Publish { run: u32 },
-    /// Request a retry, in this run, of each restartable task below.
+    /// Request a retry, in this run, of each restartable descendant.
     RetryFailed { run: u32 },
-    /// Publish the cancel to the workers, and request it for each pending task below.
+    /// Publish the cancel to the workers, and request it for each pending descendant.
     Cancel { asof: i64, subtree: bool },
-    /// Withdraw the cancel from the workers, since nothing below is pending any more. Not before this time, epoch
-    /// milliseconds: the requester may be about to publish the cancel.
+    /// Withdraw the cancel from the workers, because no descendant is pending any more. Not before this time, epoch
+    /// milliseconds: the requester may still be about to publish the cancel.
     WithdrawCancel { due_ms: i64 },
     /// Publish the task itself, which is a continuation.
     PublishContinuation { run: u32 },
@@ -275,8 +276,8 @@ impl TaskRecord {
         }
     }
 
-    /// Score in the index of tasks with effects: the offset behind the first effect. Withdrawals may have to wait for
-    /// workers and therefore sort after everything else, so that they never block other tasks.
+    /// Score in the index of tasks with effects: the offset of the event that caused the first effect. Withdrawals
+    /// may have to wait for workers and sort after everything else, so that they never block other tasks.
     pub fn turn(&self) -> Option<i64> {
         let first = self.effects.first()?;
         Some(if matches!(first.what, EffectKind::WithdrawCancel { .. }) {
@@ -287,12 +288,12 @@ impl TaskRecord {
     }
 
     /// Returns true if the record of the current run is not in its topic yet; the known position is that of an older
-    /// run.
+    /// run's record.
     pub fn is_to_be_published(&self) -> bool {
         self.effects.iter().any(|effect| matches!(effect.what, EffectKind::Publish { run } if run == self.run))
     }
 
-    /// Appends an effect, but before the withdrawal of a cancel, which may have to wait for workers.
+    /// Appends an effect. A withdrawal of a cancel stays last, because it may have to wait for workers.
     pub fn push_effect(&mut self, effect: Effect) {
         let last = self
             .effects
@@ -376,7 +377,11 @@ mod tests {
         for kept in [serde_json::from_str(&json).unwrap(), KeptRecord::decode(&bytes).unwrap()] {
             let text = |value: &str| value.as_bytes().to_vec();
             let expected = [("ce_id", text("a")), ("y", text("text")), ("x", vec![0xff, 0])];
-            assert_eq!(kept.header_bytes(), expected.map(|(name, value)| (name.to_owned(), value)), "its own id stays");
+            assert_eq!(
+                kept.header_bytes(),
+                expected.map(|(name, value)| (name.to_owned(), value)),
+                "the record's own id is kept"
+            );
             assert_eq!(kept.key_bytes().as_deref(), Some(&b"\xfekey"[..]));
         }
     }
@@ -391,11 +396,11 @@ mod tests {
         node.policy.get_or_insert_default().expires_at_ms = Some(40);
         assert_eq!(due(&node), Some((40, TimerKind::Expire)));
         node.own = State::Retrying;
-        assert_eq!(due(&node), Some((50, TimerKind::Release)), "a retry does not expire");
+        assert_eq!(due(&node), Some((50, TimerKind::Release)), "a deferred retry does not expire");
         node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, ..Cancel::default() }));
         assert_eq!(due(&node), Some((20, TimerKind::Cancel)));
         node.asof = 9;
-        assert_eq!(due(&node), Some((50, TimerKind::Release)), "a later retry of it runs");
+        assert_eq!(due(&node), Some((50, TimerKind::Release)), "the cancel does not apply to a later retry");
         (node.asof, node.kept, node.worker) = (-1, 0, Some("w".into()));
         assert_eq!(due(&node), None, "the worker waits for the next attempt");
         node.own = State::Queued;
@@ -403,7 +408,7 @@ mod tests {
         (node.own, node.silent) = (State::Running, false);
         assert_eq!(due(&node), None, "the worker ends the task");
         node.silent = true;
-        assert_eq!(due(&node), Some((20, TimerKind::Cancel)), "the tracker ends the task of a silent worker");
+        assert_eq!(due(&node), Some((20, TimerKind::Cancel)), "the tracker ends the task whose worker is silent");
         node.own = State::Cancelled;
         assert_eq!(due(&node), None);
     }

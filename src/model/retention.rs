@@ -27,7 +27,7 @@ pub const NEVER_ANNOUNCED: &str = "never announced";
 const DAY_MS: i64 = 86_400_000;
 /// Extra retention of a tree after its last check, which may run late, ms.
 const CHECK_GRACE_MS: i64 = 3_600_000;
-/// Fraction of the retention, and maximum, of the steps in which finished trees are removed together.
+/// Divisor of the retention that gives the length of the steps in which finished trees are removed together.
 const STEPS: i64 = 1_000;
 const MAX_STEP_MS: i64 = 3_600_000;
 

@@ -42,7 +42,7 @@ pub(super) async fn publish_all(
     outcomes
 }
 
-/// One batch in progress.
+/// Batch in progress.
 struct BatchPublish<'a> {
     publisher: &'a Publisher,
     batch: SendBatch<'a>,
@@ -230,7 +230,7 @@ impl<'a> BatchPublish<'a> {
         *slot = Slot::Done(done);
     }
 
-    /// At the first deadline fails unpublished tasks, at the second all that are left.
+    /// At the first deadline fails unpublished tasks, at the second one all remaining tasks.
     fn give_up_at_the_end(&mut self) {
         if Instant::now() < self.end {
             return;

@@ -73,7 +73,7 @@ impl NewTask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub id: TaskId,
-    /// Position of its `submitted` event: a read that waits for it sees the task.
+    /// Position of the `submitted` event: a read that waits for this position includes the task.
     pub position: Position,
 }
 
@@ -85,7 +85,8 @@ pub enum PublishError {
     /// No record was written; with `InDoubt` one may have been.
     #[error("the task was not published: {0}")]
     NotOut(BrokerError),
-    /// The task is published and will run, but not announced. Repeat [`Publisher::announce`], not the publish.
+    /// The task is published and will run, but its announcement is not acknowledged. Repeat [`Publisher::announce`],
+    /// not the publish.
     #[error("the task is published, but its announcement is not acknowledged: {error}")]
     Out { task: Box<Task>, error: BrokerError },
 }

@@ -99,7 +99,7 @@ async fn each_of_many_tasks_has_its_own_outcome() {
     assert_eq!(announced, ["t-0", "t-2"]);
 }
 
-/// A task that starts later has no record on its topic: its event carries it.
+/// A task that starts later has no record on its topic: its event contains the record.
 #[tokio::test]
 async fn scheduled_task_is_deferred_at_the_tracker() {
     let bench = bench(Faults::default(), false, &both());
@@ -151,7 +151,7 @@ async fn missing_outcome_is_reported_as_in_doubt() {
     assert!(matches!(outcomes[0], Err(PublishError::NotOut(BrokerError::InDoubt(_)))), "{outcomes:?}");
 }
 
-/// An earlier try may have succeeded, whatever the last one reports.
+/// An earlier attempt may have succeeded, whatever the last one reports.
 #[tokio::test]
 async fn failed_publish_reports_whether_its_record_may_be_written() {
     for seed in 0..20 {

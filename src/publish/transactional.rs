@@ -33,7 +33,7 @@ impl Publisher {
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
         let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
-        // The events come last, one for each task.
+        // The events follow all records, one for each task.
         let events = &positions[positions.len().saturating_sub(tasks.len())..];
         let published = |(ready, at): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*at) };
         Ok(tasks.into_iter().zip(events).map(published).collect())

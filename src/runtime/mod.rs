@@ -160,7 +160,7 @@ pub async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
             .await
             .map_err(|why| format!("an internal call panicked or was aborted: {why}"));
     };
-    // The caller may be dropped before the call, or after it without its result.
+    // The caller may be dropped before the call, or after it without receiving its result.
     tokio::time::sleep(latency).await;
     let outcome = call();
     tokio::task::yield_now().await;

@@ -13,11 +13,11 @@ use tokio::task::AbortHandle;
 /// Id of a process in a simulated fleet.
 pub type Process = u64;
 
-/// Simulation's replacement of the system.
+/// Replacement of the system in a simulation.
 pub trait Host {
     /// Current time in epoch milliseconds.
     fn now_ms(&self) -> i64;
-    /// Called when the running task spawns another one; returns the process that the new task belongs to.
+    /// Called when the running task spawns another one. Returns the process to which the new task belongs.
     fn begun(&self) -> Process;
     /// Registers the handle that aborts a task when its process dies.
     fn ends(&self, process: Process, task: AbortHandle);

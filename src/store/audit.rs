@@ -35,7 +35,7 @@ impl Sizes {
     }
 }
 
-/// A task named by an index and the presence of its related keys, as of one checkpoint.
+/// Audited task: its index entry and the presence of its related keys, as of one checkpoint.
 #[derive(Clone, Debug)]
 pub struct Audited {
     pub entry: Entry,
@@ -68,7 +68,7 @@ impl Audited {
     pub fn fault(&self) -> Option<String> {
         let id = &self.entry.id;
         let Some(node) = &self.node else {
-            return Some(format!("the record of `{id}` is missing but an index names it"));
+            return Some(format!("the record of `{id}` is missing, but an index contains it"));
         };
         let placed = IndexedFields::of(node);
         let counted = children_of(&node.below).0.total();

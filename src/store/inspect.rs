@@ -32,13 +32,13 @@ pub trait Inspector: Send {
     ) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError>;
 }
 
-/// One element of a value: member and score of a sorted set, field and value of a hash.
+/// Element of a value: member and score of a sorted set, or field and value of a hash.
 pub type Part = (Vec<u8>, Vec<u8>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRequest {
     pub key: String,
-    /// Entry of a sorted set to continue after.
+    /// Entry of a sorted set after which to continue.
     pub after: Option<Part>,
 }
 
@@ -79,7 +79,7 @@ fn changed_fields(one: &Value, other: &Value) -> (String, String) {
     (left.trim_end().to_owned(), right.trim_end().to_owned())
 }
 
-/// Describes the parts that the other piece does not have.
+/// Describes the parts that are missing in the other piece.
 fn describe(piece: &Piece, other: &Piece) -> String {
     if piece.kind == "none" {
         return "nothing".to_owned();

@@ -150,7 +150,8 @@ impl Keys {
     /// information).
     pub fn is_folded(&self, key: &str) -> bool {
         let of_finished = |name: &str| name == "done" || name.starts_with("done:");
-        let beside = |name: &str| matches!(name, "checkpoint" | "batches") || name.starts_with("r:") || of_finished(name);
+        let beside =
+            |name: &str| matches!(name, "checkpoint" | "batches") || name.starts_with("r:") || of_finished(name);
         key.strip_prefix(&self.base).is_some_and(|name| !beside(name))
     }
 

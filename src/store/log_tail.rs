@@ -7,7 +7,7 @@ pub const MAX_LOG_LINES: usize = 1_000;
 /// Maximum bytes of retained lines per task.
 pub const MAX_LOG_BYTES: usize = 1 << 20;
 
-/// The retained lines or, with `T = ()`, only their sizes.
+/// Retained lines or, with `T = ()`, only their sizes.
 #[derive(Clone, Debug)]
 pub(super) struct LogTail<T> {
     lines: VecDeque<(T, usize)>,

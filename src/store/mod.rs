@@ -1,9 +1,9 @@
-//! Storage of task records, written by the tracker and read by the api: Redis or memory. The only folder that names
-//! redis.
+//! Storage of task records, written by the tracker and read by the API server: Redis or memory. The only folder that
+//! names redis.
 //!
 //! All keys of an events partition, including its checkpoint, change in one atomic step. The checkpoint is the
-//! position up to which the partition is folded. A writer passes the checkpoint its batch started from and is fenced
-//! off if the store has another one: a zombie tracker cannot write, and a store that lost writes is detected.
+//! position up to which the partition is folded. A writer passes the checkpoint from which its batch started and is
+//! fenced off if the store has another one: a zombie tracker cannot write, and a store that lost writes is detected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub const MAX_NOTICE_IDS: usize = 200;
 pub const RESERVATION_TTL: Duration = Duration::from_secs(120);
 /// Lifetime of a reservation while a request publishes the task, counted from the last renewal.
 pub const LEASE_TTL: Duration = Duration::from_secs(10);
-/// Notices a reader may lag behind before it receives a [`Notice::Gap`] instead.
+/// Number of notices by which a reader may lag behind before it receives a [`Notice::Gap`] instead.
 const NOTICE_BUFFER: usize = 1_024;
 
 /// Position up to which a partition is folded, and its owner.
@@ -60,7 +60,7 @@ pub struct Checkpoint {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The checkpoint differs from the one the batch started from: another owner, or a store that lost writes.
+    /// The checkpoint differs from the one at the start of the batch: another owner, or a store that lost writes.
     #[error("the checkpoint is {found:?}, not the one this tracker wrote")]
     Conflict { found: Option<Checkpoint> },
     /// Not reachable, or no answer in time; can be retried. The outcome of a timed-out apply is unknown.
@@ -101,7 +101,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads finished roots scheduled for removal at the first time after `after_ms`, at most `limit` and
-    /// [`MAX_PAGE`]; `seen_ms` is that time. An entry stays until it is processed; only the root's record decides
+    /// [`MAX_PAGE`]; `seen_ms` is that time. An entry stays until it is processed; only the root's record determines
     /// whether, and when, the tree is removed.
     async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
@@ -163,7 +163,7 @@ pub trait PartitionWriter: Send {
     /// Reads the retention of trees and records, if the log has defined it.
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError>;
 
-    /// Reads the head of [`Store::done`] through the writer's connection: two stores may differ in its order.
+    /// Reads the head of [`Store::done`] through the writer's connection: two servers may differ in its order.
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
     /// Reads records through the writer's connection.
@@ -217,7 +217,7 @@ pub struct LogPage {
     pub lines: Vec<String>,
 }
 
-/// A guard against concurrent publishing under one id. An optimisation, not a source of truth.
+/// Guard against concurrent publishing under one id. An optimisation, not a source of truth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// Hash of type and params.

@@ -115,7 +115,8 @@ impl Comparison<'_> {
         found
     }
 
-    /// Checks the number of partitions; that of the events topic is checked against the recorded number instead.
+    /// Checks the number of partitions, except for the events topic, which is compared with the recorded number
+    /// instead.
     fn partitions(&self, info: &TopicInfo) -> Option<Finding> {
         let present = info.partitions;
         let wanted = self.spec.partitions;
@@ -126,7 +127,7 @@ impl Comparison<'_> {
     fn replication(&self, info: &TopicInfo, copies: u32) -> Option<Finding> {
         let wanted = self.spec.replication.unwrap_or(copies.min(SAFE_REPLICATION));
         let what =
-            || format!("replication is {}, wanted is {wanted}: a lost broker may lose records", info.replication);
+            || format!("replication is {}, expected {wanted}: the loss of a broker may lose records", info.replication);
         let hint = "raise it with Kafka's `kafka-reassign-partitions.sh`";
         (info.replication < wanted).then(|| self.finding(Severity::Warning, what(), hint))
     }
@@ -149,7 +150,7 @@ impl Comparison<'_> {
             return None;
         }
         let present = present.map_or("not set".to_owned(), |present| format!("`{}`", readable(key, present)));
-        let what = format!("`{key}` is {present}, wanted is `{}`{}", readable(key, wanted), self.consequence(key));
+        let what = format!("`{key}` is {present}, expected `{}`{}", readable(key, wanted), self.consequence(key));
         Some(self.finding(self.severity(key), what, APPLY))
     }
 
@@ -162,11 +163,11 @@ impl Comparison<'_> {
 
     fn consequence(&self, key: &str) -> &'static str {
         match key {
-            "retention.ms" if self.is_events => ": trees that are shown would not be whole in the log",
+            "retention.ms" if self.is_events => ": the log loses events of trees that are still in the store",
             "retention.ms" => ": records are removed too early",
             "max.message.bytes" => ": large records are refused",
-            "message.timestamp.type" => ": the order of time must be the broker's",
-            "cleanup.policy" => ": records are removed that are needed, or kept that are not",
+            "message.timestamp.type" => ": timestamps must be set by the broker",
+            "cleanup.policy" => ": needed records are removed, or obsolete ones kept",
             _ => "",
         }
     }

@@ -81,7 +81,7 @@ pub enum ApplyError {
     )]
     Fixed { recorded: u32, wanted: u32 },
     #[error(
-        "the topic `{topic}` has {present} partitions, but {recorded} were applied: somebody changed it, and existing trees are \
+        "the topic `{topic}` has {present} partitions, but {recorded} were applied: the topic was changed, and existing trees are \
          no longer in the expected partitions\n\nhint: use another `prefix`, or recreate the topic with {recorded} partitions"
     )]
     Changed { topic: String, present: u32, recorded: u32 },

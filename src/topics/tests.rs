@@ -29,7 +29,7 @@ fn findings(broker: &Arc<Memory>, config: &Config) -> Vec<String> {
     found.iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
 }
 
-/// Changes one topic behind the back of `apply`.
+/// Changes one topic without `apply`.
 fn tamper(broker: &Arc<Memory>, name: &str, partitions: u32, setting: Option<(&str, &str)>) {
     let config = setting.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
     let spec = TopicSpec { name: name.to_owned(), partitions, replication: None, config };
@@ -145,32 +145,27 @@ async fn harmful_settings_are_found() {
             "t.events",
             "message.timestamp.type",
             "CreateTime",
-            "Error `t.events`: `message.timestamp.type` is `CreateTime`, wanted is",
+            "Error `t.events`: `message.timestamp.type` is `CreateTime`, expected",
         ),
         (
             "t.events",
             "retention.ms",
             "604800000",
-            "Error `t.events`: `retention.ms` is `7d`, wanted is `38d`: trees that are shown",
+            "Error `t.events`: `retention.ms` is `7d`, expected `38d`: the log loses events",
         ),
-        (
-            "t.events",
-            "cleanup.policy",
-            "compact",
-            "Error `t.events`: `cleanup.policy` is `compact`, wanted is `delete`",
-        ),
+        ("t.events", "cleanup.policy", "compact", "Error `t.events`: `cleanup.policy` is `compact`, expected `delete`"),
         (
             "t.control",
             "cleanup.policy",
             "delete",
-            "Error `t.control`: `cleanup.policy` is `delete`, wanted is `compact`",
+            "Error `t.control`: `cleanup.policy` is `delete`, expected `compact`",
         ),
-        ("t.tasks.echo", "retention.ms", "3600000", "Warning `t.tasks.echo`: `retention.ms` is `1h`, wanted is `30d`"),
+        ("t.tasks.echo", "retention.ms", "3600000", "Warning `t.tasks.echo`: `retention.ms` is `1h`, expected `30d`"),
         (
             "t.dead.echo",
             "max.message.bytes",
             "1048588",
-            "Error `t.dead.echo`: `max.message.bytes` is `1048588B`, wanted is `5MiB`",
+            "Error `t.dead.echo`: `max.message.bytes` is `1048588B`, expected `5MiB`",
         ),
     ] {
         let broker = broker();
@@ -208,5 +203,5 @@ async fn too_few_partitions_and_copies_are_found() {
     safer.topics.replication = Some(3);
     let found = findings(&broker, &safer);
     assert_eq!(found.len(), 5, "{found:#?}");
-    assert!(found[0].contains("replication is 1, wanted is 3"), "{}", found[0]);
+    assert!(found[0].contains("replication is 1, expected 3"), "{}", found[0]);
 }

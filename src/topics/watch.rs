@@ -259,7 +259,7 @@ mod tests {
             (
                 &tracker,
                 with("t.events", 4, &[stamped, ("retention.ms", "-1"), ("cleanup.policy", "compact,delete")]),
-                "`cleanup.policy` is `compact,delete`, wanted is `delete`",
+                "`cleanup.policy` is `compact,delete`, expected `delete`",
             ),
             (&tracker, with("t.events", 5, &[stamped, ("retention.ms", "-1")]), "has 5 partitions, but 4 were applied"),
             (&worker, with("t.tasks.echo", 2, &[("cleanup.policy", "compact")]), "`cleanup.policy` is `compact`"),
@@ -283,7 +283,7 @@ mod tests {
         let unsuitable = status_of(Ok(without("t.control")), &mut needs, Some(fit));
         assert!(
             matches!(&unsuitable, TopicStatus::Unsuitable(why) if why.contains("`t.control`")),
-            "a topic that was there is gone: {unsuitable:?}"
+            "a topic that existed is missing: {unsuitable:?}"
         );
         assert_eq!(status_of(away(), &mut needs, Some(unsuitable.clone())), unsuitable);
     }

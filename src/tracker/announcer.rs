@@ -34,7 +34,7 @@ pub(super) struct Announcer {
     shutdown: Shutdown,
 }
 
-/// Consumption of a fixed set of topics.
+/// Consumption of one set of topics.
 struct Subscription<'a> {
     announcer: &'a Announcer,
     consumer: Box<dyn Consumer>,
@@ -222,7 +222,7 @@ impl Subscription<'_> {
             GroupEvent::Committed { result, .. } => {
                 let committing = self.committing.take().unwrap_or_default();
                 if let Err(error) = result {
-                    tracing::debug!(%error, "a commit of the announcer failed and will be repeated");
+                    tracing::debug!(%error, "a commit of the announcer failed; retrying");
                     committing
                         .into_iter()
                         .for_each(|(partition, next)| _ = self.processed.entry(partition).or_insert(next));
@@ -233,7 +233,7 @@ impl Subscription<'_> {
     }
 
     fn release(&mut self, partitions: &[Partition]) {
-        // The next owner announces uncommitted records again: a second `submitted` changes nothing.
+        // The next owner announces records after the last commit again: a second `submitted` changes nothing.
         self.commit_now(|partition| partitions.contains(partition));
         for processed in self.committing.iter_mut().chain([&mut self.processed]) {
             processed.retain(|partition, _| !partitions.contains(partition));
@@ -245,7 +245,7 @@ impl Subscription<'_> {
     }
 
     /// Starts new partitions at the group's committed offset or, without one, at the workers' committed offset: tasks
-    /// before it are known already and may have been removed again.
+    /// before that are already known and may have been removed again.
     fn start_partitions(&mut self) -> Result<(), BrokerError> {
         if self.unstarted.is_empty() {
             return Ok(());

@@ -81,13 +81,13 @@ async fn start_announcer(
     let announcer = broker
         .call(move |_, _| Announcer::open(setup, shutdown))
         .await
-        .context("the observer's producer cannot be opened")?;
+        .context("the announcer's producer cannot be opened")?;
     runtime::thread("kafleet-observer", announcer.run())
-        .context("a thread for the observer cannot be started")
+        .context("a thread for the announcer cannot be started")
         .map(Some)
 }
 
-/// Measures the lag of the store behind the log per partition. Every tracker measures all partitions of the fleet.
+/// Measures how far the store is behind the log, per partition. Every tracker measures all partitions of the fleet.
 async fn measure_lag(setup: Arc<TrackerSetup>) {
     let topic: Arc<str> = setup.names.events().into();
     let partitions: Vec<u32> = (0..setup.events_partitions).collect();

@@ -19,7 +19,7 @@ pub struct TrackerSetup {
     pub broker: Arc<dyn Broker>,
     pub store: Arc<dyn Store>,
     pub config: TrackerConfig,
-    /// Retention of trees and records. Written to the log where the log says otherwise.
+    /// Retention of trees and records, published to the log if it differs from the values there.
     pub lifetimes: Lifetimes,
     /// Retention of tasks in Kafka (`topics.task_retention`).
     pub task_retention: Millis,

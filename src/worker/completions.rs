@@ -48,7 +48,7 @@ impl DeliveryTag {
     }
 }
 
-/// Inputs on their way back to a consumer. Bounded by the number of inputs that the consumer has handed out.
+/// Completed and released inputs that the consumer has not applied yet. Bounded by the number of inputs handed out.
 #[derive(Default)]
 pub(super) struct Completions {
     completed: Mutex<Vec<DeliveryTag>>,

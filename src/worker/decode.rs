@@ -12,7 +12,7 @@ use crate::model::task::{Position, Reject, Source, Task, read_task};
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
 const OVERHEAD: usize = 512;
 
-/// One input of a worker.
+/// Input of a worker.
 pub(super) enum Input {
     Task(Box<InFlight>),
     Invalid(Box<Invalid>),
@@ -26,7 +26,7 @@ pub(super) struct InFlight {
     pub _charge: Charge,
     /// Hash of the ordering key; 0 for unordered types.
     pub key: u64,
-    /// Attempts used in this run, including those of earlier workers if the record carries them.
+    /// Attempts used in this run, including those of earlier workers if the record contains their number.
     pub attempts: u32,
     /// Timestamp of the record, epoch milliseconds.
     pub record_timestamp_ms: i64,
@@ -40,7 +40,7 @@ pub(super) struct InFlight {
     pub rate_key: u64,
     /// The rate limit has already admitted the task.
     pub admitted: bool,
-    /// The task was under way when workers crashed and runs in quarantine.
+    /// The task was in flight when workers crashed, and runs in quarantine.
     pub suspect: bool,
     /// Child processes that crashed while running the task in quarantine.
     pub crashes: u8,

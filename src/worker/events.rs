@@ -13,7 +13,7 @@ use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::{Backoff, Health};
 
-/// Pause before a retry while the producer is full or the broker is away.
+/// Pause before a retry while the producer is full or the broker is unavailable.
 const TRANSIENT_PAUSE: Duration = Duration::from_millis(2);
 /// First and longest pause before a retry after the broker has rejected a record.
 const REJECTED_PAUSE: Duration = Duration::from_millis(100);
@@ -164,7 +164,7 @@ impl EventWriter {
         let mut retry = RetryWait::new(&self.health);
         loop {
             match tokio::time::timeout(RECOVERED_AFTER, undelivered.recv_many(&mut failed, MAX_RESEND_BATCH)).await {
-                // The records that were sent again have arrived.
+                // The resent records have arrived.
                 Err(_) => retry.reset(),
                 Ok(0) => return,
                 // One wait for the whole batch: its records failed for the same reason.
@@ -214,8 +214,8 @@ fn is_permanent(error: &BrokerError) -> bool {
     matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_))
 }
 
-/// Pauses between retries: short ones while the broker is busy or away, growing ones while it rejects records. A
-/// rejection takes an operator to resolve, so it is also set in the health report. The input stays incomplete
+/// Pauses between retries: short ones while the broker is busy or unavailable, growing ones while it rejects records.
+/// Only an operator can resolve a rejection, so it is also set in the health report. The input stays incomplete
 /// meanwhile.
 struct RetryWait<'a> {
     health: &'a Health,
@@ -239,8 +239,8 @@ impl<'a> RetryWait<'a> {
         tokio::time::sleep(wait).await;
     }
 
-    /// Waits for the worst error of a batch. Permanent errors do not count: their records are not sent again as they
-    /// are.
+    /// Waits as required by the worst error of a batch. Permanent errors do not count: their records are not resent
+    /// unchanged.
     async fn wait_for_batch(&mut self, failed: &[Undelivered]) {
         let again = failed.iter().filter(|undelivered| !is_permanent(&undelivered.error));
         if let Some(worst) = again.max_by_key(|undelivered| !undelivered.error.is_retryable()) {

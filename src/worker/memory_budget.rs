@@ -9,8 +9,8 @@ pub(super) struct MemoryBudget {
     limit: usize,
 }
 
-/// Account of one poll. Bytes are added once per poll and refunded per task: a counter that the consumer and the
-/// dispatcher both update for each task costs more than the counting is worth.
+/// Account of one poll. Bytes are added once per poll and refunded per task: a counter that consumer and dispatcher
+/// both update for each task would cost more than the rest of the accounting.
 pub(super) struct Account {
     budget: Arc<MemoryBudget>,
     type_index: usize,

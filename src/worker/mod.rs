@@ -59,7 +59,7 @@ const LAG_DEADLINE: Duration = Duration::from_secs(5);
 pub struct WorkerSetup {
     pub broker: Arc<dyn Broker>,
     pub registry: Registry,
-    /// Types to work on; empty: all registered types.
+    /// Types to run; empty: all registered types.
     pub types: Vec<String>,
     pub config: WorkerConfig,
     pub names: Names,
@@ -91,7 +91,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let control = ControlWatch::new(ControlState::default());
     let started_ms = now_ms();
     // Set before the control topic is followed, which clears its own reason; a type is ready once it has partitions.
-    setup.health.set(control::HEALTH_PART, format!("reading `{}`", setup.names.control()));
+    setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.names.control()));
     types.iter().for_each(|(name, _)| setup.health.set(&consumer::health_part(name), consumer::NOT_JOINED));
     let _follower = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
     if !wait_for_control(&control, &shutdown).await {
@@ -259,7 +259,7 @@ async fn wait_for_types(
 }
 
 /// Waits until a type's consumer and then its dispatcher have ended. Returns whether tasks that this worker announced
-/// are left to others; an error if one of the two did not end in order.
+/// are left to others; an error if one of the two failed.
 async fn type_end(
     consumer: oneshot::Receiver<()>,
     mut dispatcher: tokio::task::JoinHandle<bool>,
@@ -298,7 +298,7 @@ async fn wait_for_control(control: &ControlWatch, shutdown: &Shutdown) -> bool {
 fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered)>> {
     let known = || setup.registry.types().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
     if let Some(unknown) = setup.types.iter().find(|name| setup.registry.get(name).is_none()) {
-        bail!("there is no handler for the type `{unknown}`; known are: {}", known());
+        bail!("there is no handler for the type `{unknown}`; registered types: {}", known());
     }
     let is_chosen = |name: &str| setup.types.is_empty() || setup.types.iter().any(|chosen| chosen == name);
     let types: Vec<_> = setup
@@ -308,7 +308,7 @@ fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered
         .map(|(name, registered)| (name.clone(), registered.clone()))
         .collect();
     match types.len() {
-        0 => bail!("there is no task type to work on: register one, or add a `[types.<name>]` section"),
+        0 => bail!("there are no task types to run: register one, or add a `[types.<name>]` section"),
         number if number > MAX_TYPES => {
             bail!("{number} task types in one worker: at most {MAX_TYPES}; start more workers with `--types`")
         }

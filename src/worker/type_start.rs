@@ -21,7 +21,7 @@ const MAX_BATCHES: usize = 4;
 /// Minimum prefetch buffer of a consumer, in bytes.
 const MIN_PREFETCH: usize = 1 << 20;
 
-/// One type to start.
+/// A type to start.
 pub(super) struct TypeStart<'a> {
     pub shared: &'a Shared,
     pub type_index: usize,
@@ -35,7 +35,7 @@ pub(super) struct Started {
     pub commands: mpsc::UnboundedSender<Command>,
     /// Completes when the consumer has left its group.
     pub consumer_end: oneshot::Receiver<()>,
-    /// Completes with whether tasks that the worker announced are left to others.
+    /// Completes with true if tasks announced by this worker are left to other workers.
     pub dispatcher: tokio::task::JoinHandle<bool>,
 }
 

@@ -99,7 +99,9 @@ async fn deleted_keys_are_detected_by_sizes() {
 
 #[tokio::test]
 async fn missing_checkpoint_or_batch_counts_are_detected_on_open() {
-    for (key, said) in [("checkpoint", "its checkpoint is missing"), ("batches", "the counts of its batches are missing")] {
+    for (key, said) in
+        [("checkpoint", "its checkpoint is missing"), ("batches", "the counts of its batches are missing")]
+    {
         let Some((server, fixture)) = server(&[]).await else { return };
         fixture.put(0, full_batch("a")).await;
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);

@@ -79,7 +79,7 @@ async fn wrong_password_is_reported_without_showing_it() {
         let errors = [redis.check().await, redis.open(0).await.map(drop), redis.nodes(0, &[id("a")]).await.map(drop)];
         for error in errors {
             let Err(StoreError::Misconfigured(told)) = error else { panic!("{error:?}") };
-            assert!(told.contains("refuses the user") && told.contains("hint: ") && !told.contains(SECRET), "{told}");
+            assert!(told.contains("rejects the user") && told.contains("hint: ") && !told.contains(SECRET), "{told}");
         }
     }
     let right = RedisOptions {

@@ -262,7 +262,7 @@ async fn timeout_cancels_the_attempt_then_drops_it() {
     assert_eq!((stops.kind, stops.output.unwrap().value().unwrap()), (EventKind::Succeeded, json!("in the grace")));
     let error = ignores.error.unwrap();
     assert_eq!((ignores.kind, ignores.attempt, &*error.kind), (EventKind::Failed, 2, "timeout"));
-    assert!(error.message.contains("had not ended"), "{}", error.message);
+    assert!(error.message.contains("timed out"), "{}", error.message);
     assert_eq!((own.kind, own.attempt), (EventKind::Failed, 1));
     fleet.assert_clean("slow").await;
 }

@@ -58,7 +58,7 @@ impl Cluster {
         check_topic(&partition.topic)?;
         let result = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
         let (first, end) = result
-            .map_err(|error| self.with_cause(error::of(&error, &format!("asking for the ends of {partition}"))))?;
+            .map_err(|error| self.with_cause(error::of(&error, &format!("fetching the watermarks of {partition}"))))?;
         Ok(Watermarks { first, end })
     }
 
@@ -246,8 +246,8 @@ impl Change<'_> {
         self.await_leaders(spec)
     }
 
-    /// Waits until every partition has a leader. Kafka reports a topic as created before every broker knows it, and
-    /// rejects sends in between.
+    /// Waits until every partition has a leader. Kafka reports a topic as created before all brokers have its
+    /// metadata, and rejects sends until then.
     fn await_leaders(&self, spec: &TopicSpec) -> Result<(), BrokerError> {
         loop {
             let metadata =
@@ -276,7 +276,7 @@ fn desired_config(spec: &TopicSpec, replication: u32) -> Vec<(String, String)> {
     config
 }
 
-/// Error of a request about one topic. The code is missing if the client itself rejected it.
+/// Error of a request about one topic. `code` is missing if the client itself rejected the request.
 struct TopicError {
     code: Option<RDKafkaErrorCode>,
     text: String,

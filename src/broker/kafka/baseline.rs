@@ -98,7 +98,7 @@ impl Kafka {
         let (mut processed, mut offsets, mut last) = (0, TopicPartitionList::new(), Instant::now());
         while processed < raw.records {
             if Instant::now() > until {
-                let error = format!("{processed} of {} records processed after {} s", raw.records, deadline.as_secs());
+                let error = format!("{processed} of {} records processed within {} s", raw.records, deadline.as_secs());
                 return Err(BrokerError::Unavailable(error));
             }
             if last.elapsed() >= raw.commit_interval && offsets.count() > 0 {

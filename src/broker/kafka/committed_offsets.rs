@@ -38,7 +38,7 @@ pub(super) fn set_offsets(
 /// Opens a client with the group's id that never joins the group.
 fn observer(settings: &Settings, group: &str) -> Result<BaseConsumer<Observer>, BrokerError> {
     if group.is_empty() || group.contains('\0') {
-        return Err(BrokerError::Invalid(format!("bad group name `{}`", group.escape_debug())));
+        return Err(BrokerError::Invalid(format!("invalid group name `{}`", group.escape_debug())));
     }
     settings.observer(group).create_with_context(Observer).map_err(|error| error::of(&error, "[kafka]"))
 }
@@ -53,16 +53,17 @@ pub(super) fn committed_of<C: ConsumerContext>(
         return Ok(Vec::new());
     }
     let requested = list(partitions.iter().map(|partition| (partition, Offset::Invalid)))?;
-    let entries = fetch(client, &requested, deadline).map_err(|error| error::of(&error, "asking for commits"))?;
+    let entries =
+        fetch(client, &requested, deadline).map_err(|error| error::of(&error, "fetching committed offsets"))?;
     let mut entries = native::entries(&entries);
     if let Some(entry) = entries.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
-        return Err(error::of_code(entry.error, &format!("asking for the commit of {}", entry.partition)));
+        return Err(error::of_code(entry.error, &format!("fetching the committed offset of {}", entry.partition)));
     }
     partitions
         .iter()
         .map(|partition| match entries.iter().position(|entry| entry.partition == *partition) {
             Some(n) => Ok(committed(entries.swap_remove(n))),
-            None => Err(BrokerError::Unavailable(format!("no answer about the commit of {partition}"))),
+            None => Err(BrokerError::Unavailable(format!("no answer about the committed offset of {partition}"))),
         })
         .collect()
 }

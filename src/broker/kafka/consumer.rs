@@ -57,7 +57,7 @@ struct Membership {
     subscribed: bool,
     /// Partitions assigned by the group and not revoked.
     owned: BTreeSet<Partition>,
-    /// Partitions revoked by the group and not released yet by the owner of this consumer.
+    /// Partitions revoked by the group that the owner of this consumer has not released yet.
     revoking: BTreeSet<Partition>,
     /// Partitions released during a rebalance. They are returned together, because librdkafka treats the first answer
     /// as complete.
@@ -67,7 +67,7 @@ struct Membership {
 impl KafkaConsumer {
     pub(super) fn new(settings: &Settings, spec: &ConsumerSpec) -> Result<Self, BrokerError> {
         if spec.group.is_none() && !spec.topics.is_empty() {
-            return Err(BrokerError::Invalid("subscribing to topics takes a group".to_owned()));
+            return Err(BrokerError::Invalid("subscribing to topics requires a group".to_owned()));
         }
         let mut client: BaseConsumer<CallbackEvents> = settings
             .consumer(spec)
@@ -77,7 +77,7 @@ impl KafkaConsumer {
         let on_record = waker.clone();
         client.set_nonempty_callback(move || on_record.wake());
         let records = Records::new(client.client(), waker.clone())
-            .ok_or_else(|| BrokerError::Unavailable("librdkafka made no queue for records".to_owned()))?;
+            .ok_or_else(|| BrokerError::Unavailable("librdkafka could not create a queue for records".to_owned()))?;
         if !spec.topics.is_empty() {
             let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
             topics.iter().try_for_each(|topic| super::check_topic(topic))?;
@@ -138,16 +138,16 @@ impl KafkaConsumer {
         } else {
             self.client.assign(&self.resume_offsets()?)
         };
-        gone.map_err(|error| error::of(&error, "giving partitions back"))
+        gone.map_err(|error| error::of(&error, "releasing partitions"))
     }
 
     /// Returns librdkafka's positions. They advance past transaction markers while polling.
     fn native_positions(&self) -> Result<BTreeMap<Partition, i64>, BrokerError> {
-        let positions = self.client.position().map_err(|error| error::of(&error, "asking for positions"))?;
+        let positions = self.client.position().map_err(|error| error::of(&error, "fetching positions"))?;
         Ok(native::entries(&positions).into_iter().map(|entry| (entry.partition, entry.offset)).collect())
     }
 
-    /// Remembers the positions of partitions that are about to be reassigned.
+    /// Records the positions of partitions that are about to be reassigned.
     fn remember_stale<'a>(&mut self, partitions: impl IntoIterator<Item = &'a Partition>) -> Result<(), BrokerError> {
         let positions = self.native_positions()?;
         for partition in partitions {
@@ -173,7 +173,7 @@ impl KafkaConsumer {
             return Ok(());
         }
         self.remember_stale(starts.keys())?;
-        // Forward before the assignment, or the first records would go to the client's queue, and again after it,
+        // Forward before the assignment, or the first records would go to the client's queue; and again after it,
         // because the end of an earlier fetch removes the forwarding.
         self.forward(starts.keys());
         let added = if self.is_cooperative() {
@@ -217,7 +217,7 @@ impl KafkaConsumer {
             return Ok(());
         }
         if !self.membership.revoking.is_empty() {
-            return Err(BrokerError::Refused("a rebalance is under way; move the partition after it".to_owned()));
+            return Err(BrokerError::Refused("a rebalance is in progress; seek after it".to_owned()));
         }
         self.remember_stale(partitions)?;
         let moved = if self.is_cooperative() {

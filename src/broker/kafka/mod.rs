@@ -135,7 +135,7 @@ impl ClientContext for Silent {
 /// Forwards librdkafka's log lines to `tracing`.
 fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     if facility == "CONFWARN" && message.contains("will be ignored by this") {
-        // The section applies to all clients, and some keys only concern the other kind.
+        // The section applies to all clients, but some keys concern only producers or only consumers.
         return;
     }
     match level {
@@ -186,7 +186,7 @@ fn list_of_commits(commits: &[Commit]) -> Result<TopicPartitionList, BrokerError
 /// Rejects topic names with a zero byte: librdkafka's names are C strings.
 fn check_topic(topic: &str) -> Result<(), BrokerError> {
     match topic.contains('\0') {
-        true => Err(BrokerError::Invalid(format!("bad topic name `{}`", topic.escape_debug()))),
+        true => Err(BrokerError::Invalid(format!("invalid topic name `{}`", topic.escape_debug()))),
         false => Ok(()),
     }
 }

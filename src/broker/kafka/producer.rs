@@ -170,7 +170,7 @@ fn headers(headers: &[(&str, &[u8])]) -> Result<Option<OwnedHeaders>, BrokerErro
     let mut owned = OwnedHeaders::new_with_capacity(headers.len());
     for (key, value) in headers {
         if key.contains('\0') {
-            return Err(BrokerError::Invalid(format!("bad header name `{}`", key.escape_debug())));
+            return Err(BrokerError::Invalid(format!("invalid header name `{}`", key.escape_debug())));
         }
         owned = owned.insert(Header { key, value: Some(*value) });
     }
@@ -184,8 +184,8 @@ fn fatal(code: RDKafkaErrorCode, reason: String) -> BrokerError {
     }
 }
 
-/// Converts `Fenced` to `Fatal` for a producer without a transactional id: no other producer can take over from it;
-/// the cluster has lost its state, and it must be replaced.
+/// Converts `Fenced` to `Fatal` for a producer without a transactional id: no other producer can take over from it.
+/// The cluster has lost its state, so the producer must be replaced.
 fn fenced_as_fatal(error: BrokerError) -> BrokerError {
     match error {
         BrokerError::Fenced(text) => BrokerError::Fatal(text),
@@ -204,7 +204,7 @@ impl KafkaTransactionalProducer {
     pub(super) fn new(settings: &Settings, name: &str) -> Result<Self, BrokerError> {
         if name.is_empty() || name.contains('\0') {
             return Err(BrokerError::Invalid(format!(
-                "bad name `{}` for a transactional producer",
+                "invalid name `{}` for a transactional producer",
                 name.escape_debug()
             )));
         }
@@ -239,14 +239,14 @@ impl KafkaTransactionalProducer {
                 KafkaError::Transaction(error) if error.txn_requires_abort() => {
                     return Err(self.abort(of_transaction(error, "commit")));
                 }
-                // A retried commit is safe: the coordinator remembers the decision.
+                // A retried commit is safe: the coordinator has recorded the decision.
                 KafkaError::Transaction(error) if error.is_retriable() && Instant::now() < until => {}
                 other => return Err(self.mark_broken(unknown_outcome(other))),
             }
         }
     }
 
-    /// Aborts the transaction. Returns the error to log_error.
+    /// Aborts the transaction. Returns the error to report.
     fn abort(&mut self, cause: BrokerError) -> BrokerError {
         match (&cause, self.client.abort_transaction(ABORT_DEADLINE)) {
             (BrokerError::Fenced(_) | BrokerError::Fatal(_), _) => self.mark_broken(cause),

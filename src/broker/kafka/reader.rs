@@ -123,7 +123,7 @@ fn list_records(
     Ok(listed)
 }
 
-/// Returns the first offset and the last last_stable offset: a read-committed client sees the log end at the first open
+/// Returns the first offset and the last stable offset: for a read-committed client, the log ends at the first open
 /// transaction.
 fn watermarks(client: &BaseConsumer<Silent>, partition: &Partition, until: Instant) -> Result<(i64, i64), BrokerError> {
     let left = until.saturating_duration_since(Instant::now());

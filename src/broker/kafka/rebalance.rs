@@ -20,7 +20,7 @@ pub(super) fn unassign_all(client: &BaseConsumer<CallbackEvents>) {
         _ => client.unassign(),
     };
     if let Err(error) = gone {
-        tracing::warn!(target: "kafleet::kafka", "{}", error::of(&error, "giving all partitions back"));
+        tracing::warn!(target: "kafleet::kafka", "{}", error::of(&error, "releasing all partitions"));
     }
 }
 

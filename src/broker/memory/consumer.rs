@@ -27,10 +27,11 @@ pub(super) struct MemoryConsumer {
     waiter: Arc<Condvar>,
     joined: bool,
     /// Partitions assigned by the group and not released. After `Lost` they must be released before the consumer
-    /// joins again.
+    /// rejoins.
     assigned: BTreeSet<Partition>,
     reads: Vec<Read>,
-    /// Index of the first read in the next poll, so that a partition with many records does not starve the others.
+    /// Index of the first log to read in the next poll, so that a partition with many records does not starve the
+    /// others.
     next: usize,
     events: Vec<GroupEvent>,
     batch: Vec<(usize, Entry)>,

@@ -31,7 +31,7 @@ pub(super) struct Group {
 struct Member {
     topics: BTreeSet<String>,
     waiter: Arc<Condvar>,
-    /// The member is inside [`crate::broker::Consumer::poll`], and therefore alive however long that waits.
+    /// The member is inside [`crate::broker::Consumer::poll`], and therefore alive however long that call waits.
     polling: bool,
     seen_ms: i64,
     /// Generation of the member's last poll.
@@ -155,8 +155,8 @@ impl Group {
         self.owners.get(at).is_some_and(|assignment| assignment.member == id && assignment.phase != Phase::Offered)
     }
 
-    /// Releases partitions. One that is not being revoked is_target assigned to the member, unread; no other member gets
-    /// it.
+    /// Releases partitions. A partition that is not being revoked stays assigned to the member, but is not read; no
+    /// other member gets it.
     pub(super) fn release(&mut self, id: MemberId, partitions: &[Partition]) {
         for at in partitions.iter().filter(|at| self.is_revocation_pending(id, at)).collect::<Vec<_>>() {
             self.owners.remove(at);

@@ -146,7 +146,7 @@ impl Log {
         at.offset
     }
 
-    /// Ends a transaction. Its marker takes an offset that consumers never see.
+    /// Ends a transaction. Its marker occupies an offset that is never delivered to consumers.
     pub(super) fn end_transaction(&mut self, transaction: u64, committed: bool) {
         let Some(at) = self.open.iter().position(|(open, _)| *open == transaction) else { return };
         let (_, first) = self.open.remove(at);

@@ -29,7 +29,7 @@ mod transactions;
 
 pub use faults::Faults;
 
-/// Returns epoch milliseconds. Called under the broker's lock, so it must not call the broker.
+/// Function that returns epoch milliseconds. Called under the broker's lock, so it must not call the broker.
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
 /// Options of the in-memory broker.

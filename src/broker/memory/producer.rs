@@ -187,7 +187,7 @@ impl SendQueue {
         }
     }
 
-    /// Discards all queued records; their outcome is `Purged`.
+    /// Discards all queued records with the outcome `Purged`.
     fn purge(&self, closing: bool) {
         let mut queue = self.lock();
         queue.closed |= closing;
@@ -238,7 +238,7 @@ impl Core {
     fn full(&self, at: &Partition) -> BrokerError {
         let limit = self.options.log_bytes_per_partition;
         BrokerError::Full(format!(
-            "`{at}` would hold more than {limit} bytes; hint: the in-memory broker never drops records; restart it"
+            "`{at}` would exceed {limit} bytes; hint: the in-memory broker never drops records: restart it"
         ))
     }
 }
@@ -270,7 +270,7 @@ impl Producer for MemoryProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let size = record_size(record);
         if size > RECORD_BYTES {
-            return Err(BrokerError::TooLarge(format!("{size} bytes; a client takes {RECORD_BYTES}")));
+            return Err(BrokerError::TooLarge(format!("{size} bytes; at most {RECORD_BYTES} are allowed")));
         }
         let payload = Payload::new(record, self.shared.core.now_ms());
         let mut queue = self.shared.lock();

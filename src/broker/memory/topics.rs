@@ -91,7 +91,7 @@ fn parse_number<T: std::str::FromStr + PartialOrd + Default>(key: &str, value: &
 }
 
 fn bad_value(key: &str, value: &str, allowed: &str) -> BrokerError {
-    BrokerError::Invalid(format!("`{key}` cannot be `{value}`; hint: it takes {allowed}"))
+    BrokerError::Invalid(format!("`{key}` cannot be `{value}`; hint: use {allowed}"))
 }
 
 impl Topic {
@@ -123,21 +123,21 @@ impl Topic {
         }
     }
 
-    /// What the topic's own log_config have against a record.
+    /// Rejects a record that the topic's configuration does not allow.
     pub(super) fn check_record(&self, name: &str, payload: &Payload) -> Result<(), BrokerError> {
         let (size, limit) = (payload.len(), self.log_config.max_message_bytes);
         if size > limit {
             return Err(BrokerError::TooLarge(format!(
-                "{size} bytes for `{name}`, which takes {limit} (`max.message.bytes`)"
+                "{size} bytes for `{name}`: at most {limit} are allowed (`max.message.bytes`)"
             )));
         }
         if self.log_config.compact && payload.key().is_none() {
-            return Err(BrokerError::Invalid(format!("`{name}` is compacted and takes no record without a key")));
+            return Err(BrokerError::Invalid(format!("`{name}` is compacted and rejects records without a key")));
         }
         Ok(())
     }
 
-    /// Whether `index` takes `more` bytes, after removing what retention and compaction allow.
+    /// Returns whether the log of `index` has room for `more` bytes, after retention and compaction have freed space.
     pub(super) fn has_room(&mut self, index: i32, more: u64, options: &MemoryOptions, now_ms: i64) -> bool {
         let (log_config, limit) = (self.log_config, options.log_bytes_per_partition);
         let Some(log) = self.log_mut(index) else { return false };

@@ -72,7 +72,8 @@ impl State {
         }
     }
 
-    /// Takes the partitions of a transaction that continues, unless another opening of its name ended it.
+    /// Takes the partitions of an open transaction to continue it. Fails if another producer of its name has ended
+    /// it.
     fn take_open(&mut self, name: &str, transaction: u64) -> Result<Vec<Partition>, BrokerError> {
         let open = self
             .transactional_ids

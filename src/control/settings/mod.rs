@@ -48,17 +48,17 @@ pub struct FleetSettings {
 pub enum FleetSettingsError {
     #[error("the topic `{0}` does not exist\n\nhint: run `kafleet topics apply`")]
     Missing(String),
-    #[error("the topic `{0}` does not say how many events partitions there are\n\nhint: run `kafleet topics apply`")]
+    #[error("the topic `{0}` has no record of the number of events partitions\n\nhint: run `kafleet topics apply`")]
     NotApplied(String),
     #[error(
-        "the fleet's settings in `{topic}` have version {version}, this build reads up to {FLEET_VERSION}: upgrade it"
+        "the fleet's settings in `{topic}` have version {version}, this build reads up to {FLEET_VERSION}: upgrade this process"
     )]
     Newer { topic: String, version: u32 },
     #[error(
         "the record `fleet` at offset {offset} of `{topic}` cannot be read: {why}\n\nhint: run `kafleet topics apply`"
     )]
     Unreadable { topic: String, offset: i64, why: String },
-    #[error("`{topic}` was read up to offset {next} of {end} only, within {waited_ms} ms")]
+    #[error("`{topic}` was read only up to offset {next} of {end} within {waited_ms} ms")]
     Late { topic: String, next: i64, end: i64, waited_ms: u128 },
     #[error("reading the control topic: {0}")]
     Broker(#[from] BrokerError),
@@ -204,8 +204,8 @@ fn read_consumed(key: &str) -> Option<(String, i32)> {
     Some((task_type.to_owned(), partition.parse().ok()?))
 }
 
-/// Records that a task partition has been consumed. From then on a missing commit means that it was lost, not that
-/// the partition is new.
+/// Records that a task partition has been consumed. From then on a missing commit means that the commit was lost, not
+/// that the partition is new.
 pub async fn mark_partition_consumed(
     link: &SharedProducer,
     names: &Names,

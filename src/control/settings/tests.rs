@@ -48,7 +48,7 @@ fn empty_topic_has_no_settings() {
     let control = read(&with_topic()).unwrap();
     assert_eq!(control, FleetSettings::default());
     let error = control.require_events_partitions(&names()).unwrap_err().to_string();
-    assert!(error.contains("`t.control` does not say") && error.contains("topics apply"), "{error}");
+    assert!(error.contains("`t.control` has no record of the number") && error.contains("topics apply"), "{error}");
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn several_batches_are_read() {
     assert_eq!(read(&broker).unwrap().consumed.len(), count as usize);
 }
 
-/// Transaction markers take offsets without a record.
+/// Transaction markers occupy offsets without a record.
 #[tokio::test]
 async fn topic_ending_in_a_gap_is_read_to_its_end() {
     let broker = with_topic();

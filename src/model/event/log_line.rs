@@ -1,4 +1,4 @@
-//! Log lines added to a task by somebody other than a running attempt.
+//! Log lines added to a task from outside a running attempt, for example through the API.
 
 /// Maximum length of one line, in bytes.
 pub const MAX_LINE_BYTES: usize = 16 << 10;

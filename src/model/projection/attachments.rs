@@ -6,8 +6,8 @@ use crate::model::event::{Event, Kind};
 use crate::model::record::TaskRecord;
 use crate::model::record::attachment::{Attached, MAX_COUNT};
 
-/// Adds or removes an attachment. Requests of people go into the history; those of attempts do not, there may be
-/// many.
+/// Adds or removes an attachment. Requests by users are recorded in the history; those by attempts are not, because
+/// there may be many.
 pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Step {
     let of_attempt = event.worker.is_some();
     let late = of_attempt && event.run < node.run;

@@ -51,12 +51,12 @@ fn child_failure(child: &TaskId, node: &TaskRecord) -> String {
 
 /// Cancels the task and everything pending below, as a request would. The caller recomputes the state.
 fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<'_>) {
-    let reason = reason.unwrap_or_else(|| "children had failed before the task was announced".to_owned());
+    let reason = reason.unwrap_or_else(|| "children failed before the task was announced".to_owned());
     let asof = cause.position.offset;
     let open = !node.state.is_terminal();
     let due_ms = cause.position.log_time_ms + CANCEL_GRACE_MS;
     let message: String =
-        format!("{reason} (fail_fast: what was open below is cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
+        format!("{reason} (fail_fast: pending descendants are cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
     node.cancel =
         Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
@@ -72,7 +72,7 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
     node.push_history(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
 }
 
-/// Clears the error of a task failed by its children once retries below have succeeded.
+/// Clears the error of a task failed by its children once retries of descendants have succeeded.
 pub(super) fn clear_child_failure(node: &mut TaskRecord) {
     let blamed = node.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
     if blamed && node.own == State::Succeeded && !has_failed_fast(node) {

@@ -66,14 +66,14 @@ impl Records {
         }
         announce(node, next, &announcement(then, cause));
         node.folded_to = cause.position.offset + 1;
-        // Events of a task with this id may have arrived before: a recorded end stays.
+        // Events of the continuation may precede its creation: a recorded terminal state is kept.
         if !node.own.is_terminal() {
             node.own = State::Queued;
             node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::PublishContinuation { run } });
         }
         node.push_history(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
         if has_due(node) {
-            // The continuation had ended before, and only now its own continuations are known.
+            // The continuation had ended before, and its own continuations are known only now.
             self.create_continuations(next, cause);
         }
         let Some(node) = self.node_mut(next) else { return };

@@ -12,7 +12,7 @@ pub(super) enum DeferredRecord {
     Drop,
 }
 
-/// Stores or removes the deferred record. `before`: bytes stored until now; `room`: free bytes of the partition.
+/// Stores or removes the deferred record. `before`: bytes stored so far; `room`: free bytes of the partition.
 pub(super) fn keep(
     node: &mut TaskRecord,
     event: &Event,
@@ -40,7 +40,7 @@ pub(super) fn keep(
 
 fn refuse(node: &mut TaskRecord, attempt: u32) {
     let message = format!(
-        "too many tasks of this events partition wait for their time: {} MiB of records are kept at most (hint: retry it later, or use more events partitions)",
+        "too many tasks are deferred in this events partition: at most {} MiB of records are stored (hint: retry it later, or use more events partitions)",
         MAX_KEPT_BYTES >> 20
     );
     node.own = State::Failed;

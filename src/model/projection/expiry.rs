@@ -20,7 +20,7 @@ pub enum Expired {
     Remove,
     /// The task was expired as never announced, or its tree is being ended.
     Changed,
-    /// Nothing is due for the task.
+    /// The task is not due.
     Not,
 }
 

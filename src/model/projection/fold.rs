@@ -13,7 +13,7 @@ use crate::model::record::rollup::RollupInput;
 use crate::model::record::{HistoryEntry, Moment, TaskRecord, rollup};
 use crate::model::task::id::TaskId;
 
-/// Inputs of an event's change from outside its own record.
+/// Inputs of an event's change that come from outside its own record.
 struct Context {
     /// Cancel of an ancestor that may apply to the task.
     above: Option<AncestorCancel>,
@@ -108,7 +108,7 @@ impl Records {
             next = above.parent_id();
             missing.push(above);
         }
-        // From the top down. Expected ancestors get the lowest run, so that children of any run count.
+        // From the root down. Expected ancestors get the lowest run, so that children of any run count.
         for above in missing.into_iter().rev() {
             self.add(above, TaskRecord::expected(1, cause.position.log_time_ms), cause);
         }

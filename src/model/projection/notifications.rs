@@ -11,7 +11,7 @@ use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::id::TaskId;
 
-/// Evaluates the rules after the state was recomputed. When rules arrive late, the current state counts as just
+/// Evaluates the rules after a recomputation of the state. When rules arrive late, the current state counts as just
 /// reached.
 pub(super) fn evaluate(node: &mut TaskRecord, cause: Change<'_>) {
     let Some(policy) = node.policy.as_deref().filter(|policy| node.announced && policy.rules.has_rules()) else {
@@ -38,7 +38,7 @@ pub(super) fn evaluate(node: &mut TaskRecord, cause: Change<'_>) {
     node.told = Some(log);
 }
 
-/// Own states that an event implies and no earlier event reported: a quick attempt writes no `started`, and its
+/// Own states implied by an event but not reported by an earlier one: a quick attempt writes no `started`, and its
 /// result may precede `submitted` in the log. Empty for tasks without notification rules.
 pub(super) fn passed_states(node: &TaskRecord, event: &Event) -> Vec<(State, i64)> {
     let has_rules = node.policy.as_deref().is_some_and(|policy| policy.rules.has_rules());

@@ -21,7 +21,8 @@ pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Verdict {
     Verdict::Applied
 }
 
-/// Applies a report on an external task: in order, also backwards, until the computed state is terminal.
+/// Applies a report on an external task, in log order and also back to an earlier state, until the computed state is
+/// terminal.
 pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     let Some(state) = event.state else { return Verdict::Ignored };
     if !node.is_external() || (node.state.is_terminal() && node.blocks_when_done()) {

@@ -1,4 +1,4 @@
-//! Requests of people: cancels, retries and changes. Their position in the log decides what they apply to.
+//! Requests by users: cancels, retries and patches. Their position in the log determines the tasks they apply to.
 
 use super::records::Records;
 use super::step::{Step, begin_run};
@@ -19,7 +19,7 @@ pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: LogPosition
     let ended = if event.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
     if ended || known || later_retry || node.request_effects() >= MAX_EFFECTS {
         if named && !node.cancel.as_deref().is_some_and(|cancel| cancel.named) {
-            // The API server publishes every cancel to the workers, so this one must be withdrawn again.
+            // The API server publishes every cancel to the workers, so this one must be withdrawn too.
             withdraw_cancel(node, position);
         }
         return Step::of(Verdict::Ignored);
@@ -73,7 +73,7 @@ fn apply_cancel(
     node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false, request }));
 }
 
-/// Publishes the cancel of a task again that was cancelled while expected and is now announced: the workers' copy may
+/// Publishes the cancel of a task that was cancelled while expected and is announced only now: the workers' copy may
 /// have been withdrawn.
 pub(super) fn reissue_cancel(node: &mut TaskRecord, position: LogPosition) {
     if node.own.is_terminal() || node.cancelled_by().is_none() {
@@ -100,8 +100,9 @@ impl Records {
         Some(AncestorCancel { asof: cancel.asof, request: cancel.request.below(above) })
     }
 
-    /// Publishes an inherited cancel to the workers again, unless it still is: it is withdrawn when its tree has ended, and
-    /// one of `fail_fast` is not published while nothing is open below. The record of the new descendant is in its topic.
+    /// Publishes an inherited cancel to the workers again unless it is still published, because the new descendant's
+    /// record is already in its topic. A cancel is withdrawn once its tree has ended, and a `fail_fast` cancel is not
+    /// published while no descendant is pending.
     pub(super) fn reissue_inherited_cancel(&mut self, id: &TaskId, position: LogPosition) {
         let Some(asof) = self.node(id.as_str()).and_then(TaskRecord::cancelled_by).map(|cancel| cancel.asof) else {
             return;
@@ -115,7 +116,8 @@ impl Records {
         let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| !cancel.named) else { return };
         cancel.named = !has_ended;
         replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree: true });
-        // A superseded descendant does not reopen its ancestors: no later change of state would withdraw the cancel.
+        // A superseded descendant does not reopen its ancestors, so no later change of state would withdraw the
+        // cancel.
         if has_ended {
             withdraw_cancel(node, position);
         }

@@ -51,8 +51,8 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
                 || node.kept > 0
                 || is_released(node, event)
         }
-        // The released record belongs to an earlier wait, for example before the first attempt; the current wait goes
-        // on.
+        // The released record belongs to an earlier wait, for example before the first attempt; the current wait
+        // continues.
         Kind::Released => {
             !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
         }
@@ -82,8 +82,8 @@ fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
     }
 }
 
-/// Returns true if the wait of the event's record is already over: a worker sends an event again that it believes
-/// lost. A low attempt alone proves nothing, because a worker that takes over counts from the attempt in the record.
+/// Returns true if the wait of the event's record is already over: workers resend events that they consider lost. A
+/// low attempt alone proves nothing, because a worker that takes over counts from the attempt in the record.
 fn is_released(node: &TaskRecord, event: &Event) -> bool {
     event.attempt < node.released
 }

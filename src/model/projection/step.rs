@@ -127,7 +127,7 @@ pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) 
         let other_type = node.task_type.as_deref() != Some(&*task.task_type);
         let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
         if !other_type && !other_hash {
-            // The same task published again, after a wait or for a retry.
+            // The same task was published again, after a wait or for a retry.
             node.position = newest(node.position, task.position);
             return None;
         }

@@ -81,7 +81,7 @@ pub struct TaskRecord {
     pub cancel: Option<Box<Cancel>>,
     /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
     pub kept: u32,
-    /// Waits of this run that begin after an attempt lower than this have ended in a release.
+    /// Waits of this run that began after an attempt lower than this number have ended with a release.
     pub released: u32,
     /// Offset of an event that contains the task's complete record, if any.
     pub record_event_offset: Option<i64>,
@@ -153,7 +153,7 @@ impl HistoryEntry {
 }
 
 impl TaskRecord {
-    /// Creates the record of a task that is named by others and not announced yet.
+    /// Creates the record of a task that other events name but that is not announced yet.
     pub fn expected(run: u32, seen_ms: i64) -> Self {
         Self {
             task_type: None,
@@ -264,7 +264,7 @@ impl TaskRecord {
         self.history.push(entry);
     }
 
-    /// Adds a late announcement before the first entry of its run that created or moved the record.
+    /// Inserts a late announcement before the first entry of its run that created or moved the record.
     pub fn insert_announcement(&mut self, entry: HistoryEntry) {
         self.make_room_in_history();
         let first = self.history.iter().position(|known| known.run == entry.run && known.kind.creates());

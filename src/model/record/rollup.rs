@@ -46,7 +46,7 @@ impl Counts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCounts {
     pub run: u32,
-    /// These children are continuations, on which the task's own end does not depend.
+    /// These children are continuations, which do not affect the task's own outcome.
     pub then: bool,
     pub children: Counts,
     /// Failed children whose failure does not affect the parent.
@@ -176,7 +176,7 @@ fn lost(below: &[RunCounts], then: bool) -> Counts {
 }
 
 /// Returns true if more children failed than are tolerated, so that the task cannot succeed. Cancelled children alone
-/// do not suffice, because somebody decided to cancel them.
+/// do not suffice, because cancelling them was deliberate.
 pub fn is_lost(below: &[RunCounts], tolerated: u32) -> bool {
     let lost = lost(below, false);
     lost.total() > u64::from(tolerated) && lost.total() > lost.get(State::Cancelled)
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(states, [Failed, Failed, Succeeded, Succeeded]);
         assert_eq!(combine(Failed, &below(&children), 9), Failed, "the task's own failure is never tolerated");
         assert_eq!([0, 1, 2].map(|tolerated| is_lost(&below(&children), tolerated)), [true, true, false]);
-        assert!(!is_lost(&below(&[(Cancelled, false)]), 0), "a cancelled child is somebody's decision");
+        assert!(!is_lost(&below(&[(Cancelled, false)]), 0), "a cancelled child alone does not fail the task");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub enum State {
     Running = 3,
     Retrying = 4,
     Cancelling = 5,
-    /// Running, with a warning that people should see.
+    /// Running, with a warning to be shown to users.
     Warning = 6,
     /// The task's own work is done; a child is still pending.
     WaitingForChildren = 7,
@@ -66,8 +66,8 @@ impl State {
         self as usize
     }
 
-    /// Returns true if tasks are indexed by this state: states that people list or that a worker may hold, but not
-    /// the states of the bulk of the tasks.
+    /// Returns true if tasks are indexed by this state: states that users list or in which a worker may hold the
+    /// task, but not the states of most tasks.
     pub const fn is_indexed(self) -> bool {
         matches!(self, Self::Scheduled | Self::Failed | Self::Cancelled) || self.is_at_worker()
     }

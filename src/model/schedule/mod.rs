@@ -1,4 +1,5 @@
-//! Recurring schedules: [`times`] computes when a schedule fires, [`step`] decides what happens then.
+//! Recurring schedules: [`times`] computes the times at which a schedule fires, [`step`] the decisions at those
+//! times.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,7 @@ pub enum Overlap {
     Skip,
     /// Both tasks run.
     Allow,
-    /// One firing waits for the previous task to end; further ones are skipped.
+    /// A single firing waits for the previous task to end; further ones are skipped.
     BufferOne,
     /// The previous task is cancelled.
     Replace,
@@ -141,7 +142,7 @@ pub struct Schedule {
     /// Time of writing, epoch milliseconds. For display only.
     #[serde(default)]
     pub at_ms: i64,
-    /// Only times after this one fire: when the schedule was created, resumed, or its times were changed.
+    /// Times up to this one do not fire. Set when the schedule is created or resumed, or its times change.
     pub from_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
@@ -179,7 +180,7 @@ impl SpecError {
     }
 }
 
-/// Checks the name of a schedule, which its tasks' ids begin with.
+/// Checks the name of a schedule, which is the prefix of its tasks' ids.
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() <= MAX_NAME_CHARS && !name.contains(':') && TaskId::parse(name).is_ok() {
         return Ok(());

@@ -69,7 +69,7 @@ pub enum Outcome {
     Skipped,
     /// The firing waits for the previous task to end.
     Buffered,
-    /// No tracker fired it in time.
+    /// Not fired in time by any tracker.
     Missed,
     /// Manually triggered.
     Run,
@@ -89,7 +89,7 @@ impl Outcome {
     }
 }
 
-/// Task to create for one firing.
+/// Task to create for a firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fire {
     pub task: String,
@@ -136,7 +136,7 @@ impl State {
             self.through_ms = time_ms;
             let is_due = |time: i64| times.firing_time_ms(name, time) <= now_ms;
             match schedule.spec.overlap {
-                // If several times are due, only the last of their tasks would survive.
+                // If several times are due, only the task of the last one would survive.
                 Overlap::Replace if self.next(schedule, times).is_some_and(is_due) => self.skip(time_ms, now_ms),
                 Overlap::Skip if runs => self.skip(time_ms, now_ms),
                 Overlap::BufferOne if runs && self.waiting_ms.is_some() => self.skip(time_ms, now_ms),

@@ -1,4 +1,4 @@
-//! Actions and checks: notifications sent when a task reaches a state, or has not reached one in time.
+//! Actions and checks: notifications sent when a task reaches a state, or has not reached it in time.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub const MAX_RECIPIENTS: usize = 32;
 /// Maximum length of an email's body template, in characters.
 pub const MAX_BODY_CHARS: usize = 8_192;
 
-/// Notification sent each time the task enters one of the given states.
+/// Notification sent each time the task enters any of the given states.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Action {

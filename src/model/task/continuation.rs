@@ -1,4 +1,4 @@
-//! Continuations: tasks started when a task and everything below it have ended.
+//! Continuations: tasks started when a task and all its descendants have ended.
 
 use std::sync::Arc;
 

@@ -72,7 +72,8 @@ enum Expiry {
 }
 
 impl<'a> Draft<'a> {
-    /// Decodes a header. Goes on after an invalid one, because the rejection names the task and its id may follow.
+    /// Decodes a header. Continues after an invalid one, because the rejection includes the task's id, which may
+    /// follow.
     fn take(&mut self, name: &str, value: &'a [u8]) {
         if let Err(why) = self.header(name, value) {
             self.nameless |= matches!(name, header::ID | header::PARENT | header::RUN);

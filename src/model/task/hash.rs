@@ -1,4 +1,4 @@
-//! Spawn hash: the same work gets the same id, in whatever order it is spawned.
+//! Spawn hash: the same work gets the same id, whatever the order of spawning.
 
 use std::borrow::Cow;
 

@@ -140,7 +140,7 @@ impl Contents {
         (checkpoint, revision.max(self.replaced))
     }
 
-    /// Rejects a batch that may exceed the limits. Replaced records count as new bytes, which is exact enough for a
+    /// Rejects a batch that may exceed the limits. Replaced records count as new bytes, which is precise enough for a
     /// limit.
     fn check_room(&self, partition: u32, changes: &Changes, options: &MemoryOptions) -> Result<(), StoreError> {
         let here = self.partitions.get(&partition);
@@ -274,12 +274,12 @@ impl Store for Memory {
     }
 
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
-        // The stream keeps the store alive, so that it ends only when dropped.
+        // The stream keeps the store alive and therefore ends only when dropped.
         let listening = (self.clone(), self.shared.notices.subscribe());
         let later = stream::unfold(listening, |(store, mut receiver)| async move {
             match receiver.recv().await {
                 Ok(notice) => Some((notice, (store, receiver))),
-                // A gap makes the reader read everything again, so notices still queued are redundant.
+                // After a gap the reader reads everything again, so queued notices are redundant.
                 Err(RecvError::Lagged(_)) => Some((Notice::Gap, (store, receiver.resubscribe()))),
                 Err(RecvError::Closed) => None,
             }
@@ -295,7 +295,7 @@ impl Store for Memory {
 struct Writer {
     store: Memory,
     partition: u32,
-    /// Revision of the checkpoint when last read; `None` once closed.
+    /// Revision of the checkpoint at the last read; `None` once closed.
     revision: Option<u64>,
 }
 

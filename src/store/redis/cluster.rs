@@ -1,9 +1,9 @@
 //! Reads in a cluster. All keys of a partition share one slot, so one node answers a query, or redirects it after the
 //! slot has moved.
 //!
-//! While a slot is being migrated its keys are spread over two nodes, and each knows only its own. Keys are then read
-//! one by one, following redirects: reads continue, while writers, whose batches are atomic, wait for the end of the
-//! migration.
+//! While a slot is being migrated its keys are spread over two nodes, and each node serves only its own. Keys are
+//! then read one by one, following redirects: reads continue, while writers, whose batches are atomic, wait for the
+//! end of the migration.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Reader {
         Ok(self.pool.to(self.connector.redirected(error, &near)?))
     }
 
-    /// Completes answers that this node could not give because the slot is being migrated.
+    /// Completes the answers that this node cannot give because the slot is being migrated.
     async fn complete(
         &self,
         partition: u32,

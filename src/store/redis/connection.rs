@@ -47,7 +47,7 @@ impl Connector {
         }
     }
 
-    /// The next of the nodes in the URL, round-robin.
+    /// Next of the nodes in the URL, round-robin.
     pub(super) fn node(&self) -> RedisResult<ConnectionInfo> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         match &self.address {
@@ -57,7 +57,7 @@ impl Connector {
         }
     }
 
-    /// Resolves the server that the address leads to now.
+    /// Resolves the server to which the address currently leads.
     pub(super) async fn named(&self) -> RedisResult<ConnectionInfo> {
         let client = within(self.options.connect_timeout, self.client().boxed()).await?;
         Ok(client.get_connection_info().clone())
@@ -127,7 +127,7 @@ impl Connector {
         let display_url = &self.display_url;
         if is_permission_error(error) {
             return StoreError::Misconfigured(format!(
-                "redis at `{display_url}` refuses the user: {text}\n\nhint: check user name, password and the user's rights"
+                "redis at `{display_url}` rejects the user: {text}\n\nhint: check the user name, the password and the user's permissions"
             ));
         }
         if is_out_of_memory(error) {

@@ -19,7 +19,7 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// Maximum entries of a sorted set per piece.
 const WINDOW: usize = 1_000;
 /// Returns the checkpoint, then type and contents of each key. Sorted sets are read in windows, starting after the
-/// last entry seen or, if that is gone, at the first entry with its score.
+/// last entry seen or, if that entry is gone, at the first entry with its score.
 const READ: &str = "
 local out,spent={redis.call('GET',KEYS[1])},0
 local budget,window,values=tonumber(ARGV[1]),tonumber(ARGV[2]),ARGV[3]=='1'
@@ -116,7 +116,7 @@ fn piece(key: &str, answer: Value) -> Result<Piece, StoreError> {
         _ => values.into_iter().map(|value| (Vec::new(), value)).collect(),
     };
     if kind == "hash" {
-        // A zero counter is removed by some later batch: it may exist in one store and not in the other.
+        // Zero counters are removed by some later batch, so they may exist in only one of the stores.
         parts.retain(|(_, value)| value != b"0");
     }
     if kind != "zset" {

@@ -52,7 +52,7 @@ return 1";
 
 /// Records per MGET.
 const CHUNK: usize = 1_000;
-/// Deferred records per MGET: each may be as large as params may be.
+/// Deferred records per MGET: each may be as large as params.
 const KEPT_CHUNK: usize = 16;
 /// Reads the heads of two indexes and the checkpoint atomically.
 const OUTBOX: &str = "return {redis.call('GET',KEYS[1]),\
@@ -120,7 +120,7 @@ impl RedisOptions {
         ttl.as_millis() as u64
     }
 
-    /// Replaces all passwords in the text.
+    /// Replaces all passwords in the text with asterisks.
     fn hide(&self, text: &str) -> String {
         let in_url = url::Address::password(self);
         let secrets = [in_url.as_deref(), self.password.as_deref(), self.sentinel_password.as_deref()];
@@ -152,7 +152,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Checks the options. Connects with the first call only, so Redis may be down at start; see [`Store::check`].
+    /// Checks the options. Connects with the first call, so Redis may be down at start; see [`Store::check`].
     pub fn connect(options: RedisOptions) -> Result<Self, StoreError> {
         keys::check_prefix(&options.prefix)?;
         let connector = Arc::new(Connector::new(options)?);
@@ -187,7 +187,7 @@ impl Redis {
         values::read(&key, answer)
     }
 
-    /// Reads the retained log lines of a task; `None` if a write came between.
+    /// Reads the retained log lines of a task; `None` if a concurrent write changed them.
     async fn log(&self, partition: u32, id: &TaskId) -> Result<Option<LogTail<String>>, StoreError> {
         let keys = self.keys(partition);
         let mut commands = pipe();

@@ -73,8 +73,8 @@ async fn listen(connector: &Connector, sink: &mut NoticeSink, subscribed: &mut b
     }
 }
 
-/// Bounded output of the stream. Its last free slot is reserved for the gap that reports dropped notices, so the
-/// reader learns of them even if nothing follows.
+/// Bounded output of the stream. Its last free slot is reserved for the gap that reports dropped notices, so that the
+/// reader receives it even if nothing follows.
 struct NoticeSink {
     sender: mpsc::Sender<Notice>,
     missed: bool,
@@ -91,7 +91,7 @@ impl NoticeSink {
             return;
         }
         self.missed = is_full;
-        // Fails only when the reader is gone, which ends the task.
+        // Fails only if the reader is gone, which ends the task.
         let _ = self.sender.try_send(if is_full { Notice::Gap } else { notice });
     }
 }

@@ -46,7 +46,7 @@ impl Pages<'_> {
         Err(StoreError::Unavailable(format!("the index `{}` changes faster than it can be read: try again", self.key)))
     }
 
-    /// Number of entries before this one, which need not exist, as of a moment ago.
+    /// Number of entries before this one, which need not exist, at the time of the call.
     async fn rank(&self, entry: &Entry) -> Result<usize, StoreError> {
         let (key, id, seen_ms) = (&self.key, entry.id.as_str(), entry.seen_ms);
         let mut commands = pipe();

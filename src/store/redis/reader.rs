@@ -18,7 +18,7 @@ use crate::store::StoreError;
 
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// Interval of asking the sentinels for the master: a deposed master that cannot be reached by them keeps answering.
+/// Interval of querying the sentinels for the master: a deposed master that they cannot reach keeps answering.
 const MASTER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) struct Reader {
@@ -77,7 +77,7 @@ impl Reader {
 
     /// Sends commands and returns their answers, including errors. Drops a connection that is no longer usable.
     pub(super) async fn send(&self, line: &Arc<SharedConnection>, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
-        // Half of the deadline, so that a dead connection leaves time for another attempt.
+        // Half of the deadline, which leaves time for another attempt after a dead connection.
         let limit = self.connector.options.read_timeout / 2;
         let sent = async {
             let mut connection = within(limit, line.connection(&self.connector)).await?;
@@ -94,7 +94,7 @@ impl Reader {
         answers
     }
 
-    /// Asks the sentinels for the current master periodically, in the background.
+    /// Queries the sentinels for the current master periodically, in the background.
     fn check_master(&self, line: &Arc<SharedConnection>) {
         if !line.is_master_check_due() {
             return;

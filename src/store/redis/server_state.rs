@@ -75,7 +75,7 @@ impl ServerState {
         }
     }
 
-    /// Tries a write if memory may have run out, because an idle partition would not notice otherwise.
+    /// Tries a write if memory may have run out; an idle partition would not detect that otherwise.
     pub(super) async fn check_memory(
         &self,
         connector: &Connector,
@@ -90,7 +90,7 @@ impl ServerState {
         ask(connector, connection, &probe).await.map(drop)
     }
 
-    /// Describes the keys evicted since an earlier state of the same server.
+    /// Describes the keys evicted since an earlier state of the same server, if any.
     pub(super) fn evicted_since(&self, earlier: &Self) -> Option<String> {
         if self.run_id != earlier.run_id {
             return (self.evicted > 0).then(|| evicted(self.evicted));

@@ -1,11 +1,11 @@
 //! Detection of torn batches, which Redis applied only in part.
 //!
-//! A Redis that stops in the middle of writing a transaction to its append-only file leaves the first part of it
-//! there when it starts again (Redis up to 8 and Valkey up to 9, wherever the cut is not between two commands). The
-//! damage shows at the following start, which reads that part and the next transaction as one. Each batch therefore
-//! increments a counter of batches begun and ends by writing that number as ended: the two differ once a part was
-//! applied. The partition is then emptied and folded again from the log. A partition that has lost keys is marked and
-//! emptied in the same way.
+//! A Redis that stops while it writes a transaction to its append-only file leaves the first part of it there when it
+//! starts again (Redis up to 8 and Valkey up to 9, wherever the cut is not between two commands). The damage appears
+//! at the following start, which reads that part and the next transaction as one. Each batch therefore increments a
+//! counter of begun batches and ends by writing that number as ended: the two differ after a partial application. The
+//! partition is then emptied and folded again from the log. A partition that has lost keys is marked and emptied in
+//! the same way.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, RedisResult, Value, cmd, from_redis_value, pipe};
@@ -25,7 +25,7 @@ pub(super) fn begin(commands: &mut Pipeline, keys: &Keys) {
     commands.cmd("HINCRBY").arg(keys.batches()).arg(BEGUN).arg(1);
 }
 
-/// Closing command of a batch, `number` being the batches ended including this one.
+/// Last command of a batch. `number`: batches ended, including this one.
 pub(super) fn end(commands: &mut Pipeline, keys: &Keys, number: u64) {
     commands.cmd("HSET").arg(keys.batches()).arg(ENDED).arg(number);
 }
@@ -94,7 +94,7 @@ pub(super) async fn clear(
     }
 }
 
-/// Deletes keys unless the partition is whole again. Returns false if another process has emptied it meanwhile.
+/// Deletes keys unless the partition is whole again. Returns false if another process emptied it meanwhile.
 async fn remove(
     connector: &Connector,
     keys: &Keys,

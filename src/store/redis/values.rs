@@ -93,7 +93,7 @@ const DONE: &str = "local due = redis.call('ZRANGE',KEYS[1],'('..ARGV[1],'+inf',
     if not due then return {false,{}} end\n\
     return {due,redis.call('LRANGE',KEYS[1]..':'..due,0,ARGV[2])}";
 
-/// Reads the first ids at the first time after `after_ms`.
+/// Reads the first ids of the first time after `after_ms`.
 pub(super) fn first_done(key: &str, after_ms: i64, limit: usize) -> Cmd {
     let mut script = cmd("EVAL");
     script.arg(DONE).arg(1).arg(key).arg(after_ms).arg(limit.clamp(1, MAX_PAGE) - 1);

@@ -47,7 +47,7 @@ pub(super) struct Writer {
     tails: FxHashMap<TaskId, LogTail<()>>,
     /// Counters that the last batch set to zero; the next batch removes them.
     zeroed: Vec<String>,
-    /// Counter that the last batch made negative: its earlier value was lost.
+    /// Counter that the last batch made negative, which means that its earlier value was lost.
     negative: Option<String>,
     /// Server state when the partition was opened.
     server: ServerState,
@@ -174,8 +174,8 @@ impl Writer {
         let Err(error) = done.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>() else {
             return Ok(());
         };
-        // Only a key of another type fails here. A part of the batch is applied, so no writer may continue from this
-        // checkpoint.
+        // Only a key of another type causes a failure here. A part of the batch is applied, so no writer may continue
+        // from this checkpoint.
         let mut spoil = pipe();
         spoil.cmd("SET").arg(self.keys.checkpoint()).arg("spoilt");
         send(&self.connector, connection, &spoil).await?;
@@ -203,7 +203,7 @@ impl Writer {
         }
         let unknown: Vec<&TaskId> =
             changes.logs.iter().map(|(id, _)| id).filter(|id| !self.tails.contains_key(*id)).collect();
-        // One at a time, because each log may be of maximum size.
+        // Read one at a time, because each log may be of maximum size.
         for id in unknown {
             if let Slot::Vacant(slot) = self.tails.entry(id.clone()) {
                 let mut commands = pipe();

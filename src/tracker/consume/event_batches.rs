@@ -89,7 +89,7 @@ impl EventBatcher {
         self.next = offset + 1;
     }
 
-    /// Advances to the consumer's position: offsets before it that were not delivered hold no visible record.
+    /// Advances to the consumer's position: offsets before it that were not delivered contain no visible record.
     pub(crate) fn advance_to(&mut self, next: i64) {
         if self.is_started {
             self.next = self.next.max(next);

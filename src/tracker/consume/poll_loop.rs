@@ -1,4 +1,5 @@
-//! Poll loop of the tracker, on a thread of its own: reads the assigned partitions and feeds their tasks.
+//! Poll loop of the tracker, on a thread of its own: reads the assigned partitions and passes their events to the
+//! partition tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +19,9 @@ use crate::tracker::setup::TrackerSetup;
 const POLL_RECORDS: usize = 2_000;
 const BUSY_WAIT: Duration = Duration::from_millis(2);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
-/// Time for which polling stops in favour of a partition task that is behind, while another has nothing to do. After
-/// it, the partition that is behind is paused: a pause discards the client's prefetched records, and librdkafka takes
-/// up to a second to fetch them again. If no events arrive for the other partitions meanwhile, the next wait is
-/// longer.
+/// Time for which polling waits for a partition task that is behind, while another task is idle. After it, the
+/// partition that is behind is paused: a pause discards the client's prefetched records, and librdkafka takes up to a
+/// second to fetch them again. If no events arrive for the other partitions meanwhile, the next wait is longer.
 const MIN_WAIT: Duration = Duration::from_millis(100);
 const MAX_WAIT: Duration = Duration::from_secs(1);
 const FULL_WAIT: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ const FULL_WAIT: Duration = Duration::from_millis(1);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Wait between attempts at moving the consumer to a requested offset.
 const SEEK_RETRY: Duration = Duration::from_millis(200);
-/// Name of broker errors in the health report.
+/// Name of the broker in the health report.
 const BROKER_PART: &str = "events topic";
 
 /// Request to read a partition from an offset.
@@ -46,7 +46,7 @@ pub(crate) struct PartitionHandle {
     pub seek_sender: mpsc::UnboundedSender<SeekRequest>,
     /// Cancelled when the partition is released.
     pub stop: CancellationToken,
-    /// Lower than the generation of any seek to come, higher than those of earlier assignments.
+    /// Lower than the generation of any later seek, higher than those of earlier assignments.
     pub generation: u64,
 }
 
@@ -73,9 +73,9 @@ pub(crate) struct PollLoop {
     assignments: u64,
     committing: bool,
     last_commit: Instant,
-    /// Start of the time during which a partition task was idle because another is behind.
+    /// Start of the time during which a partition task has been idle because another one is behind.
     idle_since: Option<Instant>,
-    /// Current limit of that time.
+    /// Current limit of the time that a partition task may be idle.
     wait_limit: Duration,
     /// Events have arrived for another partition since one was paused.
     others_received: bool,
@@ -92,7 +92,7 @@ impl PollLoop {
         let (seek_sender, seek_requests) = mpsc::unbounded_channel();
         let topic = setup.names.events().into();
         let (batchers, now) = (BTreeMap::new(), Instant::now());
-        setup.health.set("tracker", "waiting for the group");
+        setup.health.set("tracker", "waiting for the consumer group to assign partitions");
         Self {
             setup,
             spawn,
@@ -136,7 +136,7 @@ impl PollLoop {
         outcome
     }
 
-    /// One iteration. An error means that the consumer has failed.
+    /// Runs one iteration of the loop. An error means that the consumer has failed.
     async fn step(&mut self) -> Result<(), BrokerError> {
         if Instant::now() >= self.next_seek {
             std::mem::take(&mut self.pending_seeks).into_iter().for_each(|ask| self.seek(ask));
@@ -206,7 +206,7 @@ impl PollLoop {
                 self.committing = false;
                 match result {
                     Ok(()) => self.setup.health.clear(BROKER_PART),
-                    Err(error) => tracing::debug!(%error, "committing the fold's offsets failed"),
+                    Err(error) => tracing::debug!(%error, "the tracker's offsets could not be committed"),
                 }
             }
             GroupEvent::OutOfRange(partition) => self.out_of_range(&partition),
@@ -215,8 +215,8 @@ impl PollLoop {
     }
 
     /// Spawns a task per partition, which reads the checkpoint and requests its start offset. The consumer is
-    /// assigned only then: assigned elsewhere and moved at once, it may still deliver records beyond events that were
-    /// never folded.
+    /// assigned only then: a consumer that is assigned at another offset and moved at once may still deliver records
+    /// beyond events that were never folded.
     fn assign(&mut self, partitions: &[Partition]) {
         let numbers: Vec<i32> = partitions.iter().map(|partition| partition.index).collect();
         tracing::info!(partitions = ?numbers, "events partitions assigned");
@@ -251,7 +251,7 @@ impl PollLoop {
         }
     }
 
-    /// Stops the tasks of these partitions. A task may still be inside a batch; the checkpoint keeps it from
+    /// Stops the tasks of these partitions. A task may be in the middle of a batch; the checkpoint keeps it from
     /// overwriting its successor's work.
     fn release(&mut self, partitions: &[Partition]) {
         let numbers: Vec<i32> = partitions.iter().map(|partition| partition.index).collect();

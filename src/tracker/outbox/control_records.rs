@@ -20,8 +20,8 @@ pub(super) fn cancel_record(topic: &Arc<str>, id: &TaskId, value: Option<String>
     )
 }
 
-/// Record published before a subtree command starts, so that running tasks stop soon. The api may have published it
-/// already. `scope`: the cancel's offset, and whether it applies to the whole tree.
+/// Record published before a subtree command starts, so that running tasks stop soon. The API server may have
+/// published it already. `scope`: the cancel's offset, and whether it applies to the whole tree.
 pub(super) fn first_cancel_record(
     topic: &Arc<str>,
     id: &TaskId,

@@ -1,4 +1,4 @@
-//! Tasks whose effects have to wait: for Kafka, for a time, or for workers to pass a cancel.
+//! Tasks whose effects must wait: for Kafka, for a time, or for workers to pass a cancel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::store::Entry;
 
-/// Minimum deferral of an effect that waits for Kafka, so that others get their turn.
+/// Minimum deferral of an effect that waits for Kafka, so that others are published meanwhile.
 const DEFERRAL: Duration = Duration::from_secs(3);
 /// Deferral per deferred task, which bounds the rate of repeated attempts.
 const DEFERRAL_PER_TASK: Duration = Duration::from_millis(20);
@@ -34,8 +34,8 @@ impl Deferrals {
         self.until.len() + self.withdrawals.len()
     }
 
-    /// Selects the tasks to plan now: neither deferred ones nor, if only the withdrawal of a cancel is left, more
-    /// than can be published.
+    /// Selects the tasks to plan now. Excludes deferred tasks, and limits those with only the withdrawal of a cancel
+    /// left to the number that can be published.
     pub(super) fn ready(
         &self,
         entries: &[Entry],
@@ -69,7 +69,8 @@ impl Deferrals {
         self.until.retain(|_, until| *until > Instant::now());
     }
 
-    /// Defers a task unless it has other effects. The withdrawal of a cancel has a turn of its own and does not count.
+    /// Defers a task that has no other effects than the deferred ones. The withdrawal of a cancel has a turn of its
+    /// own and does not count.
     pub(super) fn defer(&mut self, id: &TaskId, node: &TaskRecord) {
         let others =
             node.effects.iter().filter(|effect| !matches!(effect.what, EffectKind::WithdrawCancel { .. })).count();
@@ -79,7 +80,7 @@ impl Deferrals {
         }
     }
 
-    /// Defers a task for this time, and at most for [`DEFERRAL`].
+    /// Defers a task for this time, at most for [`DEFERRAL`].
     pub(super) fn defer_until(&mut self, id: &TaskId, node: &TaskRecord, wait: Duration) {
         self.defer_for(id, node, wait.min(DEFERRAL));
     }

@@ -40,10 +40,10 @@ pub(crate) struct OutboxEntry {
     pub dedup_key: String,
     /// Label of the metric.
     pub kind: &'static str,
-    /// Records in order. The last one is an event of this partition, unless `dependent_event` is set or the step of a
-    /// subtree command has a control record only.
+    /// Records in order. The last one is an event of this partition, unless `dependent_event` is set or a step of a
+    /// subtree command has only a control record.
     pub messages: Vec<Message>,
-    /// Event published after them that contains the position of the last one, the task's record.
+    /// Event published after the records, with the position of the last one, which is the task's record.
     pub dependent_event: Option<Event>,
 }
 

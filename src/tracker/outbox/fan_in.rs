@@ -1,4 +1,4 @@
-//! Params of a continuation: as submitted, or with the results of the tasks that it follows.
+//! Params of a continuation: as submitted, or joined with the results of the preceding tasks.
 
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;

@@ -1,5 +1,5 @@
-//! Notifications about a task. Each delivery is a task of its own with a built-in type, so attempts, backoff, dead
-//! letters, redrive and status work as for any task. The fold decides on a delivery once, and it is published once.
+//! Notifications about a task. Each delivery is a task with a built-in type, so that attempts, backoff, dead letters,
+//! redrive and status work as for any task. The projection creates each delivery once, and it is published once.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value
 
 fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Map<String, Value> {
     let policy = node.policy.as_deref().cloned().unwrap_or_default();
-    // Omit fields of a later state if the task has changed since.
+    // Omit fields of a later state if the task has changed since then.
     let is_current = node.run == delivery.run && node.state == delivery.state;
     let time = |at: Option<i64>| at.filter(|_| is_current).map(time_text);
     let result = node.output.as_ref().filter(|_| is_current && !lean).and_then(|output| output.value().ok());

@@ -1,4 +1,4 @@
-//! The record with which a task was submitted, read again for a retry.
+//! Record with which a task was submitted, read again for a retry.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Plans outbox entries for due timers and pending effects, and defers those that have to wait.
+//! Plans outbox entries for due timers and pending effects, and defers those that must wait.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::tracker::outbox::task_records::apply_patch;
 use crate::tracker::outbox::withdrawals::Withdrawals;
 use crate::tracker::setup::TrackerSetup;
 
-/// Duration after which a failed read excludes its partition from further reads in the same pass.
+/// Duration of a failed read after which its partition is excluded from further reads in the same pass.
 const MAX_READ_TIME: Duration = Duration::from_secs(1);
 /// Approximate maximum bytes of continuations per transaction.
 const MAX_BYTES: usize = 8 << 20;
@@ -136,7 +136,7 @@ impl OutboxPlanner {
             };
             planned.push(entry);
         }
-        // Forget timers that are no longer due.
+        // Drop timers that are no longer due.
         self.unsendable.retain(|(_, dedup_key), _| dedup_key != OutboxEntry::TIMER);
         Ok(planned)
     }
@@ -168,8 +168,8 @@ impl OutboxPlanner {
         OutboxEntry::plain(id, OutboxEntry::TIMER, kind, vec![self.event(event)])
     }
 
-    /// Plans entries for the effects of these tasks, in order, and collects subtree commands: effects behind a subtree
-    /// command wait for its end. Effects that wait for workers do not block those behind them.
+    /// Plans entries for the effects of these tasks, in order, and collects subtree commands: effects after a subtree
+    /// command wait for its end. Effects that wait for workers do not block later ones.
     pub(crate) async fn effects(
         &mut self,
         entries: &[Entry],
@@ -197,7 +197,7 @@ impl OutboxPlanner {
         Ok((pass.entries, pass.commands))
     }
 
-    /// Plans the entry of one effect; `None` if it has to wait.
+    /// Plans the entry of one effect; `None` if it must wait.
     async fn effect(
         &mut self,
         id: &TaskId,
@@ -257,7 +257,8 @@ impl OutboxPlanner {
         if node.effects.len() > 1 {
             return None;
         }
-        // Withdrawn before the api has written the cancel, the late control record would stay forever.
+        // If the cancel were withdrawn before the API server has written it, the late control record would stay
+        // forever.
         if due_ms > now {
             self.deferrals.defer_until(id, node, Duration::from_millis(due_ms.abs_diff(now)));
             return None;
@@ -334,7 +335,7 @@ fn checked_event(id: &TaskId, node: &TaskRecord, number: u32, now: i64) -> Event
     event
 }
 
-/// Terminal event of a cancelled task that no worker holds, and whose end no worker reports.
+/// Terminal event of a cancelled task that no worker holds, so that no worker reports its end.
 fn cancelled_event(id: &TaskId, node: &TaskRecord, now: i64) -> Event {
     let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
     let why = request.message(", before a worker took it");

@@ -30,17 +30,17 @@ const BATCH: usize = 500;
 /// Maximum bytes of deferred records per transaction.
 const BATCH_BYTES: u64 = 8 << 20;
 /// Maximum entries published but not folded yet. Subtree commands stay within this distance of the fold, so that
-/// events of other producers are folded soon.
+/// events of other producers are folded soon too.
 const MAX_UNFOLDED: usize = 5_000;
 /// Maximum concurrent subtree commands.
 const MAX_RUNNING_COMMANDS: usize = 32;
-/// Maximum queued subtree commands, so that effects behind them in the outbox are read. Beyond it they wait.
+/// Maximum queued subtree commands, so that later effects in the outbox are read. Further commands wait.
 const MAX_QUEUED_COMMANDS: usize = 5_000;
 /// Maximum leading outbox entries to skip in one pass (already published or deferred). Entries beyond this limit
 /// wait.
 const MAX_SKIPPED: usize = 9_000;
-/// Approximate maximum records visited by subtree commands per transaction: leaves room to start others beside a step
-/// of a long one.
+/// Approximate maximum of records visited by subtree commands per transaction: a step of a long command leaves room
+/// for others.
 const MAX_VISITED: usize = 2 * STEP;
 /// Deadline for all records of a transaction; the broker aborts it after `transaction.timeout.ms`.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ pub(crate) struct OutboxRelay {
     folded: watch::Receiver<Folded>,
     stop: CancellationToken,
     planner: OutboxPlanner,
-    /// Cancels that wait for workers.
+    /// Cancels that wait for workers to pass them.
     withdrawals: Arc<Withdrawals>,
     /// Published entries and the offsets of their events.
     published: HashMap<(TaskId, String), i64>,
@@ -194,7 +194,7 @@ impl OutboxRelay {
             let planned = self.plan(timers, &outbox.effects, checkpoint, now).await?;
             if planned.is_empty() {
                 let required_offset = self.required_offset(checkpoint);
-                // More entries may follow behind those that were deferred.
+                // More entries may follow the deferred ones.
                 let is_more = outbox.effects.len() == limit && self.planner.deferred() > deferred_before;
                 let goes_on = is_more || !self.subtree_commands.is_empty() || !self.queued.is_empty();
                 if required_offset.is_some() || !goes_on {

@@ -12,17 +12,17 @@ use crate::model::record::state::Category;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, Store};
 
-/// Records after which a step ends; its last page may exceed this by less than one page.
+/// Number of visited records after which a step ends; its last page may exceed this by less than one page.
 pub(crate) const STEP: usize = 500;
 
 pub(crate) struct SubtreeCommand {
     top: TaskId,
     effect: Effect,
-    /// Cancel request passed on to the tasks below.
+    /// Cancel request passed on to the descendants.
     request: CancelRequest,
     events: Arc<str>,
     number: u32,
-    /// Published with the next step.
+    /// Records to publish with the next step.
     messages: Vec<Message>,
     /// Tasks whose children are visited, with the last visited child.
     pending: Vec<(TaskId, u32, Option<Entry>)>,

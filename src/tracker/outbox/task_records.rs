@@ -88,7 +88,7 @@ impl OutboxPlanner {
         }
     }
 
-    /// Publishes the record of a run, or ends the run with the reason why there is none.
+    /// Publishes the record of a run, or ends the run with the reason for the missing record.
     fn record_or_failure(
         &self,
         id: &TaskId,
@@ -114,7 +114,7 @@ impl OutboxPlanner {
     }
 
     async fn continuation(&self, id: &TaskId, node: &TaskRecord) -> Result<Result<Message, String>, String> {
-        let Some(parent) = id.parent_id() else { return Ok(Err("it has no parent to follow".to_owned())) };
+        let Some(parent) = id.parent_id() else { return Ok(Err("it has no parent task".to_owned())) };
         let followed = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
         let continuation = followed.and_then(|found| {
             let continuation = found.continuations().nth(number_of(id.segment())?).cloned()?;
@@ -154,7 +154,7 @@ impl OutboxPlanner {
         }))
     }
 
-    /// Reports a missing topic, because sending to it would block everything else.
+    /// Reports a missing topic, because sending to it would block all other entries.
     async fn missing_topic(&mut self, node: &TaskRecord) -> Result<Option<String>, String> {
         let topic = self.topic_of(node).to_string();
         if self.topics.contains(&topic) {

@@ -1,6 +1,6 @@
 //! Determines when the cancels of one events partition can be withdrawn. A task cancelled before a worker received it
-//! may still be in its topic, and would run on a worker that does not know the cancel. So may one whose end a worker
-//! has reported but not committed.
+//! may still be in its topic, and would run on a worker without the cancel. The same holds for a task whose end a
+//! worker has reported but not committed.
 //!
 //! Runs beside the outbox relay, which never waits for it. Examines all cancels together: one measurement of the
 //! workers' progress serves all of them.
@@ -44,20 +44,20 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// A cancel to be withdrawn: its task and its score in the index of effects ([`TaskRecord::turn`]).
 pub(crate) type CancelKey = (TaskId, i64);
 
-/// Progress of the cancels of a partition, shared by the outbox relay and [`Withdrawals::monitor`].
+/// Progress of the cancels of a partition, shared by the outbox relay and [`Withdrawals::watch`].
 #[derive(Default)]
 pub(crate) struct Withdrawals {
     known: Mutex<HashMap<CancelKey, CancelProgress>>,
     requested: Notify,
-    /// Signals that some cancels have passed.
+    /// Signals that workers have passed some cancels.
     passed: Notify,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelProgress {
-    /// Workers may still receive tasks that it has ended.
+    /// Workers may still receive tasks that the cancel has ended.
     Waiting,
-    /// All of these tasks are behind the workers' committed offsets.
+    /// All tasks that the cancel has ended are before the workers' committed offsets.
     Passed,
 }
 
@@ -90,7 +90,7 @@ impl Withdrawals {
         }
     }
 
-    /// Waits until some cancels have passed.
+    /// Waits until workers have passed some cancels.
     pub(crate) async fn any_passed(&self) {
         self.passed.notified().await;
     }
@@ -279,7 +279,7 @@ impl Ended {
         self.types.values().all(Option::is_some)
     }
 
-    /// Returns true if workers have passed all types; drops those that they have passed.
+    /// Returns true if workers have passed the cancel in all types; drops the types that they have passed.
     fn update(&mut self, survey: &BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerError>>) -> bool {
         self.types.retain(|task_type, ends| match survey.get(task_type) {
             Some(Ok(now)) => {
@@ -288,7 +288,7 @@ impl Ended {
                 *ends = Some(known);
                 left
             }
-            // The topic was deleted, or another one has its name now.
+            // The topic was deleted, or another topic has its name now.
             Some(Err(error)) if !error.is_transient() => {
                 *ends = None;
                 true
@@ -299,7 +299,7 @@ impl Ended {
     }
 }
 
-/// Returns true if workers have consumed everything that the partitions contained then.
+/// Returns true if workers have consumed everything that the partitions contained at the time of `then`.
 fn has_passed(then: &WorkerProgress, now: &WorkerProgress) -> bool {
     then.iter().all(|ended| {
         let found = now.iter().find(|found| found.partition == ended.partition);
@@ -328,7 +328,7 @@ impl Tree {
         Ended { key: self.key, since: self.since, types }
     }
 
-    /// Visits some more records and returns their number.
+    /// Visits some more records of the tree and returns their number.
     async fn step(mut self, setup: &Arc<TrackerSetup>, number: u32) -> Result<(Self, usize), String> {
         let mut count = 0;
         if self.pending.is_none() {
@@ -361,8 +361,8 @@ impl Tree {
 
     fn visit(&mut self, id: TaskId, node: &TaskRecord) {
         let tree = children_of(&node.below).2;
-        // A cancelled task counts as failed if something below it has failed. Later runs no longer count earlier
-        // ones.
+        // A cancelled task counts as failed if a descendant has failed. Later runs do not count the children of
+        // earlier ones.
         let ended = [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0);
         if ended || (node.has_below && node.run > 1) {
             self.pending.get_or_insert_default().push((id, None));

@@ -20,7 +20,7 @@ pub(crate) struct Measured {
     pub partition: Partition,
     /// End of the partition.
     pub end: i64,
-    /// Next record for the workers: everything before is committed or is not delivered to consumers, such as
+    /// Next record for the workers: everything before it is committed or never delivered to consumers, such as
     /// transaction markers.
     pub consumed: i64,
     /// Committed offset of the group; 0 without a commit.
@@ -76,7 +76,7 @@ fn measure(broker: &dyn Broker, names: &Names, asked: Vec<(Option<Arc<WorkerProg
     };
     let (mut survey, mut away) = (Survey::new(), None);
     for (before, name) in asked {
-        // After one timeout, skip the others: each would take its deadline too.
+        // After one timeout, skip the others: each would wait for its deadline too.
         let found = match &away {
             Some(error) => Err(BrokerError::clone(error)),
             None => measure_type(broker, names, &name, &counts, before.as_deref()),

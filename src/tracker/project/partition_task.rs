@@ -32,7 +32,7 @@ const MAX_CLAIMS: u32 = 100;
 /// Interval of attempts to open a partition that cannot be folded.
 const STUCK_RETRY: Duration = Duration::from_secs(10);
 /// Interval of checkpoint reads over the readers' connection. In an idle partition they detect an unavailable store
-/// or lost writes; in a busy one they detect that batches go to a deposed master that readers do not see.
+/// or lost writes; in a busy one, batches written to a deposed master that readers do not use.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct PartitionTask {
@@ -130,7 +130,7 @@ impl PartitionTask {
         self.setup.health.clear(&self.health_part());
     }
 
-    /// Records a loss and returns the wait before the partition is opened, which empties it.
+    /// Records a loss and returns the wait before the partition is opened again, which empties it.
     fn record_loss(&mut self, why: String, backoff: &mut Backoff) -> Duration {
         let partition = self.number.to_string();
         tracing::error!(partition, reason = %why, "the store has lost records: the partition is emptied and folded again");
@@ -147,7 +147,7 @@ impl PartitionTask {
         let known_reason = self.lost.take().or(self.refold.take().map(|refold| refold.why));
         match checkpoint {
             None => {
-                let why = known_reason.unwrap_or_else(|| "the store holds nothing of the partition yet".to_owned());
+                let why = known_reason.unwrap_or_else(|| "the store is empty for this partition".to_owned());
                 Some(Refold { why, end })
             }
             Some(checkpoint) if checkpoint.offset < checkpoint.complete_at => {

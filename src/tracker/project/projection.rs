@@ -36,7 +36,7 @@ pub struct BatchOutcome {
     pub has_new_work: bool,
     /// Records removed with finished trees.
     pub removed: u64,
-    /// Expected tasks given up and trees ended because of their age.
+    /// Expected tasks expired and trees ended because of their age.
     pub expired: u64,
 }
 
@@ -193,7 +193,7 @@ impl Projection {
         Ok(())
     }
 
-    /// Ends trees that have been open for too long and gives up unannounced tasks. Returns the time of the next due
+    /// Ends trees that have been open for too long and expires unannounced tasks. Returns the time of the next due
     /// entry.
     async fn expire_open(&mut self, place: LogPosition) -> Result<i64, StoreError> {
         loop {

@@ -39,9 +39,9 @@ const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Settings of a rebuild.
 pub struct Rebuild {
-    /// Setup of a tracker whose store is the one to fill.
+    /// Setup of a tracker for the store to be filled.
     pub tracker: Arc<TrackerSetup>,
-    /// Store that serves now.
+    /// Store that serves readers now.
     pub source: Arc<dyn Store>,
     /// Raw access to the source and the copy, for comparing them.
     pub compare: Option<(Arc<dyn Inspect>, Arc<dyn Inspect>)>,
@@ -95,7 +95,7 @@ pub enum RebuildEvent {
     TakenOver {
         partition: u32,
     },
-    /// All partitions have reached their end and were compared as far as possible: the switch may begin.
+    /// All partitions have reached their end and were compared as far as possible: readers can be switched over.
     Ready,
 }
 

@@ -184,7 +184,7 @@ impl Preflight<'_> {
         Ok(setup.broker.client().call(move |broker, _| find(broker, &partition, places)).await?)
     }
 
-    /// Counts trees of the source that began before the log does.
+    /// Counts trees of the source that began before the start of the log.
     async fn check_log(&self) -> Result<u64, RebuildError> {
         let (mut count, mut message) = (0, Vec::new());
         for (number, ends) in self.ends.iter().enumerate() {

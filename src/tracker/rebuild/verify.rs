@@ -17,7 +17,7 @@ use crate::tracker::project::projection::Projection;
 const STEP: usize = 200;
 /// Maximum number of reported keys with differences.
 const MAX_REPORTED: usize = 10;
-/// Time for which the source may stay behind the copy, and the copy behind the source.
+/// Time for which the source may stay behind the copy, or the copy behind the source.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval of reading the source while it is behind.
 const SOURCE_INTERVAL: Duration = Duration::from_millis(50);
@@ -89,7 +89,7 @@ fn of_source(error: StoreError) -> End {
 }
 
 impl Comparison<'_> {
-    /// Compares all keys of the source, then looks for additional keys in the copy.
+    /// Compares all keys of the source, then searches the copy for additional keys.
     async fn run(&mut self) -> Result<(), StopReason> {
         while self.different.len() < MAX_REPORTED
             && let Some(names) = self.source.names().await.map_err(of_source)?

@@ -101,7 +101,7 @@ impl Schedules {
         }
     }
 
-    /// Waits until a schedule exists, so that a fleet without schedules has no cost.
+    /// Waits until a schedule exists, so that a fleet without schedules incurs no cost.
     async fn wait_for_schedules(&self) {
         let (seen, mut some) = watch::channel(false);
         let (broker, topic) = (self.setup.broker.clone(), self.setup.names.control());

@@ -31,7 +31,7 @@ pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> 
     if !is_folded(setup, &[(at, end)]).await? {
         return Ok(true);
     }
-    // Read again: it may have been folded in between.
+    // Read again: the task may have been folded in between.
     Ok(node(setup, at, &id).await?.is_some_and(|found| !found.state.is_terminal()))
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) ->
         .all(|(checkpoint, (_, end))| checkpoint.map_or(0, |checkpoint| checkpoint.offset) >= *end))
 }
 
-/// Returns those of these tasks that exist.
+/// Returns the existing tasks among these.
 pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, String> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     ids.iter().for_each(|id| by_partition.entry(partition(setup, id)).or_default().push(id.clone()));

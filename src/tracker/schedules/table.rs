@@ -42,15 +42,15 @@ impl Entry {
 /// Names of a schedule and a request.
 pub(super) type ScheduleRequestName = (String, String);
 
-/// Time for a completed request to disappear from the topic. One that stays longer was repeated by a client that got
-/// no answer.
+/// Time for a completed request to disappear from the topic. A request that stays longer was repeated by a client
+/// that received no answer.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
 /// A request that is pending, or completed but still in the topic.
 pub(super) struct PendingRequest {
     pub request: ScheduleRequest,
     pub done: Option<Instant>,
-    /// Events partitions with the offsets up to which they must be folded before existing tasks are known.
+    /// Events partitions with the offsets up to which they must be folded before all existing tasks are known.
     pub ends: Option<Vec<(u32, i64)>>,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct ScheduleTransaction {
     pub due: Vec<i64>,
     /// Reasons why due schedules are not included.
     pub blocked: Vec<String>,
-    /// Something waits for another reason than time.
+    /// Something is blocked for another reason than time.
     pub waits: bool,
 }
 
@@ -160,7 +160,7 @@ impl TaskFactory {
             };
             self.update_request(name, None, transaction)?;
             if existing.contains(&task) {
-                // The request was repeated by a client that got no answer.
+                // The request was repeated by a client that received no answer.
                 return Ok(());
             }
             transaction.messages.push(self.task(
@@ -214,7 +214,7 @@ impl TaskFactory {
         self.state(&name.0, state, transaction)
     }
 
-    /// Returns those of these tasks that exist; `None` if more has to be folded first.
+    /// Returns the existing tasks among these; `None` if more must be folded first.
     async fn existing(
         &self,
         open: &mut PendingRequest,

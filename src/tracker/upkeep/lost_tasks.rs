@@ -1,5 +1,4 @@
-//! Queued tasks whose records Kafka removed before a worker received them, so that no worker will ever report on
-//! them.
+//! Queued tasks whose records Kafka removed before a worker received them, so that no worker will ever report them.
 //!
 //! The removal of a record alone proves nothing, because a worker may have fetched it before. A task is lost only if
 //! no worker can hold its record: either the group's commit has passed the record while the task is still queued
@@ -62,7 +61,7 @@ impl Gap {
         offset < self.first && (self.abandoned || self.passed.as_ref().is_some_and(|passed| passed.is_done(offset)))
     }
 
-    /// Offset below which the fate of every record is known once the search is done.
+    /// Offset below which the outcome of every record is known once the search is done.
     fn settled(&self) -> i64 {
         let passed = self.passed.as_ref().map_or(0, Completed::watermark);
         if self.abandoned { passed.max(self.first) } else { passed }
@@ -86,7 +85,7 @@ impl Gaps {
         setup.broker.client().call(find).await.map_err(|error: BrokerError| error.to_string())
     }
 
-    /// Records which types live workers take. Must be called after the logs were read: a worker that starts later
+    /// Records the types that live workers take. Must be called after the logs were read: a worker that starts later
     /// cannot find removed records.
     pub(crate) fn set_live_types(&mut self, live_types: &BTreeSet<Arc<str>>) {
         self.0.iter_mut().for_each(|((task_type, _), gap)| gap.abandoned = !live_types.contains(task_type));
@@ -94,7 +93,7 @@ impl Gaps {
 }
 
 /// Finds the partitions of a type whose logs have lost their beginning. The start of the log is read again after the
-/// commit: offsets that the group had passed by then and the log still contained were received by a worker.
+/// commit: records that the group had passed by then and the log still contained were received by a worker.
 fn gaps_of(
     broker: &dyn Broker,
     names: &Names,

@@ -1,6 +1,6 @@
 //! Withdraws cancels that have outlived their trees. Runs beside the first partition's task. Such a cancel had to
-//! wait for workers longer than its tree's records are retained, or its api stopped while publishing it. Nothing else
-//! would remove it, and every worker would read it forever.
+//! wait for workers longer than its tree's records are retained, or its API server stopped while publishing it.
+//! Nothing else would remove it, and every worker would read it forever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl StaleCancels {
                 cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &checkpoint)).map(|(id, _)| id).collect();
             for ids in old.chunks(STEP) {
                 let nodes = self.setup.store.nodes(number, ids).await.map_err(|error| error.to_string())?;
-                // A store that has lost writes knows no tree.
+                // A store that has lost writes may lack the tree.
                 if self.checkpoint(number).await?.is_none_or(|now| now.offset < checkpoint.offset) {
                     return Err("the store has lost writes".to_owned());
                 }
@@ -96,7 +96,7 @@ impl StaleCancels {
         Ok(self.setup.store.checkpoints(&[number]).await.map_err(|error| error.to_string())?.pop().flatten())
     }
 
-    /// Returns true if the fold has passed the cancel and Kafka retains no task any more that it could apply to.
+    /// Returns true if the fold has passed the cancel and Kafka no longer retains any task to which it could apply.
     fn is_old(&self, cancel: &Cancel, checkpoint: &Checkpoint) -> bool {
         let known = cancel.at_ms > 0 && checkpoint.offset > cancel.asof;
         let retained_ms = self.setup.task_retention.as_i64().saturating_add(SEGMENT_MS);

@@ -14,7 +14,7 @@ use crate::store::{Audited, Entry, Index, PartitionWriter, StoreError};
 const RECORDS: usize = 250;
 /// Queries per step.
 const QUERIES: usize = 16;
-/// Consecutive refolds of a partition for the same difference. After more, the store is not the cause.
+/// Consecutive refolds of a partition for the same difference. Beyond that, the store is not the cause.
 const REPEATS: u32 = 3;
 /// Pause of the audit after that.
 const PAUSE: Duration = Duration::from_secs(3_600);

@@ -1,6 +1,6 @@
-//! Upkeep of one partition: publishes ticks where nothing happens, changed lifetimes, silent workers and lost tasks.
-//! A tracker that has lost the partition without knowing does no harm, because the fold validates each of these
-//! events.
+//! Upkeep of one partition: publishes ticks while the log is idle, changed lifetimes, and events about silent workers
+//! and lost tasks. A tracker that no longer owns the partition does no harm, because the projection validates each of
+//! these events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const WORKERS_PARTITION: i32 = 0;
 /// State shared by the partitions of a tracker.
 pub(crate) struct TrackerShared {
     workers: Arc<WorkerRegistry>,
-    #[expect(dead_code, reason = "its drop ends the listening")]
+    #[expect(dead_code, reason = "stops following the topic when dropped")]
     follower: TopicFollower,
     producer: OnceCell<Arc<SharedProducer>>,
     gaps: Mutex<(Option<Instant>, Gaps)>,
@@ -204,7 +204,8 @@ impl PartitionUpkeep {
         Ok(ends.end)
     }
 
-    /// Publishes the configured lifetimes if they differ from those in the log, read up to its end at the start.
+    /// Publishes the configured lifetimes if they differ from the last ones in the log, as read up to its end at the
+    /// start.
     async fn publish_lifetimes(&mut self) -> Result<(), String> {
         let Some(end) = self.initial_end else { return Ok(()) };
         if end < 0 {

@@ -1,4 +1,4 @@
-//! One attempt: polled once inline, and moved to a task of its own only if it is still pending.
+//! Execution of one attempt: polled once inline, and moved to a task of its own only if it is still pending.
 
 pub(crate) mod children;
 pub(crate) mod output;

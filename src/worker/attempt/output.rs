@@ -38,7 +38,7 @@ pub(crate) struct OutputBuffer {
     count: AtomicUsize,
     /// Children published by `spawn_now`, by task and run, while the task is in flight.
     early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
-    /// Whether `early` was ever used; it is not locked before.
+    /// Set once `early` has been used; until then it is not locked.
     ever_early: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ impl OutputBuffer {
         self.early.lock().contains_key(&(id.clone(), run))
     }
 
-    /// Forgets the early children of a task that is no longer in flight.
+    /// Removes the early children of a task that is no longer in flight.
     pub(crate) fn forget(&self, id: &TaskId, run: u32) {
         if self.ever_early.load(Ordering::Acquire) {
             self.early.lock().remove(&(id.clone(), run));
@@ -148,7 +148,7 @@ impl PendingOutput {
         self.lines.push(line);
     }
 
-    /// Adds an attachment; it replaces an earlier one of the same name.
+    /// Adds an attachment, or replaces one of the same name.
     fn attach(&mut self, attachment: Attachment) {
         self.attachments.retain(|known| known.name != attachment.name);
         match self.attachments.len() < MAX_COUNT {

@@ -49,8 +49,8 @@ impl OutputPublisher {
         self.publish_results || cx.has_spawned()
     }
 
-    /// Publishes children and result of a successful attempt. A parent never looks complete before its children are
-    /// known, and a failed attempt has spawned nothing.
+    /// Publishes children and result of a successful attempt. A parent never appears complete before its children are
+    /// known, and a failed attempt publishes no children.
     pub(crate) async fn publish(
         &self,
         end: AttemptEnd,
@@ -94,7 +94,7 @@ impl OutputPublisher {
         Ok(output)
     }
 
-    /// Publishes the handler's continuations, which the tracker has to know before it sees the terminal event.
+    /// Publishes the handler's continuations, which must precede the terminal event in the log.
     async fn publish_continuations(
         &self,
         continuations: Vec<Continuation>,

@@ -36,7 +36,7 @@ pub fn is_child_process() -> bool {
     std::env::args_os().next().is_some_and(|name| name == ARGV0)
 }
 
-/// Serves the worker until it ends or retires this process.
+/// Serves the worker until the worker ends or retires this process.
 pub fn run(registry: &Registry) -> ExitCode {
     crate::telemetry::init_logs("info");
     match serve(registry) {
@@ -134,7 +134,7 @@ struct ParentLink {
     socket: Arc<Mutex<UnixStream>>,
     /// Serializes `spawn_now` calls: the worker answers them in order.
     spawn_calls: tokio::sync::Mutex<()>,
-    /// Number of signs of life that the worker knows.
+    /// Number of signs of life reported to the worker.
     sent_signs: AtomicU32,
     /// Time of the last `Alive` message.
     last_alive: Mutex<Option<Instant>>,
@@ -194,7 +194,7 @@ impl ParentLink {
     }
 }
 
-/// Encodes children as messages. Their ids are set here, from the params as the handler made them.
+/// Encodes children as messages, with ids derived from the params as created by the handler.
 fn child_messages(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure> {
     let mut messages = Vec::new();
     for mut child in children {
@@ -227,7 +227,7 @@ impl AttemptSink for ParentLink {
         async move {
             let _call = self.spawn_calls.lock().await;
             let mut messages = child_messages(attempt, children)?;
-            let gone = |_| Failure::retry("the worker is gone").of_kind("interrupted");
+            let gone = |_| Failure::retry("the worker has ended").of_kind("interrupted");
             messages.extend(frame(&FromChild::SpawnNow).map_err(|why| Failure::retry(why.to_string()))?);
             let (sender, result) = oneshot::channel();
             *self.pending_spawn.lock() = Some(sender);

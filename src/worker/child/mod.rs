@@ -150,7 +150,7 @@ impl Pool {
             if child.is_alive() {
                 return Ok(child);
             }
-            // Crashed while idle, by something that an earlier attempt left behind.
+            // Crashed while idle, as an effect of an earlier attempt.
             child.metrics.end_reason = CRASHED;
         }
         let handshake = Handshake { task_type: self.task_type.to_string(), handler: self.handler.clone() };
@@ -201,7 +201,7 @@ fn not_started(why: &dyn std::fmt::Display) -> Failure {
     Failure::retry(format!("a child process for the handler could not be started: {why}")).of_kind("not_started")
 }
 
-/// Counts a child process while it lives, and the reason of its end.
+/// Counts running child processes, and the reason of each one's end.
 struct ChildMetrics {
     metrics: Metrics,
     task_type: Arc<str>,

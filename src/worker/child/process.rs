@@ -1,4 +1,4 @@
-//! The worker's side of one child process: the process itself and the conversation with it.
+//! The worker's side of one child process: the process itself and the exchange of messages with it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ pub(super) struct ChildProcess {
 
 /// Reason why an attempt ended without an answer.
 pub(super) enum ChildError {
-    /// The process ended before the handler had started: not the attempt's fault.
+    /// The process ended before the handler had started: not caused by the attempt.
     NotStarted(String),
     /// The handler crashed its process.
     Crashed(String),

@@ -29,7 +29,7 @@ pub struct Handshake {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToChild {
     Handshake(Handshake),
-    /// One attempt; the next one is sent after its answer.
+    /// An attempt; the next one is sent only after its answer.
     Attempt(Box<TaskAssignment>),
     Cancel,
     /// Result of a [`FromChild::SpawnNow`].
@@ -56,11 +56,11 @@ pub struct TaskAssignment {
 pub enum FromChild {
     /// The handler is known; attempts are accepted.
     Ready,
-    /// The handler cannot be served, for this reason.
+    /// The handler cannot be served, with the reason.
     Unsupported(String),
     /// The attempt has started: a crash from here on is attributed to it.
     Begun,
-    /// Output of the attempt. `counts`: it is a sign of life.
+    /// Output of the attempt. `counts`: it is also a sign of life.
     Note {
         note: Note,
         counts: bool,

@@ -1,4 +1,4 @@
-//! Partitions that this worker owns, and its part of limits that hold for the whole fleet.
+//! Partitions owned by this worker, and its part of fleet-wide limits.
 
 /// Owned partitions of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

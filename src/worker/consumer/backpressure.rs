@@ -11,7 +11,7 @@ use crate::broker::Partition;
 
 /// Maximum number of records taken in one poll.
 const POLL_RECORDS: usize = 512;
-/// Maximum wait for records while something is under way, and while nothing is.
+/// Maximum wait for records while inputs are in flight, and while there are none.
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 const IDLE_WAIT: Duration = Duration::from_millis(50);
 /// Wait of a poll that takes no records, shortly after a completion.
@@ -22,11 +22,11 @@ const RECENT_COMPLETION: Duration = Duration::from_millis(20);
 /// takes up to a second to fetch them again.
 const STARVING_LIMIT: Duration = Duration::from_millis(200);
 const STARVING_LIMIT_IN_COMMIT: Duration = Duration::from_secs(1);
-/// Maximum number of inputs that wait for their windows before the consumer takes no more records.
+/// Number of inputs waiting for their windows at which the consumer takes no more records.
 const MAX_WAITING: usize = 8_192;
 
 pub(super) struct Backpressure {
-    /// Since when no records are taken although a partition is starving.
+    /// Start of the time during which no records are taken although a partition is starving.
     starving_since: Option<Instant>,
     last_completion: Instant,
 }
@@ -48,7 +48,7 @@ impl Backpressure {
         self.last_completion = Instant::now();
     }
 
-    /// Budget of a poll that takes no records and serves only the group.
+    /// Budget of a poll that takes no records and only serves the group membership.
     pub(super) fn no_records(&mut self, now: Instant) -> PollBudget {
         self.starving_since = None;
         self.empty_budget(now)

@@ -1,4 +1,4 @@
-//! Commits: at most one is in flight, and partitions that are given back get a final, synchronous one.
+//! Commits: at most one is in flight, and partitions to be released get a final, synchronous one.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ const COMMIT_SPACING: Duration = Duration::from_millis(3);
 const RETRY_SPACING: Duration = Duration::from_millis(500);
 /// Maximum time for the outcome of a commit.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
-/// Maximum time to retry a final commit, and the pause between. A group refuses commits for as long as one of its
-/// members takes to answer a rebalance.
+/// Maximum time to retry a final commit, and the pause between. A group rejects commits until all its members have
+/// answered a rebalance.
 const FINAL_COMMIT_DEADLINE: Duration = Duration::from_secs(8);
 const FINAL_COMMIT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -55,7 +55,7 @@ impl Committer {
         self.in_flight.is_some()
     }
 
-    /// Forgets the commit in flight, of a consumer that has failed.
+    /// Discards the commit in flight of a failed consumer.
     pub(super) fn reset(&mut self) {
         self.in_flight = None;
         self.failing = false;
@@ -99,7 +99,7 @@ impl Committer {
         commits
     }
 
-    /// Applies the outcome of the commit in flight. Returns the partitions that are now to be marked as consumed.
+    /// Applies the outcome of the commit in flight. Returns the partitions that must now be marked as consumed.
     fn finish(
         &mut self,
         result: &Result<(), BrokerError>,
@@ -109,7 +109,7 @@ impl Committer {
         let Some(commit) = self.in_flight.take() else { return Vec::new() };
         self.failing = result.is_err();
         if let Err(error) = result {
-            tracing::warn!(task_type = %deps.task_type, %error, "a commit failed and will be repeated");
+            tracing::warn!(task_type = %deps.task_type, %error, "a commit failed; retrying");
         }
         let mut unmarked = Vec::new();
         for (partition, next) in commit.states {
@@ -133,8 +133,8 @@ impl Committer {
         !self.is_in_flight() && self.final_retry.as_ref().is_none_or(|retry| now >= retry.next)
     }
 
-    /// Commits partitions that are given back. Returns false if the commit is to be repeated after the next poll.
-    /// After the deadline the commit is given up: the next owners repeat what it does not cover.
+    /// Commits partitions before their release. Returns false if the commit must be repeated after the next poll.
+    /// After the deadline it is given up: the next owners repeat the tasks that it does not cover.
     pub(super) fn commit_final(&mut self, deps: &mut ConsumerDeps, commits: &[Commit], now: Instant) -> bool {
         let Err(error) = send_final(deps, commits) else {
             self.final_retry = None;
@@ -158,7 +158,7 @@ fn send_final(deps: &mut ConsumerDeps, commits: &[Commit]) -> Result<(), BrokerE
 impl TypeConsumer {
     pub(super) async fn commit_if_due(&mut self, now: Instant) {
         if self.committer.is_overdue(now) {
-            // A late outcome would be taken for that of the next commit.
+            // A late outcome would be mistaken for that of the next commit.
             return self.fail_consumer(&BrokerError::InDoubt("no outcome of a commit within 60 s".into()));
         }
         if !self.committer.is_due(&self.deps, &self.partitions, now) {
@@ -190,7 +190,7 @@ impl TypeConsumer {
                 }
             }
             Err(error) => {
-                // The next commit, and with it the next try, waits a moment.
+                // The mark is written again after the next commit, which is delayed.
                 self.committer.delay_next();
                 self.deps.log_error(&error);
             }

@@ -30,7 +30,7 @@ impl TypeConsumer {
     /// Applies the control state if it has changed, or if a partition was refused.
     pub(super) async fn apply_control(&mut self, now: Instant) {
         if self.stopping {
-            // A partition started now would not be given back.
+            // A partition started now would not be released.
             return;
         }
         let generation = self.deps.control.generation();
@@ -96,7 +96,7 @@ impl TypeConsumer {
     }
 }
 
-/// Assignment that the dispatcher knows.
+/// Assignment as last reported to the dispatcher.
 #[derive(Default)]
 pub(super) struct AssignmentReport {
     /// Partitions of the topic; 0 until it is known.

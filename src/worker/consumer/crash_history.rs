@@ -5,17 +5,17 @@ use crate::model::offsets::{Mark, Metadata};
 /// Number of unclean takeovers in a row after which the tasks of the window are suspects.
 const SUSPECT_AFTER: u32 = 2;
 
-/// Unclean takeovers of a partition in a row, and the offsets that were under way at the last one.
+/// Number of consecutive unclean takeovers of a partition, and the offsets that were in flight at the last one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrashHistory {
     takeovers: u32,
-    /// Offset at which the tasks that were under way end; the history is cleared behind it.
+    /// End of the offsets that were in flight; the history is cleared once all of them are complete.
     until: i64,
 }
 
 impl CrashHistory {
     /// Reads the history at a takeover from the metadata of the last commit at `offset`. Unreadable metadata counts
-    /// as a crash; a partition that was given back late counts as none, and clears nothing.
+    /// as a crash; a late release counts as none, and clears nothing.
     pub(crate) fn at_takeover(has_commit: bool, offset: i64, metadata: Option<&Metadata>) -> Self {
         let takeovers = match metadata {
             _ if !has_commit => 0,
@@ -47,7 +47,7 @@ impl CrashHistory {
         self.suspects_until().is_some_and(|until| offset < until)
     }
 
-    /// Clears the history when everything that was under way is complete.
+    /// Clears the history once all offsets that were in flight are complete.
     pub(crate) fn clear_behind(&mut self, watermark: i64) {
         if watermark >= self.until {
             self.takeovers = 0;

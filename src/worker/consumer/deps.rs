@@ -1,4 +1,4 @@
-//! Dependencies of a consumer, with the calls that need nothing else.
+//! Dependencies of a consumer, and the calls that need only them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::worker::dispatch::Command;
 /// Deadline of the consumer's calls to the broker.
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Health reason of a consumer that has no partitions yet.
-pub(crate) const NOT_JOINED: &str = "waiting for the group";
+pub(crate) const NOT_JOINED: &str = "waiting for the consumer group to assign partitions";
 
 /// Committed offset of each partition that this worker owns.
 pub(crate) type CommittedOffsets = Arc<Mutex<BTreeMap<Partition, i64>>>;

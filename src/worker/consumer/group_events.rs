@@ -11,7 +11,7 @@ use crate::broker::{BrokerError, Committed, GroupEvent, Partition, StartOffset};
 use crate::control::settings;
 use crate::worker::dispatch::Command;
 
-/// Partitions that are assigned by the group, and whose start offset could not be determined yet.
+/// Assigned partitions whose start offset could not be determined yet.
 #[derive(Default)]
 pub(super) struct PendingStart {
     pub partitions: Vec<Partition>,
@@ -40,8 +40,7 @@ impl TypeConsumer {
         }
     }
 
-    /// Accepts an assignment. A worker that stops ignores it: it leaves the group soon, and the partitions get
-    /// another owner then.
+    /// Accepts an assignment. A stopping worker ignores it: it leaves the group soon, which reassigns the partitions.
     fn assign(&mut self, partitions: Vec<Partition>) {
         if self.stopping {
             return;
@@ -95,8 +94,8 @@ impl TypeConsumer {
         Ok(())
     }
 
-    /// Creates the state of an assigned partition. One that is marked as consumed and has no commit is refused: it is
-    /// unknown what is complete.
+    /// Creates the state of an assigned partition. A partition that is marked as consumed but has no commit is
+    /// refused, because its completed offsets are unknown.
     fn new_state(
         &mut self,
         partition: &Partition,
@@ -121,7 +120,7 @@ impl TypeConsumer {
         if takeovers > 0 {
             state.crashes.limit_to(self.deps.broker.ends(partition, CALL_DEADLINE)?.end);
             self.deps.metrics.worker.unclean_takeovers.with_label_values(&[&*self.deps.task_type]).inc();
-            tracing::warn!(%partition, in_a_row = takeovers, "the last owner of the partition did not give it back");
+            tracing::warn!(%partition, in_a_row = takeovers, "the previous owner crashed without releasing the partition");
         }
         if let Some(until) = state.crashes.suspects_until() {
             tracing::warn!(%partition, until, "workers keep crashing on this partition: its tasks up to this offset run in child processes");
@@ -139,7 +138,7 @@ impl TypeConsumer {
                     state.revoke(deadline);
                     self.deps.command(Command::CloseAssignment { assignment_id: state.assignment_id });
                 }
-                // Nothing runs there.
+                // No task of this partition runs.
                 _ => {
                     self.partitions.remove(partition.index);
                     idle.push(partition.clone());

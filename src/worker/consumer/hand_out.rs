@@ -46,7 +46,7 @@ impl HandOut {
         }
     }
 
-    /// Takes inputs of partitions that are no longer active out of the batch; they count as not handed out.
+    /// Removes inputs of partitions that are no longer active from the batch; they count as not handed out.
     pub(super) fn recall(&mut self, partitions: &mut PartitionTable) {
         for input in std::mem::take(&mut self.batch) {
             match partitions.by_assignment_mut(input.tag().assignment_id()) {

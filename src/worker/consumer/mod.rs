@@ -160,7 +160,7 @@ impl TypeConsumer {
         }
     }
 
-    /// Revokes all partitions from itself, so that they drain.
+    /// Revokes all partitions without waiting for the group, so that they drain.
     fn begin_stop(&mut self, now: Instant) {
         self.stopping = true;
         self.pending_start.partitions.clear();
@@ -172,7 +172,7 @@ impl TypeConsumer {
         self.hand_out.recall(&mut self.partitions);
     }
 
-    /// Commits what is complete and leaves the group.
+    /// Commits all completed offsets and leaves the group.
     fn leave(mut self) {
         let processed = self.partitions.iter_mut().filter(|state| state.phase != Phase::Refused);
         let commits: Vec<_> = processed.map(PartitionState::final_commit).collect();

@@ -31,8 +31,8 @@ impl Phase {
     }
 }
 
-/// Offsets that may be handed out. A commit announces the end before it is used, so that a successor knows what may
-/// have been under way.
+/// Offsets that may be handed out. A commit records the end before it is used, which shows a successor the offsets
+/// that may have been in flight.
 pub(crate) struct Window {
     /// Maximum number of offsets that are handed out and not complete.
     pub size: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Number of offsets that fit beside the outstanding ones.
+    /// Number of further offsets that may be handed out.
     fn room(&self, outstanding: u64) -> i64 {
         self.size.saturating_sub(outstanding) as i64
     }

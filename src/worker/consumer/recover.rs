@@ -13,18 +13,18 @@ use crate::broker::{BrokerError, Partition, StartOffset};
 use crate::runtime::{self, Backoff};
 use crate::worker::dispatch::Command;
 
-/// First and longest wait before a consumer is created again.
+/// First and longest wait before a failed consumer is recreated.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Length of a turn of the loop while there is no consumer.
 const TURN: Duration = Duration::from_millis(20);
-/// Time that a new consumer has to work before the backoff starts over.
+/// Time for which a new consumer must work before the backoff is reset.
 const PROBATION: Duration = Duration::from_secs(60);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of the check for gaps, such as transaction markers, at the end of a partition.
 const GAP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Failed consumer that is to be created again.
+/// Failed consumer to be recreated.
 pub(super) struct Recreation {
     /// Time of the next try; `None` while the consumer works.
     next_try: Option<Instant>,
@@ -50,8 +50,8 @@ impl Recreation {
     }
 }
 
-/// Partitions whose next offset is outside their log. The client reports each once; each is retried until it is read
-/// again.
+/// Partitions whose next offset is outside their log. The client reports each of them once, so the recovery is
+/// retried until the partition is read again.
 #[derive(Default)]
 pub(super) struct OutOfRange {
     partitions: BTreeSet<Partition>,
@@ -119,7 +119,7 @@ impl TypeConsumer {
                 &mut self.deps,
                 &mut self.partitions,
                 partition,
-                &format!("offset {next} is behind the log's end {}", ends.end),
+                &format!("offset {next} is beyond the log's end {}", ends.end),
             );
             // An operator may already have chosen its start offset.
             self.control_recheck_at = Some(Instant::now());
@@ -141,7 +141,7 @@ impl TypeConsumer {
     /// Gives up a consumer after a fatal error: its partitions are lost, and nothing can be committed.
     pub(super) fn fail_consumer(&mut self, error: &BrokerError) {
         let task_type = &self.deps.task_type;
-        let message = "the consumer has failed and is created again";
+        let message = "the consumer has failed and will be recreated";
         tracing::error!(%task_type, %error, "{message}");
         self.deps.set_health(format!("{message}: {error}"));
         let owned: Vec<Partition> = self.partitions.iter().map(|state| state.partition.clone()).collect();

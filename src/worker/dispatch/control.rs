@@ -58,7 +58,7 @@ impl Dispatcher {
                 is_blocked
             })
         };
-        // `extract` asks once per task and returns the tasks in the order of the verdicts.
+        // `extract` evaluates each task once and returns the tasks in the order of the verdicts.
         for (in_flight, verdict) in blocked.into_iter().zip(verdicts) {
             self.tasks.cancel_unstarted(in_flight, verdict).await;
         }

@@ -28,7 +28,7 @@ pub(super) struct BackgroundWriter {
     writer: DeadLetterWriter,
     completions: Arc<Completions>,
     permits: Arc<Semaphore>,
-    /// Fires at the end of the dispatcher; unwritten dead letters are left to the next owner.
+    /// Cancelled when the dispatcher ends; unwritten dead letters are left to the next owner.
     stop: CancellationToken,
 }
 

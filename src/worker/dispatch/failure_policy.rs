@@ -90,5 +90,5 @@ pub(super) fn time_left(policy: &TypePolicy, in_flight: &InFlight, now: i64) -> 
 }
 
 pub(super) fn total_timeout_message(policy: &TypePolicy, in_flight: &InFlight) -> String {
-    format!("the task had not ended after {} in total", total_timeout(policy, in_flight).unwrap_or_default())
+    format!("the task exceeded its total timeout of {}", total_timeout(policy, in_flight).unwrap_or_default())
 }

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::runtime::now_ms;
 
-/// Duration of a first poll above which the attempt deserved a task of its own. Single slow polls may be due to other
-/// load; only if more than one in so many is slow, the next attempts are not polled inline.
+/// Duration above which a first poll counts as slow. Single slow polls may be due to other load: the next attempts
+/// are not polled inline only if more than one in `ONE_SLOW_IN` is slow.
 const SLOW_POLL: Duration = Duration::from_micros(100);
 const ONE_SLOW_IN: u32 = 8;
 const ATTEMPTS_NOT_INLINE: u32 = 256;

@@ -133,7 +133,7 @@ impl Limits {
         }
     }
 
-    /// Asks the rate limit to admit a task.
+    /// Applies the rate limit to a task.
     pub(super) fn admit(&mut self, in_flight: Box<InFlight>) -> Admission {
         match &mut self.limiter {
             Limiter::None => Admission::Admitted(in_flight),

@@ -149,7 +149,7 @@ impl Dispatcher {
     async fn receive(&mut self, work: Vec<Input>) {
         self.tasks.queue.extend(work);
         if self.limits.is_paused() || self.tasks.circuit.stopped().is_some() {
-            // Nothing is started, which would find cancelled tasks.
+            // Cancelled tasks are otherwise found when tasks are started, and none is started now.
             self.cancel_queued().await;
         }
     }

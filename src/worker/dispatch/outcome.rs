@@ -28,7 +28,7 @@ impl Dispatcher {
             AttemptEnd::Answered(answer) => self.tasks.finish(running, answer).await,
             AttemptEnd::TimedOut => {
                 let took = duration_text(running.started_at.elapsed());
-                let failure = Failure::retry(format!("the attempt had not ended after {took}")).of_kind(TIMEOUT);
+                let failure = Failure::retry(format!("the attempt timed out after {took}")).of_kind(TIMEOUT);
                 self.tasks.finish(running, Err(failure)).await;
             }
             AttemptEnd::Stalled(limit) => {
@@ -86,7 +86,7 @@ impl Tasks {
         let mut event = self.reporter.failure_event(Kind::Retrying, &running, &failure);
         event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
         let task = &running.in_flight.task;
-        // Only this worker knows the children that `spawn_now` has published, so such a task is retried here.
+        // Only this worker has recorded the children published by `spawn_now`, so such a task is retried here.
         if waits_at_tracker(&self.policy, &self.config, wait) && !self.reporter.output.has_spawned(&task.id, task.run) {
             return self.hand_over(running.in_flight, event).await;
         }
@@ -132,7 +132,7 @@ impl Tasks {
     }
 }
 
-/// Duration for people: below a second in milliseconds.
+/// Formats a duration for messages: in milliseconds below a second.
 fn duration_text(duration: Duration) -> String {
     match duration.as_millis() {
         ms @ 0..1_000 => format!("{ms} ms"),

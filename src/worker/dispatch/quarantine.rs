@@ -1,6 +1,6 @@
-//! Quarantine of suspects: tasks that were under way when workers crashed. They run in child processes, so that a
-//! poison pill crashes only its own process; a suspect that crashes two is declared poison. The second time it gets a
-//! process that ran no other task, so that it is not blamed for what another task left behind.
+//! Quarantine of suspects: tasks that were in flight when workers crashed. They run in child processes, so that a
+//! poison pill crashes only its own process; a suspect that crashes two is declared poison. The second attempt gets a
+//! process that has run no other task, so that it is not blamed for the effects of another task.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -83,8 +83,8 @@ impl Quarantine {
 }
 
 impl Tasks {
-    /// Retries a crashed suspect at once; after the last allowed crash declares it poison. A partition that is given
-    /// back leaves that decision to its next owner.
+    /// Retries a crashed suspect at once; declares it poison after the last allowed crash. If the partition is being
+    /// released, that decision is left to its next owner.
     pub(super) async fn suspect_crashed(&mut self, mut running: Running, failure: Failure) {
         let closed = self.assignments.is_closed(running.in_flight.tag);
         running.in_flight.crashes += 1;
@@ -106,7 +106,7 @@ impl Tasks {
     fn declare_poison(&mut self, running: Running, failure: Failure) {
         let task = &running.in_flight.task.id;
         let task_type = &self.task_type;
-        tracing::error!(%task, %task_type, reason = %failure.message, "poison task: it crashed its workers and becomes a dead letter");
+        tracing::error!(%task, %task_type, reason = %failure.message, "poison task: it crashed several processes and becomes a dead letter");
         self.metrics.record_outcome("failed", running.started_at.elapsed());
         let message = format!(
             "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",

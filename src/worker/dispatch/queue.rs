@@ -73,8 +73,8 @@ impl TaskQueue {
         }
     }
 
-    /// Acquires the task's ordering key. Returns `None` if another task holds it; the task waits behind that one
-    /// then.
+    /// Acquires the task's ordering key. Returns `None` if another task holds it; the task then waits behind that
+    /// one.
     pub(super) fn acquire_key(&mut self, mut in_flight: Box<InFlight>) -> Option<Box<InFlight>> {
         if in_flight.key != 0 && !in_flight.holds_key {
             if let Some(followers) = self.keys.get_mut(&in_flight.key) {

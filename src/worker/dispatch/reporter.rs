@@ -31,7 +31,7 @@ impl EventReporter {
         Self { events, output, results: ResultBatch::default(), next_flush: None, scratch: Vec::with_capacity(1024) }
     }
 
-    /// Creates an event with the task's announcement, so that it stands alone if earlier events were lost with their
+    /// Creates an event with the task's announcement, so that the event suffices if earlier ones were lost with their
     /// producer.
     pub(super) fn event(&self, kind: Kind, in_flight: &InFlight) -> Event {
         let mut event = Event::new(kind, in_flight.task.id.clone(), in_flight.task.run, now_ms());

@@ -29,8 +29,8 @@ impl HeaderList for Headers<'_> {
     fn get(&self, n: usize) -> Option<(&str, Option<&[u8]>)> {
         let headers = ptr::from_ref(self.0?).cast::<sys::rd_kafka_headers_t>();
         let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
-        // SAFETY: rdkafka's BorrowedHeaders is the address of the native list, which lives as long as the record; name and
-        // value point into it.
+        // SAFETY: rdkafka's `BorrowedHeaders` is the address of the native list, which lives as long as the record;
+        // name and value point into it.
         unsafe {
             let error = sys::rd_kafka_header_get_all(headers, n, &mut name, &mut value, &mut size);
             if RDKafkaErrorCode::from(error) != RDKafkaErrorCode::NoError {
@@ -71,7 +71,7 @@ unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<
 /// # Safety
 /// `elem` is an element of a living list.
 unsafe fn entry(elem: &sys::rd_kafka_topic_partition_t) -> Entry {
-    // SAFETY: the topic is a C string; metadata is null or holds metadata_size bytes.
+    // SAFETY: the topic is a C string; metadata is null or points to `metadata_size` bytes.
     unsafe {
         let metadata = match elem.metadata.is_null() {
             true => &[],
@@ -380,7 +380,7 @@ mod tests {
         let mut elem = list.add_partition("t", 3);
         elem.set_offset(Offset::Offset(5)).expect("an offset");
         elem.set_metadata("?x");
-        // SAFETY: the first of two bytes that set_metadata has allocated.
+        // SAFETY: the first of two bytes allocated by `set_metadata`.
         unsafe { *(*(*list.ptr()).elems).metadata.cast::<u8>() = 0xff };
         let entry = entries(&list).remove(0);
         assert_eq!((entry.partition, entry.offset), (Partition::new("t", 3), 5));

@@ -32,7 +32,7 @@ fn first_failed_child_cancels_the_others() {
     let error = node.error.unwrap();
     assert_eq!(error.kind, "child_failed");
     assert!(error.message.starts_with("child `r:a` is failed: broken (fail_fast"), "{}", error.message);
-    // A child spawned late does not run; one added on purpose later does.
+    // A late child created before the cancel does not run; one created after it does.
     let mut late = [log[..5].to_vec(), vec![submitted("r:late"), submitted("r:later")]].concat();
     late[6].task.as_mut().unwrap().asof = Some(5);
     let kept = fold_log(&late, 1, 9);
@@ -164,5 +164,5 @@ fn requested_cancel_ends_as_cancelled() {
     let node = fold_log(&log, 2, 9).node("r");
     assert_eq!((node.own, node.effects.len()), (State::Cancelled, 2));
     let cancelled = [failing_fast("r", None), submitted("r:a"), submitted("r:b"), event(Kind::Cancelled, "r:a")];
-    assert_eq!(effects(&fold_log(&cancelled, 1, 9), "r"), "", "a cancelled child is somebody's decision");
+    assert_eq!(effects(&fold_log(&cancelled, 1, 9), "r"), "", "a cancelled child does not trigger `fail_fast`");
 }

@@ -21,7 +21,7 @@ fn outcome_reported_before_the_continuation_is_created_stays() {
     let log = [followed("r", vec![then(On::Ended)]), event(Kind::Succeeded, "r:then"), event(Kind::Succeeded, "r")];
     let kept = fold_log(&log, 1, 9);
     assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Succeeded, State::Succeeded));
-    assert_eq!(effects(&kept, "r:then"), "", "it does not run again");
+    assert_eq!(effects(&kept, "r:then"), "", "the continuation does not run again");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn regular_children_decide_and_continuations_do_not() {
     ];
     let kept = fold_log(&log, 1, 9);
     assert_eq!(kept.node("r").state, State::Failed, "the parent counts it like any child");
-    assert!(!kept.nodes.contains_key(&id("r:then-2")), "the task itself had succeeded");
+    assert!(!kept.nodes.contains_key(&id("r:then-2")), "the task succeeded by itself");
     let tolerant = Rules { max_failed: Some(5), then: vec![then(On::Succeeded)], ..Rules::default() };
     let tolerant = with_policy("r", Policy { rules: tolerant, ..Policy::default() });
     let log = [tolerant, submitted("r:a"), failed("r:a"), event(Kind::Succeeded, "r"), failed("r:then")];

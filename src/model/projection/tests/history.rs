@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The result of a quick task may lie before its `submitted` in the log.
+/// The result of a quick task may precede its `submitted` in the log.
 #[test]
 fn late_announcement_comes_first_in_history_and_is_not_ignored() {
     let mut late = submitted("a");

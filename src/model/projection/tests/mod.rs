@@ -309,7 +309,7 @@ fn event_about_an_unknown_task_creates_no_record() {
     }
 }
 
-// ---- properties of random trees and event orders
+// ---- properties of random trees and random sequences of events
 
 const IDS: [&str; 12] =
     ["r", "r:then", "r:then-2", "r:a:then", "r:a", "r:b", "r:a:x", "r:a:y", "r:a:x:p", "r:b:z", "s", "s:t"];

@@ -169,7 +169,7 @@ fn task_that_waited_in_its_worker_notifies_queued_before_running() {
     assert_eq!(notified(&fold_log(&log, 1, 9), "a"), expected);
 }
 
-/// Handler continuations come in one more `started` before the result.
+/// Handler continuations arrive in a second `started` before the result.
 #[test]
 fn second_start_of_an_attempt_leaves_its_warning() {
     let states = [State::Running, State::Warning, State::Succeeded];
@@ -193,7 +193,7 @@ fn quick_log() -> impl Strategy<Value = (Vec<bool>, usize, bool)> {
 }
 
 proptest! {
-    /// Each state is notified once per time it is reached, in order, whichever event comes first in the log.
+    /// Each state is notified once each time it is reached, in order, whichever event comes first in the log.
     #[test]
     fn notified_states_do_not_depend_on_the_first_event((starts, index, fails) in quick_log(), batch in 1usize..9) {
         let states = [State::Queued, State::Running, State::Retrying, State::Succeeded, State::Failed];
@@ -225,7 +225,7 @@ proptest! {
     }
 }
 
-/// The time of a notification is that of the causing event, even if that concerns a new child.
+/// A notification has the time of the event that caused it, even if that event concerns a new child.
 #[test]
 fn parent_reopened_by_a_new_child_notifies_with_the_time_of_that_child() {
     let mut parent = telling("x", &[on(&[State::WaitingForChildren])], &[]);
@@ -331,7 +331,7 @@ fn check_without_notification_is_only_recorded() {
     assert_eq!(kept.node("a").timer(), None);
 }
 
-/// The earliest timer comes first, of whatever kind.
+/// The earliest timer comes first, whatever its kind.
 #[test]
 fn timer_is_the_earlier_of_check_and_release() {
     let mut start = telling("a", &[], &[check(50, State::Queued)]);
