@@ -22,7 +22,7 @@ const TASKS: usize = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// One of the last records cannot be written.
+    /// A record near the end of the batch is rejected.
     RejectLast,
     /// The producer blocks after the tasks and before their events until the fault is lifted.
     Stall,
