@@ -51,7 +51,7 @@ async fn topics_are_applied_checked_and_fixed() {
     let end = Instant::now() + DEADLINE;
     let found = || check(&*broker, &config, &registry, DEADLINE).unwrap();
     while !found().is_empty() {
-        assert!(Instant::now() < end, "what is applied is as it should be: {:?}", found());
+        assert!(Instant::now() < end, "the applied topics match the configuration: {:?}", found());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let again = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
