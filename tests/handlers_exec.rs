@@ -56,7 +56,7 @@ fn pids(file: &Path, count: usize) -> Vec<Pid> {
     })
 }
 
-/// Returns whether a process runs. A zombie counts as gone; its parent may be any process.
+/// Returns whether a process runs. A zombie does not count; its parent may be any process.
 fn runs(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))

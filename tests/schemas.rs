@@ -148,7 +148,7 @@ fn generated_schemas_are_up_to_date() {
     }
     assert!(
         stale.is_empty(),
-        "not as generated: {stale:?}; run `KAFLEET_UPDATE=1 cargo test --test schemas` and look at the diff"
+        "not as generated: {stale:?}; run `KAFLEET_UPDATE=1 cargo test --test schemas` and review the diff"
     );
 }
 

@@ -58,9 +58,9 @@ fn every_problem_is_reported_with_its_line() {
 fn invalid_schedules_are_reported_with_allowed_values() {
     let with = |line: &str| format!("[schedules.nightly]\n{line}\ntask = {{ type = \"echo\" }}");
     for (line, expected) in [
-        ("cron = \"61 * * * *\"", "kafleet.toml:2: `schedules.nightly.cron`: `61 * * * *` is no cron expression"),
+        ("cron = \"61 * * * *\"", "kafleet.toml:2: `schedules.nightly.cron`: `61 * * * *` is not a cron expression"),
         ("cron = \"61 * * * *\"", "five fields: minute hour day-of-month month day-of-week"),
-        ("cron = \"0 3 * * *\"\ntimezone = \"Mars\"", ":3: `schedules.nightly.timezone`: `Mars` is no time zone"),
+        ("cron = \"0 3 * * *\"\ntimezone = \"Mars\"", ":3: `schedules.nightly.timezone`: `Mars` is not a time zone"),
         ("every = \"100ms\"", "`schedules.nightly.every`: `100ms` is not a number of whole seconds"),
         ("every = \"1h\"\noverlap = \"both\"", "`both` is not one of `skip`, `allow`, `buffer_one`, `replace`"),
         ("every = \"1h\"\ndelay = \"1s\"", "unknown key `delay` in `[schedules.nightly]`"),
@@ -163,7 +163,7 @@ fn schema_violation_hides_no_other_problem() {
         ["not a duration", "`1GiB` is not between", "`types.a.command`: `5` is not a list", "no `url`", "`speed`"];
     assert_eq!(reported.len(), expected.len(), "{reported:#?}");
     for (reported, expected) in reported.iter().zip(expected) {
-        assert!(reported.contains(expected), "{reported} does not say {expected}");
+        assert!(reported.contains(expected), "{reported} does not contain {expected}");
     }
 }
 

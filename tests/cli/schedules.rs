@@ -80,5 +80,5 @@ fn schedules_of_the_configuration_are_applied() {
     write(folder.path(), "kafleet.toml", "[schedules.a]\ncron = \"x\"\ntask = { type = \"echo\" }\n");
     dev.run(&["schedules", "apply", "--config", &file])
         .exits_with(2)
-        .stderr_has(&["kafleet.toml:2: `schedules.a.cron`: `x` is no cron expression"]);
+        .stderr_has(&["kafleet.toml:2: `schedules.a.cron`: `x` is not a cron expression"]);
 }

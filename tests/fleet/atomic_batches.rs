@@ -226,7 +226,7 @@ async fn partial_batch_is_invisible() {
     let request = client.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&batch).send();
     let request = tokio::spawn(request);
     uncommitted.wait_for("stopped", |(records, _)| records == TASKS).await;
-    // The producer may learn of the written records later than the consumer reads them.
+    // The producer may see the written records later than the consumer.
     wait_until("the tasks are written", || async { (*written.borrow() == known + 1).then_some(()) }).await;
     assert_eq!(committed.of("stopped"), (0, 0));
     // Records behind the open transaction in every partition are read only once it has ended.

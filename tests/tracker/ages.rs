@@ -1,5 +1,5 @@
-//! Expiry by log time: finished trees are removed, old open trees end, unannounced tasks are given up. The result
-//! does not depend on batch boundaries, and counters stay consistent.
+//! Expiry by log time: finished trees are removed, old open trees end, unannounced tasks expire. The result does not
+//! depend on batch boundaries, and counters stay consistent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -192,7 +192,7 @@ async fn events_topic_with_short_retention_is_not_folded() {
     }
 }
 
-/// A tracker that resumes another one's rebuild of a partition becomes ready at the same offset.
+/// A tracker that resumes another tracker's rebuild of a partition becomes ready at the same offset.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let (plain, memory) = memory::fixture(1);

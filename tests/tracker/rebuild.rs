@@ -31,7 +31,7 @@ use crate::redis::{Cluster, Server, patient};
 /// Deadline of a rebuild.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Rebuild from the store of `fixture` into that of `into`.
+/// Rebuild of the store of `fixture` into the store of `into`.
 fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {
     let tracker = TrackerSetup {
         broker: into.broker.clone(),

@@ -26,7 +26,7 @@ use crate::outbox::{header, make_topics, node, read_all, until_state};
 const TYPE: &str = "root";
 const HOUR: i64 = 3_600_000;
 
-/// A schedule of so many times, one per second, all of which have passed unfired.
+/// A schedule with this many times, one per second, all in the past and unfired.
 fn past(times: i64, overlap: Overlap) -> Schedule {
     let from_ms = now_ms() / 1_000 * 1_000 - HOUR;
     let task =

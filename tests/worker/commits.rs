@@ -73,7 +73,7 @@ async fn kill_repeats_at_most_one_window() {
     const WINDOW: usize = 256;
     let journal = Journal::default();
     let (mut fleet, _) = memory(2, &[counted("quick", &journal).slots(8)]).await;
-    // So long that only a full window triggers commits.
+    // Long enough that only a full window triggers commits.
     fleet.config.commit_interval = kafleet::model::units::duration::Millis::secs(60);
     fleet.send_many("quick", "t", 12_000, "0").await;
     for round in 1..=4 {

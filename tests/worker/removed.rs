@@ -1,4 +1,4 @@
-//! Commits over records that Kafka has removed, and over offsets that hold no task.
+//! Commits over records that Kafka has removed, and over offsets without a task.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const MAX_CONCURRENT_CLAIMS: usize = 64;
 const NOTHING: &str = "nothing of the batch was published";
 
-/// Marks an error as that of an item.
+/// Attributes an error to an item of the batch.
 fn at(n: usize, error: ApiError) -> ApiError {
     error.for_item(n, NOTHING)
 }

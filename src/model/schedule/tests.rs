@@ -140,12 +140,12 @@ fn assert_refused(specs: impl IntoIterator<Item = (Spec, &'static str)>) {
 #[test]
 fn invalid_times_are_refused_with_the_reason() {
     assert_refused([
-        (spec("61 * * * *", "UTC"), "cron: `61 * * * *` is no cron expression"),
+        (spec("61 * * * *", "UTC"), "cron: `61 * * * *` is not a cron expression"),
         (spec("* * * *", "UTC"), "five fields"),
-        (spec("0 0 1 1 * * 2030", "UTC"), "is no cron expression"),
-        (spec("", "UTC"), "is no cron expression"),
+        (spec("0 0 1 1 * * 2030", "UTC"), "is not a cron expression"),
+        (spec("", "UTC"), "is not a cron expression"),
         (spec("0 0 30 2 *", "UTC"), "it never fires"),
-        (spec("0 3 * * *", "Europe/Berlim"), "timezone: `Europe/Berlim` is no time zone"),
+        (spec("0 3 * * *", "Europe/Berlim"), "timezone: `Europe/Berlim` is not a time zone"),
         (Spec { every: Some("1h".parse().unwrap()), ..spec("0 3 * * *", "UTC") }, "not both"),
         (Spec { cron: None, ..spec("", "UTC") }, "neither `cron` nor `every`"),
         (every("1500ms"), "every: `1500ms` is not a number of whole seconds"),

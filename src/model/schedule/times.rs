@@ -139,7 +139,7 @@ fn rule(spec: &Spec, start_ms: Option<i64>, errors: &mut Vec<SpecError>) -> Opti
                 Ok(cron) => zone.map(|zone| Rule::Cron(Box::new(cron), zone)),
                 Err(why) => {
                     let given = clip(spec.cron.as_deref().unwrap_or_default());
-                    let what = format!("`{given}` is no cron expression: {}", lower(&why.to_string()));
+                    let what = format!("`{given}` is not a cron expression: {}", lower(&why.to_string()));
                     errors.push(SpecError::new("cron", what).hint(CRON_HINT));
                     None
                 }
@@ -184,7 +184,7 @@ fn time(at: &'static str, text: Option<&str>, errors: &mut Vec<SpecError>) -> Op
 fn zone(name: &str, errors: &mut Vec<SpecError>) -> Option<TimeZone> {
     let zone = ZONES.get(name).ok();
     if zone.is_none() {
-        let what = format!("`{}` is no time zone", clip(name));
+        let what = format!("`{}` is not a time zone", clip(name));
         errors.push(SpecError::new("timezone", what).hint("write its IANA name, such as `Europe/Berlin` or `UTC`"));
     }
     zone
