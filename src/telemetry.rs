@@ -293,7 +293,7 @@ impl TrackerMetrics {
             )?,
             aged: new.counter(
                 "kafleet_tracker_aged_total",
-                "Unannounced tasks that were given up, and trees ended by their maximum age.",
+                "Tasks that expired because they were never announced, and trees ended by their maximum age.",
                 &["partition"],
             )?,
             lost: new.counter(

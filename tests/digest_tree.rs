@@ -79,7 +79,7 @@ fn choose() -> (PathBuf, Tree) {
             best = Some((directory, tree));
         }
     }
-    best.expect("a directory with files enough")
+    best.expect("a directory with enough files")
 }
 
 /// Returns the output of `sha256sum`.

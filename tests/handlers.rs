@@ -119,7 +119,7 @@ async fn blocking_work_stops_after_cancellation() {
     });
     let work: TaskResult<()> = tokio::join!(work, async { cx.cancelled().cancel() }).0;
     assert_eq!(work.unwrap_err(), Failure::cancelled());
-    assert_eq!(cx.blocking(|| Ok(())).await.unwrap_err(), Failure::cancelled(), "does not begin when cancelled");
+    assert_eq!(cx.blocking(|| Ok(())).await.unwrap_err(), Failure::cancelled(), "a cancelled attempt does not start");
 }
 
 #[tokio::test]
@@ -190,7 +190,8 @@ async fn foreach_counts_fails_at_step_and_stops_when_cancelled() {
         tokio::task::yield_now().await;
     }
     cx.cancelled().cancel();
-    let answer = tokio::time::timeout(Duration::from_secs(60), running).await.expect("it does not sit out its pause");
+    let answer =
+        tokio::time::timeout(Duration::from_secs(60), running).await.expect("the pause ends with the cancellation");
     assert_eq!(answer.unwrap().unwrap_err(), Failure::cancelled());
 }
 

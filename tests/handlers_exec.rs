@@ -56,7 +56,7 @@ fn pids(file: &Path, count: usize) -> Vec<Pid> {
     })
 }
 
-/// Returns whether a process runs. A zombie counts as gone; its parent may be any process.
+/// Returns whether a process runs. A zombie does not count; its parent may be any process.
 fn runs(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
@@ -212,7 +212,7 @@ async fn cancelled_program_gets_sigterm_and_then_sigkill() {
     let script = "trap 'echo 1 > {cleaned}; exit 1' TERM; echo $$ > {ready}; while :; do sleep 0.05; done";
     let script = script.replace("{cleaned}", cleaned.to_str().unwrap()).replace("{ready}", ready.to_str().unwrap());
     assert_eq!(cancel_when_ready(Program { grace: DEADLINE, ..sh(&script) }, &ready, 1).await, Fail::Cancelled);
-    assert!(cleaned.exists(), "it got SIGTERM and time to clean up");
+    assert!(cleaned.exists(), "the program got SIGTERM and time to clean up");
 
     let stubborn = dir.path().join("stubborn");
     assert_eq!(cancel_when_ready(unkillable_group(&stubborn), &stubborn, 2).await, Fail::Cancelled);
@@ -227,7 +227,7 @@ async fn cancel_when_ready(program: Program, ready: &Path, count: usize) -> Fail
         pids(&file, count);
         cx.cancelled().cancel();
     });
-    let answer = tokio::time::timeout(DEADLINE, answer).await.expect("it ends after its grace");
+    let answer = tokio::time::timeout(DEADLINE, answer).await.expect("the program is killed after the grace period");
     canceller.await.unwrap();
     answer.unwrap_err().then
 }
@@ -257,7 +257,7 @@ async fn concurrent_programs_leave_no_zombies() {
         assert_eq!(attempt.await.unwrap(), json!(n));
     }
     let own = std::process::id();
-    until("there are no zombies", || (!children(own).into_iter().any(|pid| !runs(pid))).then_some(()));
+    until("no zombie is left", || (!children(own).into_iter().any(|pid| !runs(pid))).then_some(()));
 }
 
 /// Returns the children of a process, including zombies.
@@ -325,7 +325,7 @@ fn guard_closes_inherited_descriptors() {
     let guard = until("the worker has a guard", || guard_of(worker.id()));
     // The guard closes them after it has set its name.
     let open = || std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
-    until("all but its pipe are closed", || (open() == 1).then_some(()));
+    until("all descriptors but the pipe are closed", || (open() == 1).then_some(()));
     kill(guard, Signal::SIGTERM).unwrap();
     kill(guard, Signal::SIGINT).unwrap();
     worker.kill().unwrap();
@@ -361,7 +361,7 @@ fn worker_killed_at_any_time_leaves_no_programs() {
         worker.kill().unwrap();
         worker.wait().unwrap();
         let mark = format!("{BUSY_WORKER}={}", dir.path().display());
-        until("nothing is left", || with_environment(&mark).is_empty().then_some(()));
+        until("no process is left", || with_environment(&mark).is_empty().then_some(()));
     }
 }
 
@@ -394,15 +394,15 @@ async fn dead_guard_is_replaced_with_current_table() {
     let dir = tempfile::tempdir().unwrap();
     let handler = Exec::new(sh("echo 1"));
     handler.prepare().unwrap();
-    let old = until("there is a guard", || guard_of(std::process::id()));
+    let old = until("the guard is running", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
     let (cx, _) = TestRun::new().begin("count");
     let running = tokio::spawn(Exec::new(unkillable_group(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
     kill(old, Signal::SIGKILL).unwrap();
-    until("the guard is dead", || (!runs(old)).then_some(()));
+    until("the guard has ended", || (!runs(old)).then_some(()));
     assert_eq!(attempt(sh("echo 1"), json!({})).await.output(), json!(1));
-    let new = until("there is a new one", || guard_of(std::process::id()));
+    let new = until("a new guard is running", || guard_of(std::process::id()));
     assert_ne!(old, new);
     assert!(family.iter().all(|&pid| runs(pid)), "running programs continue");
     running.abort();

@@ -43,7 +43,7 @@ fn new_topic(kafka: &Kafka) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
     let name = format!("kafleet-tls-{now}");
     let spec = TopicSpec { name: name.clone(), partitions: 1, replication: None, config: Vec::new() };
-    let outcomes = kafka.apply_topics(&[spec], DEADLINE).expect("an answer about the topic");
+    let outcomes = kafka.apply_topics(&[spec], DEADLINE).expect("a response about the topic");
     assert_eq!(outcomes[0].change, TopicChange::Created);
     name
 }
@@ -75,7 +75,7 @@ fn wrong_password_is_denied() {
 
     let end = Instant::now() + DEADLINE;
     loop {
-        let error = kafka.topics("", Duration::from_secs(3)).expect_err("nobody gets in without the password");
+        let error = kafka.topics("", Duration::from_secs(3)).expect_err("a client without the password is rejected");
         if matches!(error, BrokerError::Denied(_)) {
             return;
         }

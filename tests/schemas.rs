@@ -148,7 +148,7 @@ fn generated_schemas_are_up_to_date() {
     }
     assert!(
         stale.is_empty(),
-        "not as generated: {stale:?}; run `KAFLEET_UPDATE=1 cargo test --test schemas` and look at the diff"
+        "not as generated: {stale:?}; run `KAFLEET_UPDATE=1 cargo test --test schemas` and review the diff"
     );
 }
 
@@ -163,7 +163,10 @@ fn each_file_is_a_schema_or_checked_here() {
             if path.is_dir() || name == "spawn-hash.json" {
                 continue;
             }
-            assert!(known.contains(&name) || by_hand.contains(&name), "schemas/{name} belongs to nothing: remove it");
+            assert!(
+                known.contains(&name) || by_hand.contains(&name),
+                "schemas/{name} is neither generated nor listed: remove it"
+            );
             jsonschema::validator_for(&read(&name)).unwrap_or_else(|why| panic!("schemas/{name}: {why}"));
         }
     }
@@ -234,7 +237,7 @@ fn example_records_are_decoded_as_documented() {
             Err(refusal) => {
                 assert_eq!(refusal.code, example["refused"], "{about}: {}", refusal.message);
                 let by_header = matches!(refusal.code, "bad_header" | "unsupported_version");
-                assert_eq!(fit.is_err(), by_header, "{about}: the schema says {fit:?}");
+                assert_eq!(fit.is_err(), by_header, "{about}: valid in the schema: {fit:?}");
             }
             Ok(task) => {
                 assert_eq!(fit, Ok(()), "{about}");
@@ -307,12 +310,12 @@ fn example_events_are_decoded() {
         assert!(wrong.is_empty(), "{line}: {wrong:?}");
         let mut again = Vec::new();
         event.encode(&mut again);
-        assert_eq!(serde_json::from_slice::<Value>(&again).unwrap(), value, "nothing is lost");
+        assert_eq!(serde_json::from_slice::<Value>(&again).unwrap(), value, "no field is lost");
         assert_ne!(event.kind, Kind::Unknown, "{line}");
         kinds.insert(event.kind.name());
     }
     let all: BTreeSet<String> = kinds_of(&schema).into_iter().filter(|name| name != "unknown").collect();
-    assert_eq!(kinds, all, "one example at least of each kind");
+    assert_eq!(kinds, all, "at least one example of each kind");
 }
 
 fn kinds_of(schema: &Value) -> BTreeSet<String> {
@@ -395,7 +398,7 @@ fn sample_configuration_is_valid() {
         load_with(Some(&sample), &Overrides::default(), &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
     assert!(["echo", "foreach"].iter().all(|name| loaded.config.types.contains_key(*name)));
     let program = &loaded.config.types["word-count"].command[0];
-    assert!(Path::new(program).is_file(), "`{program}` of the sample is not there");
+    assert!(Path::new(program).is_file(), "`{program}` of the sample does not exist");
 }
 
 /// Checks that all configuration keys are documented, and no others.
@@ -404,7 +407,7 @@ fn configuration_keys_are_documented() {
     let text = include_str!("../docs/configuration.md");
     let schema = kafleet::config::schema();
     for (section, part) in schema["properties"].as_object().unwrap() {
-        assert!(text.contains(&format!("`[{section}")), "docs/configuration.md does not speak of `[{section}]`");
+        assert!(text.contains(&format!("`[{section}")), "docs/configuration.md does not describe `[{section}]`");
         let name = part["$ref"].as_str().or(part["additionalProperties"]["$ref"].as_str()).unwrap_or_default();
         let keys = schema.pointer(name.trim_start_matches('#')).and_then(|part| part["properties"].as_object());
         for key in keys.into_iter().flatten().map(|(key, _)| key) {

@@ -47,11 +47,11 @@ async fn topics_are_applied_checked_and_fixed() {
 
     let created = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
     assert!(created.iter().all(|one| one.change == TopicChange::Created), "{created:?}");
-    // Brokers learn of new topics with a delay.
+    // New topics are visible on all brokers only after a delay.
     let end = Instant::now() + DEADLINE;
     let found = || check(&*broker, &config, &registry, DEADLINE).unwrap();
     while !found().is_empty() {
-        assert!(Instant::now() < end, "what is applied is as it should be: {:?}", found());
+        assert!(Instant::now() < end, "the applied topics match the configuration: {:?}", found());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let again = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();

@@ -13,11 +13,11 @@ const UNUSED: [&str; 6] = ["api", "callbacks", "email", "ops", "schedules", "typ
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchVerb {
-    /// One process publishes tracked tasks; baseline: plain Kafka produce
+    /// Publish tracked tasks from one process; baseline: plain Kafka produce
     Publish(bench::PublishBench),
-    /// One worker process drains a backlog of no-op tasks; baseline: a plain librdkafka loop
+    /// Drain a backlog of no-op tasks in one worker process; baseline: a plain librdkafka loop
     Worker(bench::WorkerBench),
-    /// One tracker process projects an event log into Redis; baseline: plain writes
+    /// Project an event log into Redis in one tracker process; baseline: plain writes
     Tracker(bench::TrackerBench),
     /// The whole tracked path: publish, run, project into Redis
     E2e(bench::E2e),

@@ -25,7 +25,7 @@ pub(super) struct CancelArgs {
     pub wait: Option<Millis>,
 }
 
-/// Requests the cancellation. With `--wait` the exit code is 0 once the task has ended, in whatever state.
+/// Requests the cancellation. With `--wait` the exit code is 0 once the task has ended, in any state.
 pub(super) async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();

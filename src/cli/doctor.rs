@@ -50,7 +50,7 @@ enum Verdict {
     Error,
 }
 
-/// One thing that was checked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     verdict: Verdict,

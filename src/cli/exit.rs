@@ -90,9 +90,9 @@ mod tests {
 
     #[test]
     fn hint_is_on_its_own_line() {
-        let failure = Failure::usage("`x` is no id").hint("write an id");
-        assert_eq!(failure.text(), "error: `x` is no id\n\nhint: write an id\n");
-        assert_eq!(Failure::usage("`x` is no id").text(), "error: `x` is no id\n");
+        let failure = Failure::usage("`x` is not an id").hint("write an id");
+        assert_eq!(failure.text(), "error: `x` is not an id\n\nhint: write an id\n");
+        assert_eq!(Failure::usage("`x` is not an id").text(), "error: `x` is not an id\n");
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn runtime(verb: &Verb) -> Result<tokio::runtime::Runtime, Failure> {
     builder.enable_all().build().map_err(|why| Failure::failed(format_args!("no runtime: {why}")))
 }
 
-/// Former names of verbs: the verb above, the former name, the name.
+/// Renamed verbs: parent verb, former name, present name.
 const RENAMED_VERBS: [(&str, &str, &str); 5] = [
     ("", "dead", "dead-letters"),
     ("", "kill", "kill-switch"),
@@ -196,7 +196,7 @@ const RENAMED_VERBS: [(&str, &str, &str); 5] = [
     ("bench", "foreign", "unannounced"),
 ];
 
-/// Names the present verb in the error for a former one.
+/// Adds the present name of a renamed verb to the error.
 fn suggest_renamed_verb(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();

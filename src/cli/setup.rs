@@ -364,7 +364,7 @@ fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> O
     match ended {
         Ok((_, Ok(()))) if draining => None,
         Ok((role, Ok(()))) => Some(Failure::failed(format_args!("the {role} ended unexpectedly"))),
-        Ok((role, Err(why))) => Some(from_message(Code::Failed, &format!("the {role} cannot go on: {why:#}"))),
+        Ok((role, Err(why))) => Some(from_message(Code::Failed, &format!("the {role} has failed: {why:#}"))),
         Err(why) => Some(Failure::failed(format_args!("a role ended with a panic: {why}"))),
     }
 }

@@ -43,7 +43,7 @@ pub(super) async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
 }
 
 fn rows(workers: &[WorkerDocument]) -> Rows {
-    let mut rows = Rows::new(["WORKER", "STATE", "HEARD", "VERSION", "IN FLIGHT", "TYPES"]);
+    let mut rows = Rows::new(["WORKER", "STATE", "HEARTBEAT", "VERSION", "IN FLIGHT", "TYPES"]);
     for worker in workers {
         let types: Vec<String> = worker.types.iter().map(type_summary).collect();
         rows.add([
@@ -132,8 +132,8 @@ mod tests {
             running: Vec::new(),
         };
         let expected = "\
-WORKER    STATE  HEARD   VERSION  IN FLIGHT  TYPES
-host-abc  alive  2s ago  0.1.0            3  echo 3/8 resize 0/4 paused shaky 1/2 stopped refuses 1,3";
+WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  TYPES
+host-abc  alive  2s ago     0.1.0            3  echo 3/8 resize 0/4 paused shaky 1/2 stopped refuses 1,3";
         assert_eq!(rows(&[worker]).draw(Paint(false), false), expected);
         assert_eq!((seconds(7).as_str(), seconds(61_000).as_str()), ("0s", "61s"));
     }

@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn configuration_overrides_the_code() {
         let written = TypeConfig { failure_period: Some(Millis(5)), ..TypeConfig::default() };
-        assert_eq!(TypePolicy::default().with(&written).alarm, None, "a period alone is no limit");
+        assert_eq!(TypePolicy::default().with(&written).alarm, None, "a period alone is not a limit");
         let in_code = Alarm { max_failures: 3, period: Alarm::PERIOD };
         let policy = TypePolicy { alarm: Some(in_code), ..TypePolicy::default() }.with(&written);
         assert_eq!(policy.alarm, Some(Alarm { max_failures: 3, period: Millis(5) }));

@@ -163,7 +163,7 @@ fn schema_violation_hides_no_other_problem() {
         ["not a duration", "`1GiB` is not between", "`types.a.command`: `5` is not a list", "no `url`", "`speed`"];
     assert_eq!(reported.len(), expected.len(), "{reported:#?}");
     for (reported, expected) in reported.iter().zip(expected) {
-        assert!(reported.contains(expected), "{reported} does not say {expected}");
+        assert!(reported.contains(expected), "{reported} does not contain {expected}");
     }
 }
 

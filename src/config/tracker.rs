@@ -26,7 +26,7 @@ pub struct TrackerConfig {
     /// Idle time after which a partition of the events topic with records gets a `tick` event, which advances its log time:
     /// ages are measured in log time.
     pub tick: Millis,
-    /// Time without a heartbeat after which a worker counts as silent, which its tasks report. Default: three heartbeat
+    /// Time without a heartbeat after which a worker and its tasks are reported as silent. Default: three heartbeat
     /// intervals.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_silent: Option<Millis>,

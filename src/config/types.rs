@@ -141,9 +141,9 @@ pub enum Order {
     /// No order; the fastest.
     #[default]
     None,
-    /// One at a time per key; keys run in parallel.
+    /// Sequential per key; keys run in parallel.
     Key,
-    /// One at a time per partition.
+    /// Sequential per partition.
     Partition,
 }
 

@@ -31,7 +31,7 @@ struct Shared {
     more: Condvar,
     /// Permits for calls.
     permits: Arc<Semaphore>,
-    /// Jobs that still block their threads although their attempts are cancel.
+    /// Jobs that still block their threads although their attempts are over.
     stuck: AtomicUsize,
 }
 

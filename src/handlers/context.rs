@@ -25,7 +25,7 @@ use crate::model::units::duration::Millis;
 /// Maximum children of one attempt. Exceeding it fails the attempt.
 pub const MAX_CHILDREN: usize = 100_000;
 
-/// Context of one attempt at a task. Cheap to clone; created anew for every attempt.
+/// Context of one attempt at a task. Cheap to clone; created for every attempt.
 #[derive(Clone)]
 pub struct Context(Arc<Attempt>);
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub const TIMEOUT: &str = "timeout";
 /// Failure kind of [`Failure::unsuccessful`].
 pub const UNSUCCESSFUL: &str = "unsuccessful";
-/// Failure kind of a error_status or broken connection to a service.
+/// Failure kind of an error status of a service, or of a broken connection to it.
 pub(super) const UNREACHABLE: &str = "unreachable";
 
 /// Result of a handler.

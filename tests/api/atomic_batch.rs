@@ -48,13 +48,13 @@ async fn atomic_batch_creates_a_tree_once() {
     }
     let states: Vec<State> = found.iter().map(|status| status.state).collect();
     assert_eq!(states, [State::Queued, State::Queued, State::Scheduled, State::Queued]);
-    assert!(found[0].record.is_some(), "its event says where its record lies: {:?}", found[0]);
+    assert!(found[0].record.is_some(), "the event has the position of the record: {:?}", found[0]);
     assert_eq!(fleet.get::<Value>("/v1/tasks/r:a/params").await["params"], 1);
     let before = records(&fleet);
-    assert_eq!(send(&fleet, &items).await.accepted, 5, "the same batch once more");
+    assert_eq!(send(&fleet, &items).await.accepted, 5, "repeating the batch has no effect");
     assert_eq!(records(&fleet), before);
     let more = json!([{"type": "echo", "id": "c", "parent": "r"}, {"type": "echo", "id": "d", "parent": "r:c"}]);
-    assert_eq!(send(&fleet, &more).await.accepted, 2, "below a task that there is");
+    assert_eq!(send(&fleet, &more).await.accepted, 2, "the parent may exist already");
 }
 
 #[tokio::test]

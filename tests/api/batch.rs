@@ -85,7 +85,7 @@ async fn batch_may_contain_a_whole_tree() {
     )
     .await;
     assert_eq!(answer(&outcome), ["r", "r:a", "r:a:x", "r:b", "r:a"]);
-    assert_eq!(outcome.items[1].position, outcome.items[4].position, "the same task twice is one task");
+    assert_eq!(outcome.items[1].position, outcome.items[4].position, "repeated items are one task");
     fleet.folded().await;
     let tree: TreeNode = fleet.get("/v1/tasks/r/tree").await;
     assert_eq!((tree.tree.total, tree.tree.pending), (4, 4));

@@ -70,7 +70,7 @@ async fn child_added_after_a_cancel_is_cancelled_by_a_second_cancel() {
     fleet.cancel("r", json!({})).await;
     fleet.until_cancelled("r").await;
     fleet.echo("r:late").await;
-    assert_eq!(fleet.is("r:late").await.0, State::Queued, "it was added on purpose");
+    assert_eq!(fleet.is("r:late").await.0, State::Queued, "a task created after the cancel is exempt from it");
     let (status, second) = fleet.cancel("r", json!({})).await;
     assert_eq!((status, &second["already_requested"]), (202, &json!(false)), "{second}");
     fleet.until_cancelled("r:late").await;
@@ -111,11 +111,11 @@ async fn late_cancel_record_of_an_ended_task_is_deleted() {
     fleet.broker.held.store(true, Ordering::SeqCst);
     let asked = tokio::spawn(fleet.request(Method::POST, "/v1/tasks/x/cancel").json(&json!({})).send());
     until("the end of `x`", async || fleet.is("x").await.0 == State::Cancelled).await;
-    until("the tracker has told the workers, and taken it back", async || fleet.is_idle("x").await).await;
+    until("the tracker has published and withdrawn the cancel", async || fleet.is_idle("x").await).await;
     assert_eq!(fleet.control("cancel/x"), None);
     fleet.broker.held.store(false, Ordering::SeqCst);
     assert_eq!(asked.await.unwrap().unwrap().status(), 202);
-    assert_eq!(fleet.control("cancel/x"), None, "a later task of this id would be cancelled");
+    assert_eq!(fleet.control("cancel/x"), None, "a leftover record would cancel a later task with this id");
 }
 
 #[tokio::test]
@@ -128,8 +128,8 @@ async fn late_cancel_record_is_kept_while_workers_may_receive_the_task() {
     until("the end of `r`", async || fleet.is("r").await.0 == State::Cancelled).await;
     fleet.broker.held.store(false, Ordering::SeqCst);
     assert_eq!(asked.await.unwrap().unwrap().status(), 202);
-    assert!(fleet.control("cancel/r").is_some(), "no worker has passed its record by");
-    assert!(!fleet.is_idle("r").await, "the tracker takes it back later");
+    assert!(fleet.control("cancel/r").is_some(), "workers have not committed past the record");
+    assert!(!fleet.is_idle("r").await, "the withdrawal is pending");
 }
 
 #[tokio::test]
@@ -139,13 +139,13 @@ async fn ignored_cancel_is_withdrawn_from_the_workers() {
     fleet.untrack().await;
     fleet.succeed("r", json!(1)).await;
     // A slow API leaves the control record to the tracker, which is not running.
-    until("workers are told", async || {
-        assert_eq!(fleet.cancel("r", json!({})).await.0, 202, "the end is not known yet");
+    until("the cancel is on the control topic", async || {
+        assert_eq!(fleet.cancel("r", json!({})).await.0, 202, "the end is not projected yet");
         fleet.control("cancel/r").is_some()
     })
     .await;
     fleet.track();
-    until("workers need not know", async || fleet.control("cancel/r").is_none()).await;
+    until("the cancel is withdrawn", async || fleet.control("cancel/r").is_none()).await;
     assert_eq!(fleet.is("r").await.0, State::Succeeded);
 }
 
@@ -166,14 +166,14 @@ async fn second_cancel_reports_already_requested() {
         };
         let (((one, first), (other, second)), ()) = futures::future::join(both, fold).await;
         let answer = [&first["already_requested"], &second["already_requested"]];
-        // An API that gave up waiting for the projection does not know.
+        // An API that gave up waiting for the projection cannot report `already_requested`.
         if answer.contains(&&Value::Null) && begun.elapsed() < DEADLINE {
             continue;
         }
         let mut answer = [(one, answer[0].as_bool().unwrap()), (other, answer[1].as_bool().unwrap())];
         answer.sort_unstable();
         assert_eq!(answer, [(200, true), (202, false)], "{first} {second}");
-        assert_eq!(first["position"], second["position"], "that of the first request");
+        assert_eq!(first["position"], second["position"], "the position of the first request");
         return;
     }
 }

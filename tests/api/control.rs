@@ -64,13 +64,13 @@ async fn cancel_is_written_to_history_and_control_topic() {
     let record = fleet.record(&fleet.events(place), place.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
     assert_eq!((event.kind, event.id.as_str(), event.message.as_deref()), (Kind::CancelRequested, "r", Some("enough")));
-    until("the workers are told", async || fleet.cancel_told("r").is_some()).await;
+    until("the cancel is on the control topic", async || fleet.cancel_told("r").is_some()).await;
     let control = fleet.cancel_told("r").unwrap();
     assert_eq!(
         (&control["v"], &control["asof"], &control["reason"]),
         (&json!(1), &json!(place.offset), &json!("enough"))
     );
-    assert_eq!(control.get("subtree"), None, "the subtree is the default");
+    assert_eq!(control.get("subtree"), None, "`subtree` defaults to true");
     // The repeat has no effect and reports the earlier request.
     fleet.folded().await;
     let (status, again) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({})).await;
@@ -83,13 +83,13 @@ async fn single_and_external_tasks_can_be_cancelled() {
     fleet.echo("r").await;
     let (status, _) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"subtree": false})).await;
     assert_eq!(status, 202);
-    until("the workers are told", async || fleet.cancel_told("r").is_some()).await;
+    until("the cancel is on the control topic", async || fleet.cancel_told("r").is_some()).await;
     assert_eq!(fleet.cancel_told("r").unwrap()["subtree"], json!(false));
     fleet.create(json!({"type": "review", "id": "e", "external": true})).await;
     fleet.folded().await;
     let answer = fleet.request(Method::POST, "/v1/tasks/e/cancel").send().await.unwrap();
-    assert_eq!(answer.status(), 202, "the body may be left out");
-    until("the workers are told", async || fleet.cancel_told("e").is_some()).await;
+    assert_eq!(answer.status(), 202, "the body is optional");
+    until("the cancel is on the control topic", async || fleet.cancel_told("e").is_some()).await;
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn workers_are_listed_with_their_state() {
     use WorkerState::{Alive, Draining, Silent, Stopped};
     let expected =
         [("a", Alive), ("c", Draining), ("b", Silent), ("d", Stopped)].map(|(id, state)| (id.to_owned(), state));
-    until("the workers are shown", async || {
+    until("the workers are listed", async || {
         let shown: Workers = fleet.get("/v1/workers").await;
         shown.workers.iter().map(|worker| (worker.id.clone(), worker.state)).collect::<Vec<_>>() == expected
     })
@@ -234,5 +234,9 @@ async fn workers_are_listed_with_their_state() {
     let first = &shown.workers[0];
     assert_eq!((first.in_flight, first.running[0].attempt, first.types[0].slots), (3, 2, 8));
     let worker_totals = fleet.type_of("echo").await.worker_totals.unwrap();
-    assert_eq!((worker_totals.workers, worker_totals.slots, worker_totals.in_flight), (1, 8, 3), "only who lives");
+    assert_eq!(
+        (worker_totals.workers, worker_totals.slots, worker_totals.in_flight),
+        (1, 8, 3),
+        "stopped workers are not listed"
+    );
 }

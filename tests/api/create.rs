@@ -94,7 +94,11 @@ async fn task_is_created_without_waiting_for_the_projection() {
     let position: Position = status.position.parse().unwrap();
     let record = fleet.record(&fleet.events(position), position.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
-    assert_eq!((event.kind, event.id.as_str()), (Kind::Submitted, "a"), "the position is that of its `submitted`");
+    assert_eq!(
+        (event.kind, event.id.as_str()),
+        (Kind::Submitted, "a"),
+        "the position is that of the `submitted` event"
+    );
     fleet.track();
     let folded: Status = fleet.get(&format!("/v1/tasks/a?after={}", status.position)).await;
     assert_eq!(
@@ -147,9 +151,9 @@ async fn delayed_task_is_scheduled_with_its_params() {
     assert_eq!(status.due_at, made.due_at);
     let params: Params = fleet.get("/v1/tasks/a/params").await;
     assert_eq!(params.params, json!({"n": 1}));
-    assert_eq!(published(&fleet, "echo").1, 0, "nothing is in its topic");
+    assert_eq!(published(&fleet, "echo").1, 0, "a scheduled task has no record in its topic");
     let (status, again) = fleet.post("/v1/tasks", body).await;
-    assert_eq!((status, again["state"].as_str()), (200, Some("scheduled")), "the same task");
+    assert_eq!((status, again["state"].as_str()), (200, Some("scheduled")), "a repeated request returns the same task");
 }
 
 #[tokio::test]
@@ -172,7 +176,7 @@ async fn repeated_request_returns_the_existing_task() {
     assert!(fleet.store.real.replace_reservation(partition, &"a".parse().unwrap(), 1, &held, None).await.unwrap());
     let (status, again) = fleet.post("/v1/tasks", body).await;
     assert_eq!((status, again["state"].as_str(), again["result"].as_str()), (200, Some("succeeded"), Some("done")));
-    assert_eq!(published(&fleet, "echo").1, 1, "it is published once");
+    assert_eq!(published(&fleet, "echo").1, 1, "the task is published once");
 }
 
 #[tokio::test]
@@ -181,7 +185,7 @@ async fn task_of_a_foreign_producer_is_not_taken_for_the_same_task() {
     fleet.announce("a", "echo", None).await;
     fleet.folded().await;
     let answer = problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "a"}))).await;
-    assert_eq!(answer.code, "duplicate_id", "without a hash nobody can tell whether it is the same");
+    assert_eq!(answer.code, "duplicate_id", "without a hash the tasks cannot be compared");
 }
 
 #[tokio::test]
@@ -196,7 +200,7 @@ async fn concurrent_requests_with_one_id_create_one_task() {
     fleet.folded().await;
     let history: History = fleet.get("/v1/tasks/a/history").await;
     let conflicts = history.events.iter().filter(|event| event.kind == "warned").count();
-    assert_eq!(conflicts, 0, "two different tasks never get the same id: {history:?}");
+    assert_eq!(conflicts, 0, "two different tasks never share an id: {history:?}");
 }
 
 #[tokio::test]
@@ -210,8 +214,10 @@ async fn type_with_a_new_topic_is_accepted() {
         config: vec![],
     };
     fleet.log.apply_topics(&[topic], DEADLINE).unwrap();
-    crate::fixture::until("the new topic", async || fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201)
-        .await;
+    crate::fixture::until("the new topic is visible", async || {
+        fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -230,7 +236,7 @@ async fn child_joins_the_run_of_its_parent() {
     let task = fleet.record(&topic, place.offset).unwrap();
     assert!(
         task.headers.iter().any(|(name, _)| name == header::AS_OF),
-        "it says what it knew of cancels: {:?}",
+        "the record's `asof` covers the known cancels: {:?}",
         task.headers
     );
     // A retried parent takes new children into its current run.
@@ -250,7 +256,7 @@ async fn parent_that_is_not_visible_yet_is_accepted_once_projected() {
     fleet.create(json!({"type": "echo", "id": "r"})).await;
     let request = fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "parent": "r"}));
     let answer = refusal(request.try_clone().unwrap()).await;
-    assert_eq!(answer.code, "not_visible_yet", "nobody knows yet whether there is such a parent");
+    assert_eq!(answer.code, "not_visible_yet", "the parent may exist but is not projected yet");
     fleet.track();
     crate::fixture::until("the parent", async || {
         request.try_clone().unwrap().send().await.unwrap().status() == StatusCode::CREATED
@@ -313,7 +319,7 @@ async fn requests_that_need_an_unavailable_store_are_rejected() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     fleet.store.away.store(true, Ordering::SeqCst);
-    assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "an id of our own needs no reservation");
+    assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "a generated id needs no reservation");
     let answer =
         fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "id": "b"})).send().await.unwrap();
     assert_eq!(answer.headers()["retry-after"], "1");
@@ -343,7 +349,7 @@ async fn reads_succeed_and_writes_fail_without_kafka() {
         let answer = fleet.problem(path).await;
         assert_eq!((answer.status, answer.code.as_str()), (503, "kafka_unavailable"), "{path}");
     }
-    assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "the type is remembered");
+    assert_eq!(fleet.post("/v1/tasks", json!({"type": "echo"})).await.0, 201, "the type is cached");
 }
 
 #[tokio::test]
@@ -378,7 +384,7 @@ async fn task_may_start_as_late_as_its_tree_may_be_open() {
         assert!(refusal.detail.contains("more than 40d from now"), "{}", refusal.detail);
     };
     let made = fleet.create(json!({"type": "echo", "id": "later", "delay": "35d"})).await;
-    assert_eq!(made.state, State::Scheduled, "further ahead than the default allows");
+    assert_eq!(made.state, State::Scheduled, "a delay above the default limit is accepted");
     late(problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "delay": "41d"}))).await);
     late(
         problem(fleet.request(Method::POST, "/v1/tasks").json(&json!({"type": "echo", "checks": check("41d")}))).await,

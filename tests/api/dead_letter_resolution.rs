@@ -91,7 +91,7 @@ async fn concurrent_drop_and_redrive_resolve_a_letter_once() {
     let answers = fleet.at_once((0..8).map(url).collect()).await;
     let done: Vec<usize> =
         answers.iter().enumerate().filter(|(_, (status, _))| *status == 200).map(|(n, _)| n).collect();
-    let [done] = done[..] else { panic!("one is done: {answers:?}") };
+    let [done] = done[..] else { panic!("exactly one request succeeds: {answers:?}") };
     let (asked, code) = if matches!(done % 4, 1 | 2) { (1, "already_redriven") } else { (0, "already_dropped") };
     assert!(answers.iter().all(|(status, answer)| *status == 200 || answer == code), "{answers:?}");
     assert_eq!((fleet.marks(1), fleet.asked("a")), (1, asked));
@@ -112,7 +112,7 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
     let path = format!("/v1/dead/{lost}/redrive");
     let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
         let at = Partition::new(fleet.names.dead("echo"), 1);
-        until("a try is held open", async || fleet.log.ends(&at, DEADLINE).unwrap().end > 1).await;
+        until("a transaction is held open", async || fleet.log.ends(&at, DEADLINE).unwrap().end > 1).await;
         // An open transaction does not block listing.
         assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
         fleet.log.hold_transactions(&fleet.names.dead("echo"), false);
@@ -137,7 +137,7 @@ async fn two_letters_of_one_run_start_one_run() {
     assert!([&first, &second].iter().all(|id| **id == outcome.done[0] || **id == outcome.refused[0].letter));
     assert_eq!(fleet.asked("a"), 1);
     fleet.folded().await;
-    assert!(fleet.listed("").await.is_empty(), "the other letter is of a run that is over");
+    assert!(fleet.listed("").await.is_empty(), "the other dead letter belongs to an earlier run");
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn slow_fetch_hides_no_letter() {
     fleet.settle(&format!("/v1/dead/{dropped}/drop")).await;
     fleet.broker.slow.store(true, SeqCst);
     assert_eq!(fleet.listed("").await, all);
-    // It does not hide a resolution marker either.
+    // Nor does it hide a resolution marker.
     let other = fleet.second_api().await;
     let page: DeadLetterPage = fleet.http.get(format!("{other}/v1/dead")).send().await.unwrap().json().await.unwrap();
     assert_eq!(page.letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>(), all);
@@ -242,7 +242,7 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     assert_eq!(
         names,
         ["ce_id", "kafleet_marks", "kafleet_resolution", "kafleet_code"],
-        "the original's own headers stay"
+        "the headers of the original record stay"
     );
     assert_eq!(shown.letter.code, "exhausted");
 
@@ -256,7 +256,7 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
         fleet.settle(&format!("/v1/dead/{letter}/drop")).await;
     }
     assert!(fleet.listed("").await.is_empty());
-    assert_eq!(fleet.marks(0), all.len() + 4 + 1, "those of kafleet's, and those that only look so");
+    assert_eq!(fleet.marks(0), all.len() + 4 + 1, "markers of kafleet and records that resemble them");
 }
 
 #[tokio::test]
@@ -267,7 +267,7 @@ async fn redrive_is_rejected_at_the_maximum_run() {
     fleet.publish_event("b", Kind::Failed, |event| event.run = MAX_RUN + 1).await;
     fleet.folded().await;
     let task: Status = fleet.get("/v1/tasks/a").await;
-    assert_eq!((task.run, task.state), (1, State::Queued), "there is no such run");
+    assert_eq!((task.run, task.state), (1, State::Queued), "the task has no such run");
     assert_eq!(fleet.problem("/v1/tasks/b").await.code, "not_found");
     let announced = Announcement {
         task_type: "echo".into(),

@@ -206,7 +206,7 @@ async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     assert_eq!(root.state, State::Failed);
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
     let again = |index: i32| fleet.record(&Partition::new(topic.as_str(), index), before[index as usize]);
-    until("the record is in its topic again", async || again(0).or_else(|| again(1)).is_some()).await;
+    until("the record is in the task topic again", async || again(0).or_else(|| again(1)).is_some()).await;
     let record = again(0).or_else(|| again(1)).unwrap();
     let header = |name: &str| {
         let value = record.headers.iter().find(|(own, _)| own == name)?.1.clone()?;
@@ -248,7 +248,7 @@ async fn letter_by_reference_is_read_from_its_source() {
     fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
     let partition = Partition::new(topic.as_str(), 1);
     let again = |index: i32, offset| fleet.record(&Partition::new(topic.as_str(), index), offset);
-    let record = again(1, second.offset + 1).or_else(|| again(0, 0)).expect("it is in its topic again");
+    let record = again(1, second.offset + 1).or_else(|| again(0, 0)).expect("the record is in the task topic again");
     assert_eq!((record.value.as_deref(), record.key.as_deref()), (Some(&b"{oops"[..]), Some(&b"k"[..])));
     // A source record deleted by retention cannot be redriven.
     fleet.log.truncate_before(&partition, second.offset + 1).unwrap();

@@ -46,7 +46,7 @@ impl Store {
 
     fn here(&self) -> Result<&Memory, StoreError> {
         if self.away.load(Ordering::SeqCst) {
-            return Err(StoreError::Unavailable("the test took it away".into()));
+            return Err(StoreError::Unavailable("unavailable on purpose".into()));
         }
         Ok(&self.real)
     }
@@ -58,7 +58,7 @@ impl StoreTrait for Store {
         self.here()?.open(partition).await
     }
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        assert!(ids.iter().all(|id| id.as_str() != PANICS), "as the test wants it");
+        assert!(ids.iter().all(|id| id.as_str() != PANICS), "a panic on purpose");
         self.reads.fetch_add(1, Ordering::SeqCst);
         self.here()?.nodes(partition, ids).await
     }
@@ -189,7 +189,7 @@ impl TransactionalProducer for Doubtful {
         }
         let places = self.real.send_with_dependents(records, then, deadline)?;
         match self.doubtful.swap(false, Ordering::SeqCst) {
-            true => Err(BrokerError::InDoubt("as the test wants it".into())),
+            true => Err(BrokerError::InDoubt("in doubt on purpose".into())),
             false => Ok(places),
         }
     }
@@ -209,14 +209,14 @@ impl Producer for Held {
         let is_control = self.control.load(Ordering::SeqCst) && record.topic.ends_with(".control");
         let is_task = self.tasks.load(Ordering::SeqCst) && record.topic.contains(".tasks.");
         if is_control || is_task {
-            return Err(BrokerError::Full("the test holds it up".into()));
+            return Err(BrokerError::Full("full on purpose".into()));
         }
         let is_write = [".events", ".control"].iter().any(|topic| record.topic.ends_with(topic));
         if is_write && self.unacknowledged.load(Ordering::SeqCst) {
             // A rejected retry ends the wait for the acknowledgement of the first attempt.
             return Err(match self.doubted.fetch_xor(true, Ordering::SeqCst) {
-                true => BrokerError::Denied("the test allows no second try".into()),
-                false => BrokerError::InDoubt("the test keeps the acknowledgement".into()),
+                true => BrokerError::Denied("refused on purpose".into()),
+                false => BrokerError::InDoubt("acknowledgement withheld on purpose".into()),
             });
         }
         self.real.send(record, token)
@@ -246,7 +246,7 @@ impl Uplink {
 
     fn here(&self) -> Result<&Log, BrokerError> {
         if self.cut.load(Ordering::SeqCst) {
-            return Err(BrokerError::Unavailable("the test cut it off".into()));
+            return Err(BrokerError::Unavailable("cut off on purpose".into()));
         }
         Ok(&self.real)
     }

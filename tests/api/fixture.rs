@@ -338,7 +338,7 @@ pub async fn refusal(request: RequestBuilder) -> Problem {
 pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !condition().await {
-        assert!(begun.elapsed() < DEADLINE, "{what} did not happen within {DEADLINE:?}");
+        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

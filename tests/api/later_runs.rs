@@ -46,7 +46,7 @@ async fn batch_adds_children_to_a_cancelled_parent() {
     assert_eq!(fleet.post("/v1/tasks/p/cancel", json!({})).await.0, 202);
     fleet.folded().await;
     fleet.grow().await;
-    assert_eq!(fleet.status("p:c").await.state, State::Queued, "it was added later, on purpose");
+    assert_eq!(fleet.status("p:c").await.state, State::Queued, "a child added after the cancel is exempt from it");
 }
 
 #[tokio::test]
@@ -58,10 +58,10 @@ async fn child_is_created_again_in_a_later_run_of_its_parent() {
     fleet.start_again("p").await;
     let child = json!({"type": "echo", "id": "c", "parent": "p"});
     let (status, again) = fleet.post("/v1/tasks", child.clone()).await;
-    assert_eq!((status, &again["run"]), (201, &json!(2)), "the one of the first run counts no more: {again}");
+    assert_eq!((status, &again["run"]), (201, &json!(2)), "a child of the first run does not count: {again}");
     let (status, _) = fleet.post("/v1/tasks", child.clone()).await;
-    assert_eq!(status, 200, "in this run it is there");
-    until("its second run", async || {
+    assert_eq!(status, 200, "the child is created again in this run");
+    until("the child is in run 2", async || {
         let status = fleet.status("p:c").await;
         (status.state, status.run) == (State::Queued, 2)
     })
@@ -85,7 +85,7 @@ async fn retry_of_failed_tasks_is_rejected_without_failed_tasks() {
     let answer = fleet.request(reqwest::Method::POST, "/v1/tasks/p/retry").send().await.unwrap();
     assert_eq!(answer.status(), 202);
     let answer: serde_json::Value = answer.json().await.unwrap();
-    assert_eq!(answer["run"], 2, "no run was used up");
+    assert_eq!(answer["run"], 2, "the rejected retry starts no run");
 }
 
 #[tokio::test]
@@ -96,12 +96,12 @@ async fn retry_of_failed_tasks_is_rejected_if_only_external_tasks_failed() {
     fleet.succeed("p", json!(1)).await;
     let report = fleet.request(reqwest::Method::PUT, "/v1/tasks/p:x/state").json(&json!({"state": "failed"}));
     assert_eq!(report.send().await.unwrap().status(), 200);
-    until("it has failed", async || fleet.status("p").await.state == State::Failed).await;
+    until("the task has failed", async || fleet.status("p").await.state == State::Failed).await;
     for id in ["p", "p:x"] {
         let (status, answer) = fleet.post(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true})).await;
         assert_eq!((status, &answer["code"]), (409, &json!("nothing_to_retry")), "{answer}");
         assert!(answer["detail"].as_str().unwrap().contains("that workers can run again"), "{answer}");
     }
     let (status, answer) = fleet.post("/v1/tasks/p/retry", json!({})).await;
-    assert_eq!((status, &answer["run"]), (202, &json!(2)), "no run was used up: {answer}");
+    assert_eq!((status, &answer["run"]), (202, &json!(2)), "the rejected retry starts no run: {answer}");
 }

@@ -51,7 +51,8 @@ async fn requests_wait_for_the_one_that_publishes() {
     fleet.broker.tasks_held.store(true, Ordering::SeqCst);
     let requests = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet)));
     let release = async {
-        until("all requests want the id", async || fleet.store.reserves.load(Ordering::SeqCst) >= 3 * REQUESTS).await;
+        until("all requests have claimed the id", async || fleet.store.reserves.load(Ordering::SeqCst) >= 3 * REQUESTS)
+            .await;
         fleet.broker.tasks_held.store(false, Ordering::SeqCst);
     };
     let (answers, ()) = futures::future::join(requests, release).await;

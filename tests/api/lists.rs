@@ -40,7 +40,7 @@ async fn roots_are_listed_newest_first_over_all_partitions() {
         assert!(seen.windows(2).all(|pair| pair[0] > pair[1]), "limit {limit}: {seen:?}");
     }
     let page: TaskPage = fleet.get("/v1/tasks?limit=30").await;
-    assert_eq!((page.next, page.scanned), (None, None), "a page that is just full is the last one");
+    assert_eq!((page.next, page.scanned), (None, None), "a full last page has no cursor");
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn filters_select_matching_tasks() {
         assert_eq!(ids(&fleet, &format!("{query}&limit=1")).await, found, "{query} in pages of one");
     }
     let page: TaskPage = fleet.get("/v1/tasks?tag=ci&limit=1").await;
-    assert!(page.scanned.is_some_and(|scanned| scanned >= 1), "a search says how much it looked at");
+    assert!(page.scanned.is_some_and(|scanned| scanned >= 1), "a search reports the number of scanned records");
 }
 
 #[tokio::test]
@@ -109,8 +109,12 @@ async fn lists_contain_only_roots_by_default() {
     fleet.folded().await;
     for filter in ["", "type=echo&", "state=failed&", "type=echo&state=failed&", "error=error&"] {
         let roots = ids(&fleet, filter).await;
-        assert!(roots.iter().all(|id| !id.contains(':')), "`{filter}` has more than roots: {roots:?}");
-        assert_eq!(ids(&fleet, &format!("{filter}level=roots")).await, roots, "`{filter}`: roots are the default");
+        assert!(roots.iter().all(|id| !id.contains(':')), "`{filter}` lists tasks below roots: {roots:?}");
+        assert_eq!(
+            ids(&fleet, &format!("{filter}level=roots")).await,
+            roots,
+            "`{filter}`: the level defaults to roots"
+        );
     }
     assert_eq!(ids(&fleet, "type=echo&state=failed&level=any").await, ["r:a:b", "s"]);
     assert_eq!(ids(&fleet, "type=echo&state=running&level=any").await, ["r:a"]);
@@ -177,7 +181,7 @@ async fn search_stops_after_ten_thousand_records_and_continues() {
     let (mut cursor, mut looked_at) = (String::new(), 0);
     let found = loop {
         let page: TaskPage = fleet.get(&format!("/v1/tasks?tag=needle{cursor}")).await;
-        let scanned = page.scanned.expect("it had to scan");
+        let scanned = page.scanned.expect("the list was scanned");
         looked_at += scanned;
         let Some(next) = page.next else { break page.tasks };
         assert!(page.tasks.is_empty() && page.stopped_early && (1..=10_000).contains(&scanned), "{scanned}");
@@ -185,5 +189,5 @@ async fn search_stops_after_ten_thousand_records_and_continues() {
         cursor = format!("&cursor={next}");
     };
     assert_eq!((found.len(), looked_at), (1, 10_501));
-    assert!(!cursor.is_empty(), "one request does not look at so many");
+    assert!(!cursor.is_empty(), "one request scans fewer records");
 }

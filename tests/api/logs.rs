@@ -29,7 +29,7 @@ async fn lines_can_be_appended_in_any_state() {
     assert!(history.events.iter().all(|item| item.kind != "log"), "{history:?}");
     let published = fleet.publisher.append_log(&"a".parse().unwrap(), &["over Kafka"]).await.unwrap();
     let log: LogDocument = fleet.get(&format!("/v1/tasks/a/log?from=5&after={published}")).await;
-    assert_eq!(log.lines, ["over Kafka"], "an event of an earlier run is as good");
+    assert_eq!(log.lines, ["over Kafka"], "lines published to Kafka directly are appended too");
 }
 
 #[tokio::test]
@@ -63,7 +63,11 @@ async fn log_is_followed_until_the_task_ends() {
     fleet.folded().await;
     let mut stream = Stream::open_at(&fleet, "/v1/tasks/a/log/watch", "1").await;
     let page = stream.lines().await;
-    assert_eq!((page.from, page.lines), (1, vec!["1".to_owned(), "2".to_owned()]), "it goes on behind what was heard");
+    assert_eq!(
+        (page.from, page.lines),
+        (1, vec!["1".to_owned(), "2".to_owned()]),
+        "the stream resumes after the last event received"
+    );
     lines(&["3"]).await;
     assert_eq!(stream.lines().await.lines, ["3"]);
     lines(&["last"]).await;

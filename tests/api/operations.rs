@@ -33,7 +33,7 @@ async fn types_show_counts_and_backlog() {
     assert!(!find("review").topic);
     let made = fleet.create(json!({"type": "resize", "id": "now", "params": {"url": "u", "width": 1}})).await;
     let now: Backlog = fleet.get(&format!("/v1/types/resize/backlog?after={}", made.position)).await;
-    assert_eq!(now.backlog, 1, "one's own task is counted");
+    assert_eq!(now.backlog, 1, "the backlog includes the new task");
     fleet.succeed("now", json!(null)).await;
     fleet.folded().await;
     for (name, backlog) in [("echo", 3), ("resize", 0), ("review", 1)] {
@@ -54,7 +54,7 @@ async fn readiness_names_unavailable_services() {
     ready("store unavailable").await;
     fleet.store.away.store(false, Ordering::SeqCst);
     fleet.broker.cut.store(true, Ordering::SeqCst);
-    ready("cut it off").await;
+    ready("cut off on purpose").await;
     fleet.broker.cut.store(false, Ordering::SeqCst);
     fleet.health.set("tracker", "behind by a day");
     ready("tracker: behind by a day").await;
@@ -83,7 +83,7 @@ async fn requests_are_counted_by_route() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
-    assert!(!text.contains("/nowhere"), "what anybody may type is no label");
+    assert!(!text.contains("/nowhere"), "unknown paths do not become labels");
 }
 
 #[tokio::test]

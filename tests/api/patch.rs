@@ -35,11 +35,7 @@ async fn descriptive_fields_change_in_any_state() {
     let found: Value = fleet.get("/v1/tasks?tag=z&name=ne").await;
     assert_eq!(found["tasks"][0]["id"], "a");
     assert_eq!(fleet.get::<Value>("/v1/tasks?tag=x").await["tasks"], json!([]));
-    assert_eq!(
-        change(&fleet, "a", json!({"tags": null})).await.tags,
-        Vec::<String>::new(),
-        "`null` takes anything away"
-    );
+    assert_eq!(change(&fleet, "a", json!({"tags": null})).await.tags, Vec::<String>::new(), "`null` clears a field");
     let history: History = fleet.get("/v1/tasks/a/history").await;
     let said: Vec<_> = history.events.iter().filter(|item| item.kind == "patched").collect();
     assert_eq!((said.len(), said[2].message.as_deref()), (3, Some("changed: tags")));
@@ -103,7 +99,7 @@ async fn scheduled_task_takes_new_start_time_and_limits() {
     assert!(later.due_at.as_ref().unwrap() > made.due_at.as_ref().unwrap(), "{later:?}");
     let now = change(&fleet, "a", json!({"delay": "0s", "name": null})).await;
     assert_eq!(now.name, None);
-    until("its release", async || fleet.get::<Status>("/v1/tasks/a").await.state == State::Queued).await;
+    until("the task is released", async || fleet.get::<Status>("/v1/tasks/a").await.state == State::Queued).await;
     let topic = fleet.names.tasks("echo");
     let records = fleet.log.topics(&topic, DEADLINE).unwrap()[0].partitions;
     let found = (0..records as i32)
@@ -120,7 +116,7 @@ async fn scheduled_task_takes_new_start_time_and_limits() {
         "{headers:?}"
     );
     let answer = problem(fleet.request(Method::PATCH, "/v1/tasks/a").json(&json!({"delay": "1h"}))).await;
-    assert_eq!(answer.code, "not_changeable", "it is out");
+    assert_eq!(answer.code, "not_changeable", "a released task cannot be changed");
 }
 
 async fn put_attachment(fleet: &Fleet, path: &str, media: &str, data: Vec<u8>) -> reqwest::Response {
@@ -151,14 +147,14 @@ async fn attachment_round_trips() {
     assert_eq!(answer, [("raw.bin", "image/png", 256), ("note", "text/plain", 10), ("of-worker", "text/html", 3)]);
     let answer = fleet.request(Method::GET, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
     assert_eq!((answer.headers()["content-type"].to_str().unwrap(), answer.status().as_u16()), ("image/png", 200));
-    assert_eq!(answer.headers()["content-disposition"], "attachment", "no browser shows it as a page of the api");
+    assert_eq!(answer.headers()["content-disposition"], "attachment", "browsers must not render an attachment");
     assert_eq!(answer.bytes().await.unwrap(), bytes);
     assert_eq!(
         put_attachment(&fleet, "/v1/tasks/a/attachments/raw.bin", "text/plain", b"new".to_vec()).await.status(),
         200
     );
     let again = fleet.request(Method::GET, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
-    assert_eq!(again.bytes().await.unwrap(), "new", "the newest counts");
+    assert_eq!(again.bytes().await.unwrap(), "new", "the newest attachment replaces earlier ones");
     let gone = fleet.request(Method::DELETE, "/v1/tasks/a/attachments/raw.bin").send().await.unwrap();
     assert_eq!(gone.status(), 200);
     let answer = fleet.problem("/v1/tasks/a/attachments/raw.bin").await;
@@ -168,7 +164,7 @@ async fn attachment_round_trips() {
     assert_eq!(
         kinds,
         ["submitted", "attached", "attached", "attached", "detached"],
-        "what an attempt attaches is not in it"
+        "the history excludes attachments of attempts"
     );
 }
 

@@ -54,7 +54,7 @@ async fn position_of_a_response_is_already_visible() {
     let status = fleet.echo("a").await;
     let path = format!("/v1/tasks/a?after={}", status.position);
     let again = fleet.request(Method::GET, &path).send().await.unwrap();
-    assert_eq!(again.status(), 200, "it names what is folded, not what is to come, which would be said to be behind");
+    assert_eq!(again.status(), 200, "the position is already projected");
 }
 
 #[tokio::test]
@@ -111,10 +111,10 @@ async fn marker_at_the_end_of_the_log_is_not_lag() {
     };
     let sent = atomic.send_all(&[record], DEADLINE).unwrap()[0];
     let end = fleet.log.ends(&Partition::new(topic.as_str(), sent.0), DEADLINE).unwrap().end;
-    assert!(end > sent.1 + 1, "the marker takes an offset of its own");
+    assert!(end > sent.1 + 1, "the transaction marker occupies an offset");
     fleet.log.hold_transactions("test", true);
     atomic.send_all(&[record; 10], DEADLINE).unwrap_err();
-    assert!(fleet.log.end_transaction("test", false), "and what was given up takes many");
+    assert!(fleet.log.end_transaction("test", false), "aborted records occupy offsets");
     let _: Status = fleet.get(&format!("/v1/tasks/a?after={}:{}", sent.0, sent.1)).await;
     let same = (0..).map(|n| format!("no{n}"));
     let unknown =
@@ -175,7 +175,7 @@ async fn children_are_paged_oldest_first() {
         }
     }
     assert_eq!((seen.len(), pages), (25, 3));
-    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice: {seen:?}");
+    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "in order, without duplicates: {seen:?}");
 }
 
 #[tokio::test]
@@ -258,6 +258,6 @@ async fn params_of_foreign_producers_are_read() {
     assert_eq!(params.params, json!({"inside": 1}));
     let unreadable = fleet.problem("/v1/tasks/bad/params").await;
     assert_eq!((unreadable.status, unreadable.code.as_str()), (409, "params_unreadable"));
-    assert_eq!(fleet.problem("/v1/tasks/moved/params").await.code, "params_gone", "another record lies there now");
-    assert_eq!(fleet.problem("/v1/tasks/lone/params").await.code, "no_params", "nobody has published it");
+    assert_eq!(fleet.problem("/v1/tasks/moved/params").await.code, "params_gone", "the offset holds another record");
+    assert_eq!(fleet.problem("/v1/tasks/lone/params").await.code, "no_params", "the task was never published");
 }

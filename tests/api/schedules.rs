@@ -60,7 +60,7 @@ async fn schedule_runs_on_request_and_backfills() {
     let (status, asked) = fleet.post("/v1/schedules/s/run", Value::Null).await;
     let asked: ScheduleRequestOutcome = serde_json::from_value(asked).unwrap();
     assert_eq!((status, asked.tasks.len()), (202, 1));
-    until("its task is there", async || {
+    until("the task of the run is visible", async || {
         let shown: ScheduleDocument = fleet.get("/v1/schedules/s").await;
         shown.last.is_some_and(|last| last.task == asked.tasks[0] && last.state.is_some())
     })
@@ -74,7 +74,7 @@ async fn schedule_runs_on_request_and_backfills() {
             (202, vec!["s.20191231T230000Z".into(), "s.20201231T230000Z".into(), "s.20211231T230000Z".into()])
         );
     }
-    until("the backfill is told", async || {
+    until("the backfill is processed", async || {
         let shown: ScheduleDocument = fleet.get("/v1/schedules/s").await;
         shown.recent[0].count == 3 && shown.recent[0].outcome.name() == "backfilled"
     })

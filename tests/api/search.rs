@@ -135,9 +135,9 @@ async fn pages_are_stable_under_concurrent_changes() {
             let ended = AtomicBool::new(false);
             let (seen, ()) = tokio::join!(page_all(&fleet, &query, seed, &ended), churn(&fleet, &moves, seed, &ended));
             let unique: BTreeSet<&String> = seen.iter().collect();
-            assert_eq!(unique.len(), seen.len(), "seed {seed}, {query}: something came twice");
+            assert_eq!(unique.len(), seen.len(), "seed {seed}, {query}: a task is listed twice");
             let missed: Vec<&String> = stays.iter().filter(|id| !unique.contains(id)).collect();
-            assert!(missed.is_empty(), "seed {seed}, {query}: {missed:?} did not come");
+            assert!(missed.is_empty(), "seed {seed}, {query}: {missed:?} are not listed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Writes that Kafka does not acknowledge have an unknown outcome, and the response tells so.
+//! Writes that Kafka does not acknowledge have an unknown outcome, which the response reports.
 
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -77,7 +77,7 @@ impl Stream {
     pub async fn end(&mut self) -> EndReason {
         let frame = self.next().await.unwrap();
         assert_eq!(frame.name, "end", "{frame:?}");
-        assert!(self.next().await.is_none(), "nothing comes after the end");
+        assert!(self.next().await.is_none(), "no event follows the end");
         serde_json::from_str::<StreamEnd>(&frame.data).unwrap().reason
     }
 }
@@ -100,13 +100,13 @@ async fn watch_sends_every_change_until_the_task_ends() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let mut stream = Stream::open(&fleet, "/v1/tasks/a/watch").await;
-    assert_eq!(stream.status().await.state, State::Queued, "it starts with the present state");
+    assert_eq!(stream.status().await.state, State::Queued, "the stream starts with the current state");
     fleet.publish_event("a", Kind::Started, |event| event.attempt = 1).await;
     assert_eq!(stream.status().await.state, State::Running);
     fleet.publish_event("a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!(50)).unwrap())).await;
     assert_eq!(stream.status().await.progress.unwrap(), json!(50));
     fleet.echo("a:child").await;
-    assert_eq!(stream.status().await.children.total, 1, "children are news too");
+    assert_eq!(stream.status().await.children.total, 1, "a change of the children is sent");
     fleet.succeed("a", json!("ok")).await;
     assert_eq!(stream.status().await.state, State::WaitingForChildren);
     fleet.succeed("a:child", json!(1)).await;
@@ -174,7 +174,7 @@ async fn fleet_watch_names_changed_tasks() {
         assert_eq!(frame.name, "changed");
         serde_json::from_str(&frame.data).unwrap()
     };
-    assert_eq!(change(stream.next().await.unwrap()).ids, None, "it starts with: look at everything");
+    assert_eq!(change(stream.next().await.unwrap()).ids, None, "the stream starts with a change of all tasks");
     fleet.create(json!({"type": "echo", "id": "a"})).await;
     let answer = loop {
         let answer = change(stream.next().await.unwrap());
@@ -214,7 +214,7 @@ async fn fleet_watch_filters_by_tree_and_type() {
     }
     assert!(answer.iter().all(|id| id == "r" || id.starts_with("r:")), "{answer:?}");
     assert_eq!(changed(&mut typed).await.1, ["rr"]);
-    assert_eq!(changed(&mut typed).await.1, ["r:x:y"], "its parents are of another type");
+    assert_eq!(changed(&mut typed).await.1, ["r:x:y"], "tasks of other types are filtered out");
     assert_eq!(changed(&mut both).await.1, ["r:x:y"]);
     let problem = fleet.problem("/v1/watch?type=A").await;
     assert_eq!((problem.status, problem.code.as_str()), (400, "bad_parameter"));
@@ -236,11 +236,11 @@ async fn fleet_watch_resumes_after_a_disconnect() {
     for id in ["b", "c"] {
         let frame = again.next().await.unwrap();
         let change: FleetChange = serde_json::from_str(&frame.data).unwrap();
-        assert_eq!(change.ids, Some(vec![id.to_owned()]), "nothing is left out and nothing comes twice");
+        assert_eq!(change.ids, Some(vec![id.to_owned()]), "no change is lost or repeated");
     }
     let mut elsewhere = Stream::open_at(&fleet, "/v1/watch", "0badcafe-1").await;
     let change: FleetChange = serde_json::from_str(&elsewhere.next().await.unwrap().data).unwrap();
-    assert_eq!(change.ids, None, "what another process told is not known here");
+    assert_eq!(change.ids, None, "event ids of another process are unknown");
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn shutdown_ends_streams_and_waits_and_finishes_requests() {
     all.next().await.unwrap();
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=5m").json(&json!({"type": "echo", "id": "b"})).send();
     let stop = async {
-        until("the waiting task", async || {
+        until("the waiting task is visible", async || {
             fleet.request(Method::GET, "/v1/tasks/b").send().await.unwrap().status() == StatusCode::OK
         })
         .await;
@@ -269,5 +269,5 @@ async fn shutdown_ends_streams_and_waits_and_finishes_requests() {
         }
     }
     tokio::time::timeout(DEADLINE, &mut fleet.ended).await.expect("it ends").unwrap().unwrap();
-    assert!(fleet.request(Method::GET, "/healthz").send().await.is_err(), "nobody listens any more");
+    assert!(fleet.request(Method::GET, "/healthz").send().await.is_err(), "the listener is closed");
 }

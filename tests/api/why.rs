@@ -248,7 +248,7 @@ async fn open_circuit_and_missing_start_offset_are_named() {
     };
     send_heartbeat(&fleet, "w-1", part(1, &[0], Some("more than 5 attempts failed"), &[0]), Vec::new()).await;
     send_heartbeat(&fleet, "w-2", part(2, &[1], None, &[]), Vec::new()).await;
-    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "the other worker has nothing to do with it");
+    assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "the other worker does not own the partition");
     send_heartbeat(&fleet, "w-2", part(3, &[1], Some("more than 9 attempts failed"), &[1]), Vec::new()).await;
     let answer = why(&fleet, "q2").await;
     assert_eq!(codes(&answer), [Reason::NoStartOffset, Reason::CircuitOpen, Reason::QueuedBehind]);
@@ -280,7 +280,7 @@ async fn running_task_reports_its_last_heartbeat() {
     let answer = why(&fleet, "a").await;
     let first = &answer.findings[0];
     assert!(first.message.contains("process 42 on `host-1`, was "), "{}", first.message);
-    assert!(first.quiet_ms.is_some_and(|quiet| quiet < 300_000), "its heartbeat names the task: {:?}", first.quiet_ms);
+    assert!(first.quiet_ms.is_some_and(|quiet| quiet < 300_000), "the heartbeat lists the task: {:?}", first.quiet_ms);
 }
 
 /// A task that was lost before it ran.

@@ -28,20 +28,20 @@ fn transaction_writes_a_marker_per_partition(kit: &Kit) {
         producer.send_all(&[value_record(&a, "1"), value_record(&b, "2"), value_record(&a, "3")], DEADLINE).unwrap();
     assert_eq!(offsets, [(0, 0), (1, 0), (0, 1)]);
     // The markers may be written slightly after the commit is acknowledged.
-    until("both partitions have their marker", || (kit.ends(&a), kit.ends(&b)) == ((0, 3), (0, 2)));
+    until("both partitions have a marker", || (kit.ends(&a), kit.ends(&b)) == ((0, 3), (0, 2)));
     assert_eq!(kit.ends(&untouched), (0, 0));
-    until("the marker is no record", || kit.broker.read_at(&a, 2, DEADLINE) == Ok(None));
+    until("the marker is not delivered", || kit.broker.read_at(&a, 2, DEADLINE) == Ok(None));
     assert_eq!(kit.broker.read_at(&a, 1, DEADLINE).unwrap().unwrap().value, Some(b"3".to_vec()));
     assert_eq!(producer.send_all(&[value_record(&a, "4")], DEADLINE).unwrap(), [(0, 3)]);
-    until("the second send has its marker", || kit.ends(&a) == (0, 5));
+    until("the second transaction has a marker", || kit.ends(&a) == (0, 5));
 }
 
 fn consumers_skip_markers(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
     producer.send_all(&[value_record(&at, "0")], DEADLINE).unwrap();
-    // The marker may be written after the acknowledgement, and make_dependents follow records of other producers.
-    until("its marker is there", || kit.ends(&at) == (0, 2));
+    // The marker may be written after the acknowledgement, and dependent records follow records of other producers.
+    until("the marker is written", || kit.ends(&at) == (0, 2));
     kit.fill(&at, ["1"]);
     producer.send_all(&[value_record(&at, "2"), value_record(&at, "3")], DEADLINE).unwrap();
     for read_uncommitted in [false, true] {
@@ -64,15 +64,15 @@ fn positions_advance_past_markers(kit: &Kit) {
         reader.step();
         reader.consumer.positions().unwrap()
     };
-    until("the position is behind the marker", || position(&mut reader) == [(at.clone(), 3)]);
+    until("the position is past the marker", || position(&mut reader) == [(at.clone(), 3)]);
     assert_eq!(reader.read(2), ["0", "1"]);
     reader.consumer.assign(&[(at.clone(), StartOffset::At(1))]).unwrap();
     let moved = reader.consumer.positions().unwrap();
     assert!(moved.iter().all(|(_, offset)| *offset == 1), "{moved:?}");
-    until("it comes to the end again", || position(&mut reader) == [(at.clone(), 3)]);
+    until("the end of the partition is reported again", || position(&mut reader) == [(at.clone(), 3)]);
     assert_eq!(reader.read(3), ["0", "1", "1"]);
     producer.send_all(&[value_record(&at, "2")], DEADLINE).unwrap();
-    until("it goes on behind the next one", || position(&mut reader) == [(at.clone(), 5)]);
+    until("the position is past the next marker", || position(&mut reader) == [(at.clone(), 5)]);
 }
 
 fn invalid_record_aborts_the_transaction(kit: &Kit) {
@@ -132,7 +132,7 @@ fn dependents_are_built_from_earlier_offsets(kit: &Kit) {
     assert_eq!(kit.reader(&[(events.clone(), StartOffset::Beginning)]).read(2), ["(0, 0)", "(0, 1)"]);
     let alone =
         producer.send_with_dependents(&[], &mut |_| vec![dependent(&events, "alone".into())], DEADLINE).unwrap();
-    assert_eq!(alone, [(1, 3)], "behind the marker");
+    assert_eq!(alone, [(1, 3)], "after the marker");
 }
 
 fn failure_of_dependents_aborts_the_transaction(kit: &Kit) {
@@ -142,7 +142,7 @@ fn failure_of_dependents_aborts_the_transaction(kit: &Kit) {
     let name = kit.name("x");
     let mut producer = kit.broker.transactional_producer(&name).unwrap();
     let mut make_dependents = |offsets: &[(i32, i64)]| {
-        assert_eq!(offsets, [(0, 0)], "it is written by make_dependents");
+        assert_eq!(offsets, [(0, 0)], "the dependent record is written");
         vec![dependent(&nowhere, "b".into())]
     };
     let result = producer.send_with_dependents(&[value_record(&at, "a")], &mut make_dependents, DEADLINE);
@@ -175,19 +175,19 @@ fn listing_skips_markers_and_aborted_records(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     kit.fill(&at, ["0"]);
     kit.broker.transactional_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
-    until("its marker is there", || kit.first_visible(&at, 2) == (3, None));
+    until("the abort marker is written", || kit.first_visible(&at, 2) == (3, None));
     abort_transaction(kit, &at);
-    until("its marker is there", || kit.first_visible(&at, 3) == (5, None));
+    until("the commit marker is written", || kit.first_visible(&at, 3) == (5, None));
     let listed = |from, to, most| {
         let listed = kit.broker.list_records(&at, from..to, most, DEADLINE).unwrap();
         (listed.offsets, listed.to)
     };
     assert_eq!(listed(0, 5, 100), (vec![0, 1], 5));
     assert_eq!(listed(2, 5, 100), (vec![], 5), "only markers");
-    assert_eq!(listed(0, 9, 100), (vec![0, 1], 5), "what comes later is not known");
+    assert_eq!(listed(0, 9, 100), (vec![0, 1], 5), "later records are undecided");
     kit.fill(&at, ["5", "6"]);
     assert_eq!(listed(1, 6, 100), (vec![1, 5], 6));
-    assert_eq!(listed(0, 7, 3), (vec![0, 1, 5], 6), "no more than asked for");
+    assert_eq!(listed(0, 7, 3), (vec![0, 1, 5], 6), "no more records than requested");
     assert_eq!(listed(4, 4, 100), (vec![], 4));
 }
 
@@ -195,11 +195,11 @@ fn first_visible_skips_markers_and_aborted_records(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     kit.fill(&at, ["0"]);
     kit.broker.transactional_producer(&kit.name("x")).unwrap().send_all(&[value_record(&at, "1")], DEADLINE).unwrap();
-    until("its marker is there", || kit.first_visible(&at, 2) == (3, None));
+    until("the marker is written", || kit.first_visible(&at, 2) == (3, None));
     assert_eq!([0, 1].map(|offset| kit.first_visible(&at, offset)), [(0, Some("0".into())), (1, Some("1".into()))]);
     abort_transaction(kit, &at);
     abort_transaction(kit, &at);
-    until("their markers are there", || kit.first_visible(&at, 3) == (7, None));
+    until("the markers are written", || kit.first_visible(&at, 3) == (7, None));
     for offset in 2..8 {
         assert_eq!(kit.first_visible(&at, offset), (7, None), "{offset}");
         assert_eq!(kit.broker.read_at(&at, offset, DEADLINE), Ok(None), "{offset}");
@@ -208,13 +208,13 @@ fn first_visible_skips_markers_and_aborted_records(kit: &Kit) {
     for offset in 2..8 {
         assert_eq!(kit.first_visible(&at, offset), (7, Some("7".into())), "{offset}");
     }
-    assert_eq!(kit.broker.read_at(&at, 5, DEADLINE), Ok(None), "given up, and for ever");
+    assert_eq!(kit.broker.read_at(&at, 5, DEADLINE), Ok(None), "aborted records stay invisible");
     assert_eq!(kit.first_visible(&at, 8), (8, None));
 }
 
 /// Checks that records of an open transaction are undecided.
 fn first_visible_stops_at_open_transactions(kit: &Kit) {
-    // Kafka aborts an open transaction after some seconds, so the case is repeated on a stalled machine.
+    // Kafka aborts an open transaction after some seconds, so the case is repeated if the machine stalls.
     let seen = (0..5).find_map(|_| {
         let at = Partition::new(kit.topic(1), 0);
         kit.fill(&at, ["before"]);
@@ -233,14 +233,14 @@ fn first_visible_stops_at_open_transactions(kit: &Kit) {
         );
         sent.is_ok().then_some((at, probes))
     });
-    let (at, probes) = seen.expect("one that was committed");
+    let (at, probes) = seen.expect("the committed record is visible");
     assert_eq!(probes[0].0, (0, Some("before".into())));
     assert!(probes[1..].iter().all(|(first_visible, _)| *first_visible == (1, None)), "{probes:?}");
     for (_, read) in &probes[1..3] {
         assert!(matches!(read, Err(BrokerError::Unavailable(_))), "{read:?}");
     }
-    assert_eq!(probes[4].1, Ok(None), "nothing is there yet");
-    until("it is committed", || kit.first_visible(&at, 1) == (1, Some("open".into())));
+    assert_eq!(probes[4].1, Ok(None), "no record is visible yet");
+    until("the transaction is committed", || kit.first_visible(&at, 1) == (1, Some("open".into())));
     assert_eq!(kit.first_visible(&at, 2), (2, Some("after".into())));
-    until("its marker is passed", || kit.first_visible(&at, 3) == (4, None));
+    until("the position is past the marker", || kit.first_visible(&at, 3) == (4, None));
 }

@@ -54,7 +54,7 @@ fn each_record_is_read_once_across_rebalances(kit: &Kit) {
     let seen = progress.seen.into_inner().unwrap();
     assert_eq!(seen.len(), RECORDS as usize);
     let repeated: Vec<_> = seen.iter().filter(|(_, count)| **count != 1).collect();
-    assert!(repeated.is_empty(), "seen more than once: {repeated:?}");
+    assert!(repeated.is_empty(), "received more than once: {repeated:?}");
 }
 
 /// Produces at the readers' pace, so that rebalances happen between records.
@@ -74,7 +74,7 @@ fn run_membership(kit: &Kit, group: &str, topic: &str, progress: &Progress, last
     let mut member = kit.member(group, topic);
     let share = 100 + 40 * thread;
     let mut own = 0;
-    until("this member's share is read", || {
+    until("this member's part is read", || {
         member.step();
         own += member.records.len();
         progress.take(&mut member);
@@ -84,7 +84,7 @@ fn run_membership(kit: &Kit, group: &str, topic: &str, progress: &Progress, last
     leave(member, progress);
 }
 
-/// Commits everything read and leaves, reading what arrives in between.
+/// Commits everything read and leaves, reading records that arrive in between.
 fn leave(mut member: Member, progress: &Progress) {
     until("the last commit is accepted", || {
         progress.take(&mut member);

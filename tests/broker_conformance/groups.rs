@@ -54,7 +54,7 @@ fn commit_metadata_reaches_the_next_owner(kit: &Kit) {
     let found = next.consumer.committed(&[second, first], DEADLINE).unwrap();
     assert_eq!(found[0], None);
     assert_eq!(found[1].as_ref().map(|found| (found.offset, found.metadata.as_str())), Some((2, "window=7")));
-    until("it goes on from the commit", || {
+    until("the next member starts at the commit", || {
         next.step_and_release();
         !next.records.is_empty()
     });
@@ -73,7 +73,7 @@ fn asynchronous_commit_reports_its_outcome(kit: &Kit) {
         let found = member.events.iter().find(|event| matches!(event, GroupEvent::Committed { .. }));
         found.cloned()
     };
-    until("the outcome comes", || {
+    until("the outcome of the commit arrives", || {
         member.step_and_release();
         outcome(&member).is_some()
     });
@@ -88,19 +88,19 @@ fn partition_moves_only_after_its_release(kit: &Kit) {
     old.until_assigned(4);
     // A member may join as soon as it is created, before its first poll.
     let mut new = kit.member(&group, &topic);
-    until("half is asked back", || {
+    until("half of the partitions are revoked", || {
         new.step_and_release();
         old.step();
         !old.revoked.is_empty()
     });
-    assert_eq!(old.revoked.len(), 2, "no more than half, the rest goes on");
+    assert_eq!(old.revoked.len(), 2, "only half is revoked; consumption of the rest continues");
     for _ in 0..20 {
         new.step_and_release();
-        assert!(new.assigned.is_empty(), "handed over before it was released");
+        assert!(new.assigned.is_empty(), "a partition was handed over before its release");
     }
     let moved = old.revoked.clone();
     old.release_revoked();
-    until("the new member holds it", || {
+    until("the new member has the partitions", || {
         old.step_and_release();
         new.step_and_release();
         new.assigned.len() == 2
@@ -129,13 +129,13 @@ fn poll_for_zero_records_returns_group_events(kit: &Kit) {
         kit.fill(&at, (0..200).map(|n| n.to_string()));
     }
     let mut new = kit.member(&group, &topic);
-    until("one is asked back", || {
+    until("one partition is revoked", || {
         new.step_and_release();
         old.poll(0);
         !old.revoked.is_empty()
     });
-    assert!(old.records.len() < 10, "{} records that were not asked for", old.records.len());
-    until("all is read", || {
+    assert!(old.records.len() < 10, "{} records that were not requested", old.records.len());
+    until("all records are read", || {
         new.step_and_release();
         old.step_and_release();
         let read: HashSet<_> =
@@ -152,12 +152,12 @@ fn revoking_member_may_still_commit(kit: &Kit) {
         kit.fill(&at, ["done", "not done"]);
     }
     let mut old = kit.member(&group, &topic);
-    until("everything is read", || {
+    until("all records are read", || {
         old.step();
         old.records.len() == 4
     });
     let mut new = kit.member(&group, &topic);
-    until("one is asked back", || {
+    until("one partition is revoked", || {
         new.step_and_release();
         old.step();
         !old.revoked.is_empty()
@@ -165,7 +165,7 @@ fn revoking_member_may_still_commit(kit: &Kit) {
     let moved = old.revoked.first().cloned().unwrap();
     old.next.insert(moved.clone(), 1);
     old.release_revoked();
-    until("the new owner goes on from the last commit", || {
+    until("the new owner starts at the last commit", || {
         old.step_and_release();
         new.step_and_release();
         !new.records.is_empty()
@@ -178,7 +178,7 @@ fn revoking_member_may_still_commit(kit: &Kit) {
 fn closing_member_leaves_the_group_at_once(kit: &Kit) {
     let (topic, group) = (kit.topic(4), kit.name("g"));
     let (mut leaving, mut staying) = (kit.member(&group, &topic), kit.member(&group, &topic));
-    until("both hold half", || {
+    until("both members have half of the partitions", || {
         leaving.step_and_release();
         staying.step_and_release();
         leaving.assigned.len() == 2 && staying.assigned.len() == 2
@@ -186,7 +186,7 @@ fn closing_member_leaves_the_group_at_once(kit: &Kit) {
     let begin = std::time::Instant::now();
     leaving.close();
     staying.until_assigned(4);
-    assert!(begin.elapsed() < DEADLINE / 2, "that was the session's end, not a leave: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < DEADLINE / 2, "the member left only at the end of its session: {:?}", begin.elapsed());
     staying.close();
 }
 
@@ -217,7 +217,7 @@ fn external_commit_requires_a_group_without_members(kit: &Kit) {
     set(1).unwrap();
     assert_eq!(kit.committed(&group, &at), Some((1, "outside".to_owned())));
     let mut member = kit.member(&group, &topic);
-    until("it starts where the outsider said", || {
+    until("the member starts at the externally committed offset", || {
         member.step_and_release();
         member.records.len() == 2
     });

@@ -20,7 +20,7 @@ fn topics_are_created_altered_or_unchanged(kit: &Kit) {
         outcomes.remove(0).change
     };
     let seen = |partitions: u32, bytes: &str| {
-        until("the change is seen", || {
+        until("the change is visible", || {
             let topics = kit.broker.topics(&name, DEADLINE).unwrap();
             let entry = ("max.message.bytes".to_owned(), bytes.to_owned());
             topics.len() == 1 && topics[0].partitions == partitions && topics[0].config.contains(&entry)

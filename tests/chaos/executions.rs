@@ -26,8 +26,8 @@ pub struct Executions {
 /// partition may be revoked only when its new owner joins.
 const AFTERMATH_MS: i64 = 45_000;
 
-/// Time after an attempt in which its result may be uncommitted: longer than the commit interval where commits fail.
-/// Where the fleet recovers later than that, recovery and this time count.
+/// Time after an attempt in which its result may be uncommitted: longer than the commit interval while commits fail.
+/// If the fleet recovers later than that, the time counts from its recovery.
 const UNCOMMITTED_MS: i64 = 15_000;
 
 impl Executions {

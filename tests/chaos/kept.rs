@@ -1,4 +1,4 @@
-//! Orders by many clients on real processes, and what is there in the end, compared with every answer that was given.
+//! Requests from many clients to real processes, and the final state of the fleet compared with every response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::orders::{Item, Orders};
 use crate::redis::Single;
 use crate::topics::Topics;
 
-/// In which everything has to come to its end once nothing is wrong any more.
+/// Maximum time after the last fault for all tasks to end.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// In which workers are told of no cancel any more, once everything has ended.
+/// Maximum time after the end of all tasks until no cancel is on the control topic.
 const WITHDRAWN: Duration = Duration::from_secs(30);
-/// Trees that are still open so long after the last order are cancelled: some never end by themselves.
+/// Trees that are still open this long after the last request are cancelled: some never end by themselves.
 const OPEN: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const AT_ONCE: usize = 16;
 
-/// What is done to the fleet.
+/// Fault that is injected into the fleet.
 #[derive(Clone, Copy)]
 enum Fault {
     WorkerKilled(usize),
@@ -43,7 +43,7 @@ enum Fault {
 
 use Fault::*;
 
-/// With the part of the time after which each begins, in thousandths.
+/// Start of each fault, in thousandths of the run's length.
 const SHORT: &[(u64, Fault)] =
     &[(200, WorkerKilled(0)), (400, RedisWiped), (550, KafkaRestarted), (750, TrackerFrozen(0))];
 const LONG: &[(u64, Fault)] = &[
@@ -66,16 +66,16 @@ struct Environment {
     fleet: Fleet,
 }
 
-/// What is broken in the end, in lines.
+/// Returns the violations, one per line.
 pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
-    println!("orders: seed {seed}");
+    println!("requests: seed {seed}");
     let mut folder = Folder(tempfile::tempdir().unwrap());
     let begun = Instant::now();
     let (kafka, redis) = (Cluster::start(folder.0.path(), 1).await, Single::start(folder.0.path()));
     let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
     let mut environment = Environment { kafka, redis, fleet };
-    let told = |what: &str| println!("orders: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
-    told("all of it runs");
+    let told = |what: &str| println!("requests: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
+    told("the fleet runs");
     let mut rng = fastrand::Rng::with_seed(seed);
     let orders = Orders::new(environment.fleet.calls.clone());
     let clients = tokio::spawn(orders.clone().clients(rng.fork()));
@@ -87,13 +87,13 @@ pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
     sleep_until(from + length).await;
     orders.end();
     clients.await.unwrap();
-    told("the last order is given");
+    told("the last request is sent");
     let mut violations = judge(&mut environment, &orders, &told).await;
     violations.append(&mut orders.answers.wrong.lock());
     if !violations.is_empty() {
         folder.keep();
         let (seconds, logs) = (length.as_secs_f64(), folder.0.path().display());
-        violations.push(format!("run with KAFLEET_SEED={seed} KAFLEET_ORDERS={seconds:.0}; logs: {logs}"));
+        violations.push(format!("run with KAFLEET_SEED={seed} KAFLEET_REQUESTS={seconds:.0}; logs: {logs}"));
     }
     violations
 }
@@ -116,11 +116,11 @@ impl Environment {
             }
             KafkaRestarted => {
                 restart(&mut self.kafka.brokers[0], Duration::from_secs(2)).await;
-                "Kafka was killed and started again".to_owned()
+                "Kafka was killed and restarted".to_owned()
             }
             RedisKilled => {
                 restart(&mut self.redis.server, Duration::from_secs(3)).await;
-                "Redis was killed, and started again with nothing".to_owned()
+                "Redis was killed and restarted empty".to_owned()
             }
             RedisWiped => {
                 self.redis.wipe().await;
@@ -147,15 +147,15 @@ async fn judge(environment: &mut Environment, orders: &Orders, told: &impl Fn(&s
     orders.resume(Instant::now() + PATIENCE).await;
     let all: BTreeSet<String> = orders.answers.items.lock().keys().cloned().collect();
     let roots = all.iter().filter(|id| !id.contains(':')).cloned().collect();
-    // A root does not wait for superseded tasks below it. One that never ends keeps its partition from being committed, and so
-    // cancels from being withdrawn.
+    // A root does not wait for superseded tasks below it. A superseded task that never ends blocks the commits of its
+    // partition, and so the withdrawal of cancels.
     for ids in [roots, all] {
         let open = settle(environment, orders, ids).await;
         if !open.is_empty() {
-            return vec![format!("not at their end within {PATIENCE:?}: {open:?}")];
+            return vec![format!("not ended within {PATIENCE:?}: {open:?}")];
         }
     }
-    told("everything has ended");
+    told("all tasks have ended");
     let addresses = environment.kafka.addresses();
     let mut violations = withdrawn(&addresses, told).await;
     let topics = tokio::task::block_in_place(|| Topics::read_all(&addresses));
@@ -172,7 +172,7 @@ async fn judge(environment: &mut Environment, orders: &Orders, told: &impl Fn(&s
     violations
 }
 
-/// Waits until workers are told of no cancel any more.
+/// Waits until no cancel is on the control topic.
 async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
     let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap();
     let (control, ended) = (ControlWatch::new(Told::default()), Instant::now());
@@ -183,8 +183,8 @@ async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
         sleep(Duration::from_millis(50)).await;
     }
     let left: Vec<String> = control.state().cancels().map(|(id, _)| id.to_owned()).collect();
-    told(&format!("{first} cancels were told then; {} are after {:.1} s", left.len(), ended.elapsed().as_secs_f64()));
-    left.iter().map(|id| format!("workers are still told of the cancel of `{id}`")).collect()
+    told(&format!("{first} cancels were active; {} are after {:.1} s", left.len(), ended.elapsed().as_secs_f64()));
+    left.iter().map(|id| format!("the cancel of `{id}` is still on the control topic")).collect()
 }
 
 fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, executions: &Executions) -> String {
@@ -193,7 +193,7 @@ fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, exe
     let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
     items.values().flat_map(|item| &item.codes).for_each(|code| *unknown.entry(code).or_default() += 1);
     format!(
-        "{} calls, {} without an answer; {} tasks: {} accepted, {} not known, {} refused, as {unknown:?}; {} executions, {} events; \
+        "{} calls, {} without a response; {} tasks: {} accepted, {} unknown, {} rejected, codes {unknown:?}; {} executions, {} events; \
          {} cancels, {} retries, {} changes, {} redrives accepted",
         load(&orders.answers.calls),
         load(&orders.answers.unanswered),
@@ -210,7 +210,8 @@ fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, exe
     )
 }
 
-/// Waits until these tasks have ended; what does not end by itself is cancelled. Returns what is open all the same.
+/// Waits until these tasks have ended, and cancels those that do not end by themselves. Returns the tasks that are
+/// still open.
 async fn settle(environment: &mut Environment, orders: &Orders, mut open: BTreeSet<String>) -> BTreeSet<String> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -244,7 +245,7 @@ fn is_ended(document: &Value) -> bool {
     ["succeeded", "failed", "cancelled", "expired"].iter().any(|end| document["state"] == *end)
 }
 
-/// What the api says of each task; what it does not know is left out.
+/// Reads the status of each task from the api; unknown tasks are omitted.
 async fn documents(orders: &Orders, ids: impl Iterator<Item = &String>) -> BTreeMap<String, Value> {
     let until = Instant::now() + PATIENCE;
     let looks = ids.cloned().map(|id| async move {
@@ -255,7 +256,7 @@ async fn documents(orders: &Orders, ids: impl Iterator<Item = &String>) -> BTree
     futures::stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await
 }
 
-/// The events topic, for whoever looks something up.
+/// Contents of the events topic, indexed by position and by task.
 struct Log<'a> {
     by_place: BTreeMap<String, &'a Event>,
     by_task: BTreeMap<&'a str, Vec<&'a Event>>,
@@ -276,7 +277,8 @@ impl<'a> Log<'a> {
     }
 }
 
-/// An accepted task is there, in the log and in the store; a refused one is not; of any other either may be true, but not half.
+/// Checks that an accepted task is in the log and in the store, and a rejected one in neither. A task with an unknown
+/// outcome is in both or in neither.
 fn created(
     items: &BTreeMap<String, Item>,
     documents: &BTreeMap<String, Value>,
@@ -285,41 +287,44 @@ fn created(
     violations: &mut Vec<String>,
 ) {
     for (id, item) in items {
-        // Where its api could not announce it any more, its worker has.
+        // A task that its api could not announce is announced by its worker.
         let is_announced = log.of_task(id).iter().any(|event| event.task.is_some());
         let is_known = documents.get(id).is_some_and(|document| document["state"] != "expected");
         let has_record = topics.tasks.keys().any(|(task, ..)| task == id);
         if item.accepted > 0 && !(is_announced && is_known) {
-            violations.push(format!("`{id}` was accepted ({item:?}): in the log: {is_announced}, known: {is_known}"));
+            violations
+                .push(format!("`{id}` was accepted ({item:?}): in the log: {is_announced}, in the store: {is_known}"));
         }
         if item.accepted == 0 && item.unknown == 0 && (is_announced || has_record) {
-            violations
-                .push(format!("`{id}` was refused ({item:?}): in the log: {is_announced}, as a record: {has_record}"));
+            violations.push(format!(
+                "`{id}` was rejected ({item:?}): in the log: {is_announced}, in its topic: {has_record}"
+            ));
         }
         if is_announced != is_known {
-            violations.push(format!("`{id}` ({item:?}): in the log: {is_announced}, known: {is_known}"));
+            violations.push(format!("`{id}` ({item:?}): in the log: {is_announced}, in the store: {is_known}"));
         }
     }
 }
 
-/// What has succeeded was done.
+/// Checks that every succeeded task was executed.
 fn done(documents: &BTreeMap<String, Value>, executions: &Executions, violations: &mut Vec<String>) {
     for (id, document) in documents {
         let run = document["run"].as_u64().unwrap_or_default() as u32;
         if document["own_state"] == "succeeded" && executions.ends(id, run, "succeeded") == 0 {
-            violations.push(format!("`{id}` is said to have succeeded in run {run}, and was not done: {document}"));
+            violations.push(format!("`{id}` succeeded in run {run} without an execution: {document}"));
         }
     }
 }
 
-/// Cancels, retries and changes that were accepted are in the log, and have come to pass once.
+/// Checks that accepted cancels, retries and changes are in the log and took effect once.
 fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violations: &mut Vec<String>) {
     let mut places = BTreeSet::new();
     for (id, place) in orders.answers.cancels.lock().iter() {
         let is_there =
             log.by_place.get(place).is_some_and(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
         if !is_there || !places.insert(place.clone()) {
-            violations.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
+            violations
+                .push(format!("the accepted cancel of `{id}` at {place} is missing there, or was accepted twice"));
         }
     }
     let mut runs = BTreeSet::new();
@@ -328,7 +333,7 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violat
         let is_first = runs.insert((id.clone(), *run));
         if requests == 0 || *run < 2 || !is_first {
             violations.push(format!(
-                "the retry of `{id}` into run {run} was accepted; {requests} requests, the first of it: {is_first}"
+                "the accepted retry of `{id}` into run {run}: {requests} requests in the log, first accepted one: {is_first}"
             ));
         }
     }
@@ -338,14 +343,14 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violat
         names.entry(id).or_default().insert(name);
         let patches = log.of_task(id).iter().filter(|event| event.kind == Kind::Patched && says(event, name)).count();
         if patches != 1 {
-            violations.push(format!("the name `{name}` of `{id}` was accepted, and is {patches} times in the log"));
+            violations.push(format!("the accepted name `{name}` of `{id}` is {patches} times in the log"));
         }
     }
     for id in names.keys() {
         let last = log.of_task(id).iter().rfind(|event| event.kind == Kind::Patched);
         let is = documents.get(*id).and_then(|document| document["name"].as_str()).unwrap_or_default();
         if !last.is_some_and(|event| says(event, is)) {
-            violations.push(format!("the name of `{id}` is `{is}`, and the last one it was given is {last:?}"));
+            violations.push(format!("the name of `{id}` is `{is}`, and its last change is {last:?}"));
         }
     }
 }
@@ -356,26 +361,29 @@ fn says(event: &Event, name: &str) -> bool {
     String::from_utf8_lossy(&text).contains(&format!("\"name\":\"{name}\""))
 }
 
-/// A letter is redriven once: one answer, one mark, and one new run of its task.
+/// Checks that a dead letter is redriven once: one accepted request, one resolution marker, and one new run of its
+/// task.
 fn redriven(orders: &Orders, topics: &Topics, log: &Log, violations: &mut Vec<String>) {
     for (letter, times) in orders.answers.redrives.lock().iter().filter(|(_, times)| **times > 1) {
         violations.push(format!("the redrive of {letter} was accepted {times} times"));
     }
     for (letter, fates) in topics.marks.iter().filter(|(_, fates)| fates.len() > 1) {
-        violations.push(format!("{letter} carries {} marks: {fates:?}", fates.len()));
+        violations.push(format!("{letter} has {} resolution markers: {fates:?}", fates.len()));
     }
     for (letter, _) in orders.answers.redrives.lock().iter() {
         let message = format!("redriven from the dead letter {letter}");
         let events = log.by_task.values().flatten().filter(|event| event.message.as_deref() == Some(&*message));
         let runs: Vec<u32> = events.map(|event| event.run).collect();
         if runs.is_empty() || runs.iter().collect::<BTreeSet<_>>().len() != 1 {
-            violations.push(format!("the redrive of {letter} was accepted; it asked for a run after each of {runs:?}"));
+            violations.push(format!("the accepted redrive of {letter} requested a run after each of {runs:?}"));
         }
     }
 }
 
-/// A span that a variable of the environment names.
+/// Duration in seconds from an environment variable.
 pub fn seconds(name: &str) -> Option<Duration> {
     let text = std::env::var(name).ok()?;
-    Some(Duration::from_secs_f64(text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is no number of seconds"))))
+    Some(Duration::from_secs_f64(
+        text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is not a number of seconds")),
+    ))
 }

@@ -1,5 +1,6 @@
-//! Orders by many clients: trees in batches, atomic and plain, that are cancelled, started again, redriven, changed, paused.
-//! Nobody repeats a call until it is answered well; every answer is written down, to be compared with what is there.
+//! Requests from many clients: trees are created in batches, atomic or not, cancelled, retried, redriven, renamed and
+//! paused. A request is not repeated until it succeeds; every response is recorded, to be compared with the final
+//! state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,33 +16,33 @@ use crate::apis::Apis;
 
 const BATCHES: &str = "/v1/batches";
 const CLIENTS: u64 = 24;
-/// Between two trees of a client, on average.
+/// Average pause between two trees of a client, in ms.
 const PACE_MS: u64 = 2_000;
-/// A batch whose outcome is not known is sent again so often.
+/// Maximum number of requests for a batch with an unknown outcome.
 const REPEATS: usize = 4;
 const TYPES: [&str; 2] = ["work", "keyed"];
 
-/// What was said of a task in all answers to batches with it.
+/// Outcomes of a task over all batches that contain it.
 #[derive(Clone, Debug, Default)]
 pub struct Item {
     pub accepted: u32,
     pub refused: u32,
     pub unknown: u32,
-    /// Codes of refusals and unknown outcomes.
+    /// Problem codes of rejections and unknown outcomes.
     pub codes: Vec<String>,
 }
 
-/// All answers.
+/// All responses.
 #[derive(Default)]
 pub struct Answers {
     pub items: Mutex<BTreeMap<String, Item>>,
-    /// Cancels that were accepted: the task, and where the request is said to lie.
+    /// Accepted cancels: the task, and the reported position of the request.
     pub cancels: Mutex<Vec<(String, String)>>,
-    /// Retries that were accepted: the task, and its new run.
+    /// Accepted retries: the task, and its new run.
     pub retries: Mutex<Vec<(String, u64)>>,
-    /// Changes that are in force: the task and its name.
+    /// Accepted changes: the task and its new name.
     pub names: Mutex<Vec<(String, String)>>,
-    /// Redrives that were accepted, by letter.
+    /// Accepted redrives, by dead letter.
     pub redrives: Mutex<BTreeMap<String, u32>>,
     pub wrong: Mutex<Vec<String>>,
     pub calls: AtomicUsize,
@@ -54,7 +55,7 @@ pub struct Orders {
     is_over: AtomicBool,
 }
 
-/// A task of a tree that is asked for.
+/// Task of a tree to be created.
 struct Twig {
     id: String,
     body: Value,
@@ -73,7 +74,7 @@ impl Orders {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Until it is over.
+    /// Runs all clients until the end is requested.
     pub async fn clients(self: Arc<Self>, mut rng: fastrand::Rng) {
         let mut all = tokio::task::JoinSet::new();
         for number in 0..CLIENTS {
@@ -88,7 +89,7 @@ impl Orders {
         }
     }
 
-    /// One call. None: no answer.
+    /// Sends one request. Returns `None` without a response.
     async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
         self.answers.calls.fetch_add(1, Ordering::Relaxed);
         let answer = self.apis.once(method.clone(), path, body).await;
@@ -116,7 +117,7 @@ impl Orders {
         }
     }
 
-    /// `repeat`: again where the outcome is not known, with the same ids.
+    /// Creates a tree. With `repeat` a request with an unknown outcome is sent again, with the same ids.
     async fn create(&self, tree: &[Twig], atomic: bool, repeat: bool) {
         let items: Vec<&Value> = tree.iter().map(|twig| &twig.body).collect();
         let path = if atomic { format!("{BATCHES}?atomic=true") } else { BATCHES.to_owned() };
@@ -129,7 +130,7 @@ impl Orders {
         }
     }
 
-    /// Says whether something is not known.
+    /// Records a response. Returns whether any outcome is unknown.
     fn note(&self, tree: &[Twig], answer: Option<(u16, Value)>) -> bool {
         let mut items = self.answers.items.lock();
         let mut unknown = false;
@@ -154,7 +155,7 @@ impl Orders {
         unknown
     }
 
-    /// Something asked of a task.
+    /// Sends a random request about a task.
     async fn order(&self, id: &str, rng: &mut fastrand::Rng) {
         match rng.u8(..8) {
             0..=3 => self.cancel(id).await,
@@ -185,7 +186,7 @@ impl Orders {
         }
     }
 
-    /// Two of these go for the same letters.
+    /// Redrives random dead letters. Two of these compete for the same ones.
     async fn redriver(self: Arc<Self>, mut rng: fastrand::Rng) {
         while !self.is_over() {
             sleep(Duration::from_millis(rng.u64(300..1_500))).await;
@@ -209,7 +210,7 @@ impl Orders {
         }
     }
 
-    /// What was paused goes on, whoever paused it.
+    /// Resumes all types, so that tasks of a paused type can end.
     pub async fn resume(&self, until: Instant) {
         for name in TYPES {
             let resumed = self.apis.call(Method::POST, &format!("/v1/types/{name}/resume"), None, until).await;
@@ -218,7 +219,7 @@ impl Orders {
     }
 }
 
-/// A root with a handful of tasks below it; some never end by themselves.
+/// Creates a root with a few tasks below it; some never end by themselves.
 fn tree(root: &str, rng: &mut fastrand::Rng) -> Vec<Twig> {
     let mut body =
         json!({"type": TYPES[rng.usize(..2)], "id": root, "params": work(rng), "fail_fast": rng.u8(..3) == 0});

@@ -40,7 +40,7 @@ impl Process {
         self.starts += 1;
         let mut command = (self.build)(self.starts);
         let file = || OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
-        // A process group of its own: an interrupt on the terminal reaches only the test, which stops its children.
+        // A separate process group: an interrupt on the terminal reaches only the test, which stops its children.
         command.stdin(Stdio::null()).stdout(file()).stderr(file()).process_group(0);
         self.child = Some(command.spawn().unwrap_or_else(|why| panic!("cannot start {}: {why}", self.name)));
         self.is_stopped = false;

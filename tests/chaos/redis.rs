@@ -25,7 +25,7 @@ impl Stores {
         for number in 0..2 {
             let at = folder.join(format!("redis-{}", number + 1));
             std::fs::create_dir_all(&at).unwrap();
-            // A configuration file of its own lets a restarted server remember its master.
+            // A separate configuration file lets a restarted server remember its master.
             let replica_of = if number == 0 { String::new() } else { format!("replicaof 127.0.0.1 {}\n", ports[0]) };
             let file = at.join("redis.conf");
             std::fs::write(

@@ -27,7 +27,7 @@ pub struct Topics {
     pub dead: BTreeMap<String, usize>,
     /// Events with partition and offset.
     pub events: Vec<(i32, i64, Event)>,
-    /// Resolution marks by dead letter.
+    /// Resolution markers by dead letter.
     pub marks: BTreeMap<String, Vec<String>>,
 }
 

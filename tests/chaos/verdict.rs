@@ -28,7 +28,7 @@ pub struct Verdict {
     pub wrong_after_rebuild: Vec<String>,
     pub publish_counts: PublishCounts,
     pub duplicates: BTreeMap<&'static str, usize>,
-    /// Descriptions of unexplained repetitions.
+    /// Descriptions of repetitions without a known cause.
     pub unexplained: Vec<String>,
     pub beyond_window: Vec<String>,
     pub repeated_after_stop: Vec<String>,

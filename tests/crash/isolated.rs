@@ -55,7 +55,7 @@ fn attempt_in_a_child_process_has_all_abilities() {
         send(&fleet, "reports", Act::Report).await;
         send(&fleet, "fails", Act::SpawnAndFail).await;
         let result = output(&fleet, "reports").await;
-        assert_ne!(result["pid"], json!(std::process::id()), "in a process of its own");
+        assert_ne!(result["pid"], json!(std::process::id()), "the attempt runs in a child process");
         let expected =
             json!({"pid": result["pid"], "key": "reports/1", "attempt": 1, "greeting": "hello from the app"});
         assert_eq!(result, expected);
@@ -97,7 +97,8 @@ fn crash_of_the_process_is_a_failed_attempt() {
             send(&fleet, &format!("good-{n}"), Act::Answer).await;
         }
         fleet.wait_for_results(55).await;
-        // Its process survives and may serve another attempt; late output of this one could be attributed to that.
+        // The process survives and may serve another attempt, to which late output of this one must not be
+        // attributed.
         send(&fleet, "panic", Act::Panic).await;
         fleet.wait_for_results(56).await;
         for (id, _, how, stderr) in crashes {
@@ -202,7 +203,7 @@ fn child_processes_end_with_their_worker() {
         let worker = fleet.worker();
         send(&fleet, "idle", Act::Answer).await;
         let pid = output(&fleet, "idle").await["pid"].as_u64().unwrap();
-        assert!(exists(pid), "it is idle");
+        assert!(exists(pid), "the child process is idle");
         worker.stop().await;
         until("the child process has ended", || !exists(pid)).await;
     });
@@ -228,7 +229,7 @@ fn signs_of_life_cross_the_process() {
     });
 }
 
-/// A process that crashes between two attempts fails none: the next attempt starts in another process.
+/// A process that crashes between two attempts fails none of them: the next attempt starts in another process.
 fn process_that_crashes_while_idle_fails_no_attempt() {
     block_on(async {
         let (fleet, _) = fleet(|kind| kind.registered.policy.concurrency = Some(1)).await;

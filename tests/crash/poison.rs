@@ -114,7 +114,7 @@ fn only_the_poison_task_is_declared_poison() {
         assert!(error.message.contains("SIGABRT"), "{}", error.message);
         let [dead] = &fleet.dead("crashing", 1).await[..] else { panic!("one dead letter") };
         assert_eq!((&*dead.code, dead.record.key.as_deref()), ("crashed_worker", Some(&b"poison"[..])));
-        assert_eq!(supervisor.started, 3, "two workers crashed, the third one has found the poison task");
+        assert_eq!(supervisor.started, 3, "two workers crashed, and the third one found the poison task");
         repeats_are_within_windows(&fleet, 2);
     });
 }

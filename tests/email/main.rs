@@ -49,7 +49,7 @@ impl Server {
         let (lines, said) = channel();
         let out = BufReader::new(process.stdout.take().unwrap());
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
-        let port = said.recv_timeout(DEADLINE).expect("the server says its port").parse().unwrap();
+        let port = said.recv_timeout(DEADLINE).expect("the server prints its port").parse().unwrap();
         Some(Self { process, said, port, folder })
     }
 

@@ -22,7 +22,7 @@ const TASKS: usize = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// One of the last records cannot be written.
+    /// A record near the end of the batch is rejected.
     RejectLast,
     /// The producer blocks after the tasks and before their events until the fault is lifted.
     Stall,
@@ -226,7 +226,7 @@ async fn partial_batch_is_invisible() {
     let request = client.post(format!("{}/v1/batches?atomic=true", fleet.api)).json(&batch).send();
     let request = tokio::spawn(request);
     uncommitted.wait_for("stopped", |(records, _)| records == TASKS).await;
-    // The producer may learn of the written records later than the consumer reads them.
+    // The producer may see the written records later than the consumer.
     wait_until("the tasks are written", || async { (*written.borrow() == known + 1).then_some(()) }).await;
     assert_eq!(committed.of("stopped"), (0, 0));
     // Records behind the open transaction in every partition are read only once it has ended.

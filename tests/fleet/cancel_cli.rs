@@ -102,7 +102,7 @@ impl Control {
         Self { consumer, cancels: BTreeSet::new() }
     }
 
-    /// Active cancels, after reading what has arrived.
+    /// Active cancels, after reading all records of the control topic.
     fn cancels(&mut self) -> &BTreeSet<String> {
         let cancels = &mut self.cancels;
         let polled = self.consumer.poll(1_000, Duration::from_millis(50), &mut |record| {

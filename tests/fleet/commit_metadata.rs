@@ -38,7 +38,7 @@ async fn worker_resumes_from_handwritten_commit(mut fleet: Fleet) {
     fleet.wait_for_end("last").await;
     fleet.get(&format!("/v1/tasks/last?after={}", last.position)).await;
     for n in [0, 2, 3, 4, 5] {
-        // The announcer may have announced it, but no worker has run it.
+        // The announcer may have announced the task, but no worker has run it.
         let node = fleet.record(&format!("t-{n}")).await;
         assert!(node.is_none_or(|node| node.state == State::Queued), "`t-{n}` was already done and ran again");
     }

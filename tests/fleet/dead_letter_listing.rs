@@ -31,7 +31,7 @@ async fn listed(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
     }
 }
 
-/// Ids of the committed records of the dead-letter topic, without resolution marks.
+/// Ids of the committed records of the dead-letter topic, without resolution markers.
 async fn letters_in_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
     let (broker, topic, name) = (fleet.broker.clone(), fleet.names.dead(task_type), task_type.to_owned());
     let read = move || {
@@ -110,7 +110,7 @@ async fn listing_equals_the_topic(mut fleet: Fleet) {
     let all = wait_for_letters(&fleet, "broken", 30 + more).await;
     assert_eq!(listed(&fleet, "broken").await, all);
 
-    // Each drop is a transaction of its own, followed by a marker.
+    // Each drop is a transaction, followed by a marker.
     let mut left = all.clone();
     for letter in all.iter().step_by(4) {
         call(&fleet, Method::POST, &format!("/v1/dead/{letter}/drop"), Value::Null).await;

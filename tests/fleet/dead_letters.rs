@@ -70,7 +70,7 @@ async fn wait_for_state(fleet: &Fleet, id: &str, state: State) {
         .await;
 }
 
-/// Checks the second run of `r:early`: its record keeps the headers, and its history tells both runs apart.
+/// Checks the second run of `r:early`: its record keeps the headers, and its history distinguishes the runs.
 async fn assert_redriven(fleet: &Fleet, letter: &Value) {
     let again = fleet.record("r:early").await.unwrap();
     assert_eq!((again.run, again.attempt), (2, 1));

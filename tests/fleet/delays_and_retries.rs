@@ -29,7 +29,7 @@ async fn delayed_task_starts_when_due(mut fleet: Fleet) {
     assert_eq!((later.state, later.duplicates, later.output.unwrap().text()), (State::Succeeded, 0, "{\"n\":1}"));
     assert!(later.position.is_some(), "the worker reports the record's offset");
     assert_eq!(fleet.get("/v1/tasks/later/params").await["params"], json!({"n": 1}));
-    // Too far ahead for the worker, which hands the task to the tracker.
+    // Too far ahead for the worker, which hands the task over to the tracker.
     let at = kafleet::publish::time_text(now_ms() + 3_600_000);
     fleet.publish_bare("echo", &[("ce_id", b"far"), ("ce_notbefore", at.as_bytes()), ("ce_name", b"n")], "7").await;
     let far = wait_until("the task waiting at the tracker", || async {
@@ -53,7 +53,7 @@ async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
         fleet.record("f").await.filter(|node| node.kept > 0 || node.state.is_terminal())
     })
     .await;
-    // Either of the two waiting may be observed, or none on a slow machine: the history is asserted below.
+    // Each of the two waiting states may be missed on a slow machine: the history is asserted below.
     let seen = (waiting.state, waiting.attempt);
     assert!([(State::Retrying, 1), (State::Retrying, 2), (State::Succeeded, 3)].contains(&seen), "{seen:?}");
     let done = fleet.wait_for_end("f").await;

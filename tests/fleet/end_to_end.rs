@@ -1,4 +1,4 @@
-//! One task from each kind of producer, queried in each way.
+//! Tasks from each kind of producer, queried in each way.
 
 use kafleet::model::record::state::State;
 use serde_json::json;

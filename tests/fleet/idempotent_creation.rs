@@ -95,7 +95,7 @@ async fn atomic_batches_that_share_ids_create_each_task_once(mut fleet: Fleet) {
     fleet.wait_for_record("r").await;
     let before = task_records(&fleet);
     let item = |n: usize| json!({"type": "echo", "id": format!("c{n}"), "parent": "r", "params": n});
-    // Opposite orders: batches must not wait for each other forever.
+    // In opposite order: the batches must not wait for each other forever.
     let (up, down): (Value, Value) = ((0..20).map(item).collect(), (0..20).rev().map(item).collect());
     let batches: Vec<Value> = (0..REQUESTS).map(|n| if n % 4 < 2 { up.clone() } else { down.clone() }).collect();
     for (status, outcome) in post_all(&apis, "/v1/batches?atomic=true", &batches).await {

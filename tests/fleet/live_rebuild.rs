@@ -124,7 +124,7 @@ async fn query(api: String, stop: Arc<AtomicBool>, published: Arc<Mutex<Vec<(Str
                     ended.insert(id, state.to_owned());
                 }
             }
-            // Not folded yet.
+            // Not projected yet.
             503 => {
                 assert!(document["code"].is_string() && document["hint"].is_string(), "{document}");
                 late += 1;
@@ -196,7 +196,7 @@ async fn fleet_moves_to_another_redis_under_load() {
     stop.store(true, SeqCst);
     loading.await.unwrap();
     let (found, late) = querying.await.unwrap();
-    assert!(found > 0, "{found} found, {late} too late");
+    assert!(found > 0, "{found} found, {late} not yet visible");
 
     let count = published.lock().unwrap().len();
     wait_until("all tasks succeed", &mut running, async || succeeded(&copy, &all).await == count).await;

@@ -139,7 +139,11 @@ async fn parents_notify_and_checks_evaluate_the_current_state(mut fleet: Fleet) 
             .all(|(state, outcome, times)| open.contains(&state.as_str()) && outcome == "delivered" && *times == 1),
         "{deliveries:?}"
     );
-    assert_eq!(fleet.record("r").await.unwrap().state, State::WaitingForChildren, "a check does not wait for the end");
+    assert_eq!(
+        fleet.record("r").await.unwrap().state,
+        State::WaitingForChildren,
+        "a check is evaluated before the task's end"
+    );
     let (missed, passed) = (receiver.calls("missed"), receiver.calls("passed"));
     assert_eq!((missed.len(), passed.len(), receiver.calls("ok").len(), receiver.calls("ended").len()), (1, 1, 1, 0));
     let (body, passed) = (missed[0].json(), passed[0].json());

@@ -138,7 +138,7 @@ impl TrackerFleet {
         self.request(producer, &format!("r{round}-before"));
         breakpoint.wait_until_hit();
         let mut second = self.fleet.start("tracker");
-        // Only the second tracker can publish this, so it has taken over.
+        // Only the second tracker can publish this task, so it has taken over.
         self.request(producer, &format!("r{round}-during"));
         self.released.wait_until(&self.expected, point, &mut second);
         if fault == Fault::Freeze {

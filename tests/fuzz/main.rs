@@ -67,7 +67,7 @@ fn spans_sizes_and_times() {
     });
 }
 
-/// One event per line, as in a partition.
+/// Events, one per line, as in a partition.
 #[test]
 fn events() {
     fuzz("events", |bytes| {
@@ -112,7 +112,7 @@ fn task_records() {
         match (read(), read()) {
             (Ok(task), Ok(again)) => assert_eq!(task.id, again.id),
             (Err(why), Err(_)) => assert!(!why.code.is_empty() && !why.message.is_empty()),
-            _ => panic!("it is a task one time and not the other"),
+            _ => panic!("decoding the record twice has different outcomes"),
         }
     });
 }
@@ -158,7 +158,7 @@ fn control_records() {
     });
 }
 
-/// One per line: a spec, its state, and a time with whether the previous task runs.
+/// Schedules, one per line: a spec, its state, and a time with whether the previous task runs.
 #[test]
 fn schedules() {
     fuzz("schedules", |bytes| {
@@ -326,7 +326,7 @@ impl Site {
         let router = self.router.clone()?;
         Some(self.runtime.block_on(async {
             let answer = tokio::time::timeout(Duration::from_secs(30), router.oneshot(request)).await;
-            answer.expect("an answer in time").unwrap().status().as_u16()
+            answer.expect("a response in time").unwrap().status().as_u16()
         }))
     }
 }

@@ -127,7 +127,7 @@ fn member_without_partitions_leaves_the_group_on_close() {
     let until = Instant::now() + DEADLINE;
     let mut joined = false;
     while !joined {
-        assert!(Instant::now() < until, "the second never joins");
+        assert!(Instant::now() < until, "the second member has not joined");
         first.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
         let events = second.poll(10, Duration::from_millis(50), &mut |_| {}).expect("a poll");
         joined = events.iter().any(|event| matches!(event, GroupEvent::Assigned(none) if none.is_empty()));
@@ -139,7 +139,7 @@ fn member_without_partitions_leaves_the_group_on_close() {
     let started = Instant::now();
     let commit = Commit { partition: fixture.partition(0), offset: 0, metadata: String::new() };
     while let Err(error) = fixture.kafka.set_group_offsets(&group, std::slice::from_ref(&commit), DEADLINE) {
-        assert!(started.elapsed() < DEADLINE, "there still is a member: {error}");
+        assert!(started.elapsed() < DEADLINE, "the group still has a member: {error}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -190,7 +190,7 @@ fn absent_member_loses_and_regains_its_partitions() {
     let mut member = fixture.member(&unique("group"));
     poll_until(&mut *member, |_, events| assigned(events).len() == 1);
     member.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
-    // The absence is the subject of the test.
+    // The test is about the missing member.
     std::thread::sleep(Duration::from_secs(8));
 
     let (_, events) =
@@ -221,12 +221,12 @@ fn commit_reports_its_outcome_and_failed_partition() {
     let error = member.commit_sync(&commit("x".repeat(4097))).expect_err("too much metadata");
     assert!(matches!(error, BrokerError::TooLarge(_)), "{error:?}");
     assert!(error.to_string().contains(&fixture.topic), "{error}");
-    member.commit_sync(&commit("y".repeat(4096))).expect("as much as fits");
+    member.commit_sync(&commit("y".repeat(4096))).expect("metadata of the maximum size");
 
     let outside = fixture.kafka.set_group_offsets(&group, &commit(String::new()), DEADLINE);
     assert!(matches!(outside, Err(BrokerError::Refused(_))), "{outside:?}");
     member.close(DEADLINE);
-    fixture.kafka.set_group_offsets(&group, &commit("moved".into()), DEADLINE).expect("nobody is in the group");
+    fixture.kafka.set_group_offsets(&group, &commit("moved".into()), DEADLINE).expect("the group has no members");
     let committed = fixture.kafka.group_offsets(&group, &[fixture.partition(0)], DEADLINE).expect("an answer");
     assert_eq!(committed[0].as_ref().map(|committed| committed.metadata.as_str()), Some("moved"));
 }

@@ -237,7 +237,7 @@ fn configuration_change_keeps_other_entries() {
     let first = fixture.apply(&spec(topic, 1, &[("retention.ms", "1000000")]));
     let second = fixture.apply(&spec(topic, 3, &[("max.message.bytes", "2000000")]));
     // The broker may report an accepted change with a delay.
-    until("both settings are shown", || fixture.kafka.topics(topic, DEADLINE).expect("topics")[0].config.len() == 2);
+    until("both settings are reported", || fixture.kafka.topics(topic, DEADLINE).expect("topics")[0].config.len() == 2);
     let third = fixture.apply(&spec(topic, 2, &[("max.message.bytes", "2000000"), ("retention.ms", "1000000")]));
     let bad = fixture.apply(&spec(topic, 1, &[("retention.ms", "soon")]));
 
@@ -273,7 +273,7 @@ fn transaction_is_fast_and_second_producer_fences_first() {
     assert!(matches!(error, BrokerError::Fenced(_)), "{error:?}");
     let again = first.send_all(&records, DEADLINE).expect_err("still fenced");
     assert!(matches!(again, BrokerError::Fenced(_)), "{again:?}");
-    second.send_all(&records, DEADLINE).expect("the second goes on");
+    second.send_all(&records, DEADLINE).expect("the second producer continues");
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn read_at_returns_records_and_skips_markers() {
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
 
-    until("it is committed", || {
+    until("the transaction is committed", || {
         fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2
     });
     assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
@@ -325,7 +325,7 @@ fn missing_topic_or_partition_is_unknown() {
         let (producer, outcomes) = fixture.producer();
         let error = match producer.send(&record(&partition.topic, partition.index, b"x"), 1) {
             Err(error) => error,
-            Ok(()) => outcomes.recv_timeout(DEADLINE).expect("an outcome").1.expect_err("nowhere to go"),
+            Ok(()) => outcomes.recv_timeout(DEADLINE).expect("an outcome").1.expect_err("no broker"),
         };
         assert!(matches!(error, BrokerError::Unknown(_)), "{partition}: {error:?}");
     }
@@ -359,7 +359,7 @@ fn accepted_record_has_one_outcome_without_brokers() {
 #[test]
 fn unreachable_cluster_is_named_in_error() {
     let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
-    until("the address is named", || {
+    until("the error contains the address", || {
         let error = kafka.topics("", Duration::from_secs(1)).expect_err("nobody there");
         assert!(error.is_transient(), "{error}");
         error.to_string().contains("127.0.0.1:9")

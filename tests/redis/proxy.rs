@@ -75,7 +75,7 @@ impl Drop for Proxy {
     }
 }
 
-/// One connection; its answers may be withheld from the client.
+/// Proxied connection, whose responses may be withheld from the client.
 struct Joined {
     client: TcpStream,
     server: TcpStream,

@@ -34,7 +34,7 @@ impl Sentinels {
             let master: Vec<String> = self.sentinel.call(&["SENTINEL", "MASTER", "main"]).unwrap();
             master.windows(2).any(|pair| pair == ["num-slaves", "1"])
         });
-        await_that("the sentinel finds the replica well", || {
+        await_that("the sentinel reports the replica as healthy", || {
             let replicas: Vec<Vec<String>> = self.sentinel.call(&["SENTINEL", "REPLICAS", "main"]).unwrap();
             replicas.iter().flatten().any(|word| word == "slave") && replicas.iter().flatten().any(|word| word == "ok")
         });
@@ -63,15 +63,15 @@ impl Sentinels {
     /// Promotes the replica without the master noticing.
     pub fn depose(&self) {
         let () = self.master.call(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).unwrap();
-        // A sentinel rejects a replica that it has not heard from recently.
-        await_that("the sentinel begins", || {
+        // A sentinel rejects a replica without a recent response.
+        await_that("the failover has begun", || {
             let begun = self.sentinel.call::<()>(&["SENTINEL", "FAILOVER", "main"]);
             begun.is_ok() || begun.is_err_and(|error| error.to_string().contains("INPROG"))
         });
         self.await_failover();
     }
 
-    /// Offset up to which the replica has a partition folded.
+    /// Offset up to which a partition is folded in the replica.
     pub fn replicated(&self, partition: u32) -> i64 {
         let checkpoint: Option<String> =
             self.replica.call(&["GET", &format!("kafleet:{{p{partition}}}:checkpoint")]).unwrap();

@@ -105,7 +105,8 @@ impl Server {
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
 
-    /// Waits for an answer of this process itself: if its port was taken meanwhile it ends, and is started again.
+    /// Waits for a response of this process itself: if another process has taken its port, it ends and is started
+    /// again.
     fn wait_until_ready(&mut self) {
         let end = Instant::now() + DEADLINE;
         while !self.is_ready() {

@@ -178,7 +178,7 @@ impl Fleet {
                 self.sleep_during_faults(ms).await;
                 self.hold_transactions(partition, false);
             }
-            step => unreachable!("{step:?} is no fault"),
+            step => unreachable!("{step:?} is not a fault"),
         }
     }
 

@@ -58,7 +58,7 @@ impl OffsetOracle {
         let state = OffsetState {
             // Events behind an open transaction count, too.
             events: reader(events, true),
-            // Aborted records are no tasks.
+            // Aborted records are not tasks.
             tasks: reader(tasks, false),
             ended: BTreeSet::new(),
             positions: BTreeMap::new(),

@@ -1,5 +1,5 @@
-//! Orders of many clients: batches, cancels, retries, changes, redrives. Every answer is written down, and compared with what is
-//! there in the end.
+//! Requests from many clients: batches, cancels, retries, changes, redrives. Every response is recorded, and compared
+//! with the final state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::task_types::task_type;
 use crate::verdict::{Records, logged};
 
 const BATCHES: &str = "/v1/batches";
-/// Between two calls of a client that insists.
+/// Pause between two requests of a client that repeats them.
 const PAUSE: Duration = Duration::from_millis(700);
 const CALLS: usize = 200;
-/// By then every worker that is well has heard of a cancel, and what it began before has begun.
+/// Time within which every healthy worker has read a cancel, and attempts that it had already begun have started.
 const HEARD_MS: i64 = 1_000;
-/// Once everything has ended, workers are told of no cancel any more within this time.
+/// Maximum time after the end of all tasks until no cancel is on the control topic.
 pub const MAX_WITHDRAWAL_MS: u64 = 60_000;
 
-/// What was said of a task in all answers to batches with it.
+/// Outcomes of a task over all batches that contain it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Item {
     accepted: u32,
@@ -34,17 +34,17 @@ pub struct Item {
     unknown: u32,
 }
 
-/// All answers to orders.
+/// All responses.
 #[derive(Default)]
 pub struct Answers {
     items: BTreeMap<String, Item>,
-    /// Cancels that were accepted: the task, and where the request is said to lie.
+    /// Accepted cancels: the task, and the reported position of the request.
     cancels: Vec<(String, String)>,
-    /// Retries that were accepted: the task, its new run, and whether it is for what has failed only.
+    /// Accepted retries: the task, its new run, and whether only failed tasks are retried.
     retries: Vec<(String, u64, bool)>,
-    /// Changes that are in force.
+    /// Accepted changes: the task and its new name.
     names: Vec<(String, String)>,
-    /// Redrives that were accepted, by letter.
+    /// Accepted redrives, by dead letter.
     redrives: BTreeMap<String, u32>,
 }
 
@@ -59,11 +59,11 @@ impl Fleet {
                 return;
             }
             if let Some((status, answer)) = answer.filter(|(status, _)| (400..429).contains(status)) {
-                return self.violation(format!("batch {batch} was not taken: {status}: {answer}"));
+                return self.violation(format!("batch {batch} was rejected: {status}: {answer}"));
             }
             tokio::time::sleep(PAUSE).await;
         }
-        self.violation(format!("batch {batch} is not taken"));
+        self.violation(format!("batch {batch} is not accepted"));
     }
 
     fn batch_task(&self, batch: usize, n: usize) -> Value {
@@ -82,7 +82,7 @@ impl Fleet {
         asked
     }
 
-    /// Says whether all of it is accepted.
+    /// Records a response. Returns whether all tasks are accepted.
     fn note(&self, batch: usize, answer: Option<&(u16, Value)>) -> bool {
         let mut answers = self.answers.borrow_mut();
         let mut all = true;
@@ -143,14 +143,14 @@ impl Fleet {
         }
     }
 
-    /// Tasks whose cancels workers are told of.
+    /// Tasks with an active cancel on the control topic.
     pub fn active_cancels(&self) -> Vec<String> {
         let mut orders = Told::default();
         self.each_record(&Partition::new(self.names.control(), 0), &mut |record| drop(orders.take(record)));
         orders.cancels().map(|(id, _)| id.to_owned()).collect()
     }
 
-    /// All cancels that were ever published to the workers, those that were withdrawn included, by task.
+    /// All cancels that were ever published to the workers, including withdrawn ones, by task.
     fn published_cancels(&self) -> BTreeMap<String, Vec<Cancel>> {
         let mut all = BTreeMap::<String, Vec<Cancel>>::new();
         self.each_record(&Partition::new(self.names.control(), 0), &mut |record| {
@@ -162,7 +162,7 @@ impl Fleet {
         all
     }
 
-    /// An api that dies, stands still, or is not heard may leave a cancel behind that nobody takes back.
+    /// Whether an api that crashes, freezes or loses calls may leave a cancel on the control topic.
     pub fn may_leave_cancels(&self) -> bool {
         let harms = |step: &Step| match step {
             Step::Crash { process_id, .. } | Step::Freeze { process_id, .. } | Step::Restart { process_id, .. } => {
@@ -175,7 +175,7 @@ impl Fleet {
     }
 }
 
-/// It came in a batch.
+/// Whether the task was created in a batch.
 pub fn is_batch_task(id: &str) -> bool {
     id.starts_with('b')
 }
@@ -193,7 +193,8 @@ pub fn judge(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) {
     redriven(fleet, &log, violations);
 }
 
-/// An accepted task is there, in the log and in the store; a refused one is not; of any other either may be true, but not half.
+/// Checks that an accepted task is in the log and in the store, and a rejected one in neither. A task with an unknown
+/// outcome that is in the log is in the store, too.
 fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     let announces = |event: &&Event| matches!(event.kind, Kind::Submitted | Kind::Scheduled);
     let announced: BTreeSet<&str> = log.values().filter(announces).map(|event| event.id.as_str()).collect();
@@ -201,18 +202,19 @@ fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, viol
     for (id, item) in &fleet.answers.borrow().items {
         let (in_log, known) = (announced.contains(id.as_str()), records.get(id).is_some_and(|node| node.announced));
         if item.accepted > 0 && !(in_log && known) {
-            violations.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, known: {known}"));
+            violations.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, in the store: {known}"));
         }
         if item.accepted == 0 && item.unknown == 0 && (in_log || known || published.contains(id)) {
-            violations.push(format!("`{id}` was refused ({item:?}): in the log: {in_log}, known: {known}"));
+            violations.push(format!("`{id}` was rejected ({item:?}): in the log: {in_log}, in the store: {known}"));
         }
         if in_log && !known {
-            violations.push(format!("`{id}` ({item:?}) is in the log, and not known"));
+            violations.push(format!("`{id}` ({item:?}) is in the log and not in the store"));
         }
     }
 }
 
-/// What was cancelled before a worker took it never begins. A worker of a wild fleet may not hear of a cancel in time.
+/// Checks that a task cancelled before a worker took it never starts. With all kinds of faults a worker may miss a
+/// cancel, so that this is not checked.
 fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
     let times = fleet.journal.start_times.lock();
     let ended = log.iter().filter(|logged| logged.event.kind == Kind::Cancelled && logged.event.worker.is_none());
@@ -221,12 +223,12 @@ fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
             *id == event.id.as_str() && *run == event.run && *at > timestamp_ms + HEARD_MS
         };
         if let Some((id, run, at)) = times.iter().find(is_later) {
-            violations.push(format!("run {run} of `{id}` was cancelled at {timestamp_ms}, and began at {at}"));
+            violations.push(format!("run {run} of `{id}` was cancelled at {timestamp_ms} and started at {at}"));
         }
     }
 }
 
-/// The cancel of every task that the tracker ends before a worker took it is published to the workers.
+/// Checks that the cancel of every task that the tracker ends before a worker took it is published to the workers.
 fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut Vec<String>) {
     let cancels = fleet.published_cancels();
     for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind == Kind::Cancelled) {
@@ -237,35 +239,33 @@ fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut 
         let of_ancestor =
             |id: &str| cancels.get(id).is_some_and(|all| all.iter().any(|cancel| cancel.subtree && applies(cancel)));
         if !own && !TaskId::ancestors(&event.id).any(of_ancestor) {
-            violations.push(format!(
-                "`{}` was cancelled by the tracker, and its cancel was never published: {event:?}",
-                event.id
-            ));
+            violations
+                .push(format!("`{}` was cancelled by the tracker without a published cancel: {event:?}", event.id));
         }
     }
 }
 
-/// Cancels, retries and changes that were accepted are in the log, each for one who asked.
+/// Checks that accepted cancels, retries and changes are in the log, each for a single request.
 fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     let answers = fleet.answers.borrow();
     let (mut places, mut runs) = (BTreeSet::new(), BTreeSet::new());
     for (id, place) in &answers.cancels {
         let event = log.get(place).filter(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
         if event.is_none() || !places.insert(place) {
-            violations.push(format!("the cancel of `{id}` at {place} was accepted, and is not there, or was for two"));
+            violations
+                .push(format!("the accepted cancel of `{id}` at {place} is missing there, or was accepted twice"));
         }
     }
     for (id, run, only_failed) in &answers.retries {
-        // What had failed may have been started again by another retry meanwhile.
+        // Failed tasks may have been restarted by another retry in the meantime.
         let reached = records.get(id).filter(|_| !only_failed).map(|node| u64::from(node.run));
         if !runs.insert((id, run)) || reached.is_some_and(|reached| reached < *run) {
-            violations.push(format!(
-                "the retry of `{id}` into run {run} was accepted, and was for two, or never was: {reached:?}"
-            ));
+            violations
+                .push(format!("the retry of `{id}` into run {run} was accepted twice, or had no effect: {reached:?}"));
         }
     }
     for id in answers.names.iter().map(|(id, _)| id).collect::<BTreeSet<_>>() {
-        // Keys of one partition: the order of their numbers is not that of their texts.
+        // All positions are in one partition; they are sorted by offset, not as text.
         let mut given: Vec<(i64, &str)> =
             log.iter().filter_map(|(place, event)| Some((number(place), name_in(event, id)?))).collect();
         given.sort_unstable();
@@ -274,17 +274,17 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
         if last.map(|(_, name)| name) != is.as_deref()
             && !last.is_some_and(|(offset, _)| is_created_again(log, id, offset, is.as_deref()))
         {
-            violations.push(format!("the name of `{id}` is {is:?}, and it was given {given:?}"));
+            violations.push(format!("the name of `{id}` is {is:?}, and its changes are {given:?}"));
         }
         for (_, name) in answers.names.iter().filter(|(other, _)| other == id) {
             if !given.iter().any(|(_, other)| other == name) {
-                violations.push(format!("the name `{name}` of `{id}` was accepted, and is not in the log"));
+                violations.push(format!("the accepted name `{name}` of `{id}` is not in the log"));
             }
         }
     }
 }
 
-/// After this offset the task was created again with this name, in a later run of its parent.
+/// Whether the task was created again with this name after the offset, in a later run of its parent.
 fn is_created_again(log: &BTreeMap<String, Event>, id: &str, after: i64, name: Option<&str>) -> bool {
     let of_task = || log.iter().filter(|(_, event)| event.id.as_str() == id && event.kind.creates());
     let before = of_task().filter(|(offset, _)| number(offset) < after).map(|(_, event)| event.run).max();
@@ -298,13 +298,13 @@ fn number(place: &str) -> i64 {
     place.split_once(':').and_then(|(_, offset)| offset.parse().ok()).unwrap_or_default()
 }
 
-/// The name that an event gives this task.
+/// Name that an event gives to the task.
 fn name_in<'a>(event: &'a Event, id: &str) -> Option<&'a str> {
     let patch = event.patch.as_deref().filter(|_| event.kind == Kind::Patched && event.id.as_str() == id)?;
     patch.name.as_ref()?.as_deref()
 }
 
-/// A letter is redriven once: one answer, and one new run of its task.
+/// Checks that a dead letter is redriven once: one accepted request, and one new run of its task.
 fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     for (letter, times) in fleet.answers.borrow().redrives.iter().filter(|(_, times)| **times > 1) {
         violations.push(format!("the redrive of {letter} was accepted {times} times"));

@@ -146,7 +146,7 @@ impl Fleet {
     /// A pause ends for every request that set it, including one without a response.
     fn set_blocked(&self, accepted: bool, unordered: bool, tree: &str, on: bool) {
         self.unblocked.set(self.unblocked.get() + u64::from(!on));
-        // Frozen or disconnected workers learn of it later.
+        // Frozen or disconnected workers read it later.
         if (accepted || !on) && self.scenario.fault_mode != crate::scenario::FaultMode::All {
             self.offset_oracle.set_blocked(task_type(unordered), tree, on);
         }

@@ -59,7 +59,7 @@ async fn tree(fleet: &Fleet, store: &memory::Memory, number: u32, top: &str) -> 
     ids.iter().zip(nodes).filter_map(|(id, node)| Some((id.to_string(), node?))).collect()
 }
 
-/// Failed tasks that count, without those below another failed task, which that may create again or not.
+/// Failed tasks that count, without those below another failed task, which may or may not create them again.
 fn failed(nodes: &Records) -> Runs {
     let fails = |node: &TaskRecord| is_failure(node.own) && node.announced && !node.is_external();
     let failed = nodes.iter().filter(|(id, node)| fails(node) && !is_superseded(nodes, id, node));

@@ -1,4 +1,4 @@
-//! One simulation from start to verdict, and the shrinking of a failing scenario.
+//! Plays one simulation from start to verdict, and shrinks a failing scenario.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -160,7 +160,7 @@ pub fn task_type(unordered: bool) -> &'static str {
     if unordered { Unordered::TYPE } else { Keyed::TYPE }
 }
 
-/// Registers the task types, and with `tells` the types of deliveries.
+/// Registers the task types and, with `tells`, the types of deliveries.
 pub fn registry(journal: &Arc<Journal>, has_notifications: bool) -> Registry {
     let mut registry = Registry::default();
     registry.share(journal.clone()).task::<Unordered>().task::<Keyed>();

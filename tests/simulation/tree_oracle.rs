@@ -147,10 +147,10 @@ fn check_results(
     let Some((state, results)) = joined.filter(|_| then.with_results && !fleet.retried.get()) else { return };
     let others = counted(records, id, node.run).filter(|(child, _)| !is_continuation(child));
     let actual: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
-    // A kill switch cancelled the task, but a worker that took it over after the switch was removed ran it: the task
-    // stays cancelled and has children.
+    // A kill switch cancelled the task, but a worker that took the task over after the switch was removed ran it: the
+    // task stays cancelled and has children.
     let ran_again = node.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
-    // The next owner of a frozen worker's task timed out, and then the frozen worker continued and created children.
+    // The next owner of a frozen worker's task timed out, and then the frozen worker resumed and created children.
     let is_late = node.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
         && results.len() < actual.len()
         && results.iter().all(|(child, state)| actual.get(child) == Some(state));

@@ -287,7 +287,8 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
     }
 }
 
-/// Whether it failed fast while running itself: executed again beside children of an earlier execution or of a retry.
+/// Whether the task failed fast while it was running: it was executed again beside children of an earlier execution
+/// or of a retry.
 fn is_failed_by_child(node: &TaskRecord) -> bool {
     node.own == State::Failed && node.error.as_ref().is_some_and(|error| error.kind == "child_failed")
 }
@@ -471,7 +472,7 @@ fn releases(log: &[Event], id: &str, run: u32) -> u32 {
     due.len() as u32
 }
 
-/// Checks the final commits of stopped workers: everything is committed, with a clean mark.
+/// Checks the final commits of stopped workers: everything is committed, with the clean mark.
 pub fn final_commit_violations(fleet: &Fleet) -> Vec<String> {
     let mut violations = Vec::new();
     for (partition, end) in task_partitions(fleet) {

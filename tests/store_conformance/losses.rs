@@ -47,7 +47,7 @@ async fn evictions_are_detected_by_the_writer() {
     evict(&server);
     fixture.put(0, full_batch("a")).await;
     let (mut writer, _) = fixture.open(0).await;
-    assert_eq!(writer.check().await, Ok(()), "what was evicted before was not of this partition");
+    assert_eq!(writer.check().await, Ok(()), "earlier evictions do not affect this partition");
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
     let _: String = server.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap();
     let checked = writer.check().await;

@@ -126,8 +126,8 @@ async fn silent_server_fails_the_batch_within_the_deadline() {
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     server.thaw();
     let is_back = || async { redis.checkpoints(&[0]).await.is_ok() };
-    until("reads work again", is_back).await;
-    // The batch may have been applied after all: the checkpoint tells.
+    until("reads succeed again", is_back).await;
+    // The batch may have been applied nevertheless, as the checkpoint shows.
     let (mut writer, found) = fixture.open(0).await;
     writer.apply(&full_batch("a"), found, checkpoint(2)).await.unwrap();
 }
@@ -143,7 +143,7 @@ async fn reads_resume_with_the_server() {
     assert!(matches!(&away, Err(StoreError::Unavailable(told)) if told.contains("gave up after 600ms")), "{away:?}");
     server.restart();
     let is_back = || async { redis.checkpoints(&[0]).await.is_ok() };
-    until("reads work again", is_back).await;
+    until("reads succeed again", is_back).await;
 }
 
 #[tokio::test]
@@ -279,7 +279,7 @@ async fn torn_batch_is_detected() {
         let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
         file.set_len(file.metadata().unwrap().len() - cut).unwrap();
         server.restart();
-        assert_eq!(fixture.open(0).await.1, Some(checkpoint(1)), "the torn batch is not there");
+        assert_eq!(fixture.open(0).await.1, Some(checkpoint(1)), "the torn batch is removed");
         fixture.put(0, full_batch("b")).await;
         fixture.put(1, full_batch("c")).await;
         server.kill();
@@ -291,10 +291,10 @@ async fn torn_batch_is_detected() {
         );
         let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
         assert_eq!(left, Vec::<String>::new());
-        assert_eq!(fixture.open(0).await.1, None, "it begins anew");
+        assert_eq!(fixture.open(0).await.1, None, "the partition starts from scratch");
         fixture.put(0, full_batch("a")).await;
         assert_eq!(fixture.open(0).await.1, Some(checkpoint(1)));
-        assert_eq!(fixture.open(1).await.1, Some(checkpoint(1)), "other partitions stay");
+        assert_eq!(fixture.open(1).await.1, Some(checkpoint(1)), "other partitions are unchanged");
         assert_eq!(fixture.store.counts(&[0]).await.unwrap()[0].count, 1);
     }
 }

@@ -58,7 +58,7 @@ async fn cluster_serves_every_partition() {
     assert_eq!(fixture.store.checkpoints(&partitions).await.unwrap(), vec![Some(checkpoint(2)); 16]);
     assert_eq!(fixture.store.counts(&partitions).await.unwrap()[0].count, 32);
     for _ in 0..32 {
-        let told = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice came");
+        let told = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice arrived");
         assert!(matches!(told, Some(Notice::Changed { .. })), "{told:?}");
     }
     let lone = Redis::connect(RedisOptions::new(cluster.servers[0].url())).unwrap();
@@ -92,9 +92,9 @@ async fn slot_migrates_under_a_writer() {
     moving.end();
     everything_is_read(&*fixture.store, &all).await;
     let (mut writer, found) = fixture.open(0).await;
-    assert_eq!(found, Some(checkpoint(40)), "nothing of the refused batch is there");
+    assert_eq!(found, Some(checkpoint(40)), "nothing of the refused batch is stored");
     writer.apply(&full_batch("b"), found, checkpoint(41)).await.unwrap();
-    // Once more while a writer is open and idle.
+    // Again while a writer is open and idle.
     cluster.begin_move(0).end();
     let moved = writer.apply(&full_batch("c"), Some(checkpoint(41)), checkpoint(42)).await;
     assert!(matches!(moved, Err(StoreError::Unavailable(_) | StoreError::Conflict { .. })), "{moved:?}");
@@ -119,7 +119,7 @@ async fn everything_is_read(store: &dyn Store, all: &[String]) {
     assert!(held.is_none_or(|held| held == mark));
 }
 
-/// Readers leave a deposed master that does not know of it and keeps answering.
+/// Readers abandon a deposed master that still answers.
 #[tokio::test]
 async fn readers_follow_the_sentinels() {
     if test_redis().is_none() {
@@ -131,13 +131,13 @@ async fn readers_follow_the_sentinels() {
     assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [Some(checkpoint(1))]);
     sentinels.depose();
     let old: String = sentinels.master.call(&["INFO", "replication"]).unwrap();
-    assert!(old.contains("role:master"), "nobody told it");
+    assert!(old.contains("role:master"), "the old master still considers itself the master");
     let (mut writer, found) = fixture.open(0).await;
     writer.apply(&full_batch("b"), found, checkpoint(2)).await.unwrap();
     let is_seen = || async {
         fixture.store.checkpoints(&[0]).await.is_ok_and(|checkpoints| checkpoints == [Some(checkpoint(2))])
     };
-    until("readers see what the new master has", is_seen).await;
+    until("readers see the contents of the new master", is_seen).await;
     let stale: String = sentinels.master.call(&["GET", "kafleet:{p0}:checkpoint"]).unwrap();
     assert!(stale.starts_with("1 "), "{stale}");
 }

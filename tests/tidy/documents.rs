@@ -33,7 +33,7 @@ fn broken(path: &str, text: &str, target: &str) -> Option<&'static str> {
     } else {
         let target = root().join(path).parent()?.join(file);
         if !target.exists() {
-            return Some("is no file");
+            return Some("is not a file");
         }
         if heading.is_none() || target.extension().is_none_or(|extension| extension != "md") {
             return None;
@@ -42,7 +42,7 @@ fn broken(path: &str, text: &str, target: &str) -> Option<&'static str> {
         &other
     };
     match heading {
-        Some(heading) if !anchors(text).contains(heading) => Some("is no heading"),
+        Some(heading) if !anchors(text).contains(heading) => Some("is not a heading"),
         _ => None,
     }
 }
@@ -68,7 +68,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     seen
 }
 
-/// Metrics and headers (`kafleet_…`) named in documents and charts that are no literal of the source.
+/// Metrics and headers (`kafleet_…`) named in documents and charts that are not string literals of the source.
 pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> Vec<Violation> {
     let name = Regex::new(r"\bkafleet_[a-z_]+[a-z]\b").unwrap();
     let literal = Regex::new("\"(kafleet_[a-z_]+)\"").unwrap();
@@ -84,7 +84,7 @@ pub fn unknown_names(documents: &[(String, String)], sources: &[SourceFile]) -> 
         for (content, line) in text.lines().zip(1..) {
             let unknown = name.find_iter(content).map(|found| found.as_str()).filter(|metric| !exists(metric));
             found.extend(unknown.map(|metric| {
-                Violation::new(path, line, format!("`{metric}` is no metric and no header of the source"))
+                Violation::new(path, line, format!("`{metric}` is neither a metric nor a header of the source"))
             }));
         }
     }

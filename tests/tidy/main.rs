@@ -13,7 +13,7 @@ use source::{Violation, rust_files, texts};
 const ALLOWED: &str = include_str!("allowed.txt");
 
 /// Maximum number of doc comments that begin with a question word. It may only become lower.
-const MAX_RIDDLES: usize = 1043;
+const MAX_RIDDLES: usize = 0;
 
 /// Violations that are not tolerated, and tolerated ones that no longer exist.
 fn broken(rule: &str, found: &[Violation]) -> Vec<String> {

@@ -143,9 +143,9 @@ fn broken_link_is_found() {
     assert_eq!(
         found,
         [
-            "README.md:3: `docs/none.md` is no file",
-            "README.md:3: `#nowhere` is no heading",
-            "README.md:3: `docs/api.md#nowhere` is no heading"
+            "README.md:3: `docs/none.md` is not a file",
+            "README.md:3: `#nowhere` is not a heading",
+            "README.md:3: `docs/api.md#nowhere` is not a heading"
         ]
     );
 }
@@ -157,5 +157,5 @@ fn metric_that_does_not_exist_is_found() {
     let source = SourceFile::new("src/telemetry.rs", source);
     let found: Vec<String> =
         unknown_names(&[("docs/a.md".into(), text.into())], &[source]).iter().map(ToString::to_string).collect();
-    assert_eq!(found, ["docs/a.md:2: `kafleet_lag` is no metric and no header of the source"]);
+    assert_eq!(found, ["docs/a.md:2: `kafleet_lag` is neither a metric nor a header of the source"]);
 }

@@ -149,7 +149,7 @@ pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
     let impure = Regex::new(IMPURE).unwrap();
     let model = files.iter().filter(|file| file.path.starts_with("src/model/") && !file.is_test());
     model
-        .flat_map(|file| matches(file, &impure, |text| format!("`{text}` has no place in the model: it is pure")))
+        .flat_map(|file| matches(file, &impure, |text| format!("`{text}` may not be used in the model, which is pure")))
         .collect()
 }
 

@@ -1,10 +1,10 @@
-//! Rule of vocabulary: words that have a standard term are not used. `words.txt` lists them with the uses that are left.
+//! Rule of vocabulary: words that have a standard term are not used. `words.txt` lists them with the remaining uses.
 
 use std::collections::BTreeMap;
 
 use crate::source::{SourceFile, Violation};
 
-/// A forbidden word, and the number of its uses that are tolerated until they are gone.
+/// A forbidden word, and the number of its uses that are still tolerated.
 pub struct Word<'a> {
     in_code: bool,
     in_text: bool,
@@ -111,7 +111,7 @@ fn parts(text: &str) -> Vec<Part<'_>> {
     parts
 }
 
-/// Whether the byte continues a word, so that an `r` before a quote is no prefix of a raw string.
+/// Whether the byte continues a word, so that an `r` before a quote does not start a raw string.
 fn is_word(bytes: &[u8], at: usize) -> bool {
     at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_')
 }
@@ -132,7 +132,7 @@ fn raw_string(text: &str) -> Option<usize> {
     Some(2 + hashes + body.find(&end)? + end.len())
 }
 
-/// Length of a character literal at the beginning of the text; a lifetime is none.
+/// Length of a character literal at the beginning of the text; a lifetime is not one.
 fn end_of_character(text: &str) -> Option<usize> {
     let mut characters = text.char_indices().skip(1);
     let (_, first) = characters.next()?;

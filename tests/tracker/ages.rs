@@ -1,5 +1,5 @@
-//! Expiry by log time: finished trees are removed, old open trees end, unannounced tasks are given up. The result
-//! does not depend on batch boundaries, and counters stay consistent.
+//! Expiry by log time: finished trees are removed, old open trees end, unannounced tasks expire. The result does not
+//! depend on batch boundaries, and counters stay consistent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ async fn finished_tree_is_removed_completely() {
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
     let kept = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
     let (store, nodes, removed) = fold(&kept, &[700], true).await;
-    assert_eq!((nodes.len(), removed), (0, 0), "no record is left and none was removed");
+    assert_eq!((nodes.len(), removed), (0, 0), "every record was removed");
     assert_eq!(store.counts(&[0]).await.unwrap().iter().map(|count| count.count).sum::<u64>(), 1_303);
     let gone = logged(events.into_iter().chain([(START + HOUR + 20_000, Event::tick(0))]).collect());
     let (store, nodes, removed) = fold(&gone, &[usize::MAX], false).await;
@@ -214,7 +214,7 @@ async fn open_trees_end_at_a_changed_age() {
         let (store, ..) = fold(&logged([&told[..], &log, more].concat()), &[usize::MAX], false).await;
         store.nodes(0, &[id(task)]).await.unwrap().pop().flatten().unwrap().state
     };
-    assert_eq!(state(&[], "t0").await, State::Queued, "not before its age");
+    assert_eq!(state(&[], "t0").await, State::Queued, "the tree does not end before max_tree_age");
     let later = (START + 4 * HOUR, Event::tick(0));
     assert_eq!(state(std::slice::from_ref(&later), "t0").await, State::Expired);
     assert_eq!(state(std::slice::from_ref(&later), "t1199").await, State::Expired);
@@ -222,7 +222,7 @@ async fn open_trees_end_at_a_changed_age() {
     assert_eq!(state(&[longer, later], "t7").await, State::Queued, "the last setting applies");
 }
 
-/// With the tracker's own clock: an old tree ends, its running task is cancelled, and later all of it is removed.
+/// With a real clock: an old tree ends, its running task is cancelled, and later the whole tree is removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn tree_open_for_too_long_ends() {
     let ahead = Arc::new(AtomicI64::new(0));
@@ -256,7 +256,7 @@ async fn tree_open_for_too_long_ends() {
     assert!(told.contains("open longer than max_tree_age"), "workers receive the cancel: {told}");
     expect_agreement(&fixture).await;
     ahead.store(8 * HOUR, SeqCst);
-    until("the tree is removed", || async {
+    until("the tree was removed", || async {
         node(&fixture, "old").await.is_none() && node(&fixture, "old:runs").await.is_none()
     })
     .await;
@@ -283,8 +283,8 @@ pub async fn idle_partition_gets_ticks(fixture: Fixture) {
     let tracker = short_intervals(&fixture).await;
     fixture.write(&[submitted("t")]).await;
     let (with, without) = (fixture.partition_of("t"), 1 - fixture.partition_of("t"));
-    until("there are ticks", || async { fixture.end(with) >= 3 }).await;
-    assert_eq!(fixture.end(without), 0, "an empty partition gets no ticks");
+    until("a tick is published", || async { fixture.end(with) >= 3 }).await;
+    assert_eq!(fixture.end(without), 0, "no ticks are published to an empty partition");
     assert_eq!(node(&fixture, "t").await.unwrap().history.len(), 1);
     tracker.stop().await;
     // The last tick may precede the time at which the task expires.
@@ -338,17 +338,17 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
         let fixture = fixture.clone();
         async move { node(&fixture, task).await.is_some_and(|node| node.silent) }
     };
-    until("its task is marked", || async {
+    until("the task of the silent worker is marked", || async {
         heartbeat(&fixture, "w2", 60_000, HeartbeatState::Running).await;
         silent("gone").await
     })
     .await;
     let told = node(&fixture, "gone").await.unwrap();
     assert_eq!((told.state, told.history.last().map(|entry| entry.kind)), (State::Running, Some(Kind::WorkerSilent)));
-    assert!(!silent("there").await, "the other worker is alive");
+    assert!(!silent("there").await, "tasks of the live worker are not marked");
     fixture.write(&[event(Kind::CancelRequested, "gone")]).await;
     until_state(&fixture, "gone", State::Cancelled).await;
-    // Searches repeat, and may publish the event again before the first one is folded; that changes nothing.
+    // Searches repeat, and may publish the event again before the first one is folded, without effect.
     let history = node(&fixture, "gone").await.unwrap().history;
     assert_eq!(
         history.iter().filter(|entry| entry.kind == Kind::WorkerSilent && !entry.ignored).count(),
@@ -359,7 +359,7 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
     tracker.stop().await;
 }
 
-/// Publishes records of tasks that only these tests report on.
+/// Publishes task records whose events are written only by these tests.
 async fn put_records(fixture: &Fixture, topic: &str, count: usize) {
     for n in 0..count {
         let key = format!("k{n}");
@@ -412,7 +412,10 @@ async fn queued_task_expires_when_its_record_is_removed() {
     until_state(&fixture, "p", State::Expired).await;
     until_state(&fixture, "done", State::Succeeded).await;
     until_state(&fixture, "kept", State::Queued).await;
-    until("it is counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 }).await;
+    until("the lost task is counted", || async {
+        tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2
+    })
+    .await;
     expect_agreement(&fixture).await;
     assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
@@ -453,12 +456,15 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
         until_state(&fixture, task, State::Expired).await;
     }
     assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
-    until("they are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
+    until("the lost tasks are counted", || async {
+        tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3
+    })
+    .await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// A tracker that is behind detects the gap before it knows the task.
+/// A tracker that lags detects the gap before the task is projected.
 #[tokio::test(flavor = "multi_thread")]
 async fn task_folded_after_its_record_was_removed_expires() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
@@ -473,11 +479,11 @@ async fn task_folded_after_its_record_was_removed_expires() {
     let config = TrackerConfig { tick: Millis(400), observe: false, ..TrackerConfig::default() };
     let store = FaultyStore::new(fixture.store.clone());
     let tracker = fixture.with(broker, Arc::new(store.clone())).tracker_with(config).await;
-    until("it has found the gap", || async { faults.groups.load(SeqCst) > 0 }).await;
-    // Time passes: an immediate search would not find the task.
+    until("the gap is detected", || async { faults.groups.load(SeqCst) > 0 }).await;
+    // Let time pass: an immediate search would not find the task.
     let looks = store.looks.load(SeqCst);
     until("time passes", || async { store.looks.load(SeqCst) >= looks + 2 }).await;
-    assert_eq!(node(&fixture, "lost").await, None, "nothing is folded");
+    assert_eq!(node(&fixture, "lost").await, None, "no event is folded");
     faults.records.store(ANY, SeqCst);
     until_state(&fixture, "lost", State::Expired).await;
     expect_agreement(&fixture).await;

@@ -75,7 +75,7 @@ pub async fn only_new_tasks_are_announced(fixture: Fixture) {
         let told = fixture.broker.group_offsets(&group, std::slice::from_ref(&at), CALL).unwrap().remove(0);
         told.is_some_and(|told| told.offset >= 2)
     };
-    until("the group is told", told).await;
+    until("the offset is committed", told).await;
     first.stop().await;
     let events: i64 = fixture.all().into_iter().map(|partition| fixture.end(partition)).sum();
     fixture.put(&topic, "new", &[]).await;
@@ -84,5 +84,5 @@ pub async fn only_new_tasks_are_announced(fixture: Fixture) {
     second.stop().await;
     assert_eq!(fixture.state_of("done").await, None);
     let now: i64 = fixture.all().into_iter().map(|partition| fixture.end(partition)).sum();
-    assert_eq!(now, events + 1, "nothing was announced twice");
+    assert_eq!(now, events + 1, "no task was announced twice");
 }

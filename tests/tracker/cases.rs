@@ -45,15 +45,15 @@ pub async fn trackers_start_and_stop_under_load(fixture: Fixture, trees: usize) 
             }
         }
     });
-    until("the first tracker folds", || async {
+    until("the first tracker has folded events", || async {
         fixture.store.checkpoints(&[0]).await.is_ok_and(|checkpoints| checkpoints[0].is_some())
     })
     .await;
     let second = fixture.tracker().await;
-    until("the second has partitions", || async { second.reason("tracker").is_none() }).await;
+    until("the second tracker has partitions", || async { second.reason("tracker").is_none() }).await;
     first.stop().await;
     let third = fixture.tracker().await;
-    until("the third has partitions", || async { third.reason("tracker").is_none() }).await;
+    until("the third tracker has partitions", || async { third.reason("tracker").is_none() }).await;
     writing.await.unwrap();
     expect_agreement(&fixture).await;
     third.stop().await;
@@ -75,7 +75,7 @@ pub async fn store_loses_writes<F: Future<Output = ()>>(
             let fixture = fixture.clone();
             async move { fixture.write(&event_log(u64::from(round), trees)).await }
         });
-        until("something is folded", || async {
+        until("some events are folded", || async {
             let checkpoints = fixture.store.checkpoints(&fixture.all()).await;
             checkpoints.is_ok_and(|checkpoints| checkpoints.iter().flatten().count() > 0)
         })
@@ -102,12 +102,12 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
     tracker.expect_reason(&crate::fixture::part(stopped), "upgrade trackers first").await;
     assert!(tracker.reason(&crate::fixture::part(stopped)).unwrap().contains("version 2"));
     let mut ends: Vec<i64> = fixture.all().into_iter().map(|partition| fixture.end(partition)).collect();
-    assert!(ends[stopped as usize] > at + 1, "there are events behind it");
+    assert!(ends[stopped as usize] > at + 1, "there are later events in the partition");
     ends[stopped as usize] = at;
     fixture.folded_to(&ends).await;
     let checkpoint = fixture.store.checkpoints(&[stopped]).await.unwrap()[0].unwrap();
-    assert_eq!(checkpoint.offset, at, "nothing is skipped");
-    until("nothing else is wrong", || async { tracker.health.reasons().len() == 1 }).await;
+    assert_eq!(checkpoint.offset, at, "no event is skipped");
+    until("no other reason is reported", || async { tracker.health.reasons().len() == 1 }).await;
     tracker.expect_reason(&crate::fixture::part(stopped), "upgrade trackers first").await;
     tracker.stop().await;
 }

@@ -1,5 +1,5 @@
-//! Counters by type and state are exact at every moment: after each batch they equal a count of all records, whoever
-//! writes, for duplicate events, and while old trees are removed.
+//! Counters by type and state are exact at every moment: after each batch they equal a count of all records, with
+//! several writers, with duplicate events, and while old trees are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -27,7 +27,7 @@ async fn everything(store: &dyn Store, index: &Index) -> Vec<(Entry, TaskRecord)
         let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
         let nodes = store.nodes(0, &ids).await.unwrap();
         found.extend(
-            page.into_iter().zip(nodes).map(|(entry, node)| (entry, node.expect("what is listed has a record"))),
+            page.into_iter().zip(nodes).map(|(entry, node)| (entry, node.expect("every listed task has a record"))),
         );
         after = Some(last);
     }
@@ -93,7 +93,7 @@ fn event_log(random: &mut fastrand::Rng) -> Vec<Logged> {
     logged(events)
 }
 
-/// Two trackers that both consider themselves the owner of the partition take turns with their own state.
+/// Two trackers that both consider themselves the partition's owner write alternately, each from its own state.
 async fn expect_exact_counts(store: Arc<dyn Store>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let events = event_log(&mut random);
@@ -123,7 +123,7 @@ async fn expect_exact_counts(store: Arc<dyn Store>, seed: u64) {
         }
         expect_exact(&*store, &format!("seed {seed}, up to {next}")).await;
     }
-    assert!(refused > 0, "seed {seed}: no batch was fenced off");
+    assert!(refused > 0, "seed {seed}: no batch was fenced");
 }
 
 #[tokio::test]

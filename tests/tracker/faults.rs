@@ -108,8 +108,8 @@ impl Load {
         let oracle = settled(&self.calm).await;
         let times = published(&self.fixture);
         let not_once: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
-        assert!(not_once.is_empty(), "not once: {not_once:?}");
-        assert_eq!(times.len(), self.rounds.load(SeqCst) * TIMERS, "what was due is published");
+        assert!(not_once.is_empty(), "published zero or several times: {not_once:?}");
+        assert_eq!(times.len(), self.rounds.load(SeqCst) * TIMERS, "all due timers are published");
         assert!(oracle.tasks() > times.len());
         for tracker in trackers {
             tracker.is_well().await;
@@ -128,7 +128,7 @@ async fn settled(fixture: &Fixture) -> Oracle {
             .all(|outbox| outbox.as_ref().is_ok_and(|outbox| outbox.timers.is_empty() && outbox.effects.is_empty()))
     };
     fixture.folded().await;
-    until("everything due is done", is_done).await;
+    until("all timers and effects are done", is_done).await;
     expect_agreement(fixture).await
 }
 
@@ -143,7 +143,7 @@ fn rewinds(trackers: &[Tracker], fixture: &Fixture, reasons: &[&str]) -> u64 {
 async fn two_trackers(fixture: &Fixture) -> Vec<Tracker> {
     let trackers = vec![fixture.tracker().await, fixture.tracker().await];
     for tracker in &trackers {
-        until("it has partitions", || async { tracker.reason("tracker").is_none() }).await;
+        until("the tracker has partitions", || async { tracker.reason("tracker").is_none() }).await;
     }
     trackers
 }
@@ -156,18 +156,19 @@ async fn lagging_replica_takes_over() {
     let fixture = Fixture::new(kafka, store(sentinels.url()), 3);
     let load = Load::begin(&fixture, sentinels.url());
     let trackers = two_trackers(&fixture).await;
-    load.wait_for_progress("it is folded").await;
+    load.wait_for_progress("events are folded").await;
     sentinels.let_lag();
-    load.wait_for_progress("it is folded beyond what the replica knows").await;
+    load.wait_for_progress("events are folded that the replica lacks").await;
     // Data in flight may still have reached the replica.
     let left = || fixture.all().into_iter().map(|number| sentinels.replicated(number)).sum::<i64>();
-    until("the replica is behind", || async { load.folded().await.is_some_and(|folded| left() < folded) }).await;
+    until("the replica lags", || async { load.folded().await.is_some_and(|folded| left() < folded) }).await;
     let lost = load.folded_now().await;
     sentinels.master.freeze();
     sentinels.await_failover();
     sentinels.master.thaw();
-    until("it is folded again", || async { load.folded().await.is_some_and(|now| now > lost) }).await;
-    until("they have noticed", || async { rewinds(&trackers, &fixture, &["store", "fence"]) > 0 }).await;
+    until("the lost events are folded again", || async { load.folded().await.is_some_and(|now| now > lost) }).await;
+    until("the trackers have detected the loss", || async { rewinds(&trackers, &fixture, &["store", "fence"]) > 0 })
+        .await;
     load.finish(trackers).await;
 }
 
@@ -181,17 +182,19 @@ async fn redis_loses_the_last_second() {
     let trackers = two_trackers(&fixture).await;
     // Twice, because the first time leaves a partial batch in the file.
     for _ in 0..2 {
-        load.wait_for_progress("it is folded").await;
+        load.wait_for_progress("events are folded").await;
         let (file, kept) = append_only_file(&server);
-        load.wait_for_progress("it is folded on").await;
+        load.wait_for_progress("more events are folded").await;
         let folded = load.folded_now().await;
         server.kill();
         // Truncate within a batch.
         std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(kept - 7).unwrap();
         server.restart();
-        until("it is folded again", || async { load.folded().await.is_some_and(|now| now > folded) }).await;
+        until("the lost events are folded again", || async { load.folded().await.is_some_and(|now| now > folded) })
+            .await;
     }
-    until("they have noticed", || async { rewinds(&trackers, &fixture, &["store", "fence"]) > 0 }).await;
+    until("the trackers have detected the loss", || async { rewinds(&trackers, &fixture, &["store", "fence"]) > 0 })
+        .await;
     load.finish(trackers).await;
 }
 
@@ -211,7 +214,7 @@ async fn store_is_wiped_under_load() {
     let load = Load::begin(&fixture, server.url());
     let trackers = two_trackers(&fixture).await;
     for _ in 0..3 {
-        load.wait_for_progress("it is folded").await;
+        load.wait_for_progress("events are folded").await;
         let () = server.call(&["FLUSHALL"]).unwrap();
     }
     load.finish(trackers).await;
@@ -231,7 +234,8 @@ async fn connections_are_cut_around_exec() {
         until(&format!("connections are cut ({cut:?})"), || async { proxy.cuts() >= wanted }).await;
     }
     proxy.cut(Cut::Never);
-    until("they have noticed", || async { rewinds(&trackers, &fixture, &["store"]) > 0 }).await;
+    until("the trackers have read the checkpoint again", || async { rewinds(&trackers, &fixture, &["store"]) > 0 })
+        .await;
     load.finish(trackers).await;
 }
 
@@ -248,13 +252,13 @@ async fn two_trackers_own_all_partitions() {
     make_topics(&honest);
     let mut trackers = vec![grounds[0].tracker().await, grounds[1].tracker().await];
     for tracker in &trackers {
-        until("it has taken everything", || async { tracker.reason("tracker").is_none() }).await;
+        until("the tracker has all partitions", || async { tracker.reason("tracker").is_none() }).await;
     }
     let load = Load::begin(&honest, server.url());
     for _ in 0..4 {
-        load.wait_for_progress("it is folded").await;
+        load.wait_for_progress("events are folded").await;
     }
-    until("they have met", || async { rewinds(&trackers, &honest, &["fence"]) > 0 }).await;
+    until("a tracker was fenced", || async { rewinds(&trackers, &honest, &["fence"]) > 0 }).await;
     trackers.remove(0).stop().await;
     load.finish(trackers).await;
 }
@@ -269,7 +273,7 @@ async fn slots_migrate_under_load() {
     let trackers = two_trackers(&fixture).await;
     for partition in fixture.all() {
         let roots = async || load.calm.store.page(partition, &Index::Roots, None, 200).await.unwrap_or_default();
-        until("it is folded", || async { roots().await.len() >= 100 }).await;
+        until("100 trees are folded", || async { roots().await.len() >= 100 }).await;
         let roots = roots().await;
         let moving = cluster.begin_move(partition);
         for _ in 0..10 {
@@ -288,7 +292,7 @@ async fn slots_migrate_under_load() {
                 .await
                 .is_ok_and(|now| now[0].is_some_and(|now| now.offset > checkpoint.offset))
         };
-        until("its partition is folded on", on).await;
+        until("more events of the partition are folded", on).await;
     }
     load.finish(trackers).await;
 }
@@ -312,12 +316,12 @@ async fn kafka_is_killed_under_load() {
     let fixture = Fixture::new(client(broker.address()), store(server.url()), 3);
     let load = Load::begin(&fixture, server.url());
     let trackers = two_trackers(&fixture).await;
-    load.wait_for_progress("it is folded").await;
-    // Producers of the load would give up; everything due was written before.
+    load.wait_for_progress("events are folded").await;
+    // Producers of the load would give up during the outage, so all due timers are written before it.
     let quiet = load.quiet.clone().lock_owned().await;
     broker.kill();
     broker.restart();
     drop(quiet);
-    load.wait_for_progress("it is folded on").await;
+    load.wait_for_progress("more events are folded").await;
     load.finish(trackers).await;
 }

@@ -27,7 +27,7 @@ pub struct Faults {
     pub refuse_moves: AtomicU32,
     /// Number of polls before consumers are held.
     pub polls: AtomicU32,
-    /// A poll is held now.
+    /// A poll is being held.
     pub is_held: AtomicBool,
     /// Error of the next poll.
     pub say: Mutex<Vec<GroupEvent>>,
@@ -78,7 +78,7 @@ impl TransactionalProducer for ShakyAtomic {
         let step = *self.faults.step.lock().unwrap();
         match step {
             Step::Done => self.inner.send_with_dependents(records, then, deadline),
-            Step::Before => Err(BrokerError::Unavailable("nothing was sent, on purpose".into())),
+            Step::Before => Err(BrokerError::Unavailable("not sent, on purpose".into())),
             Step::After => {
                 self.inner.send_with_dependents(records, then, deadline)?;
                 Err(BrokerError::InDoubt("sent, on purpose".into()))

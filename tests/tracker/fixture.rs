@@ -201,7 +201,7 @@ impl Tracker {
 
     /// Waits for a reason that contains these words.
     pub async fn expect_reason(&self, part: &str, words: &str) {
-        let what = format!("`{part}` says `{words}`");
+        let what = format!("`{part}` is not ready because of `{words}`");
         until(&what, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
     }
 

@@ -29,7 +29,7 @@ fn losses(fixture: &Fixture, tracker: &Tracker) -> u64 {
 
 /// Waits until a loss is detected and the store contains all tasks again.
 async fn expect_recovery(fixture: &Fixture, tracker: &Tracker, what: &str, before: u64) {
-    until(&format!("the loss is noticed: {what}"), || async { losses(fixture, tracker) > before }).await;
+    until(&format!("the loss is detected: {what}"), || async { losses(fixture, tracker) > before }).await;
     expect_agreement(fixture).await;
     tracker.is_well().await;
 }
@@ -62,7 +62,7 @@ fn evict(server: &Server) {
     let before = evicted(server);
     configure(server, "allkeys-random", used.saturating_sub(100_000));
     while evicted(server) == before {
-        let _: redis::RedisResult<String> = server.call(&["SET", "another:key", "of somebody else"]);
+        let _: redis::RedisResult<String> = server.call(&["SET", "another:key", "foreign value"]);
     }
 }
 
@@ -111,8 +111,8 @@ async fn deleted_and_expiring_keys_are_folded_again() {
         keys.sort();
         let key = keys.first().unwrap_or_else(|| panic!("no {kind}"));
         let command: Vec<&str> = [&words[..1], &[key], &words[1..]].concat();
-        // A record that a batch rewrites before the audit is intact again: delete it once more then.
-        until(&format!("a loss is noticed: {command:?}"), || async {
+        // A record that a batch rewrites before the audit is intact again, and is deleted once more.
+        until(&format!("a loss is detected: {command:?}"), || async {
             let _: i64 = server.call(&command).unwrap();
             tokio::time::sleep(Duration::from_secs(2)).await;
             losses(&fixture, &tracker) > before
@@ -173,7 +173,7 @@ async fn events_topic_with_short_retention_is_not_folded() {
         fixture.configure(setting, forgets);
         let tracker = fixture.tracker().await;
         tracker.expect_reason(&part(0), setting).await;
-        assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None], "nothing is folded");
+        assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None], "no event is folded");
         fixture.configure(setting, fits);
         // A partition that waits for the topic is retried every 10 s.
         expect_agreement(&fixture).await;
@@ -183,7 +183,7 @@ async fn events_topic_with_short_retention_is_not_folded() {
         let checkpoint = fixture.store.checkpoints(&[0]).await.unwrap();
         fixture.write(&event_log(8, 5)).await;
         tracker.expect_reason("tracker's topics", "kafleet topics apply").await;
-        assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), checkpoint, "nothing more is folded");
+        assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), checkpoint, "no more events are folded");
         fixture.configure(setting, fits);
         expect_agreement(&fixture).await;
         tracker.is_well().await;
@@ -192,7 +192,7 @@ async fn events_topic_with_short_retention_is_not_folded() {
     }
 }
 
-/// A tracker that continues another one's fold from the beginning becomes ready at the same offset as that one.
+/// A tracker that resumes another tracker's rebuild of a partition becomes ready at the same offset.
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let (plain, memory) = memory::fixture(1);
@@ -203,10 +203,10 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     let end = fixture.end(0);
     faults.records.store(100, SeqCst);
     memory.remove_record(0, &oracle.nodes[0][0].0);
-    until("the loss is noticed", || async { losses(&fixture, &tracker) > 0 }).await;
+    until("the loss is detected", || async { losses(&fixture, &tracker) > 0 }).await;
     let place =
         || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].map_or(0, |checkpoint| checkpoint.offset) };
-    until("a part is folded anew", || async { (1..end).contains(&place().await) }).await;
+    until("a part is folded again", || async { (1..end).contains(&place().await) }).await;
     tracker.stop().await;
 
     faults.records.store(0, SeqCst);

@@ -54,11 +54,11 @@ fn published(fixture: &Fixture) -> (BTreeMap<String, usize>, usize) {
 }
 
 async fn all_notified(fixture: &Fixture, tasks: usize) {
-    until("everything is told", || async { published(fixture).0.len() == 2 * tasks }).await;
+    until("all deliveries are published", || async { published(fixture).0.len() == 2 * tasks }).await;
     expect_agreement(fixture).await;
     let (times, notice_of) = published(fixture);
     let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
-    assert!(twice.is_empty(), "not once: {twice:?}");
+    assert!(twice.is_empty(), "published zero or several times: {twice:?}");
     assert_eq!((times.len(), notice_of), (2 * tasks, tasks));
 }
 
@@ -66,7 +66,7 @@ fn event_log(prefix: &str, tasks: usize) -> Vec<Event> {
     (0..tasks).flat_map(|n| [notifying_task(&format!("{prefix}-{n}")), succeeded(&format!("{prefix}-{n}"))]).collect()
 }
 
-/// A tracker is stopped at each step, and another one continues.
+/// A tracker is stopped at each step, and another one takes over.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_transition_notifies_once_when_a_tracker_stops() {
     for step in [Step::Before, Step::After, Step::Frozen] {
@@ -77,8 +77,8 @@ async fn each_transition_notifies_once_when_a_tracker_stops() {
         let stopped = fixture.with(broker, fixture.store.clone()).tracker().await;
         fixture.write(&event_log("a", 20)).await;
         match step {
-            Step::Frozen => until("it is stopped in the middle", || async { faults.frozen.load(SeqCst) }).await,
-            _ => until("it has tried", || async { faults.atomics.load(SeqCst) > 0 }).await,
+            Step::Frozen => until("the transaction is frozen", || async { faults.frozen.load(SeqCst) }).await,
+            _ => until("a transaction was attempted", || async { faults.atomics.load(SeqCst) > 0 }).await,
         }
         stopped.shutdown.begin();
         let next = fixture.tracker().await;

@@ -73,8 +73,8 @@ impl Oracle {
     }
 
     /// Compares with a store that may still be written to; `is_at` returns whether the log and the store's
-    /// checkpoints are at these offsets. A difference counts only if they are so before and after it. `None`: it did
-    /// not count.
+    /// checkpoints are at these offsets. A difference counts only if they are so before and after it; otherwise
+    /// returns `None`.
     pub async fn settles(self, store: &dyn Store, is_at: impl AsyncFn(&[i64]) -> bool) -> Option<Self> {
         let before = is_at(&self.ends).await;
         match AssertUnwindSafe(self.equals(store)).catch_unwind().await {
@@ -158,7 +158,7 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
         let Some(first) = page.first() else { break };
         assert!(
             first.seen_ms > after_ms && page.iter().all(|entry| entry.seen_ms == first.seen_ms),
-            "one time at once"
+            "a page has a single time"
         );
         after_ms = first.seen_ms;
         found.extend(page);
@@ -166,7 +166,7 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
     for (id, node) in nodes {
         if let Some(age) = node.expiry.filter(|age| age.kind == ExpiryKind::Done) {
             let entry = Entry { seen_ms: age.due_ms, id: id.clone() };
-            assert!(found.contains(&entry), "partition {number} does not say when `{id}` is removed");
+            assert!(found.contains(&entry), "partition {number} lacks the removal time of `{id}`");
         }
     }
 }
@@ -182,15 +182,15 @@ async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(T
     let ids: Vec<TaskId> = nodes.iter().map(|(id, _)| id.clone()).collect();
     let found = store.kept(number, &ids).await.unwrap();
     for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.kept(number, &ids).await.unwrap()) {
-        assert_eq!(found, expect, "the record that waits of `{id}`");
-        assert_eq!(found.map_or(0, |kept| kept.len()), node.kept as usize, "its size");
+        assert_eq!(found, expect, "the deferred record of `{id}`");
+        assert_eq!(found.map_or(0, |kept| kept.len()), node.kept as usize, "the size of the deferred record of `{id}`");
     }
 }
 
 async fn equal_attachments(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     for (id, name) in nodes.iter().flat_map(|(id, node)| node.attachments.iter().map(move |one| (id, &one.name))) {
         let found = store.attachment(number, id, name).await.unwrap();
-        assert!(found.is_some(), "`{name}` of `{id}` is listed and not there");
+        assert!(found.is_some(), "`{name}` of `{id}` is listed but missing");
         assert_eq!(found, expect.attachment(number, id, name).await.unwrap(), "`{name}` of `{id}`");
     }
 }

@@ -1,5 +1,5 @@
-//! Faults: the store is away, hangs or panics; the broker fails to seek or is lost; partitions return while their
-//! last owner still has requests queued.
+//! Faults: the store is unavailable, hangs or panics; the broker fails to seek or is lost; partitions return while
+//! the last owner's requests are still queued.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -55,7 +55,7 @@ async fn store_outage_at_start_is_survived() {
     tracker.stop().await;
 }
 
-/// Reading stops meanwhile, and a stop does not wait for the store.
+/// Consumption stops during the outage, and a stop does not wait for the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn hanging_store_stops_reading() {
     let (fixture, _, store, faults) = faulty(1);
@@ -66,11 +66,11 @@ async fn hanging_store_stops_reading() {
     store.set(FaultMode::Silent);
     let began = faults.delivered.load(SeqCst);
     fixture.write(&event_log(5, 1_000)).await;
-    until("it has read what it may", || async { faults.delivered.load(SeqCst) - began >= 1_000 }).await;
-    // Further polls would reveal a reader that continues.
+    until("1,000 events are read", || async { faults.delivered.load(SeqCst) - began >= 1_000 }).await;
+    // Further polls would reveal a tracker that continues to read.
     fixture.write(&event_log(6, 1_000)).await;
     let read = faults.delivered.load(SeqCst) - began;
-    assert!(read < 6_000, "{read} events are read ahead of a store that hangs, {} are there", fixture.end(0));
+    assert!(read < 6_000, "{read} of {} events are read while the store hangs", fixture.end(0));
     assert!(fixture.end(0) > 12_000);
     tracker.stop().await;
     store.set(FaultMode::Well);
@@ -79,7 +79,7 @@ async fn hanging_store_stops_reading() {
     tracker.stop().await;
 }
 
-/// A tracker whose next read panics as it folds this partition.
+/// Starts a tracker whose next read panics while it folds this partition.
 async fn panics(fixture: &Fixture, store: &FaultyStore) -> (Tracker, u32) {
     let tracker = fixture.tracker().await;
     one_each(fixture, "before").await;
@@ -101,14 +101,15 @@ async fn panic_is_reported_and_retried() {
     tracker.stop().await;
 }
 
-/// Records of a store that changes between two reads may be inconsistent: neither a defect nor a reason to wait.
+/// Records of a store that changes between two reads may be inconsistent; the checkpoint is read again without a
+/// delay.
 #[tokio::test(flavor = "multi_thread")]
 async fn panic_after_store_change_rereads_the_checkpoint() {
     let (fixture, memory, store, _) = faulty(2);
     *store.before_panic.lock().unwrap() = Some(Box::new(move || memory.wipe()));
     let (tracker, hit) = panics(&fixture, &store).await;
     expect_agreement(&fixture).await;
-    assert!(tracker.rewinds(hit, "fence") > 0, "it did not wait as for a defect");
+    assert!(tracker.rewinds(hit, "fence") > 0, "the checkpoint was read again without a delay");
     tracker.is_well().await;
     tracker.stop().await;
 }
@@ -126,7 +127,7 @@ async fn failed_seek_is_retried_before_folding() {
         fixture.write(&event_log(seed, 50)).await;
     }
     expect_agreement(&fixture).await;
-    assert_eq!(faults.refuse_moves.load(SeqCst), 0, "it was tried until it worked");
+    assert_eq!(faults.refuse_moves.load(SeqCst), 0, "the seek is retried until it succeeds");
     tracker.is_well().await;
     tracker.stop().await;
 }
@@ -151,7 +152,10 @@ async fn late_seek_request_of_an_earlier_owner_is_ignored() {
     faults.polls.store(1, SeqCst);
     until("the partition is assigned", || async { tracker.reason("tracker").is_none() }).await;
     let looks = store.looks.load(SeqCst);
-    until("its folder has found an empty store and asked", || async { store.looks.load(SeqCst) > looks }).await;
+    until("the partition task has read the empty store and requested a seek", || async {
+        store.looks.load(SeqCst) > looks
+    })
+    .await;
     memory.restore(&folded);
     fixture.write(&event_log(2, 5)).await;
     *faults.say.lock().unwrap() = vec![GroupEvent::Revoked(vec![place.clone()]), GroupEvent::Assigned(vec![place])];
@@ -180,14 +184,14 @@ async fn broker_error_is_reported_and_cleared() {
     let tracker = fixture.tracker().await;
     one_each(&fixture, "t").await;
     expect_agreement(&fixture).await;
-    // Repeated until it is seen, because the answer to a commit may clear it.
+    // Repeated, because the response to a commit may clear the error.
     let is_told = || async {
         let away = BrokerError::Unavailable("all brokers are down".into());
         *faults.say.lock().unwrap() = vec![GroupEvent::ClientError(away)];
         tracker.reason("events topic").is_some_and(|reason| reason.contains("all brokers are down"))
     };
-    until("it is told", is_told).await;
-    // Nothing is written: the answer to the next commit clears it.
+    until("the error is reported", is_told).await;
+    // Nothing is written: the response to the next commit clears the error.
     tracker.is_well().await;
     tracker.stop().await;
 }
@@ -202,7 +206,7 @@ async fn stops_under_load_lose_nothing() {
     });
     while !writing.is_finished() {
         let tracker = fixture.tracker().await;
-        until("it folds", || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].is_some() }).await;
+        until("events are folded", || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].is_some() }).await;
         tracker.stop().await;
     }
     writing.await.unwrap();

@@ -31,7 +31,7 @@ use crate::redis::{Cluster, Server, patient};
 /// Deadline of a rebuild.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Rebuild from the store of `fixture` into that of `into`.
+/// Rebuild of the store of `fixture` into the store of `into`.
 fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {
     let tracker = TrackerSetup {
         broker: into.broker.clone(),
@@ -52,10 +52,10 @@ async fn plan(setup: &Rebuild) -> RebuildPlan {
     rebuild::preflight(setup).await.unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-/// Error with which the rebuild is refused.
+/// Returns the error with which the rebuild is refused.
 async fn refused(setup: &Rebuild) -> String {
     match rebuild::preflight(setup).await {
-        Ok(_) => panic!("it is not refused"),
+        Ok(_) => panic!("the rebuild is not refused"),
         Err(RebuildError::Unsuitable(why)) => why,
         Err(other) => panic!("{other}"),
     }
@@ -121,7 +121,7 @@ async fn copy_follows_the_log_until_a_tracker_takes_over() {
     expect_agreement(&copy).await;
     assert_eq!(numbers(&copy).await, [Some(1); 3]);
     old.stop().await;
-    // Nothing is published now, although the copy has due timers.
+    // Nothing is published yet, although the copy has due timers.
     let due: Vec<_> = (0..30).map(|n| scheduled(&format!("due-{n}"), now_ms() - 1_000)).collect();
     fixture.write(&due).await;
     copy.folded().await;
@@ -135,7 +135,7 @@ async fn copy_follows_the_log_until_a_tracker_takes_over() {
         .collect();
     assert_eq!(taken.len(), 3, "{told:?}");
     assert!(told.contains(&RebuildEvent::Ready), "{told:?}");
-    until("all of it is released", || async {
+    until("all delayed tasks are released", || async {
         let queued = copy.store.counts(&copy.all()).await.unwrap();
         times_published(&fixture).len() == 30 && queued.iter().all(|count| count.state != State::Scheduled)
     })
@@ -169,7 +169,7 @@ async fn later_rebuild_continues_and_ends_the_earlier() {
     expect_agreement(&copy).await;
     let planned = plan(&again).await;
     assert!((planned.number, planned.resumed) == (2, true));
-    assert!(planned.partitions.iter().all(|task| task.from == task.end), "what is folded is not folded again");
+    assert!(planned.partitions.iter().all(|task| task.from == task.end), "folded events are not folded again");
     let second = run(again, planned, &stop);
     let (_, ending) = ended(first).await;
     let why = ending.unwrap_err().to_string();
@@ -256,8 +256,8 @@ async fn log_without_its_beginning_requires_partial() {
     let expect_reason = format!("partition 0 begins at offset {beginning} (");
     assert!(why.contains("retention has removed the beginning of the log") && why.contains(&expect_reason), "{why}");
     assert!(why.contains("and 2 trees in the source began earlier, such as") && why.contains("`--partial`"), "{why}");
-    assert!(!why.contains("partition 1"), "that one is whole: {why}");
-    assert_eq!(numbers(&copy).await, [None; 2], "nothing is written");
+    assert!(!why.contains("partition 1"), "partition 1 is complete: {why}");
+    assert_eq!(numbers(&copy).await, [None; 2], "the refused rebuild writes nothing");
 
     let partial = Rebuild { partial: true, follow: false, ..setup(&fixture, &copy) };
     let planned = plan(&partial).await;
@@ -269,8 +269,8 @@ async fn log_without_its_beginning_requires_partial() {
     for task in [&new[0], &new[1], &old[1]] {
         assert_eq!(state(task).await, Some(State::Succeeded), "{task}");
     }
-    assert_eq!(state(&old[0]).await, None, "the log knows nothing of it");
-    let known = crate::cases::state_of(&copy, &half).await.expect("its end is in the log");
+    assert_eq!(state(&old[0]).await, None, "the task is not in the log");
+    let known = crate::cases::state_of(&copy, &half).await.expect("the task's end is in the log");
     assert_eq!((known.task_type.as_deref(), known.own), (None, State::Succeeded), "{known:?}");
     // A partial rebuild continues without another confirmation and is not mistaken for a complete one.
     let again = Rebuild { follow: false, ..setup(&fixture, &copy) };
@@ -309,7 +309,7 @@ async fn rebuild_works_into_and_from_a_cluster() {
     let planned = plan(&into).await;
     let (running, ready) = run_until_ready(into, planned, &stop);
     expect_agreement(&copy).await;
-    until("all is compared", || async { ready.load(SeqCst) }).await;
+    until("the comparison is complete", || async { ready.load(SeqCst) }).await;
     let moving = cluster.begin_move(0);
     moving.keys(20);
     first.write(&event_log(2, 100)).await;

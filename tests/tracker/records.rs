@@ -36,11 +36,15 @@ async fn documented_example_events_are_folded() {
     assert_eq!(log.lines, ["first line", "second line"]);
     let order = state_of(&fixture, "order-42").await.unwrap();
     let (children, ..) = children_of(&order.below);
-    assert_eq!((order.own, order.state), (State::Succeeded, State::Failed), "a child has failed");
+    assert_eq!((order.own, order.state), (State::Succeeded, State::Failed), "the child's failure is rolled up");
     assert_eq!((children.total(), children.get(State::Failed), children.get(State::Expired)), (4, 1, 1));
     let policy = order.policy.unwrap();
     assert_eq!((policy.retries, policy.tags.as_slice()), (Some(2), ["a".to_owned()].as_slice()));
-    assert_eq!(state_of(&fixture, "job-7").await.unwrap().state, State::Succeeded, "an external task, reported done");
+    assert_eq!(
+        state_of(&fixture, "job-7").await.unwrap().state,
+        State::Succeeded,
+        "the external task was reported as succeeded"
+    );
     tracker.stop().await;
 }
 
@@ -85,7 +89,7 @@ async fn invalid_records_are_skipped_and_counted() {
         fixture.write_raw(0, *value).await;
     }
     let roots = one_each(&fixture, "after").await;
-    // The last record of a partition may be one of these, too.
+    // The last record of a partition may also be one of these.
     fixture.write_raw(0, Some(b"the end")).await;
     let tracker = fixture.tracker().await;
     let oracle = expect_agreement(&fixture).await;
@@ -149,10 +153,14 @@ async fn unsuitable_checkpoint_stops_the_partition_with_a_reason() {
     let tracker = fixture.tracker().await;
     for (partition, checkpoint, words) in bad {
         tracker.expect_reason(&part(partition), words).await;
-        assert_eq!(store.checkpoints(&[partition]).await.unwrap(), [Some(checkpoint)], "nothing is written under it");
+        assert_eq!(
+            store.checkpoints(&[partition]).await.unwrap(),
+            [Some(checkpoint)],
+            "the refused checkpoint is unchanged"
+        );
     }
     fixture.folded_to(&[0, 0, 0, 0, 6]).await;
-    until("nothing else is wrong", || async { tracker.health.reasons().len() == bad.len() }).await;
+    until("no other reason is reported", || async { tracker.health.reasons().len() == bad.len() }).await;
     store.wipe();
     expect_agreement(&fixture).await;
     tracker.is_well().await;
@@ -167,7 +175,7 @@ async fn tracker_reports_a_newer_event_at_start() {
     one_each(&fixture, "t").await;
     let first = fixture.tracker().await;
     first.expect_reason(&part(0), "version 9").await;
-    until("the other one is folded", || async {
+    until("the other partition is folded", || async {
         fixture.store.checkpoints(&[1]).await.unwrap()[0].is_some_and(|f| f.offset == 2)
     })
     .await;
@@ -175,10 +183,6 @@ async fn tracker_reports_a_newer_event_at_start() {
     let second = fixture.tracker().await;
     second.expect_reason(&part(0), "upgrade trackers first").await;
     assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap()[0].unwrap().offset, 0);
-    assert_eq!(
-        state_of(&fixture, "t-0").await.is_some(),
-        fixture.partition_of("t-0") == 1,
-        "nothing behind it is folded"
-    );
+    assert_eq!(state_of(&fixture, "t-0").await.is_some(), fixture.partition_of("t-0") == 1, "no later event is folded");
     second.stop().await;
 }

@@ -26,7 +26,7 @@ use crate::outbox::{header, make_topics, node, read_all, until_state};
 const TYPE: &str = "root";
 const HOUR: i64 = 3_600_000;
 
-/// A schedule of so many times, one per second, all of which have passed unfired.
+/// A schedule with this many times, one per second, all in the past and unfired.
 fn past(times: i64, overlap: Overlap) -> Schedule {
     let from_ms = now_ms() / 1_000 * 1_000 - HOUR;
     let task =
@@ -121,7 +121,7 @@ pub async fn each_time_fires_once(fixture: Fixture) {
     assert_eq!(state.last.unwrap().task, task(&schedule, "s", 30));
     let metric = |outcome: &str| tracker.metrics.schedules.times.with_label_values(&[outcome]).get();
     // Counted after the transaction has returned.
-    until("they are counted", || async { metric("fired") == 30 }).await;
+    until("the firings are counted", || async { metric("fired") == 30 }).await;
     assert_eq!(metric("skipped"), 0);
     tracker.is_well().await;
     tracker.stop().await;
@@ -136,7 +136,7 @@ pub async fn owners_change_while_times_are_due(fixture: Fixture) {
         put(&fixture, &format!("s{n}"), schedule).await;
     }
     let second = fixture.tracker().await;
-    until("something is fired", || async { !fired(&fixture).is_empty() }).await;
+    until("a task is fired", || async { !fired(&fixture).is_empty() }).await;
     first.running.abort();
     first.shutdown.abort();
     let third = fixture.tracker().await;
@@ -152,20 +152,20 @@ async fn ends(fixture: &Fixture, task: &str) {
     fixture.write(&[succeeded(task)]).await;
 }
 
-/// While a task is running, times are skipped, buffered, or replace it.
+/// While the previous task runs, times are skipped or buffered, or replace it, as the overlap policy requests.
 pub async fn overlap_policies_are_applied(fixture: Fixture) {
     make_topics(&fixture);
     for (name, overlap) in [("skip", Overlap::Skip), ("buffer", Overlap::BufferOne), ("replace", Overlap::Replace)] {
         put(&fixture, name, &open(overlap)).await;
     }
     let tracker = fixture.tracker().await;
-    until_plan(&fixture, "times are left out", |plan| {
+    until_plan(&fixture, "times are skipped", |plan| {
         let many = |name: &str| plan.states.get(name).is_some_and(|state| state.skipped >= 1);
         many("skip") && many("buffer") && plan.states.get("replace").is_some_and(|state| state.fired >= 2)
     })
     .await;
     let (skipping, buffering) = (state(&fixture, "skip").await, state(&fixture, "buffer").await);
-    assert_eq!((skipping.fired, buffering.fired), (1, 1), "their tasks have not ended");
+    assert_eq!((skipping.fired, buffering.fired), (1, 1), "the first tasks have not ended");
     assert!(buffering.waiting_ms.is_some());
     let replaced = fired(&fixture).into_keys().find(|task| task.starts_with("replace.")).unwrap();
     let replaced = until_state(&fixture, &replaced, TaskState::Cancelled).await;
@@ -179,7 +179,7 @@ pub async fn overlap_policies_are_applied(fixture: Fixture) {
     for last in [skipping.last.unwrap().task, buffering.last.unwrap().task] {
         ends(&fixture, &last).await;
     }
-    until_plan(&fixture, "the next ones are fired", |plan| {
+    until_plan(&fixture, "the next tasks are fired", |plan| {
         plan.states["skip"].fired == 2 && plan.states["buffer"].last.as_ref().is_some_and(|last| last.task == buffered)
     })
     .await;
@@ -193,34 +193,35 @@ pub async fn schedule_changes_are_applied(fixture: Fixture) {
     let tracker = fixture.tracker().await;
     let mut schedule = open(Overlap::Allow);
     put(&fixture, "s", &schedule).await;
-    until_plan(&fixture, "it is fired", |plan| plan.states.get("s").is_some_and(|state| state.fired >= 1)).await;
+    until_plan(&fixture, "the schedule has fired", |plan| plan.states.get("s").is_some_and(|state| state.fired >= 1))
+        .await;
     schedule.paused = Some(Paused { at_ms: now_ms(), reason: None });
     put(&fixture, "s", &schedule).await;
     // Requests are processed after the pause, because they are later in the topic.
     ask(&fixture, "s", "one", None).await;
-    until_plan(&fixture, "it runs while it is paused", |plan| plan.requests.is_empty()).await;
+    until_plan(&fixture, "the first request is processed during the pause", |plan| plan.requests.is_empty()).await;
     let paused = state(&fixture, "s").await;
     assert_eq!((paused.recent[0].outcome, paused.recent[0].task.as_deref()), (Outcome::Run, Some("s.run-one")));
     until_state(&fixture, "s.run-one", TaskState::Queued).await;
     ask(&fixture, "s", "two", None).await;
-    until_plan(&fixture, "it runs again", |plan| plan.requests.is_empty()).await;
-    assert_eq!(state(&fixture, "s").await.fired, paused.fired, "nothing else is fired");
+    until_plan(&fixture, "the second request is processed", |plan| plan.requests.is_empty()).await;
+    assert_eq!(state(&fixture, "s").await.fired, paused.fired, "a paused schedule does not fire");
     // The times of the pause are not made up for.
     (schedule.paused, schedule.from_ms) = (None, now_ms());
     put(&fixture, "s", &schedule).await;
-    until_plan(&fixture, "it goes on", |plan| plan.states["s"].fired > paused.fired).await;
+    until_plan(&fixture, "the resumed schedule fires", |plan| plan.states["s"].fired > paused.fired).await;
     let went_on = state(&fixture, "s").await;
     assert!(went_on.recent[0].time_ms > schedule.from_ms && went_on.missed == 0);
     delete(&fixture, "s").await;
-    until_plan(&fixture, "nothing is left of it", ScheduleState::is_empty).await;
+    until_plan(&fixture, "the deleted schedule has no state", ScheduleState::is_empty).await;
     ask(&fixture, "s", "three", None).await;
-    until_plan(&fixture, "a request of nothing goes", ScheduleState::is_empty).await;
+    until_plan(&fixture, "a request for a deleted schedule is removed", ScheduleState::is_empty).await;
     tracker.is_well().await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// Times that have a task already are left alone.
+/// Times that already have a task are skipped.
 pub async fn backfill_fires_missing_times(fixture: Fixture) {
     make_topics(&fixture);
     let mut schedule = past(20, Overlap::Allow);
@@ -229,15 +230,15 @@ pub async fn backfill_fires_missing_times(fixture: Fixture) {
     exactly(&fixture, (1..=20).map(|n| task(&schedule, "s", n)).collect()).await;
     let from_ms = schedule.from_ms;
     schedule.spec.end_at = Some(time_text(from_ms + 10_000_000));
-    // Changed times: the future of the schedule must not start here.
+    // The future of the schedule must not start with these changed times.
     schedule.paused = Some(Paused { at_ms: 0, reason: None });
     put(&fixture, "s", &schedule).await;
     let span = Span { from_ms: from_ms - 9_000, to_ms: from_ms + 250_000 };
     ask(&fixture, "s", "b", Some(span)).await;
     exactly(&fixture, (-9..=250).map(|n| task(&schedule, "s", n)).collect()).await;
-    until_plan(&fixture, "it is done", |plan| plan.requests.is_empty()).await;
+    until_plan(&fixture, "the backfill is processed", |plan| plan.requests.is_empty()).await;
     ask(&fixture, "s", "again", Some(span)).await;
-    until_plan(&fixture, "there is nothing left to do", |plan| plan.requests.is_empty()).await;
+    until_plan(&fixture, "the repeated backfill is processed", |plan| plan.requests.is_empty()).await;
     exactly(&fixture, (-9..=250).map(|n| task(&schedule, "s", n)).collect()).await;
     let recent = state(&fixture, "s").await.recent;
     assert_eq!((recent[0].outcome, recent[0].count), (Outcome::Backfilled, 240));
@@ -280,9 +281,9 @@ async fn stops_at(step: Step) {
     put(&fixture, "s", &schedule).await;
     let stopped: Tracker = first.tracker().await;
     match step {
-        Step::Frozen => until("it is stopped in the middle", || async { faults.frozen.load(SeqCst) }).await,
+        Step::Frozen => until("the transaction is frozen", || async { faults.frozen.load(SeqCst) }).await,
         Step::Before => stopped.expect_reason("schedules", "on purpose").await,
-        _ => until("something was fired", || async { !fired(&fixture).is_empty() }).await,
+        _ => until("a task was fired", || async { !fired(&fixture).is_empty() }).await,
     }
     stopped.shutdown.begin();
     let second = fixture.tracker().await;
@@ -324,7 +325,7 @@ async fn transaction_of_unknown_outcome_is_resolved() {
     tracker.stop().await;
 }
 
-/// A backfill leaves out a time that waits for another task, and continues behind it.
+/// A backfill defers a time that waits for another task, and continues after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn backfill_continues_behind_a_waiting_time() {
     let (fixture, _) = fixture(1);
@@ -332,15 +333,15 @@ async fn backfill_continues_behind_a_waiting_time() {
     let schedule = past(230, Overlap::BufferOne);
     put(&fixture, "s", &schedule).await;
     let tracker = fixture.tracker().await;
-    until_plan(&fixture, "all its times are decided", |plan| {
+    until_plan(&fixture, "all times are decided", |plan| {
         plan.states.get("s").is_some_and(|state| state.through_ms >= schedule.from_ms + 230_000)
     })
     .await;
     let decided = state(&fixture, "s").await;
     let waits = decided.waiting_ms.unwrap();
-    assert!(waits <= schedule.from_ms + 100_000, "it lies in the first step of the backfill");
+    assert!(waits <= schedule.from_ms + 100_000, "the waiting time is in the first step of the backfill");
     ask(&fixture, "s", "b", Some(Span { from_ms: schedule.from_ms + 1, to_ms: schedule.from_ms + 230_000 })).await;
-    until_plan(&fixture, "it is done", |plan| plan.requests.is_empty()).await;
+    until_plan(&fixture, "the backfill is processed", |plan| plan.requests.is_empty()).await;
     let waiting = task_of("s", waits);
     exactly(&fixture, (1..=230).map(|n| task(&schedule, "s", n)).filter(|task| *task != waiting).collect()).await;
     tracker.stop().await;
@@ -359,7 +360,7 @@ async fn no_producer_is_opened_without_schedules() {
     assert_eq!(faults.atomics.load(SeqCst), 0);
     let schedule = past(1, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
-    until("it is fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;
+    until("the schedule has fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;
     assert!(fixture.broker.ends(&Partition::new(fixture.names.control(), 0), DEADLINE).unwrap().end > 1);
     tracker.stop().await;
 }

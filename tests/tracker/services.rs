@@ -64,7 +64,7 @@ async fn redis_is_killed() {
     .await;
 }
 
-/// Connections are closed, data stays.
+/// Connections are closed; data stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_killed() {
     let Some((fixture, server)) = fixture(3) else { return };
@@ -82,7 +82,7 @@ fn impatient(fixture: &Fixture, server: &Server) -> Fixture {
     fixture.with(fixture.broker.clone(), Arc::new(server.impatient_store("kafleet")))
 }
 
-/// Frozen, then stopped, for longer than a call's deadline: reported whether busy or idle, and resumed automatically.
+/// Frozen, then stopped, for longer than a call's deadline: reported whether busy or idle, and cleared automatically.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_outage_is_reported_and_survived() {
     let Some((fixture, mut server)) = fixture(2) else { return };

@@ -1,4 +1,5 @@
-//! Effects that wait for workers or Kafka block nothing else and are not lost; stopped workers are not waited for.
+//! Effects that wait for workers or Kafka block no other effects and are not lost; stopped workers are not waited
+//! for.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -56,7 +57,7 @@ async fn waiting_cancels_block_no_other_effects() {
     fixture.write(&asked.collect::<Vec<_>>()).await;
     let tracker = fixture.tracker().await;
     let ids: Vec<_> = names.iter().map(|name| id(name)).collect();
-    until("all are cancelled, and workers are to forget it later", || async {
+    until("all are cancelled, and the withdrawals are pending", || async {
         let nodes = fixture.store.nodes(0, &ids).await.unwrap();
         nodes.iter().flatten().filter(|node| node.state == State::Cancelled && node.effects.len() == 1).count() == 700
     })
@@ -68,13 +69,13 @@ async fn waiting_cancels_block_no_other_effects() {
     let done = || async { node(&fixture, "again").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
     until("the retry of another task is published", done).await;
     assert_eq!(node(&fixture, "again").await.unwrap().state, State::Queued);
-    assert_eq!(node(&fixture, "c0").await.unwrap().effects.len(), 1, "workers have not passed it");
+    assert_eq!(node(&fixture, "c0").await.unwrap().effects.len(), 1, "workers have not committed past the record");
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// A child that no worker took is cancelled with its parent, which is retried: workers have not passed the child's
-/// record yet.
+/// A child that no worker took is cancelled with its parent, which is then retried, before workers have committed
+/// past the child's record.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_keeps_the_cancel_of_a_child() {
     let (fixture, _) = fixture(1);
@@ -99,20 +100,20 @@ async fn retry_keeps_the_cancel_of_a_child() {
     fixture.write(&[event(Kind::RetryRequested, "p")]).await;
     let second = fixture.tracker().await;
     until_state(&fixture, "p", State::Queued).await;
-    // A type without records: its cancel is examined after the other one, so its withdrawal shows that both were.
+    // A type without records: its cancel is examined after the one of `p`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
-    until("nobody need know of the other one", || is_withdrawn(&fixture, "y")).await;
-    assert!(told(&fixture, "p").is_some(), "a worker that comes back would run the child");
+    until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
+    assert!(told(&fixture, "p").is_some(), "the cancel of `p` stays: a restarted worker would run the child");
     let commit = Commit { partition: at, offset: end, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("child"), &[commit], DEADLINE).unwrap();
-    until("nobody need know any more", || is_withdrawn(&fixture, "p")).await;
+    until("the cancel of `p` is withdrawn", || is_withdrawn(&fixture, "p")).await;
     expect_agreement(&fixture).await;
     second.stop().await;
 }
 
-/// A worker has ended a cancelled task and may lose its partition before the commit: its successor must know the
-/// cancel.
+/// A worker has ended a cancelled task and may lose its partition before the commit: the cancel must stay for its
+/// successor.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_stays_until_its_worker_has_committed() {
     let (fixture, _) = fixture(1);
@@ -123,20 +124,21 @@ async fn cancel_stays_until_its_worker_has_committed() {
     fixture.write(&[there, by(Kind::Started, "x", "w"), event(Kind::CancelRequested, "x")]).await;
     fixture.write(&[by(Kind::Cancelled, "x", "w")]).await;
     until_state(&fixture, "x", State::Cancelled).await;
-    // A type without records: its cancel is examined after the other one, so its withdrawal shows that both were.
+    // A type without records: its cancel is examined after the one of `x`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
-    until("nobody need know of the other one", || is_withdrawn(&fixture, "y")).await;
-    assert!(told(&fixture, "x").is_some(), "whoever takes it up once more would run it");
+    until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
+    assert!(told(&fixture, "x").is_some(), "the cancel of `x` stays: the partition's next owner would run the task");
     let at = Partition::new(fixture.names.tasks("root"), position.partition);
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
-    until("nobody need know any more", || is_withdrawn(&fixture, "x")).await;
+    until("the cancel of `x` is withdrawn", || is_withdrawn(&fixture, "x")).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// A task of the parent's first run appears when the second one has ended: the parent does not wait for it, its cancel does.
+/// A task of the parent's first run appears after the second run has ended: the parent does not wait for it, but its
+/// cancel does.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed() {
     let (fixture, _) = fixture(1);
@@ -148,18 +150,18 @@ async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed(
     until("the first cancel is withdrawn", || is_withdrawn(&fixture, "p")).await;
     let later = |event: Event| Event { run: 2, ..event };
     let mut again = of_type("p", "nowhere");
-    // Made after the cancel, which lies there.
+    // Created after the cancel, which is at offset 1.
     again.task.as_mut().unwrap().asof = Some(1);
     let mut held = Event { task: placed("p:x", position).task, ..by(Kind::Started, "p:x", "w") };
     held.task.as_mut().unwrap().task_type = "root".into();
     fixture.write(&[later(again), later(by(Kind::Succeeded, "p", "w")), held]).await;
     until("the cancel is published again", || async { told(&fixture, "p").is_some() }).await;
     assert_eq!(node(&fixture, "p").await.unwrap().state, State::Succeeded);
-    // Of a type without records; it stands behind the other one, which so has been looked at when this one is done.
+    // A type without records: its cancel is examined after the one of `p`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
-    until("the other cancel is withdrawn", || is_withdrawn(&fixture, "y")).await;
-    assert!(told(&fixture, "p").is_some(), "the record is not committed");
+    until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
+    assert!(told(&fixture, "p").is_some(), "the cancel stays until the record is committed");
     let at = Partition::new(fixture.names.tasks("root"), position.partition);
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
@@ -180,7 +182,7 @@ async fn unavailable_group_offsets_block_nothing() {
     let config = TrackerConfig { observe: false, ..TrackerConfig::default() };
     let tracker = fixture.with(broker, fixture.store.clone()).tracker_with(config).await;
     fixture.write(&[submitted("x"), event(Kind::CancelRequested, "x")]).await;
-    until("it was asked for the group", || async { faults.groups.load(SeqCst) > 0 }).await;
+    until("group offsets were requested", || async { faults.groups.load(SeqCst) > 0 }).await;
     fixture.write(&[crate::outbox::scheduled("late", now_ms() - 1)]).await;
     until_state(&fixture, "late", State::Queued).await;
     assert!(told(&fixture, "x").is_some());
@@ -206,7 +208,7 @@ async fn unpublished_continuation_can_be_retried() {
     fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
     fixture.write(&[event(Kind::RetryRequested, "r:then")]).await;
     let done = || async { node(&fixture, "r:then").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
-    until("it is published", done).await;
+    until("the continuation is published", done).await;
     assert_eq!(node(&fixture, "r:then").await.unwrap().state, State::Queued);
     let records = read_all(&fixture, &topic);
     assert_eq!(records.len(), 1);
@@ -217,7 +219,7 @@ async fn unpublished_continuation_can_be_retried() {
     tracker.stop().await;
 }
 
-/// A stopping worker runs out of time before its task ends: nobody else would end the task.
+/// A worker stops before its task ends: no other worker would end the task.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_does_not_wait_for_a_stopped_worker() {
     let (fixture, _) = fixture(1);
@@ -226,14 +228,14 @@ async fn cancel_does_not_wait_for_a_stopped_worker() {
     fixture.write(&[submitted("left"), by(Kind::Started, "left", "w")]).await;
     until_state(&fixture, "left", State::Running).await;
     heartbeat(&fixture, "w", 500, HeartbeatState::Stopped).await;
-    until("its task is told", || async { node(&fixture, "left").await.unwrap().silent }).await;
+    until("the task is marked as silent", || async { node(&fixture, "left").await.unwrap().silent }).await;
     fixture.write(&[event(Kind::CancelRequested, "left")]).await;
     until_state(&fixture, "left", State::Cancelled).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
 
-/// A record that was deferred for too long at a full tracker is contained in an event only, from which a retry
+/// A record that was deferred for too long at a full tracker is contained only in an event, from which a retry
 /// publishes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_publishes_a_record_contained_in_an_event() {
@@ -248,7 +250,7 @@ async fn retry_publishes_a_record_contained_in_an_event() {
     let mut failed = event(Kind::Failed, "late");
     failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
     fixture.write(&[failed, event(Kind::RetryRequested, "late")]).await;
-    until("it is published once more", || async {
+    until("the task is published in run 2", || async {
         let records = read_all(&fixture, &fixture.names.tasks("root"));
         records.iter().any(|record| header(record, "ce_id") == Some("late") && header(record, "ce_run") == Some("2"))
     })
@@ -281,7 +283,10 @@ async fn cancelled_children_name_parent_requester_and_reason() {
         assert_eq!((asked.message.as_deref(), asked.by.as_deref()), (Some(why), Some("ann")), "{task}");
     }
     let said = String::from_utf8(told(&fixture, "r").unwrap()).unwrap();
-    assert!(said.contains(r#""reason":"too dear","by":"ann""#), "workers say the same of what runs: {said}");
+    assert!(
+        said.contains(r#""reason":"too dear","by":"ann""#),
+        "the workers' cancel record has reason and requester: {said}"
+    );
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -296,16 +301,20 @@ async fn cancel_of_an_expected_task_ends_it_and_applies_once_it_is_created() {
     until_state(&fixture, "r", State::Expected).await;
     fixture.write(&[event(Kind::CancelRequested, "r")]).await;
     until_state(&fixture, "r", State::Cancelled).await;
-    until("its walk is done", || async { node(&fixture, "r").await.is_some_and(|node| node.effects.len() == 1) }).await;
+    until("the subtree command is complete", || async {
+        node(&fixture, "r").await.is_some_and(|node| node.effects.len() == 1)
+    })
+    .await;
     let before = read_all(&fixture, &fixture.names.control()).len();
     let position = put_task(&fixture, "r").await;
     fixture.write(&[placed("r", position)]).await;
-    until("it is cancelled as what it is now", || async {
+    until("the created task is cancelled", || async {
         node(&fixture, "r").await.is_some_and(|node| node.announced && node.state == State::Cancelled)
     })
     .await;
-    until("workers are told again", || async { read_all(&fixture, &fixture.names.control()).len() > before }).await;
-    assert!(told(&fixture, "r").is_some(), "no worker has passed its record by");
+    until("the cancel is published again", || async { read_all(&fixture, &fixture.names.control()).len() > before })
+        .await;
+    assert!(told(&fixture, "r").is_some(), "the cancel stays until workers have committed past the record");
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Cancels are withdrawn together once workers have passed the tasks they ended.
+//! Cancels are withdrawn in few transactions once workers have committed past the tasks.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::fixture::{DEADLINE, Fixture, until};
 use crate::outbox::{make_topics, put_task};
 
 const TREES: usize = 3_000;
-/// Upper bound: one by one, at 50 ms or more each, it would take minutes.
+/// Upper bound: one transaction per cancel, at 50 ms or more each, would take minutes.
 const SOON: Duration = Duration::from_secs(45);
 
 pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
@@ -28,22 +28,22 @@ pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
     let _reading = keep(control.clone(), fixture.broker.clone(), &fixture.names, None);
     let tracker = fixture.tracker().await;
     let told = || control.state().cancels().len();
-    until("workers are told of all cancels", || async { told() == TREES }).await;
-    until("all have ended", || async {
+    until("all cancels are on the control topic", || async { told() == TREES }).await;
+    until("all tasks have ended", || async {
         let nodes = fixture.store.counts(&fixture.all()).await.unwrap();
         nodes.iter().all(|count| count.state.is_terminal())
     })
     .await;
-    assert_eq!(told(), TREES, "no worker is past the record in the topic");
+    assert_eq!(told(), TREES, "cancels stay until workers have committed past the record");
     let topic = fixture.names.tasks("root");
     let commit =
         |index| Commit { partition: Partition::new(topic.as_str(), index), offset: 1, metadata: String::new() };
     let started = Instant::now();
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit(1)], DEADLINE).unwrap();
-    until("workers are told of none", || async { told() == 0 }).await;
+    until("no cancel is on the control topic", || async { told() == 0 }).await;
     let took = started.elapsed();
-    eprintln!("{TREES} cancels left within {took:.2?}");
-    assert!(took < SOON, "{TREES} cancels left within {took:?}");
+    eprintln!("{TREES} cancels were withdrawn within {took:.2?}");
+    assert!(took < SOON, "{TREES} cancels were withdrawn within {took:?}");
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }

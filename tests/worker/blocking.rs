@@ -55,7 +55,7 @@ async fn blocking_type_does_not_block_other_types() {
     }
     fleet.send("blocks", "panics", &json!({"until": bad}).to_string()).await;
     let worker = fleet.worker();
-    until("all of them block", || worker.metric("kafleet_tasks_in_flight", "blocks") == 16.0).await;
+    until("all attempts block", || worker.metric("kafleet_tasks_in_flight", "blocks") == 16.0).await;
     fleet.send_many("echo", "e", 500, "1").await;
     fleet.wait_for_results(500).await;
     assert!(fleet.results().iter().all(|event| event.id.as_str().starts_with('e')));
@@ -88,7 +88,7 @@ async fn attempt_that_does_not_stop_keeps_its_slot() {
     fleet.send("blocks", "next", &json!({"until": open}).to_string()).await;
     fleet.send("echo", "e", "1").await;
     fleet.result_of("e").await;
-    assert!(fleet.kinds_of("next").is_empty(), "its slot is occupied");
+    assert!(fleet.kinds_of("next").is_empty(), "the stuck attempt occupies its slot");
     std::fs::write(&gate, "").unwrap();
     assert_eq!(fleet.result_of("next").await.kind, EventKind::Succeeded);
     until("the slot is free", || worker.metric("kafleet_slots_stuck", "blocks") == 0.0).await;

@@ -37,7 +37,7 @@ async fn children_are_published_before_their_parent_ends() {
     assert_eq!(
         ids,
         [base.clone(), format!("{base}-2"), format!("{base}-3"), "p:own".into()],
-        "equal children are numbered from 2"
+        "equal children are numbered from the second on"
     );
     assert_eq!((header(3, "ce_parent").as_deref(), header(3, "ce_run").as_deref()), (Some("p"), Some("3")));
     assert_eq!((header(3, "ce_name").as_deref(), tasks[3].key.as_deref()), (Some("mine"), Some(&b"k"[..])));
@@ -47,7 +47,7 @@ async fn children_are_published_before_their_parent_ends() {
     assert_eq!(
         order,
         [vec![EventKind::Submitted; 4], vec![EventKind::Succeeded]].concat(),
-        "one tree, one partition, in order"
+        "events of a tree are in one partition, in order"
     );
 }
 
@@ -108,11 +108,11 @@ async fn early_children_are_published_at_once_and_not_repeated_by_retries() {
     let worker = fleet.worker();
     // The children complete while the parent still runs.
     let three = |events: &[kafleet::model::event::Event]| crate::tail::ended_ids(events) == 3;
-    fleet.events.wait("three children at their end", three).await;
+    fleet.events.wait("three children at the end of the attempt", three).await;
     gate.open();
     assert_eq!(fleet.result_of("p").await.output.unwrap().value().unwrap(), json!(3));
     worker.stop().await;
-    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 3, "published once by three attempts");
+    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 3, "three attempts publish each child once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

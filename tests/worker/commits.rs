@@ -73,7 +73,7 @@ async fn kill_repeats_at_most_one_window() {
     const WINDOW: usize = 256;
     let journal = Journal::default();
     let (mut fleet, _) = memory(2, &[counted("quick", &journal).slots(8)]).await;
-    // So long that only a used-up window triggers commits.
+    // Long enough that only a full window triggers commits.
     fleet.config.commit_interval = kafleet::model::units::duration::Millis::secs(60);
     fleet.send_many("quick", "t", 12_000, "0").await;
     for round in 1..=4 {
@@ -125,7 +125,7 @@ async fn full_map_of_completed_offsets_stops_new_tasks_until_it_shrinks() {
     let full = |metadata: &str| metadata.len() > kafleet::model::offsets::FULL_METADATA_BYTES;
     let end = std::time::Instant::now() + DEADLINE;
     let mut last = (0, 0);
-    // Full, and no task has started since the commit before.
+    // The metadata is full, and no task has started since the previous commit.
     loop {
         assert!(std::time::Instant::now() < end, "{last:?}");
         let metadata =
@@ -139,7 +139,7 @@ async fn full_map_of_completed_offsets_stops_new_tasks_until_it_shrinks() {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
     let held = r#"kafleet_window_held_offset{partition="0",type="holes"} 0"#;
-    assert!(first.metrics.render().contains(held), "the metric names the offset");
+    assert!(first.metrics.render().contains(held), "the metric has the offset");
     first.kill().await;
     let begun = journal.started();
     assert!(begun < TASKS, "new tasks stopped at {begun}");
@@ -262,9 +262,9 @@ async fn refused_partition_can_move_to_another_worker() {
     broker.expire_groups();
     let first = fleet.worker();
     let refused = |worker: &Worker| worker.health.reasons().iter().filter(|(part, _)| part.contains('/')).count();
-    until("both are refused", || refused(&first) == 2).await;
+    until("both partitions are refused", || refused(&first) == 2).await;
     let second = fleet.worker();
-    until("each has one", || (refused(&first), refused(&second)) == (1, 1)).await;
+    until("each worker has one partition", || (refused(&first), refused(&second)) == (1, 1)).await;
     first.stop().await;
     second.stop().await;
 }
@@ -303,7 +303,7 @@ async fn handwritten_metadata_is_applied() {
     fleet.assert_clean("hand").await;
 }
 
-/// A commit after the log's end is refused, because the topic was recreated, until a start offset is chosen.
+/// A commit beyond the log's end is refused, because the topic was recreated, until a start offset is chosen.
 pub async fn recreated(fleet: Fleet, journal: Journal) {
     fleet.send_many("recreated", "t", 5, "0").await;
     let commit = Commit { partition: tasks(&fleet, "recreated"), offset: 500, metadata: "kf1 clean 500 0 -".into() };

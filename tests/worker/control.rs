@@ -72,10 +72,10 @@ async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
     fleet.send_child("listens", "r:a", "b", "0").await;
     fleet.send_child("listens", "r", "ab", "0").await;
     let worker = fleet.worker();
-    until("all four run", || journal.running() == 4).await;
+    until("all four attempts run", || journal.running() == 4).await;
     let begun = Instant::now();
     fleet.cancel("r:a", 7, true).await;
-    until("two are cancelled", || cancelled.lock().len() == 2).await;
+    until("two attempts are cancelled", || cancelled.lock().len() == 2).await;
     let longest = cancelled.lock().iter().map(|at| at.duration_since(begun)).max().unwrap();
     eprintln!("from writing the record to the handler's token: {longest:?}");
     let results = fleet.wait_for_results(2).await;
@@ -87,7 +87,7 @@ async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
         (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough")
     );
     assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
-    // Without its subtree.
+    // Without the subtree.
     fleet.cancel("r", 9, false).await;
     fleet.result_of("r").await;
     assert_eq!(journal.running(), 1, "`r:ab` continues");
@@ -162,7 +162,7 @@ async fn attempt_that_ignores_a_cancel_is_dropped() {
     fleet.cancel("t", 5, true).await;
     let end = fleet.result_of("t").await;
     assert_eq!((end.kind, end.attempt, journal.running()), (EventKind::Cancelled, 1, 0));
-    assert!(begun.elapsed() >= Duration::from_millis(200), "the attempt has the grace period");
+    assert!(begun.elapsed() >= Duration::from_millis(200), "the attempt gets the grace period");
     worker.stop().await;
     assert_eq!(journal.started(), 1);
     fleet.assert_clean("deaf").await;

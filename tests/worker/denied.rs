@@ -142,7 +142,7 @@ async fn denied_dead_letters_hold_back_their_tasks() {
         worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")
     })
     .await;
-    assert!(fleet.results().is_empty(), "not complete before its dead letter is written");
+    assert!(fleet.results().is_empty(), "a task is not complete before its dead letter is written");
     denying.store(false, Ordering::SeqCst);
     assert_eq!(fleet.dead("dying", 1).await[0].code, "dead");
     assert_eq!(fleet.result_of("d").await.kind, EventKind::Failed);
@@ -151,7 +151,7 @@ async fn denied_dead_letters_hold_back_their_tasks() {
     fleet.assert_clean("dying").await;
 }
 
-/// The task was announced as started, and its outcome is not published.
+/// The start of the task was published, and its outcome is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn unwritten_dead_letter_is_unfinished_when_its_worker_stops() {
     let gate = Gate::closed();
@@ -167,7 +167,7 @@ async fn unwritten_dead_letter_is_unfinished_when_its_worker_stops() {
     fleet.config.drain_timeout = Millis(100);
     fleet.send("dying", "d", "0").await;
     let worker = fleet.worker();
-    until("its start is published", || fleet.kinds_of("d").iter().any(|kind| kind == "started")).await;
+    until("the start of the task is published", || fleet.kinds_of("d").iter().any(|kind| kind == "started")).await;
     opened.open();
     until("the health report contains the reason", || {
         worker.health.reasons().iter().any(|(part, _)| part == "dead letters of dying")
@@ -190,7 +190,7 @@ async fn denied_results_are_retried() {
     .await;
     denying.store(false, Ordering::SeqCst);
     fleet.wait_for_results(300).await;
-    assert_eq!(journal.started(), 300, "results are sent again, tasks do not run again");
+    assert_eq!(journal.started(), 300, "results are sent again; tasks do not run again");
     worker.ready().await;
     worker.stop().await;
     fleet.assert_clean("quiet").await;
@@ -211,7 +211,7 @@ async fn child_without_a_topic_fails_the_attempt_before_its_siblings_are_publish
     assert_eq!((failed.kind, &*error.kind), (EventKind::Failed, "bad_child"));
     assert!(error.message.contains("`nowhere`") && error.message.contains("hint: "), "{}", error.message);
     worker.stop().await;
-    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 0, "its sibling is not published");
+    assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 0, "the other child is not published");
 }
 
 #[tokio::test(flavor = "multi_thread")]

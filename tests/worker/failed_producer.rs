@@ -18,7 +18,7 @@ use crate::fleet::{Fleet, memory, until};
 use crate::types::{Journal, Kind, counted, ok};
 
 /// In-memory broker whose first producer fails permanently: it holds the records of topics whose names contain
-/// `held`, and returns them all undelivered once it holds `most`.
+/// `held`, and returns all of them undelivered once it holds `most`.
 struct FailingBroker {
     inner: Arc<Memory>,
     held: &'static str,
@@ -130,7 +130,7 @@ async fn records_of_a_failed_producer_are_sent_by_its_replacement() {
     let results = fleet.wait_for_results(300).await;
     assert!(failed.load(Ordering::SeqCst), "the first producer failed");
     assert!(results.iter().all(|event| event.kind == EventKind::Succeeded));
-    assert_eq!(journal.started(), 300, "results are sent again, tasks do not run again");
+    assert_eq!(journal.started(), 300, "results are sent again; tasks do not run again");
     fleet.wait_committed("purged").await;
     worker.stop().await;
     fleet.assert_clean("purged").await;

@@ -22,7 +22,7 @@ async fn faulty_broker_loses_no_task() {
     fleet.wait_committed("faulty").await;
     broker.set_faults(Faults::default());
     worker.stop().await;
-    assert_eq!(journal.started(), 3_000, "a lost result is sent again, the task does not run again");
+    assert_eq!(journal.started(), 3_000, "a lost result is sent again; the task does not run again");
     fleet.assert_clean("faulty").await;
 }
 
@@ -56,7 +56,7 @@ async fn faulty_broker_loses_no_retry_child_or_dead_letter() {
     assert_eq!(ids.len(), 150 + 50);
     let letters = fleet.dead("mixed", 250).await;
     let offsets: std::collections::HashSet<_> = letters.iter().map(|letter| letter.record.key.clone()).collect();
-    assert_eq!(offsets.len(), 250, "each is present, some of them twice");
+    assert_eq!(offsets.len(), 250, "each result is present, some of them twice");
     fleet.assert_clean("mixed").await;
 }
 

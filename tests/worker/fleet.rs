@@ -254,7 +254,7 @@ fn registry(kinds: &[Kind]) -> Registry {
     registry
 }
 
-/// Pauses between two checks of a condition.
+/// Pause between two checks of a condition.
 pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }

@@ -32,7 +32,7 @@ pub async fn wait_for_heartbeat(fleet: &Fleet, what: &str, holds: impl Fn(&Heart
     }
 }
 
-/// Heartbeats contain the reasons why nothing runs.
+/// Heartbeats contain the reasons for which no tasks are started.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_contains_stopped_types_and_refused_partitions() {
     let mut kind =
@@ -50,16 +50,18 @@ async fn heartbeat_contains_stopped_types_and_refused_partitions() {
         tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE))
             .unwrap()
     };
-    until("both are marked as consumed", || (0..2).all(|index| control().is_consumed("failing", index))).await;
+    until("both partitions are marked as consumed", || (0..2).all(|index| control().is_consumed("failing", index)))
+        .await;
     worker.stop().await;
     broker.expire_groups();
-    // An operator commits an offset for one of the two.
+    // An operator commits an offset for one of the two partitions.
     let commit =
         Commit { partition: Partition::new(fleet.names.tasks("failing"), 0), offset: 0, metadata: String::new() };
     broker.set_group_offsets(&fleet.names.group("failing"), &[commit], DEADLINE).unwrap();
     let worker = fleet.worker();
     let heartbeat =
-        wait_for_heartbeat(&fleet, "one is refused", |heartbeat| !heartbeat.types[0].refused.is_empty()).await;
+        wait_for_heartbeat(&fleet, "one partition is refused", |heartbeat| !heartbeat.types[0].refused.is_empty())
+            .await;
     assert_eq!((&heartbeat.types[0].refused[..], &heartbeat.types[0].partitions[..]), (&[1][..], &[0, 1][..]));
     worker.stop().await;
 }
@@ -73,7 +75,7 @@ async fn heartbeat_contains_running_tasks_and_the_stop() {
     let worker = fleet.worker();
     until("all run", || journal.running() == 120).await;
     let heartbeat =
-        wait_for_heartbeat(&fleet, "all are running", |heartbeat| heartbeat.types[0].in_flight == 120).await;
+        wait_for_heartbeat(&fleet, "all tasks are running", |heartbeat| heartbeat.types[0].in_flight == 120).await;
     assert_eq!((heartbeat.state, heartbeat.running.len()), (HeartbeatState::Running, 100));
     let part = &heartbeat.types[0];
     assert_eq!(
@@ -88,7 +90,7 @@ async fn heartbeat_contains_running_tasks_and_the_stop() {
     worker.stop().await;
     let heartbeat = last_heartbeat(&fleet).await;
     assert_eq!((heartbeat.state, heartbeat.types[0].finished.get("succeeded")), (HeartbeatState::Stopped, Some(&120)));
-    assert!(!heartbeat.unfinished, "no announced task is left to other workers");
+    assert!(!heartbeat.unfinished, "the stopped worker left no task unfinished");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,7 +101,7 @@ async fn last_heartbeat_reports_unfinished_tasks() {
     fleet.config.drain_timeout = Millis(100);
     fleet.send("work", "t", "0").await;
     let worker = fleet.worker();
-    until("its start is published", || fleet.kinds_of("t").iter().any(|kind| kind == "started")).await;
+    until("the start of the task is published", || fleet.kinds_of("t").iter().any(|kind| kind == "started")).await;
     worker.stop().await;
     let heartbeat = last_heartbeat(&fleet).await;
     assert_eq!((heartbeat.state, heartbeat.unfinished), (HeartbeatState::Stopped, true));

@@ -17,8 +17,8 @@ async fn all_slots_are_used_and_never_more() {
     let (fleet, _) = memory(2, &[gated("slots", &journal, &gate).slots(50)]).await;
     fleet.send_many("slots", "t", 400, "0").await;
     let worker = fleet.worker();
-    until("50 run on 2 partitions", || journal.running() == 50).await;
-    until("the metric counts them", || worker.metric("kafleet_tasks_in_flight", "slots") == 50.0).await;
+    until("50 tasks run on 2 partitions", || journal.running() == 50).await;
+    until("the metric counts the running tasks", || worker.metric("kafleet_tasks_in_flight", "slots") == 50.0).await;
     gate.open();
     fleet.wait_for_results(400).await;
     worker.stop().await;
@@ -67,7 +67,7 @@ async fn due_retry_is_not_starved_by_a_backlog() {
         results.iter().find(|event| event.id.as_str() == "retried" && event.kind == EventKind::Succeeded).unwrap();
     let behind =
         results.iter().filter(|event| event.kind == EventKind::Succeeded && event.at_ms > retried.at_ms).count();
-    assert!(behind > 1_000, "only {behind} tasks ended after it");
+    assert!(behind > 1_000, "only {behind} tasks ended after the retry");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,7 +83,7 @@ async fn memory_is_bounded_with_a_long_backlog() {
     until("much memory is in use", || used() > f64::from(4 << 20)).await;
     gate.open();
     let mut most = 0.0_f64;
-    until("all have run", || {
+    until("all tasks have run", || {
         most = most.max(used());
         assert!(used() < f64::from(16 << 20), "{} bytes", used());
         journal.started() == 20_000
@@ -110,7 +110,10 @@ async fn rejected_records_use_memory_until_their_dead_letters_are_written() {
     let worker = fleet.worker();
     // The dead-letter topic accepts 22 of them.
     fleet.dead("echo", 20).await;
-    until("the rest is in memory", || worker.metric("kafleet_worker_held_bytes", "") > f64::from(10 << 20)).await;
+    until("the other dead letters are in memory", || {
+        worker.metric("kafleet_worker_held_bytes", "") > f64::from(10 << 20)
+    })
+    .await;
     worker.stop().await;
 }
 
@@ -142,7 +145,7 @@ async fn blocked_type_does_not_block_another() {
     worker.stop().await;
 }
 
-/// All tasks of one partition wait for a retry; tasks of another one run.
+/// All tasks of one partition wait for a retry; tasks of the other one run.
 #[tokio::test(flavor = "multi_thread")]
 async fn stuck_partition_does_not_block_another() {
     let kind = Kind::new("stuck", |params: Value, _| async move {
@@ -160,7 +163,7 @@ async fn stuck_partition_does_not_block_another() {
     let worker = fleet.worker();
     let retrying =
         |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
-    fleet.events.wait("the first ones wait", retrying).await;
+    fleet.events.wait("the first tasks wait", retrying).await;
     until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
     for n in 0..10 {
         fleet.send_to("stuck", 1, &format!("free{n}"), "1").await;

@@ -37,7 +37,7 @@ async fn slots_follow_the_control_topic() {
     fleet.wait_for_results(600).await;
     until("one runs", || journal.running() <= 1).await;
     fleet.delete_control(ControlKey::Slots("work".into())).await;
-    until("two run again", || journal.running() == 2).await;
+    until("two tasks run again", || journal.running() == 2).await;
     gate.open();
     fleet.wait_for_results(700).await;
     worker.stop().await;
@@ -50,8 +50,10 @@ async fn divided_limit(fleet: Fleet, journal: Journal, gate: Gate) {
     let second = fleet.worker();
     // Tasks that one worker starts while it owns all partitions continue beside those of the other.
     let slots = |worker: &Worker| worker.metric("kafleet_type_slots", "work");
-    until("each has its part", || slots(&first) > 0.0 && slots(&second) > 0.0 && slots(&first) + slots(&second) == 7.0)
-        .await;
+    until("each worker has a part of the limit", || {
+        slots(&first) > 0.0 && slots(&second) > 0.0 && slots(&first) + slots(&second) == 7.0
+    })
+    .await;
     for n in 0..80 {
         fleet.send_to("work", n % 4, &format!("t{n}"), "0").await;
     }
@@ -62,7 +64,7 @@ async fn divided_limit(fleet: Fleet, journal: Journal, gate: Gate) {
     fleet.wait_for_results(80).await;
     first.stop().await;
     second.stop().await;
-    assert!(journal.most() <= 10, "{} ran at once", journal.most());
+    assert!(journal.most() <= 10, "{} tasks ran at once", journal.most());
     fleet.assert_clean("work").await;
 }
 
@@ -115,8 +117,8 @@ async fn rate_limited(fleet: Fleet) {
     }
     fleet.wait_for_results(40).await;
     let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(800), "40 in {took:?} at 40 a second");
-    // Without a limit the rest takes next to no time; with it, 100 s.
+    assert!(took >= Duration::from_millis(800), "40 tasks in {took:?} at 40 per second");
+    // Without a limit the remaining tasks would take almost no time; with it, 100 s.
     let record = RateLimit { v: 1, at_ms: 0, rate: rate(1_000_000, Millis::secs(1), 1_000, RateBy::Type) };
     fleet.put_control(ControlKey::Rate("work".into()), ControlRecord::Rate(record)).await;
     let begun = Instant::now();
@@ -158,7 +160,7 @@ async fn rate_limited_by_key(fleet: Fleet, journal: Journal) {
     worker.stop().await;
     assert_eq!(journal.started(), 58);
     let events = fleet.events.all();
-    // Start time from the `started` event or the result.
+    // The start time is in the `started` event or in the result.
     let began = |id: &str| {
         let own = events.iter().filter(|event| event.id.as_str() == id);
         own.filter_map(|event| if event.kind == EventKind::Started { Some(event.at_ms) } else { event.started_at_ms })

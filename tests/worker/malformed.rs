@@ -66,7 +66,7 @@ pub async fn malformed_records(fleet: Fleet) {
         assert_eq!(
             letter.record.value.as_deref().unwrap_or_default(),
             value.unwrap_or_default(),
-            "{name} is unchanged"
+            "the record of {name} is unchanged"
         );
         assert_eq!(letter.pointer.as_deref(), (*code == "schema").then_some("/n"), "{name}");
         let id = headers.iter().find(|(name, id)| *name == "ce_id" && id.starts_with("r-"));
@@ -85,7 +85,7 @@ async fn malformed_records_become_dead_letters_with_reasons() {
     malformed_records(memory(1, &[strict()]).await.0).await;
 }
 
-/// A handler may refuse params that its schema allows.
+/// A handler may reject params that its schema allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn params_refused_by_the_handler_become_dead_letters() {
     use kafleet::handlers::Registered;

@@ -40,7 +40,7 @@ async fn tasks_without_a_key_run_concurrently() {
         fleet.send_record("keys", Some(0), None, Some(b"0"), &[("ce_id", &format!("t{n}"))]).await;
     }
     let worker = fleet.worker();
-    until("all four run at once", || journal.running() == 4).await;
+    until("all four tasks run at once", || journal.running() == 4).await;
     gate.open();
     fleet.wait_for_results(4).await;
     worker.stop().await;
@@ -57,7 +57,7 @@ async fn tasks_of_one_key_run_one_at_a_time_and_keys_run_concurrently() {
         fleet.send_record("keys", None, Some(&key), Some(b"0"), &[("ce_id", &id)]).await;
     }
     let worker = fleet.worker();
-    until("one of each key runs", || journal.running() == 3).await;
+    until("one task of each key runs", || journal.running() == 3).await;
     gate.open();
     fleet.wait_for_results(30).await;
     worker.stop().await;

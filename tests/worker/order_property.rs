@@ -36,7 +36,7 @@ enum Act {
     Begin,
     Fail,
     End,
-    /// Dropped before its end, which nothing in these plans causes.
+    /// Dropped before its end, which these plans never cause.
     Dropped,
 }
 
@@ -86,7 +86,7 @@ fn check_sequence(sequence: &Sequence, tasks: u64) -> Result<(), String> {
             Act::Begin => running = true,
             Act::Fail => running = false,
             Act::End => (running, next) = (false, next + 1),
-            Act::Dropped => return Err(format!("entry {at}: an attempt of task {number} was cut short")),
+            Act::Dropped => return Err(format!("entry {at}: an attempt of task {number} was dropped")),
         }
     }
     if next == tasks { Ok(()) } else { Err(format!("{next} of {tasks} tasks have ended")) }
@@ -220,7 +220,7 @@ impl Plan {
             pause().await;
         }
         crew.stop_all().await;
-        assert_eq!(fleet.results().len(), tasks, "{self:?}: each completes exactly once");
+        assert_eq!(fleet.results().len(), tasks, "{self:?}: each task completes exactly once");
         fleet.assert_clean("sequences").await;
         log.check(&self);
     }
@@ -270,7 +270,7 @@ impl<'a> Crew<'a> {
 
 /// Checks that no partition was taken over unclean: no worker has crashed.
 fn assert_clean_takeovers(worker: &Worker) {
-    assert_eq!(worker.metric("kafleet_unclean_takeovers_total", ""), 0.0, "a partition was not given back in order");
+    assert_eq!(worker.metric("kafleet_unclean_takeovers_total", ""), 0.0, "a partition was not released cleanly");
 }
 
 /// Three workers join and three leave while tasks are published.
@@ -302,7 +302,7 @@ async fn order_of_a_key_is_never_broken_on_kafka() {
         assert_clean_takeovers(&worker);
         worker.stop().await;
     }
-    assert_eq!(fleet.results().len(), tasks, "each completes exactly once");
+    assert_eq!(fleet.results().len(), tasks, "each task completes exactly once");
     fleet.assert_clean("sequences").await;
     log.check(&plan);
 }

@@ -202,7 +202,7 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
     fleet.send_many("recreated", "t", 5, "0").await;
     faults.holding.store(true, Ordering::SeqCst);
     let worker = fleet.worker();
-    until("all have run", || journal.started() == 5).await;
+    until("all tasks have run", || journal.started() == 5).await;
     faults.recreated.store(true, Ordering::SeqCst);
     until("the partition is refused", || worker.health.reasons().iter().any(|(_, why)| why.contains("recreated")))
         .await;
@@ -215,7 +215,7 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
         .await;
     until("the tasks of the new log run", || journal.started() == 10).await;
     faults.holding.store(false, Ordering::SeqCst);
-    // Its result releases the held ones.
+    // The result of this task releases the held events.
     fleet.send("recreated", "t5", "0").await;
     fleet.wait_for_results(6).await;
     let end = Instant::now() + DEADLINE;
@@ -228,7 +228,7 @@ async fn late_results_do_not_complete_offsets_of_a_recreated_topic() {
             .and_then(|commit| Metadata::decode(commit.offset, &commit.metadata));
     }
     let completed = committed.unwrap().completed;
-    assert_eq!((0..5).find(|offset| completed.is_done(*offset)), None, "running tasks are not complete");
+    assert_eq!((0..5).find(|offset| completed.is_done(*offset)), None, "running tasks are not committed as complete");
     gate.open();
     worker.stop().await;
     fleet.assert_clean("recreated").await;

@@ -1,4 +1,4 @@
-//! Outcomes of tasks for each kind of answer.
+//! Outcomes of tasks for each result of an attempt.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn longer_task_publishes_a_started_event() {
     assert_eq!(
         (first.task.as_ref(), Some(first.at_ms)),
         (done.task.as_ref(), done.started_at_ms),
-        "either of the two events is complete on its own"
+        "each of the two events is complete by itself"
     );
     assert_eq!(&*done.task.unwrap().task_type, "slow");
 }
@@ -140,7 +140,7 @@ async fn later_attempt_can_succeed_and_headers_override_the_policy() {
     worker.stop().await;
     assert_eq!((more.kind, more.attempt), (EventKind::Succeeded, 6));
     assert_eq!((none.kind, none.attempt), (EventKind::Failed, 1));
-    assert_eq!((used.kind, used.attempt), (EventKind::Succeeded, 3), "attempts of earlier workers count");
+    assert_eq!((used.kind, used.attempt), (EventKind::Succeeded, 3), "attempts on earlier workers count");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -332,7 +332,9 @@ async fn extreme_timestamps_stop_no_other_task() {
     assert_eq!(fleet.result_of("expired").await.kind, EventKind::Expired);
     fleet
         .events
-        .wait("the others are scheduled", |events| events.iter().any(|event| event.kind == EventKind::Scheduled))
+        .wait("the other attempts are scheduled", |events| {
+            events.iter().any(|event| event.kind == EventKind::Scheduled)
+        })
         .await;
     worker.stop().await;
     assert_eq!(
@@ -379,7 +381,7 @@ async fn task_starts_at_not_before_and_fails_after_expiry() {
     let worker = fleet.worker();
     fleet.send("echo", "first", "1").await;
     fleet.result_of("first").await;
-    // Far enough in the future for a busy machine to read the record before.
+    // Far enough in the future for a busy machine to read the record before it.
     let time = kafleet::runtime::now_ms() + 6_000;
     let soon = time.to_string();
     let past = "2020-01-01T00:00:00Z";

@@ -124,7 +124,7 @@ async fn output_beyond_the_limit_is_dropped_and_counted() {
     assert_eq!(
         lines(&events, "t").len() as u32 + dropped,
         101,
-        "every line is published or counted, including the one about the progress"
+        "every line is published or counted as dropped, including the line about progress"
     );
 }
 

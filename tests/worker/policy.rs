@@ -91,15 +91,17 @@ async fn too_many_failures_stop_the_type() {
     fleet.send("failing", "good", "1").await;
     fleet.result_of("good").await;
     fleet.send("failing", "bad", r#""bad""#).await;
-    until("the alarm is reported", || worker.health.reasons().iter().any(|(part, _)| part == "failures of failing"))
-        .await;
+    until("the health report contains the alarm", || {
+        worker.health.reasons().iter().any(|(part, _)| part == "failures of failing")
+    })
+    .await;
     let (_, reason) = worker.health.reasons().into_iter().find(|(part, _)| part == "failures of failing").unwrap();
     assert!(reason.contains("more than 20 attempts failed within 1m") && reason.contains("unreachable"), "{reason}");
-    until("the metric too", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
+    until("the metric shows the alarm", || worker.metric("kafleet_type_stopped", "failing") == 1.0).await;
     fleet.send("failing", "waits", "2").await;
     fleet.send("echo", "goes-on", "3").await;
     fleet.result_of("goes-on").await;
-    assert!(fleet.kinds_of("waits").is_empty(), "the type starts nothing more");
+    assert!(fleet.kinds_of("waits").is_empty(), "no more tasks of the type are started");
     worker.stop().await;
     // A new worker starts with a closed circuit; no task was lost.
     let next = fleet.worker();
@@ -173,12 +175,12 @@ async fn task_fails_after_its_total_timeout() {
     }
     let old = fleet.kinds_of("old");
     assert_eq!(old, ["failed"], "its timeout expired before its first attempt");
-    assert_eq!(fleet.kinds_of("more"), ["failed"], "its own timeout counts from its creation too");
+    assert_eq!(fleet.kinds_of("more"), ["failed"], "the task's own timeout also counts from its creation");
     assert!(fleet.kinds_of("longer").iter().all(|kind| kind == "started"), "a task with a longer timeout continues");
     let last = fleet.result_of("retries").await;
     assert!(
         last.at_ms >= sent_ms + total.as_i64() - 100,
-        "it was retried as long as there was time for a wait and an attempt"
+        "the task is retried while there is time for a wait and an attempt"
     );
     worker.stop().await;
 }

@@ -60,7 +60,7 @@ async fn workers_join_and_leave_under_load_without_loss_or_repetition() {
     rolling(fleet, journal, 12_000).await;
 }
 
-/// Attempts may continue in the old worker until the end of the drain; the partition moves only then.
+/// Attempts may continue in the old worker until the end of the drain; only then does the partition move.
 #[tokio::test(flavor = "multi_thread")]
 async fn partition_moves_after_its_tasks_are_complete() {
     let journal = Journal::default();
@@ -97,8 +97,8 @@ async fn lost_partition_is_processed_by_another_worker() {
     let first = fleet.worker();
     let second = fleet.worker();
     until("all run", || journal.running() == 10).await;
-    // Time jumps past every session timeout: a worker that is not polling is evicted, and its tasks run again
-    // elsewhere.
+    // Time jumps past every session timeout: a worker that is not polling is evicted, and its tasks run again on
+    // another one.
     until("some tasks start again", || {
         skew.fetch_add(100_000, Ordering::Relaxed);
         journal.started() > 10
@@ -127,7 +127,7 @@ pub async fn added_partitions(fleet: Fleet, journal: Journal) {
     let end = Instant::now() + DEADLINE;
     let mut sent = 20;
     while ends().unwrap().end == 0 {
-        assert!(Instant::now() < end, "the new partition gets no record");
+        assert!(Instant::now() < end, "the new partition has no record");
         fleet.send_many("brief", &format!("t{sent}-"), 20, "0").await;
         sent += 20;
     }

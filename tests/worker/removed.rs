@@ -1,4 +1,4 @@
-//! Commits over records that Kafka has removed, and over offsets that hold no task.
+//! Commits over records that Kafka has removed, and over offsets without a task.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::types::{Gate, Journal, Kind, gated};
 
 pub const TYPE: &str = "removed";
 
-/// One slot, so that all but one wait in the worker.
+/// A type with one slot, so that all tasks but one wait in the worker.
 pub fn one_slot(journal: &Journal, gate: &Gate) -> Kind {
     gated(TYPE, journal, gate).slots(1)
 }

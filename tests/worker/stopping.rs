@@ -30,7 +30,7 @@ async fn running_tasks_finish_on_stop_and_nothing_is_repeated() {
     let second = fleet.worker();
     fleet.wait_for_results(500).await;
     second.stop().await;
-    assert_eq!(journal.started(), 500, "nothing is repeated");
+    assert_eq!(journal.started(), 500, "no task is repeated");
     fleet.assert_clean("work").await;
 }
 
@@ -80,10 +80,10 @@ async fn delayed_retry_does_not_delay_the_stop() {
     fleet.send("retry", "waits", "1").await;
     fleet.send("retry", "runs", "0").await;
     let first = fleet.worker();
-    until("both have started", || journal.started() == 2).await;
+    until("both tasks have started", || journal.started() == 2).await;
     let retrying =
         |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
-    fleet.events.wait("one waits for its retry", retrying).await;
+    fleet.events.wait("one task waits for its retry", retrying).await;
     first.begin_stop();
     gate.open();
     let begun = Instant::now();
@@ -108,7 +108,7 @@ async fn stopping_worker_accepts_no_new_partition() {
     first.ready().await;
     second.ready().await;
     fleet.send_many("work", "t", 40, "0").await;
-    until("both are busy", || journal.running() == 4).await;
+    until("both workers are busy", || journal.running() == 4).await;
     first.begin_stop();
     second.kill().await;
     // The assignment arrives within this time.

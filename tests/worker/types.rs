@@ -117,7 +117,7 @@ impl Gate {
     }
 }
 
-/// Journal of the attempts of all workers of a test.
+/// Journal of all attempts of a test's workers.
 #[derive(Clone, Default)]
 pub struct Journal(Arc<Mutex<Entries>>);
 

@@ -1,9 +1,9 @@
 {{/*
-Scaling on the tasks of the types that are queued or running, as the api counts them. Not on the group's committed lag: one
-long task at the head of a partition holds the committed offset back while thousands behind it are done, so the lag says
-"thousands to do" where nothing is left, and it says nothing of tasks that wait in the tracker's timers.
+Scaling on the number of queued and running tasks of the types, as counted by the api, instead of the group's committed lag: one
+long task at the head of a partition holds the committed offset back while thousands of tasks behind it are done, so the lag would
+count finished tasks.
 
-One trigger per type, and the largest answer wins: that is the right number, as a replica has its slots for each type.
+One trigger per type; the largest result applies, because a replica has its slots for each type.
 */}}
 {{- define "kafleet.keda" -}}
 {{- $scale := .role.autoscaling -}}
@@ -22,7 +22,7 @@ spec:
   # Never 0: Kafka drops the commits of a group that is empty for a week.
   minReplicaCount: {{ $scale.minReplicas }}
   maxReplicaCount: {{ $scale.maxReplicas }}
-  # The api does not answer: the usual number of replicas, not the last one and not the least.
+  # While the api does not respond: the usual number of replicas, neither the last nor the minimum.
   fallback:
     failureThreshold: 4
     replicas: {{ max $scale.minReplicas (min .role.replicas $scale.maxReplicas) }}

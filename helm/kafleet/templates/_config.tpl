@@ -1,4 +1,4 @@
-{{/* kafleet.toml as values. It is read here for the ports, the drain time and the checks; pods get the text itself. */}}
+{{/* kafleet.toml as values, parsed for the ports, the drain timeout and the checks; pods get the text itself. */}}
 {{- define "kafleet.config" -}}
 {{- $config := fromToml .Values.config -}}
 {{- with $config.Error }}{{ fail (printf "`config` is not TOML: %s" .) }}{{ end -}}
@@ -15,7 +15,7 @@
 {{ regexFind "[0-9]+$" $listen }}
 {{- end -}}
 
-{{/* Seconds a worker may take to end what it runs, rounded up. */}}
+{{/* Drain timeout of workers in seconds, rounded up. */}}
 {{- define "kafleet.drainSeconds" -}}
 {{- $config := include "kafleet.config" . | fromJson -}}
 {{- $text := dig "worker" "drain_timeout" "30s" $config | toString -}}
@@ -31,7 +31,7 @@
 {{- else }}{{ div (add $number 999) 1000 }}{{ end -}}
 {{- end -}}
 
-{{/* Ends the rendering at the first password, secret or token that is written out. Takes node and path. */}}
+{{/* Fails at the first literal password, secret or token. Takes node and path. */}}
 {{- define "kafleet.refuseLiteralSecrets" -}}
 {{- range $key, $value := .node -}}
 {{- $path := printf "%s%v" $.path $key -}}
@@ -41,7 +41,7 @@
 {{- $named := and (kindIs "string" $key) (regexMatch "(?i)(password|passphrase|secret|token|authorization|api[-_.]?key|\\.pem)$" (toString $key)) -}}
 {{- $literal := not (regexMatch "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" $value) -}}
 {{- if and $named $literal (ne $value "") -}}
-{{- fail (printf "`config`: %s holds a secret, and a ConfigMap is no place for one\nhint: write \"${VARIABLE}\" and give the variable a key under `existingSecret.keys`" $path) -}}
+{{- fail (printf "`config`: %s holds a secret, which must not be in a ConfigMap\nhint: write \"${VARIABLE}\" and give the variable a key under `existingSecret.keys`" $path) -}}
 {{- end -}}
 {{- if regexMatch "://[^/@]*:[^/@$]+@" $value -}}
 {{- fail (printf "`config`: the address in %s holds a password\nhint: write it as \"${VARIABLE}\" and give the variable a key under `existingSecret.keys`" $path) -}}
@@ -50,7 +50,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The variables that a part of the configuration names, as {variables: […]}; `$${` is no variable. Takes part. */}}
+{{/* The variables in a part of the configuration, as {variables: […]}; `$${` is literal text. Takes part. */}}
 {{- define "kafleet.variables" -}}
 {{- $found := list -}}
 {{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" (.part | toJson | replace "$${" "") -1 -}}
@@ -59,7 +59,7 @@
 {{ dict "variables" (uniq $found) | toJson }}
 {{- end -}}
 
-{{/* Ends the rendering when `config` names a variable that no pod would have. */}}
+{{/* Fails if `config` names a variable that is not set in the pods. */}}
 {{- define "kafleet.refuseUnknownVariables" -}}
 {{- $known := keys .Values.existingSecret.keys -}}
 {{- range .Values.pod.extraEnv }}{{ $known = append $known .name }}{{ end -}}
@@ -71,8 +71,8 @@
 {{- end -}}
 
 {{/*
-The keys of the Secret that a role gets, as {VARIABLE: key}. Programs that a worker starts inherit its environment, so what only
-the api needs goes to the api only: what only its section names, and Redis with its password, which workers never touch.
+The keys of the Secret for a role, as {VARIABLE: key}. Programs that a worker starts inherit its environment, so variables that only
+`[api]` names are set in the api only, and the Redis URL with its password is not set in workers, which do not use Redis.
 Takes root and component.
 */}}
 {{- define "kafleet.secretKeys" -}}
@@ -88,7 +88,7 @@ Takes root and component.
 {{ $keys | toJson }}
 {{- end -}}
 
-{{/* What a schema cannot say: names are used once, and what an entry needs is there. */}}
+{{/* Checks beyond the schema: unique names, and the values that an entry's autoscaling requires. */}}
 {{- define "kafleet.checkWorkers" -}}
 {{- $seen := list -}}
 {{- range (include "kafleet.workers" . | fromJson).workers -}}
@@ -102,14 +102,14 @@ Takes root and component.
 {{- fail (printf "worker %q: scaling on CPU needs a CPU request\nhint: resources.requests.cpu" .name) -}}
 {{- end -}}
 {{- if eq $scale.kind "keda" -}}
-{{- if not .types }}{{ fail (printf "worker %q: scaling on the backlog needs `types`, to know whose" .name) }}{{ end -}}
+{{- if not .types }}{{ fail (printf "worker %q: scaling on the backlog needs `types`" .name) }}{{ end -}}
 {{- if not (or $scale.backlogPerReplica .slots) }}{{ fail (printf "worker %q: scaling on the backlog needs `slots` or `autoscaling.backlogPerReplica`" .name) }}{{ end -}}
-{{- if not $.Values.api.enabled }}{{ fail (printf "worker %q: scaling on the backlog asks the api for it\nhint: api.enabled" .name) }}{{ end -}}
+{{- if not $.Values.api.enabled }}{{ fail (printf "worker %q: scaling on the backlog needs the api\nhint: api.enabled" .name) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The keys of a ConfigMap have no slash: `schemas/a.json` is kept as `schemas.a.json` and mounted at its path. */}}
+{{/* Contents of the ConfigMap. Its keys cannot contain a slash: `schemas/a.json` is stored as `schemas.a.json` and mounted at its path. */}}
 {{- define "kafleet.configData" -}}
 kafleet.toml: |
   {{- .Values.config | nindent 2 }}
@@ -119,11 +119,11 @@ kafleet.toml: |
 {{- end }}
 {{- end -}}
 
-{{/* The whole checked configuration; whatever mounts it includes this, so that nothing is rendered unchecked. */}}
+{{/* Contents of the ConfigMap after all checks. Every template that mounts the configuration includes this. */}}
 {{- define "kafleet.checkedConfigData" -}}
 {{- include "kafleet.refuseLiteralSecrets" (dict "node" (include "kafleet.config" . | fromJson) "path" "") -}}
 {{- if regexMatch "://[^/@]*:[^/@]+@" .Values.redis.url -}}
-{{- fail "`redis.url` holds a password\nhint: leave it out here and name a key with the whole address: existingSecret.keys.KAFLEET_REDIS" -}}
+{{- fail "`redis.url` holds a password\nhint: set existingSecret.keys.KAFLEET_REDIS to the key of a Secret that holds the whole URL" -}}
 {{- end -}}
 {{- include "kafleet.refuseUnknownVariables" . -}}
 {{- include "kafleet.checkWorkers" . -}}

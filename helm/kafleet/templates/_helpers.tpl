@@ -1,11 +1,11 @@
-{{/* Thirty characters leave room for a worker's name and for what KEDA puts in front, within the 63 of a label. */}}
+{{/* At most 30 characters: with a worker's name and KEDA's prefix, names must fit into the 63 characters of a label. */}}
 {{- define "kafleet.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $release := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
 {{- default $release .Values.fullnameOverride | trunc 30 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What selects pods, and so may never change. Takes root, component and, for workers, worker. */}}
+{{/* Selector labels of pods, which are immutable. Takes root, component and, for workers, worker. */}}
 {{- define "kafleet.selector" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -43,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* The entries of `workers`, each with what it leaves out filled in from `workerDefaults`, as {workers: […]}. */}}
+{{/* The entries of `workers`, each merged with `workerDefaults`, as {workers: […]}. */}}
 {{- define "kafleet.workers" -}}
 {{- $workers := list -}}
 {{- range .Values.workers -}}

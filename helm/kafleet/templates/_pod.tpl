@@ -1,7 +1,7 @@
 {{/*
-The pod of every role. Takes root, role (its values), component, worker (of workers), args, config (the ConfigMap's name),
-account, and as the role needs them: port (its name and its section in the configuration), grace (seconds), preStop (seconds),
-restart (the restart policy), reap (true where handlers start programs).
+Pod template of every role. Takes root, role (its values), component, worker (for workers), args, config (name of the ConfigMap),
+account, and optionally port (its name and its section in the configuration), grace (seconds), preStop (seconds), restart (the
+restart policy), reap (true if handlers start programs).
 */}}
 {{- define "kafleet.podTemplate" -}}
 {{- $pod := mergeOverwrite (deepCopy .root.Values.pod) (.role.pod | default dict) -}}
@@ -13,7 +13,7 @@ metadata:
     {{- end }}
     {{- with $pod.labels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
-    # New configuration, new pods: a process reads it once, at its start.
+    # A changed configuration replaces the pods: a process reads it only at its start.
     kafleet/config: {{ include "kafleet.configData" .root | sha256sum }}
     {{- with $pod.annotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
@@ -30,10 +30,10 @@ spec:
   terminationGracePeriodSeconds: {{ . }}
   {{- end }}
   {{- if .reap }}
-  # The pause container is process 1 and collects what the programs of `exec` types leave behind.
+  # The pause container is process 1 and reaps orphaned processes of `exec` programs.
   shareProcessNamespace: true
   {{- end }}
-  # No user id: the image names one, by number, and an image of your own or the cluster may name another.
+  # Without a user id: the image sets a numeric one, and another image or the cluster may set its own.
   securityContext:
     runAsNonRoot: true
     seccompProfile: {type: RuntimeDefault}
@@ -115,7 +115,7 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* Live: the process answers. Ready: it has its partitions, Kafka and Redis. Waiting for Kafka is no reason to be killed. */}}
+{{/* Live: the process responds. Ready: it has its partitions, Kafka and Redis. A pod that waits for Kafka is not killed. */}}
 {{- define "kafleet.probes" -}}
 startupProbe:
   httpGet: {path: /healthz, port: {{ . }}}
@@ -132,7 +132,7 @@ readinessProbe:
   timeoutSeconds: 3
 {{- end -}}
 
-{{/* One pod away at a time. Never `minAvailable`, which with a single replica would hold up every drain of a node. */}}
+{{/* At most one pod is evicted at a time. `minAvailable` with a single replica would block every node drain. */}}
 {{- define "kafleet.disruptionBudget" -}}
 apiVersion: policy/v1
 kind: PodDisruptionBudget

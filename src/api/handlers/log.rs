@@ -81,7 +81,7 @@ async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result
 async fn follow(api: &Arc<Api>, found: TaskView, from: u64, subscription: &Subscription, mut events: Events) {
     let (id, mut from, mut newest) = (found.id.clone(), from, Some(found));
     loop {
-        // Read the task before its lines: once it has ended, all of its lines are there.
+        // Read the task before its lines: all lines of an ended task are stored.
         if let Some(found) = newest.take() {
             match send_lines(api, &found, &mut from, &mut events).await {
                 Err(StreamClosed) => return,

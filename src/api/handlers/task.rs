@@ -44,7 +44,7 @@ pub(crate) async fn children(request: ApiRequest) -> Result<Response, ApiError> 
     let after = request.query.text("cursor").map(cursor::decode).transpose()?;
     let parent = found(&request).await?;
     let index = Index::Children(parent.id.clone());
-    // One extra entry tells whether there is a next page.
+    // One extra entry shows whether there is a next page.
     let mut entries = request.api.reads.page(parent.partition, &index, after.as_ref(), limit + 1).await?;
     let more = entries.len() > limit;
     entries.truncate(limit);

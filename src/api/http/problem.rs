@@ -139,7 +139,7 @@ impl ApiError {
         self
     }
 
-    /// Marks the error as that of one item of a list in the body; `also` describes the effect on the other items.
+    /// Attributes the error to one item of a list in the body; `also` describes the effect on the other items.
     pub fn for_item(mut self, n: usize, also: &str) -> Self {
         self.0.detail = format!("item {n}: {}; {also}", self.0.detail);
         self.0.pointer = Some(format!("/{n}{}", self.0.pointer.unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! Reads shared by several handlers: read consistency, tree walks, merged indexes, change notices.
+//! Reads shared by several handlers: read consistency, tree traversal, merged indexes, change notices.
 
 pub(crate) mod consistency;
 pub(crate) mod cursor;

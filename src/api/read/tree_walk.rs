@@ -1,5 +1,5 @@
-//! Depth-first walk of a tree: parents before children, siblings oldest first. The cursor is the last task returned;
-//! its ancestors follow from its id, so a walk can resume from there.
+//! Depth-first traversal of a tree: parents before children, siblings oldest first. The cursor is the last task
+//! returned; its ancestors follow from its id, so a traversal can resume from there.
 
 use std::collections::VecDeque;
 
@@ -72,7 +72,7 @@ impl<'a> TreeWalk<'a> {
         tasks.push((entry, Some(found)));
     }
 
-    /// Positions the walk after a task below the top.
+    /// Positions the traversal after a task below the top.
     async fn resume(&mut self, top: &TaskId, last: &TaskId) -> Result<(), ApiError> {
         if !last.is_within(top.as_str()) {
             return Err(ApiError::new(

@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const MAX_CONCURRENT_CLAIMS: usize = 64;
 const NOTHING: &str = "nothing of the batch was published";
 
-/// Marks an error as that of an item.
+/// Attributes an error to an item of the batch.
 fn at(n: usize, error: ApiError) -> ApiError {
     error.for_item(n, NOTHING)
 }
@@ -217,7 +217,7 @@ impl Writes {
         Ok(Some(found?.map_or(DraftState::Ours(lease), |found| DraftState::Existing(Box::new(found)))))
     }
 
-    /// Publishes in one transaction. The flag of an error tells whether the transaction may have been committed.
+    /// Publishes in one transaction. The flag of an error is set if the transaction may have been committed.
     async fn publish_atomic(&self, drafts: &[Draft]) -> Result<Vec<Published>, (ApiError, bool)> {
         let tasks: Vec<_> = drafts.iter().map(|draft| draft.new.clone()).collect();
         let (publisher, sender) = (self.publisher.clone(), self.producer.clone());

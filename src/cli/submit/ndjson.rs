@@ -63,7 +63,7 @@ pub(super) fn read(source: &Source, shape: Shape) -> Result<(mpsc::Receiver<io::
     thread::spawn(move || {
         let reader = Lines { input: BufReader::with_capacity(256 << 10, input), shape, number: 0, end: 0 };
         for line in reader {
-            // The receiver is gone.
+            // The receiver has been dropped.
             if sender.blocking_send(line).is_err() {
                 return;
             }

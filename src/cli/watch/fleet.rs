@@ -300,7 +300,7 @@ impl<'a> FleetWatch<'a> {
     }
 }
 
-/// Refuses an unknown type, which would be watched for ever.
+/// Refuses an unknown type, which would be watched forever.
 async fn check_type(client: &Client, name: &str) -> Result<(), Failure> {
     let _: serde_json::Value = client.get(&["v1", "types", name, "backlog"], &Query::new()).await?;
     Ok(())

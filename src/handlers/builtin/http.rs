@@ -202,7 +202,7 @@ impl Call {
         let mut message = format!("`{}` responded with {status}", self.url.host_str().unwrap_or_default());
         if let Some(to) = response.headers().get("location").filter(|_| status.is_redirection()) {
             let to = excerpt(to.as_bytes(), QUOTED_CHARS);
-            message = format!("{message} to `{to}`; hint: redirects are not followed, set `url` to where it leads");
+            message = format!("{message} to `{to}`; hint: redirects are not followed, set `url` to the target");
         } else if !body.trim_ascii().is_empty() {
             message = format!("{message}: {}", excerpt(body, QUOTED_CHARS));
         }

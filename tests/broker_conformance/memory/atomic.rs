@@ -41,7 +41,7 @@ fn open_transaction_hides_later_records() {
         ["open", "after"],
         "the end of a read-committed consumer was before the open transaction"
     );
-    assert_eq!(lab.kit.ends(&at), (0, 4), "plus the marker");
+    assert_eq!(lab.kit.ends(&at), (0, 4), "the record and the marker");
     assert!(!lab.memory.end_transaction("x", true), "no transaction is open");
 }
 

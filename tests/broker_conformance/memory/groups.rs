@@ -51,14 +51,14 @@ fn silent_member_is_evicted() {
     let at = Partition::new(topic.as_str(), 0);
     lab.kit.fill(&at, ["0"]);
     let (mut silent, mut other) = (lab.kit.member("g", &topic), lab.kit.member("g", &topic));
-    until("it has read", || {
+    until("the member has read", || {
         silent.step();
         !silent.records.is_empty()
     });
     lab.advance_ms(SESSION_MS + 1);
     other.until_assigned(2);
     other.step();
-    assert_eq!(other.values(), ["0"], "nothing was committed");
+    assert_eq!(other.values(), ["0"], "no offset was committed");
     assert!(matches!(silent.consumer.commit_sync(&[commit(&at, 1, "")]), Err(BrokerError::Refused(_))));
     lab.kit.fill(&at, ["1"]);
     let mut records = 0;
@@ -116,7 +116,7 @@ fn commit_between_rebalance_and_next_poll_is_refused() {
 fn commit_for_foreign_partition_is_refused() {
     let lab = Lab::new();
     let (mut old, mut new, _) = pending_rebalance(&lab);
-    until("it has moved", || {
+    until("the partition has moved", || {
         old.step_and_release();
         new.step_and_release();
         new.assigned.len() == 1
@@ -137,7 +137,7 @@ fn partition_being_revoked_delivers_no_records() {
     old.step();
     let (revoked, kept) =
         (old.revoked.first().cloned().unwrap(), old.assigned.difference(&old.revoked).next().cloned().unwrap());
-    lab.kit.fill(&revoked, ["for the next owner"]);
+    lab.kit.fill(&revoked, ["the commit is visible to the next owner"]);
     lab.kit.fill(&kept, ["mine"]);
     old.consumer.assign(&[(revoked, StartOffset::Beginning)]).unwrap();
     old.step();
@@ -171,7 +171,7 @@ fn released_partition_stays_assigned_without_revocation() {
         other.step();
     }
     assert_eq!((member.values().len(), other.assigned.len()), (0, 0));
-    assert_eq!(member.events.len(), 1, "it is not assigned again: {:?}", member.events);
+    assert_eq!(member.events.len(), 1, "the partition is not assigned again: {:?}", member.events);
     member.consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
     member.step();
     assert_eq!(member.values(), ["unread"]);

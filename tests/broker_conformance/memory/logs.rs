@@ -29,13 +29,13 @@ fn full_log_rejects_records_and_keeps_existing_ones() {
             Ok(_) => held += 1,
             Err(error) => break error,
         }
-        assert!(held < 20, "it never gets full");
+        assert!(held < 20, "the log does not become full");
     };
     assert!(matches!(refused, BrokerError::Full(_)) && refused.is_transient(), "{refused:?}");
     assert!(lab.kit.send(&value_record(&free, &value)).is_ok(), "each partition has its own limit");
     assert_eq!(lab.read_all(&full, false).len(), held);
     lab.memory.truncate_before(&full, 2).unwrap();
-    assert_eq!(lab.kit.send(&value_record(&full, &value)), Ok((0, held as i64)), "there is room again");
+    assert_eq!(lab.kit.send(&value_record(&full, &value)), Ok((0, held as i64)), "records are accepted again");
 }
 
 fn full_compacted_log_frees_space() {
@@ -72,7 +72,7 @@ fn old_records_are_removed_if_retention_is_enabled() {
         lab.advance_ms(1);
         send("3");
         let at = Partition::new(topic.as_str(), 0);
-        assert_eq!(lab.kit.ends(&at), (first, 4), "{config:?}, heeded: {applies_retention}");
+        assert_eq!(lab.kit.ends(&at), (first, 4), "{config:?}, applied: {applies_retention}");
         assert_eq!(lab.read_all(&at, false).len() as i64, 4 - first);
     }
 }

@@ -91,7 +91,7 @@ fn full_producer_rejects_records() {
     producer.purge();
     go.send(()).unwrap();
     producer.flush(DEADLINE).unwrap();
-    assert_eq!(outcomes.all().len(), accepted + 1, "a record that was not accepted has no outcome");
+    assert_eq!(outcomes.all().len(), accepted + 1, "a refused record has no outcome");
 }
 
 fn dropping_a_producer_purges_its_queue() {

@@ -348,7 +348,7 @@ async fn notice_of(notices: &mut BoxStream<'static, Notice>, partition: u32, at:
     loop {
         let told = next(notices).await;
         match &told {
-            Notice::Gap => panic!("nothing was missed"),
+            Notice::Gap => panic!("no notice was missed"),
             Notice::Changed { partition: of, offset, .. } if (*of, *offset) == (partition, at.offset) => return told,
             Notice::Changed { .. } => {}
         }
@@ -358,7 +358,7 @@ async fn notice_of(notices: &mut BoxStream<'static, Notice>, partition: u32, at:
 pub async fn notices_name_changed_tasks(fixture: &Fixture) {
     fixture.put(3, full_batch("before")).await;
     let mut notices = fixture.store.notices().await.unwrap();
-    assert_eq!(next(&mut notices).await, Notice::Gap, "it listens from here on");
+    assert_eq!(next(&mut notices).await, Notice::Gap, "the subscription is active");
     let at = fixture.put(3, full_batch("a")).await;
     let expected = Notice::Changed { partition: 3, offset: at.offset, ids: Some(vec![id("a")]) };
     assert_eq!(notice_of(&mut notices, 3, at).await, expected);
@@ -377,7 +377,7 @@ pub async fn notices_name_changed_tasks(fixture: &Fixture) {
     assert_eq!(
         notice_of(&mut second, 5, at).await,
         notice_of(&mut notices, 5, at).await,
-        "all listeners hear the same"
+        "all subscribers receive the same notices"
     );
 }
 
@@ -393,7 +393,7 @@ pub async fn slow_listener_receives_a_gap(fixture: &Fixture) {
     while next(&mut notices).await != Notice::Gap {
         heard += 1;
     }
-    assert!(heard < 1_500, "all were kept");
+    assert!(heard < 1_500, "all notices were kept");
     // New notices arrive after the gap.
     let told_of_last = async {
         let mut at = 1_500;
@@ -406,7 +406,7 @@ pub async fn slow_listener_receives_a_gap(fixture: &Fixture) {
             }
         }
     };
-    tokio::time::timeout(DEADLINE, told_of_last).await.expect("nothing new came through");
+    tokio::time::timeout(DEADLINE, told_of_last).await.expect("no new notice arrived");
 }
 
 pub async fn partitions_are_isolated(fixture: &Fixture) {

@@ -111,7 +111,7 @@ pub async fn pages_are_stable_under_writes(fixture: &Fixture) {
     }
 }
 
-/// Adds and removes entries all over an index until told to stop; counts the batches.
+/// Adds and removes entries all over an index until `stop` is set; counts the batches.
 async fn write_concurrently(
     fixture: &Fixture,
     index: &Index,

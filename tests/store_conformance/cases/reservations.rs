@@ -32,11 +32,11 @@ pub async fn reservation_is_replaced_only_by_its_holder(fixture: &Fixture) {
     assert!(store.replace_reservation(0, &id("a"), 1, &one, Some(&done)).await.unwrap());
     assert!(
         store.replace_reservation(0, &id("a"), 1, &one, Some(&done)).await.unwrap(),
-        "once more, after a lost answer"
+        "repeated after a lost response"
     );
     assert_eq!(store.reserve(0, &id("a"), 1, &one).await.unwrap(), Some(done.clone()));
     assert!(store.replace_reservation(0, &id("a"), 1, &done, None).await.unwrap());
-    assert!(store.replace_reservation(0, &id("a"), 1, &done, None).await.unwrap(), "once more, after a lost answer");
+    assert!(store.replace_reservation(0, &id("a"), 1, &done, None).await.unwrap(), "repeated after a lost response");
     assert!(
         !store.replace_reservation(0, &id("a"), 1, &one, Some(&one)).await.unwrap(),
         "a released id is not renewed"
@@ -60,7 +60,7 @@ pub async fn reservation_expires(fixture: &Fixture) {
     assert_eq!(store.reserve(0, &id("long"), 1, &publishing("one")).await.unwrap(), None);
     assert_eq!(store.reserve(0, &id("short"), 1, &published(1)).await.unwrap(), None);
     until("the reservation of a published task ends", || is_free(&*store, "short")).await;
-    assert!(!is_free(&*store, "long").await, "a lease has a time of its own");
+    assert!(!is_free(&*store, "long").await, "a lease has its own lifetime");
     assert!(store.replace_reservation(0, &id("long"), 1, &publishing("one"), Some(&published(1))).await.unwrap());
     until("the replaced reservation ends", || is_free(&*store, "long")).await;
     let store = fixture.with_reservation_ttl(long, short);
@@ -91,6 +91,6 @@ pub async fn renewed_lease_does_not_expire(fixture: &Fixture) {
         if is_held {
             return;
         }
-        assert!(round < 10, "this machine stands still again and again");
+        assert!(round < 10, "the machine stalls repeatedly");
     }
 }

@@ -38,8 +38,8 @@ pub async fn cancel_ends_waiting_tasks_and_is_sent_to_workers(fixture: Fixture) 
     tracker.stop().await;
 }
 
-/// A task cancelled before a worker took it is still in its topic: the cancel stays until workers have passed it.
-/// Behind it lies an aborted transaction, which workers never receive and do not commit.
+/// A task cancelled before a worker took it is still in its topic: the cancel stays until workers have committed past
+/// it. The task is followed by an aborted transaction, which workers never receive and do not commit.
 pub async fn cancel_stays_until_workers_have_passed_it(fixture: Fixture) {
     make_topics(&fixture);
     let position = put_task(&fixture, "x").await;
@@ -104,7 +104,8 @@ fn abort_transaction(fixture: &Fixture) {
     assert!(matches!(given_up, Err(BrokerError::Unknown(_))), "{given_up:?}");
 }
 
-/// Starts the relay with all of this folded; returns the log of the only partition once these cancels are complete.
+/// Starts the relay after all events are folded; returns the log of the only partition once these cancels are
+/// complete.
 async fn log_of_cancels(event_log: &[Event], cancelled: &[String]) -> (Vec<Event>, u32) {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);

@@ -113,10 +113,10 @@ async fn all_released(fixture: &Fixture, count: usize) {
         let counts = fixture.store.counts(&fixture.all()).await.unwrap_or_default();
         counts.iter().find(|count| count.state == State::Queued).is_some_and(|found| found.count == count as u64)
     };
-    until("everything is released", queued).await;
+    until("all tasks are released", queued).await;
     let times = published(fixture);
     let twice: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
-    assert!(twice.is_empty(), "not once: {twice:?}");
+    assert!(twice.is_empty(), "released zero or several times: {twice:?}");
     assert_eq!(times.len(), count);
     positions_match_newest_records(fixture, &fixture.names.tasks(TYPE)).await;
     expect_agreement(fixture).await;
@@ -167,7 +167,7 @@ pub async fn trackers_change_while_timers_are_due(fixture: Fixture) {
     let first = fixture.tracker().await;
     fixture.write(&many(500, "a")).await;
     let second = fixture.tracker().await;
-    until("the second has partitions", || async { second.reason("tracker").is_none() }).await;
+    until("the second tracker has partitions", || async { second.reason("tracker").is_none() }).await;
     // Aborted, not stopped gracefully.
     first.running.abort();
     first.shutdown.abort();
@@ -218,13 +218,13 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     fixture.write(&waited).await;
     fixture.write(&["again", "gone", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
     let failed = until_state(&fixture, "gone", State::Failed).await;
-    until("the retries are decided", || async {
+    until("the retry of `gone` is decided", || async {
         node(&fixture, "gone").await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
     })
     .await;
     assert!(node(&fixture, "gone").await.unwrap().error.unwrap().message.contains("no longer in Kafka"), "{failed:?}");
     for task in ["again", "waited"] {
-        until("its effect is done", || async {
+        until("the retry is published", || async {
             node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
         })
         .await;
@@ -263,12 +263,13 @@ pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
     let tracker = fixture.tracker().await;
     until_state(&fixture, "r", State::Failed).await;
     fixture.write(&[only]).await;
-    // Their positions do not exist: each of them fails again in the new run.
+    // Their positions do not exist, so each of them fails again in the new run.
     for n in (0..700).step_by(10) {
         let failed = |node: TaskRecord| node.run == 2 && node.state == State::Failed && node.effects.is_empty();
-        until("it has failed again", || async { node(&fixture, &format!("r:{n}")).await.is_some_and(failed) }).await;
+        until("the task has failed again", || async { node(&fixture, &format!("r:{n}")).await.is_some_and(failed) })
+            .await;
     }
-    until("all are done", || async { node(&fixture, "r").await.unwrap().state == State::Failed }).await;
+    until("the root has failed again", || async { node(&fixture, "r").await.unwrap().state == State::Failed }).await;
     let oracle = expect_agreement(&fixture).await;
     let runs: Vec<u32> = oracle.nodes.iter().flatten().map(|(_, node)| node.run).collect();
     assert_eq!(runs.iter().filter(|run| **run == 2).count(), 70);
@@ -342,7 +343,7 @@ async fn lossy_store_releases_nothing_twice() {
     let saved = store.snapshot();
     for round in 0..5 {
         fixture.write(&many(120, &format!("r{round}"))).await;
-        until("some are released", || async { published(&fixture).len() > round * 120 }).await;
+        until("some tasks are released", || async { published(&fixture).len() > round * 120 }).await;
         if round % 2 == 0 { store.wipe() } else { store.restore(&saved) }
     }
     all_released(&fixture, 600).await;
@@ -387,15 +388,13 @@ async fn retry_waits_for_an_uncommitted_record() {
     let there = placed("x", position);
     let tracker = fixture.tracker().await;
     fixture.write(&[there, ended(Kind::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
-    until("the retry is to be published", || async {
-        node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1)
-    })
-    .await;
+    until("the retry is pending", || async { node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1) })
+        .await;
     fixture.write(&many(20, "a")).await;
     until_state(&fixture, "a-19", State::Queued).await;
-    assert_eq!(node(&fixture, "x").await.unwrap().effects.len(), 1, "it waits");
+    assert_eq!(node(&fixture, "x").await.unwrap().effects.len(), 1, "the retry waits");
     assert!(memory.end_transaction("stranger", true));
-    until("it is published", || async { node(&fixture, "x").await.unwrap().effects.is_empty() }).await;
+    until("the retry is published", || async { node(&fixture, "x").await.unwrap().effects.is_empty() }).await;
     assert_eq!(node(&fixture, "x").await.unwrap().state, State::Queued);
     assert_eq!(published(&fixture)["x"], 2);
     tracker.stop().await;
@@ -416,7 +415,7 @@ async fn folding_continues_while_publishing_fails() {
     fixture.write(&[submitted("meanwhile"), succeeded("meanwhile")]).await;
     until_state(&fixture, "meanwhile", State::Succeeded).await;
     let tries = faults.atomics.load(SeqCst);
-    assert!(tries < 30, "{tries} tries: it spins");
+    assert!(tries < 30, "{tries} transactions without a pause");
     *faults.no_atomic.lock().unwrap() = None;
     all_released(&fixture, 20).await;
     tracker.is_well().await;
@@ -435,10 +434,10 @@ async fn tracker_stopped_at_any_step_releases_nothing_twice() {
         let stopped = first.tracker().await;
         fixture.write(&many(60, "a")).await;
         match step {
-            Step::Frozen => until("it is stopped in the middle", || async { faults.frozen.load(SeqCst) }).await,
+            Step::Frozen => until("the transaction is frozen", || async { faults.frozen.load(SeqCst) }).await,
             Step::Before => stopped.expect_reason("timers of events partition 0", "on purpose").await,
             // Committed records are detected after the restart and not published again.
-            _ => until("something was sent", || async { !published(&fixture).is_empty() }).await,
+            _ => until("a record was sent", || async { !published(&fixture).is_empty() }).await,
         }
         stopped.shutdown.begin();
         let second = fixture.tracker().await;

@@ -66,7 +66,7 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Chooses the best index for a filter. The flag tells whether entries still need to be filtered.
+    /// Chooses the best index for a filter. The flag is set if its entries still need to be filtered.
     async fn open(api: &'a Api, filter: &Filter, after: Option<Entry>, limit: usize) -> Result<(Self, bool), ApiError> {
         let start = filter.start(after);
         if let Some(state) = filter.indexed_state() {

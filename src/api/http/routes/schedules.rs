@@ -107,7 +107,7 @@ pub(super) static ROUTES: &[Route] = &[
         )
     },
     Route {
-        successes: &[(202, "Requested from the tracker; `done` tells whether the task has been created.")],
+        successes: &[(202, "Requested from the tracker; `done` is true if the task has been created.")],
         problems: SCHEDULED,
         ..operate(
             Verb::Post,
@@ -122,7 +122,7 @@ pub(super) static ROUTES: &[Route] = &[
             Parameter { name: "from", description: "Start of the time range, inclusive.", schema: TIME },
             Parameter { name: "to", description: "End of the time range, inclusive. Default: now.", schema: TIME },
         ],
-        successes: &[(202, "Requested from the tracker; `done` tells whether the tasks have been created.")],
+        successes: &[(202, "Requested from the tracker; `done` is true if the tasks have been created.")],
         problems: SCHEDULED,
         ..operate(
             Verb::Post,

@@ -123,7 +123,7 @@ pub(super) static ROUTES: &[Route] = &[
         summary: "Report the state of an external task",
         query: &[],
         request: RequestBody::Json(of::<doc::Report>),
-        successes: &[(200, "Recorded in the history; `ignored` tells whether the report had an effect.")],
+        successes: &[(200, "Recorded in the history; `ignored` is true if the report had no effect.")],
         response: ResponseBody::Json(of::<doc::ReportOutcome>),
         problems: REPORT,
         handler: |request| Box::pin(report::report(request)),

@@ -1,4 +1,4 @@
-//! Stdout of a program: a bounded result on stdout, and lines on stderr.
+//! Output of a program: a bounded result on stdout, and lines on stderr.
 
 use std::collections::VecDeque;
 
