@@ -68,76 +68,86 @@ async fn invalid_tasks_are_rejected_with_their_reasons() {
     }
 }
 
+/// Requests with method, path, media type and body that are rejected with a status and a code.
+const INVALID_WRITES: &[(Method, &str, &str, &str, u16, &str)] = &[
+    (Method::POST, "/v1/tasks", JSON, "", 400, "bad_json"),
+    (Method::POST, "/v1/tasks", JSON, "{\"type\":", 400, "bad_json"),
+    (Method::POST, "/v1/tasks", JSON, "{\"type\":\"echo\"} {}", 400, "bad_json"),
+    (Method::POST, "/v1/tasks", "text/plain", ECHO, 415, "unsupported_media_type"),
+    (Method::POST, "/v1/tasks", "application/x-www-form-urlencoded", ECHO, 415, "unsupported_media_type"),
+    (Method::POST, "/v1/tasks", "application/x-ndjson", ECHO, 415, "unsupported_media_type"),
+    (Method::POST, "/v1/tasks", "", ECHO, 415, "unsupported_media_type"),
+    (Method::POST, "/v1/tasks?wait=6m", JSON, ECHO, 400, "bad_parameter"),
+    (Method::POST, "/v1/tasks?wait=soon", JSON, ECHO, 400, "bad_parameter"),
+    (Method::POST, "/v1/tasks?wait=1s&wait=2s", JSON, ECHO, 400, "bad_parameter"),
+    (Method::POST, "/v1/tasks?dry_run=true", JSON, ECHO, 400, "unknown_parameter"),
+    (Method::POST, "/v1/batches?whole=true", JSON, "[]", 400, "unknown_parameter"),
+    (Method::POST, "/v1/batches?atomic=perhaps", JSON, "[]", 400, "bad_parameter"),
+    (Method::POST, "/v1/batches", JSON, "[", 400, "bad_json"),
+    (Method::POST, "/v1/batches", JSON, "{}", 400, "bad_field"),
+    (Method::DELETE, "/v1/tasks/a", "", "", 405, "method_not_allowed"),
+    (Method::PUT, "/v1/tasks", JSON, ECHO, 405, "method_not_allowed"),
+    (Method::PUT, "/v1/tasks/a/state", JSON, "{\"state\":\"running\"}", 409, "not_external"),
+    (Method::PUT, "/v1/tasks/a/state", JSON, "{\"state\":\"sleeping\"}", 400, "bad_field"),
+    (Method::PUT, "/v1/tasks/a/state", JSON, "{\"state\":\"cancelled\"}", 422, "bad_state"),
+    (Method::PUT, "/v1/tasks/a/state", JSON, "{\"state\":\"running\",\"x\":1}", 400, "unknown_field"),
+    (Method::PUT, "/v1/tasks/nobody/state", JSON, "{\"state\":\"running\"}", 404, "not_found"),
+    (Method::PATCH, "/v1/tasks/", JSON, "{\"name\":\"n\"}", 400, "bad_id"),
+    (Method::POST, "/v1/tasks//cancel", "", "", 400, "bad_id"),
+];
+
+/// Paths of reads that are rejected with a status and a code.
+const INVALID_READS: &[(&str, u16, &str)] = &[
+    ("/nowhere", 404, "unknown_route"),
+    ("/v1/tasks/a/b/c", 404, "unknown_route"),
+    ("/v1/tasks/nobody", 404, "not_found"),
+    ("/v1/tasks/nobody/state", 404, "not_found"),
+    ("/v1/tasks/nobody/children", 404, "not_found"),
+    ("/v1/tasks/nobody/tree", 404, "not_found"),
+    ("/v1/tasks/nobody/history", 404, "not_found"),
+    ("/v1/tasks/nobody/log", 404, "not_found"),
+    ("/v1/tasks/nobody/params", 404, "not_found"),
+    ("/v1/tasks/nobody/watch", 404, "not_found"),
+    ("/v1/tasks?root=nobody", 404, "not_found"),
+    ("/v1/tasks/a%20b", 400, "bad_id"),
+    ("/v1/tasks/", 400, "bad_id"),
+    ("/v1/dead/", 400, "bad_request"),
+    ("/v1/tasks/a%FF", 400, "bad_request"),
+    ("/v1/tasks/a?after=soon", 400, "bad_parameter"),
+    ("/v1/tasks/a?after=99:0", 400, "bad_parameter"),
+    ("/v1/tasks/a?verbose=1", 400, "unknown_parameter"),
+    ("/v1/tasks/a/tree?depth=65", 400, "bad_parameter"),
+    ("/v1/tasks/a/tree?format=svg", 400, "bad_parameter"),
+    ("/v1/tasks/a/children?cursor=%21", 400, "bad_cursor"),
+    ("/v1/tasks?limit=0", 400, "bad_parameter"),
+    ("/v1/tasks?limit=201", 400, "bad_parameter"),
+    ("/v1/tasks?limit", 400, "bad_parameter"),
+    ("/v1/tasks?state=sleeping", 400, "bad_parameter"),
+    ("/v1/tasks?tag=%FF", 400, "bad_parameter"),
+    ("/v1/tasks?from=yesterday", 400, "bad_parameter"),
+    ("/v1/tasks?cursor=abc", 400, "bad_cursor"),
+    ("/v1/types/nothing/backlog", 404, "unknown_type"),
+    ("/healthz?x=1", 400, "unknown_parameter"),
+];
+
+const JSON: &str = "application/json";
+const ECHO: &str = r#"{"type":"echo"}"#;
+
 #[tokio::test]
 async fn invalid_requests_are_rejected_with_their_reasons() {
     let fleet = fleet().await;
     fleet.echo("a").await;
-    let json = "application/json";
-    let echo = r#"{"type":"echo"}"#;
-    let get = Method::GET;
-    let table = [
-        (Method::POST, "/v1/tasks", json, "", 400, "bad_json"),
-        (Method::POST, "/v1/tasks", json, "{\"type\":", 400, "bad_json"),
-        (Method::POST, "/v1/tasks", json, "{\"type\":\"echo\"} {}", 400, "bad_json"),
-        (Method::POST, "/v1/tasks", "text/plain", echo, 415, "unsupported_media_type"),
-        (Method::POST, "/v1/tasks", "application/x-www-form-urlencoded", echo, 415, "unsupported_media_type"),
-        (Method::POST, "/v1/tasks", "application/x-ndjson", echo, 415, "unsupported_media_type"),
-        (Method::POST, "/v1/tasks", "", echo, 415, "unsupported_media_type"),
-        (Method::POST, "/v1/tasks?wait=6m", json, echo, 400, "bad_parameter"),
-        (Method::POST, "/v1/tasks?wait=soon", json, echo, 400, "bad_parameter"),
-        (Method::POST, "/v1/tasks?wait=1s&wait=2s", json, echo, 400, "bad_parameter"),
-        (Method::POST, "/v1/tasks?dry_run=true", json, echo, 400, "unknown_parameter"),
-        (Method::POST, "/v1/batches?whole=true", json, "[]", 400, "unknown_parameter"),
-        (Method::POST, "/v1/batches?atomic=perhaps", json, "[]", 400, "bad_parameter"),
-        (Method::POST, "/v1/batches", json, "[", 400, "bad_json"),
-        (Method::POST, "/v1/batches", json, "{}", 400, "bad_field"),
-        (Method::DELETE, "/v1/tasks/a", "", "", 405, "method_not_allowed"),
-        (Method::PUT, "/v1/tasks", json, echo, 405, "method_not_allowed"),
-        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"running\"}", 409, "not_external"),
-        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"sleeping\"}", 400, "bad_field"),
-        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"cancelled\"}", 422, "bad_state"),
-        (Method::PUT, "/v1/tasks/a/state", json, "{\"state\":\"running\",\"x\":1}", 400, "unknown_field"),
-        (Method::PUT, "/v1/tasks/nobody/state", json, "{\"state\":\"running\"}", 404, "not_found"),
-        (get.clone(), "/nowhere", "", "", 404, "unknown_route"),
-        (get.clone(), "/v1/tasks/a/b/c", "", "", 404, "unknown_route"),
-        (get.clone(), "/v1/tasks/nobody", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/nobody/state", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/nobody/children", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/nobody/tree", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/nobody/history", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/nobody/log", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/nobody/params", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/nobody/watch", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks?root=nobody", "", "", 404, "not_found"),
-        (get.clone(), "/v1/tasks/a%20b", "", "", 400, "bad_id"),
-        (get.clone(), "/v1/tasks/", "", "", 400, "bad_id"),
-        (Method::PATCH, "/v1/tasks/", json, "{\"name\":\"n\"}", 400, "bad_id"),
-        (Method::POST, "/v1/tasks//cancel", "", "", 400, "bad_id"),
-        (get.clone(), "/v1/dead/", "", "", 400, "bad_request"),
-        (get.clone(), "/v1/tasks/a%FF", "", "", 400, "bad_request"),
-        (get.clone(), "/v1/tasks/a?after=soon", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks/a?after=99:0", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks/a?verbose=1", "", "", 400, "unknown_parameter"),
-        (get.clone(), "/v1/tasks/a/tree?depth=65", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks/a/tree?format=svg", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks/a/children?cursor=%21", "", "", 400, "bad_cursor"),
-        (get.clone(), "/v1/tasks?limit=0", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks?limit=201", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks?limit", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks?state=sleeping", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks?tag=%FF", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks?from=yesterday", "", "", 400, "bad_parameter"),
-        (get.clone(), "/v1/tasks?cursor=abc", "", "", 400, "bad_cursor"),
-        (get.clone(), "/v1/types/nothing/backlog", "", "", 404, "unknown_type"),
-        (get, "/healthz?x=1", "", "", 400, "unknown_parameter"),
-    ];
-    for (method, path, media, body, status, code) in table {
-        let mut request = fleet.request(method.clone(), path).body(body);
+    for (method, path, media, body, status, code) in INVALID_WRITES {
+        let mut request = fleet.request(method.clone(), path).body(*body);
         if !media.is_empty() {
-            request = request.header("content-type", media);
+            request = request.header("content-type", *media);
         }
         let answer = problem(request).await;
-        assert_eq!((answer.status, answer.code.as_str()), (status, code), "{method} {path} {body}: {answer:?}");
+        assert_eq!((answer.status, answer.code.as_str()), (*status, *code), "{method} {path} {body}: {answer:?}");
+    }
+    for (path, status, code) in INVALID_READS {
+        let answer = fleet.problem(path).await;
+        assert_eq!((answer.status, answer.code.as_str()), (*status, *code), "{path}: {answer:?}");
     }
 }
 

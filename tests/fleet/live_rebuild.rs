@@ -182,14 +182,7 @@ async fn fleet_moves_to_another_redis_under_load() {
     wait_until("the api responds", &mut running, responses).await;
     let querying = tokio::spawn(query(api, stop.clone(), published.clone()));
 
-    // The trackers follow one by one.
-    for tracker in [1, 2] {
-        running[tracker].stop();
-        running[tracker] = fleet.start_with("tracker", &["--redis", &url]);
-        let taken = tracker * 2 - 1;
-        wait_until("the tracker takes partitions over", &mut running, async || second.all("taken_over").len() >= taken)
-            .await;
-    }
+    move_trackers(&fleet, &url, &mut running, &second).await;
     wait_until("the rebuild ends", &mut running, async || second.child.try_wait().unwrap().is_some()).await;
     assert!(second.child.wait().unwrap().success(), "{:?}", second.documents);
     assert_eq!(second.all("ended")[0]["how"], json!("taken_over"));
@@ -205,6 +198,17 @@ async fn fleet_moves_to_another_redis_under_load() {
     let times = released(&kafka, &names);
     assert_eq!(times.len(), count / 10);
     assert!(times.values().all(|times| *times == 1), "{times:?}");
+}
+
+/// Restarts the trackers on the new Redis one by one; each takes over its partitions from the rebuild.
+async fn move_trackers(fleet: &ProcessFleet, url: &str, running: &mut [Process], rebuild: &Rebuild) {
+    for tracker in [1, 2] {
+        running[tracker].stop();
+        running[tracker] = fleet.start_with("tracker", &["--redis", url]);
+        let taken = tracker * 2 - 1;
+        wait_until("the tracker takes partitions over", running, async || rebuild.all("taken_over").len() >= taken)
+            .await;
+    }
 }
 
 /// Each delayed task was released once, according to the log and the store.

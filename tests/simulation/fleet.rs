@@ -8,32 +8,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use kafleet::api::{self, ApiSetup};
+use kafleet::api;
 use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord};
-use kafleet::config::{ApiConfig, Config, Names, TopicsConfig, TrackerConfig, WorkerConfig};
+use kafleet::config::{Config, Names, TopicsConfig};
 use kafleet::control::settings::set_fleet;
-use kafleet::handlers::Task;
 use kafleet::model::event::Event;
 use kafleet::model::retention::Lifetimes;
-use kafleet::model::units::duration::Millis;
 use kafleet::runtime::simulated::Process;
-use kafleet::runtime::{self, Health, Shutdown};
+use kafleet::runtime::{self, Shutdown};
 use kafleet::store::memory as store;
-use kafleet::telemetry::Metrics;
-use kafleet::tracker::{self, TrackerSetup};
-use kafleet::worker::{self, WorkerSetup};
+use kafleet::{tracker, worker};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::faulty_backend::{FaultRng, FaultyBroker, FaultyStore};
+use crate::faulty_backend::FaultRng;
 use crate::host::System;
 use crate::offset_oracle::OffsetOracle;
 use crate::request_oracle::Answers;
+use crate::roles;
 use crate::scenario::{ProcessId, Scenario};
 use crate::schedules::ExpectedSchedule;
-use crate::task_types::{Journal, Unordered, registry};
+use crate::task_types::{Journal, registry};
 use crate::tree_oracle::{TaskSpec, task_specs};
 use crate::verdict::Records;
 
@@ -89,7 +86,7 @@ pub struct Fleet {
     pub faults_over: Cell<bool>,
 }
 
-fn lifetimes(scenario: &Scenario) -> Lifetimes {
+pub fn lifetimes(scenario: &Scenario) -> Lifetimes {
     let lasting = Lifetimes::default();
     match scenario.retention_ms {
         0 => lasting,
@@ -113,18 +110,15 @@ async fn publish_lifetimes(link: &Arc<SharedProducer>, names: &Names, scenario: 
     }
 }
 
+fn broker_on_simulated_clock() -> Arc<Memory> {
+    let begun = tokio::time::Instant::now();
+    let clock = Arc::new(move || crate::host::START_MS + begun.elapsed().as_millis() as i64);
+    Memory::new(MemoryOptions { inline_delivery: true, clock, session_timeout: SESSION, ..MemoryOptions::default() })
+}
+
 impl Fleet {
     pub async fn new(scenario: Arc<Scenario>, system: Rc<System>) -> Rc<Self> {
-        let clock = {
-            let begun = tokio::time::Instant::now();
-            Arc::new(move || crate::host::START_MS + begun.elapsed().as_millis() as i64)
-        };
-        let broker = Memory::new(MemoryOptions {
-            inline_delivery: true,
-            clock,
-            session_timeout: SESSION,
-            ..MemoryOptions::default()
-        });
+        let broker = broker_on_simulated_clock();
         let (names, journal) = (Names::new("s"), Arc::<Journal>::default());
         let topics = TopicsConfig {
             prefix: "s".into(),
@@ -195,77 +189,11 @@ impl Fleet {
     }
 
     fn launch(&self, process_id: ProcessId, shutdown: Shutdown) -> JoinHandle<anyhow::Result<()>> {
-        let newer =
-            matches!(process_id, ProcessId::Worker(n) if self.scenario.newer.contains(&n)).then(|| self.names.events());
-        let broker = Arc::new(FaultyBroker {
-            inner: self.broker.clone(),
-            offset_oracle: self.offset_oracle.clone(),
-            fault_rng: self.fault_rng.clone(),
-            newer,
-        });
-        let store = Arc::new(self.faulty_store(process_id));
-        let (names, events_partitions) = (self.names.clone(), self.scenario.events_partitions);
-        let (registry, metrics, health) =
-            (registry(&self.journal, self.scenario.has_notifications()), Metrics::new().unwrap(), Health::default());
         match process_id {
-            ProcessId::Worker(n) => {
-                let config = WorkerConfig {
-                    drain_timeout: Millis::secs(3),
-                    commit_interval: Millis(self.scenario.commit_ms),
-                    grace: Millis(500),
-                    inline_retry_max: Millis(self.scenario.inline_retry_ms),
-                    ..WorkerConfig::default()
-                };
-                let types =
-                    if self.scenario.single_type.contains(&n) { vec![Unordered::TYPE.to_owned()] } else { Vec::new() };
-                let setup = WorkerSetup {
-                    broker,
-                    registry,
-                    types,
-                    config,
-                    names,
-                    events_partitions,
-                    metrics,
-                    health,
-                    reentry: None,
-                };
-                runtime::spawn(worker::run(setup, shutdown))
-            }
-            ProcessId::Tracker(_) => {
-                let config = TrackerConfig {
-                    batch_events: self.scenario.batch_events,
-                    observe: self.scenario.observe,
-                    ..Default::default()
-                };
-                let setup = TrackerSetup {
-                    broker,
-                    store,
-                    config,
-                    lifetimes: lifetimes(&self.scenario),
-                    task_retention: TopicsConfig::default().task_retention,
-                    topic_check: TopicsConfig::default().check_interval,
-                    names,
-                    events_partitions,
-                    metrics,
-                    health,
-                };
-                runtime::spawn(tracker::run(setup, shutdown))
-            }
+            ProcessId::Worker(n) => runtime::spawn(worker::run(roles::worker(self, n), shutdown)),
+            ProcessId::Tracker(_) => runtime::spawn(tracker::run(roles::tracker(self, process_id), shutdown)),
             ProcessId::Api => {
-                let config = ApiConfig::default();
-                let max_tree_age = TopicsConfig::default().max_tree_age;
-                let setup = ApiSetup {
-                    broker,
-                    store,
-                    registry,
-                    config,
-                    names,
-                    events_partitions,
-                    max_tree_age,
-                    metrics,
-                    health,
-                };
-                let slot = self.router.clone();
+                let (setup, slot) = (roles::api(self), self.router.clone());
                 runtime::spawn(async move {
                     let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &shutdown)?;
                     *slot.lock() = Some(open.router.clone());
@@ -274,17 +202,6 @@ impl Fleet {
                 })
             }
         }
-    }
-
-    fn faulty_store(&self, process_id: ProcessId) -> FaultyStore {
-        let newer = self.newer.borrow().contains(&process_id);
-        let separate_store = self.scenario.upgrade.is_some_and(|upgrade| upgrade.separate_store);
-        let number = if matches!(process_id, ProcessId::Tracker(_)) {
-            usize::from(newer && separate_store)
-        } else {
-            self.current.get()
-        };
-        FaultyStore { inner: self.stores[number].clone(), fault_rng: self.fault_rng.clone(), newer }
     }
 
     /// Removes exited processes, and records those that exited without being stopped.

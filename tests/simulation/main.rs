@@ -17,6 +17,7 @@ mod oracle;
 mod request_oracle;
 mod requests;
 mod retries;
+mod roles;
 mod run;
 mod scenario;
 mod schedules;

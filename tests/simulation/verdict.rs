@@ -133,50 +133,9 @@ fn is_passed(fleet: &Fleet, partition: &Partition, committed: i64, end: i64) -> 
 /// Returns all violations.
 pub async fn judge(fleet: &Fleet) -> Vec<String> {
     let records = records(fleet).await;
-    let mut violations = Vec::new();
-    let mut record_count = 0;
-    for (root, (unordered, external)) in fleet.submitted.borrow().iter() {
-        let id = Scenario::id(*root, &[]);
-        match external {
-            Some(fails) => {
-                record_count += 1;
-                let wanted = if *fails { State::Failed } else { State::Succeeded };
-                let is = records.get(&id).map(|node| node.own);
-                if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, &records, &id, 1)) {
-                    violations.push(format!("`{id}` was reported as {wanted} and is {is:?}"));
-                }
-            }
-            None => check_task(
-                fleet,
-                &records,
-                &id,
-                &fleet.scenario.roots[*root].1,
-                *unordered,
-                &mut record_count,
-                &mut violations,
-            ),
-        }
-    }
-    for (batch, tasks) in fleet.scenario.batches.iter().enumerate() {
-        for (n, task) in tasks.iter().enumerate() {
-            let id = fleet.scenario.batch_task_id(batch, n);
-            if records.contains_key(&id) {
-                check_task(fleet, &records, &id, &task.script, task.unordered, &mut record_count, &mut violations);
-            }
-        }
-    }
     let log = log(fleet);
-    for (id, schedule) in schedules::tasks(fleet, &log) {
-        check_task(
-            fleet,
-            &records,
-            &id,
-            &schedule.spec.script,
-            schedule.spec.unordered,
-            &mut record_count,
-            &mut violations,
-        );
-    }
+    let mut violations = Vec::new();
+    let mut record_count = submitted_tasks(fleet, &records, &log, &mut violations);
     schedules::judge(fleet, &log, &mut violations);
     retries::judge(fleet, &records, &mut violations).await;
     request_oracle::judge(fleet, &records, &mut violations);
@@ -191,6 +150,46 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     published(fleet, &log, &mut violations);
     cancels(fleet, &mut violations);
     violations
+}
+
+/// Checks the submitted roots, the batches and the tasks of schedules; returns the number of their records.
+fn submitted_tasks(fleet: &Fleet, records: &Records, log: &[Event], violations: &mut Vec<String>) -> usize {
+    let mut record_count = 0;
+    let mut check = |id: &str, script: &Script, unordered: bool, violations: &mut Vec<String>| {
+        check_task(fleet, records, id, script, unordered, &mut record_count, violations);
+    };
+    let mut external_tasks = 0;
+    for (root, (unordered, external)) in fleet.submitted.borrow().iter() {
+        let id = Scenario::id(*root, &[]);
+        match external {
+            Some(fails) => {
+                external_tasks += 1;
+                check_external(fleet, records, &id, *fails, violations);
+            }
+            None => check(&id, &fleet.scenario.roots[*root].1, *unordered, violations),
+        }
+    }
+    for (batch, tasks) in fleet.scenario.batches.iter().enumerate() {
+        for (n, task) in tasks.iter().enumerate() {
+            let id = fleet.scenario.batch_task_id(batch, n);
+            if records.contains_key(&id) {
+                check(&id, &task.script, task.unordered, violations);
+            }
+        }
+    }
+    for (id, schedule) in schedules::tasks(fleet, log) {
+        check(&id, &schedule.spec.script, schedule.spec.unordered, violations);
+    }
+    record_count + external_tasks
+}
+
+/// Checks that an external task has the reported state.
+fn check_external(fleet: &Fleet, records: &Records, id: &str, fails: bool, violations: &mut Vec<String>) {
+    let wanted = if fails { State::Failed } else { State::Succeeded };
+    let is = records.get(id).map(|node| node.own);
+    if is != Some(wanted) && !(is == Some(State::Cancelled) && may_be_cancelled(fleet, records, id, 1)) {
+        violations.push(format!("`{id}` was reported as {wanted} and is {is:?}"));
+    }
 }
 
 /// Invariants at any time: states and counts are consistent, and a succeeded task has its children.

@@ -17,12 +17,14 @@ use crate::model::task::continuation::{Continuation, On, number_of, segment};
 use crate::model::task::{OnFailure, Policy, Position, Rules};
 use crate::model::units::duration::Millis;
 
+mod cancels;
 mod child_failures;
 mod continuations;
+mod deferred;
 mod history;
 mod notifications;
 mod oracle;
-mod requests;
+mod retries;
 
 /// In-memory store: records as bytes, indexes and counters.
 #[derive(Default, PartialEq, Debug)]

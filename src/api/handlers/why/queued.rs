@@ -1,0 +1,218 @@
+//! Explanation of a queued task by its position relative to the committed offset of its partition.
+
+use std::time::Duration;
+
+use super::count::{Count, Counter};
+use super::fleet::{consumer_lag, explain_workers};
+use super::{age, explain_record};
+use crate::api::documents::{Finding, Reason};
+use crate::api::http::problem::ApiError;
+use crate::api::read::consistency::TaskView;
+use crate::api::state::Api;
+use crate::broker::{Broker, Committed, Partition, Watermarks};
+use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
+use crate::model::task::{Position, Source, read_task};
+
+/// Time over which the throughput of a partition is measured.
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// Position of a queued task relative to the committed offset.
+#[derive(Debug, PartialEq, Eq)]
+enum QueuePosition {
+    Deleted { first: i64 },
+    NeverConsumed { from: i64 },
+    Consumed,
+    Pending { completed: Box<Completed>, full: bool },
+}
+
+/// Compares the task's offset with the committed offsets.
+fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed>) -> QueuePosition {
+    if offset < ends.first {
+        return QueuePosition::Deleted { first: ends.first };
+    }
+    // A commit beyond the end belongs to an earlier topic of the same name.
+    let Some(committed) = committed.filter(|committed| committed.offset <= ends.end) else {
+        return QueuePosition::NeverConsumed { from: ends.first };
+    };
+    let completed = Metadata::decode(committed.offset, &committed.metadata)
+        .map_or_else(|| Completed::starting_at(committed.offset), |metadata| metadata.completed);
+    if completed.is_done(offset) {
+        return QueuePosition::Consumed;
+    }
+    let span = completed.end() - completed.watermark();
+    let full = committed.metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
+    QueuePosition::Pending { completed: Box::new(completed), full }
+}
+
+pub(super) async fn explain_queued(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    if task.record.is_to_be_published() {
+        let message = "a retry was requested, and a tracker will publish the record again shortly; if this \
+                       persists, check that one is running";
+        return Ok(vec![Finding::new(Reason::RepublishPending, message)]);
+    }
+    let (Some(position), Some(task_type)) = (task.record.position, task.record.task_type.clone()) else {
+        return Ok(vec![explain_record(task)]);
+    };
+    let names = api.publisher.names();
+    let partition = Partition::new(names.tasks(&task_type), position.partition);
+    let ends = api.reads.broker.watermarks(&partition).await?;
+    let committed = committed_offset(api, &task_type, &partition).await?;
+    let queue_position = queue_position_of(position.offset, ends, committed.as_ref());
+    let mut findings = match queue_position {
+        QueuePosition::NeverConsumed { .. } | QueuePosition::Pending { .. } => explain_workers(api, task).await?,
+        QueuePosition::Deleted { .. } | QueuePosition::Consumed => Vec::new(),
+    };
+    findings.extend(match queue_position {
+        QueuePosition::Deleted { first } => vec![Finding::new(
+            Reason::RecordGone,
+            format!(
+                "its record at {partition}, offset {}, has been deleted: the log starts at {first}; retention \
+                 was too short for the backlog",
+                position.offset
+            ),
+        )],
+        // The finding about the missing start offset suffices.
+        QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => {
+            Vec::new()
+        }
+        QueuePosition::NeverConsumed { from } => {
+            vec![explain_never_consumed(api, &task_type, &partition, from, position.offset).await?]
+        }
+        QueuePosition::Consumed => vec![Finding::new(
+            Reason::ResultPending,
+            "a worker has finished it, and its result is not visible yet; if this persists, its last event was \
+             lost with the log of its partition",
+        )],
+        QueuePosition::Pending { completed, full } => {
+            let watermark = completed.watermark();
+            let ahead = count_below(api, &partition, *completed, position.offset).await?;
+            let mut findings = vec![explain_queue_position(api, &task_type, &partition, ahead, watermark).await?];
+            if full {
+                findings.insert(0, explain_blocked(api, &task_type, &partition, watermark).await?);
+            }
+            findings
+        }
+    });
+    Ok(findings)
+}
+
+async fn explain_never_consumed(
+    api: &Api,
+    task_type: &str,
+    partition: &Partition,
+    from: i64,
+    offset: i64,
+) -> Result<Finding, ApiError> {
+    let ahead = count_below(api, partition, Completed::starting_at(from), offset).await?;
+    let message = format!(
+        "no worker has consumed {partition} yet, with {} ahead of this one; check that one runs with `--types \
+         {task_type}`",
+        ahead.text("task", "tasks")
+    );
+    let finding = Finding::new(Reason::NeverConsumed, message);
+    Ok(Finding { ahead: Some(ahead.tasks), at_most: ahead.at_most, ..finding })
+}
+
+async fn committed_offset(api: &Api, task_type: &str, partition: &Partition) -> Result<Option<Committed>, ApiError> {
+    let group = api.publisher.names().group(task_type);
+    let committed = api.reads.broker.group_offsets(&group, vec![partition.clone()]).await?;
+    Ok(committed.into_iter().next().flatten())
+}
+
+async fn count_below(api: &Api, partition: &Partition, completed: Completed, to: i64) -> Result<Count, ApiError> {
+    let at = partition.clone();
+    let count = move |broker: &dyn Broker, deadline| Counter::new(broker, deadline).open_below(&at, &completed, to);
+    Ok(api.reads.broker.call(count).await?)
+}
+
+/// Measures the throughput of the partition.
+async fn explain_queue_position(
+    api: &Api,
+    task_type: &str,
+    partition: &Partition,
+    ahead: Count,
+    watermark: i64,
+) -> Result<Finding, ApiError> {
+    let begun = tokio::time::Instant::now();
+    tokio::time::sleep(SAMPLE).await;
+    let moved =
+        committed_offset(api, task_type, partition).await?.map_or(0, |committed| committed.offset - watermark).max(0);
+    let rate = moved as f64 / begun.elapsed().as_secs_f64();
+    let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
+    let when = match expected_in_ms {
+        Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
+        None => {
+            format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs())
+        }
+    };
+    let lag = consumer_lag(api, task_type).await?;
+    let mut message = match ahead.tasks {
+        0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use"
+            .to_owned(),
+        _ => format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are")),
+    };
+    if let Some(lag) = lag {
+        message += &format!(
+            "; {} unfinished in total",
+            lag.text(&format!("of `{task_type}` is"), &format!("of `{task_type}` are"))
+        );
+    }
+    let at_most = ahead.at_most || lag.is_some_and(|lag| lag.at_most);
+    let (lag, finding) = (lag.map(|lag| lag.tasks), Finding::new(Reason::QueuedBehind, message));
+    Ok(Finding { ahead: Some(ahead.tasks), at_most, rate: Some(rate), lag, expected_in_ms, ..finding })
+}
+
+/// Explains head-of-line blocking: the task at the watermark does not end, and the commit metadata is full.
+async fn explain_blocked(
+    api: &Api,
+    task_type: &str,
+    partition: &Partition,
+    watermark: i64,
+) -> Result<Finding, ApiError> {
+    let record = api.reads.broker.read_at(partition, watermark).await?;
+    let task_type = task_type.into();
+    let holder = record.and_then(|record| {
+        let position = Position { partition: partition.index, offset: watermark };
+        let value = record.value.as_deref();
+        let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
+        let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+        read_task(&source, headers).ok().map(|task| task.id)
+    });
+    let message = format!("the task at offset {watermark} of {partition} has not ended and blocks the tasks behind it");
+    let finding = Finding::new(Reason::HeadOfLineBlocked, message);
+    Ok(match holder {
+        Some(id) => finding.about(&id),
+        None => finding,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENDS: Watermarks = Watermarks { first: 100, end: 500 };
+
+    fn committed(offset: i64, metadata: &str) -> Committed {
+        Committed { offset, metadata: metadata.to_owned() }
+    }
+
+    #[test]
+    fn queue_position_follows_from_committed_offsets() {
+        let never = queue_position_of(130, ENDS, None);
+        assert_eq!(never, QueuePosition::NeverConsumed { from: 100 });
+        assert_eq!(queue_position_of(99, ENDS, None), QueuePosition::Deleted { first: 100 });
+        // Completed offsets: 103, 108, 109.
+        let some = committed(100, "kf1 open 10500 2 r:AwEEAg");
+        let completed =
+            Metadata::decode(some.offset, &some.metadata).map(|metadata| Box::new(metadata.completed)).unwrap();
+        assert_eq!(queue_position_of(120, ENDS, Some(&some)), QueuePosition::Pending { completed, full: false });
+        assert_eq!(queue_position_of(108, ENDS, Some(&some)), QueuePosition::Consumed);
+        assert_eq!(queue_position_of(120, ENDS, Some(&committed(121, ""))), QueuePosition::Consumed);
+        assert_eq!(queue_position_of(120, ENDS, Some(&committed(501, ""))), QueuePosition::NeverConsumed { from: 100 });
+        let completed = Box::new(Completed::starting_at(110));
+        assert_eq!(
+            queue_position_of(120, ENDS, Some(&committed(110, "?"))),
+            QueuePosition::Pending { completed, full: false }
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Deferred tasks and their releases.
+
+use super::*;
+use crate::model::outbox::TimerKind;
+
+#[test]
+fn scheduled_task_waits_with_its_record_until_its_release() {
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    let kept = fold_log(&[scheduled.clone()], 1, 9);
+    let node = kept.node("a");
+    assert_eq!((node.state, node.due_ms, node.record_event_offset), (State::Scheduled, Some(700), Some(0)));
+    assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, TimerKind::Release)));
+    assert_eq!(kept.kept[&id("a")], record().encode());
+    let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
+    assert_eq!(states(&log, "a"), ["scheduled", "queued", "queued", "running", "running"]);
+    assert!(
+        fold_log(&log[..2], 2, 9).kept.is_empty(),
+        "a record deferred and released within one batch is never stored"
+    );
+    assert!(fold_log(&log, 1, 9).kept.is_empty());
+}
+
+#[test]
+fn deferred_retry_waits_until_its_release_or_the_end_of_the_task() {
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
+    let ends = [Kind::Released, Kind::Succeeded, Kind::Failed, Kind::Cancelled].map(|kind| (kind, 0));
+    // Late events of a worker that was cut off in its next attempt before another one deferred the record.
+    let goes_on = [Kind::Started, Kind::Warned, Kind::Retrying, Kind::Scheduled, Kind::Progress, Kind::Submitted];
+    for (next, kept) in ends.into_iter().chain(goes_on.map(|kind| (kind, 1))) {
+        let mut next = event(next, "a");
+        next.attempt = 3;
+        let log = [submitted("a"), retrying.clone(), next];
+        assert_eq!(fold_log(&log, 2, 9).kept.len(), kept, "{log:?}");
+    }
+    let kept = fold_log(&[submitted("a"), retrying, released(2)], 1, 9);
+    assert_eq!((kept.node("a").attempt, kept.node("a").state), (2, State::Queued));
+}
+
+#[test]
+fn unknown_kind_does_not_defer_its_record() {
+    let mut retrying = failed("a");
+    (retrying.kind, retrying.attempt, retrying.due_ms) = (Kind::Retrying, 1, Some(900));
+    let mut unknown = with_record(event(Kind::Unknown, "a"), 900);
+    unknown.attempt = 2;
+    let kept = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
+    assert_eq!((kept.kept.len(), kept.node("a").timer()), (0, None));
+}
+
+/// A worker that missed the acknowledgement of its events sends them again, after later events.
+#[test]
+fn resent_events_neither_remove_nor_restore_a_deferred_record() {
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
+    for kind in [Kind::Started, Kind::Warned, Kind::Retrying] {
+        let mut again = event(kind, "a");
+        again.attempt = 2;
+        let kept = fold_log(&[submitted("a"), retrying.clone(), again], 1, 9);
+        assert_eq!((kept.kept.len(), kept.node("a").state), (1, State::Retrying), "{kind:?}");
+        assert!(kept.node("a").timer().is_some_and(|timer| timer.what == TimerKind::Release), "{kind:?}");
+    }
+    let mut third = event(Kind::Started, "a");
+    third.attempt = 3;
+    let log = [submitted("a"), retrying.clone(), released(2), retrying.clone(), third, retrying];
+    assert_eq!(states(&log, "a"), ["queued", "retrying", "queued", "queued", "running", "running"]);
+    assert!(fold_log(&log, 1, 9).kept.is_empty());
+}
+
+fn released(attempt: u32) -> Event {
+    Event { attempt, ..event(Kind::Released, "a") }
+}
+
+/// A repeated parent publishes its child again. The first copy waits for its second attempt when the other copy is
+/// released, whose first attempt fails too: whichever of the two waits is released in the end.
+#[test]
+fn release_of_one_wait_does_not_end_another() {
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
+    let log = [scheduled.clone(), released(0), scheduled, retrying.clone(), released(0), retrying, released(1)];
+    let expected = ["scheduled", "queued", "queued", "retrying", "retrying", "retrying", "queued"];
+    assert_eq!(states(&log, "a"), expected);
+    for waits in 4..7 {
+        let kept = fold_log(&log[..waits], 1, 9);
+        assert_eq!(
+            (kept.kept.len(), kept.node("a").timer().map(|timer| timer.what)),
+            (1, Some(TimerKind::Release)),
+            "{waits}"
+        );
+    }
+    assert!(fold_log(&log, 1, 9).kept.is_empty());
+}
+
+/// A worker is killed in the second attempt. The worker that takes over counts from the beginning and defers the record
+/// after a first attempt without a `started` event: it no longer has the record itself.
+#[test]
+fn record_deferred_after_a_takeover_is_stored() {
+    let at = |kind, attempt| Event { attempt, ..event(kind, "a") };
+    let handed = |attempt| Event { attempt, ..with_record(at(Kind::Retrying, attempt), 900) };
+    let first = [submitted("a"), at(Kind::Started, 1), at(Kind::Retrying, 1), at(Kind::Started, 2), handed(1)];
+    let second = [released(1), at(Kind::Started, 2), at(Kind::Retrying, 2), at(Kind::Started, 3), handed(2)];
+    for log in [first.to_vec(), [first, second].concat()] {
+        let kept = fold_log(&log, 1, 9);
+        let node = kept.node("a");
+        assert_eq!((kept.kept.len(), node.state, node.attempt), (1, State::Retrying, log[log.len() - 1].attempt));
+        assert!(node.timer().is_some_and(|timer| timer.what == TimerKind::Release));
+    }
+}
+
+/// The position before the release is no longer valid.
+#[test]
+fn release_without_a_position_clears_the_position() {
+    let mut placed = submitted("a");
+    placed.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 7 });
+    let mut retrying = with_record(failed("a"), 900);
+    (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
+    let mut again = submitted("a");
+    again.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 70 });
+    let of_the_first_record = placed.clone();
+    let log = [placed, retrying, released(1), again, of_the_first_record];
+    let offset = |n: usize| fold_log(&log[..n], 1, 9).node("a").position.map(|position| position.offset);
+    assert_eq!([2, 3, 4, 5].map(offset), [Some(7), None, Some(70), Some(70)]);
+    assert_eq!(fold_log(&log, 1, 9).node("a").state, State::Queued);
+}
+
+/// The publisher reports the position of a record; that of an earlier run's record is ignored.
+#[test]
+fn publisher_reports_the_position_of_the_record() {
+    let at = |offset| Some(Position { partition: 1, offset });
+    let placed = |mut event: Event, offset| {
+        event.position = at(offset);
+        event
+    };
+    let mut failed = event(Kind::Failed, "a");
+    failed.attempt = 1;
+    let mut log =
+        vec![with_record(submitted("a"), 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
+    log[0].kind = Kind::Scheduled;
+    let effects = |log: &[Event]| fold_log(log, 1, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
+    let position = |log: &[Event]| fold_log(log, 1, 9).node("a").position;
+    assert_eq!((position(&log), effects(&log).len()), (at(8), 1));
+    let mut done = event(Kind::EffectDone, "a");
+    done.effect = Some(effects(&log)[0].as_str().into());
+    let mut again = log.clone();
+    again.push(placed(done.clone(), 9));
+    assert_eq!((position(&again), effects(&again).len()), (at(9), 0));
+    let mut other = event(Kind::Failed, "a");
+    (other.run, other.attempt) = (2, 1);
+    log.extend([other, Event { run: 2, ..event(Kind::RetryRequested, "a") }, placed(done, 9)]);
+    assert_eq!((position(&log), fold_log(&log, 1, 9).node("a").run), (at(8), 3));
+}
+
+#[test]
+fn withdrawals_sort_after_all_other_effects() {
+    let cancelled = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a")];
+    let with_done = |log: &[Event], effect: &str| {
+        let mut done = event(Kind::EffectDone, "a");
+        done.effect = Some(effect.into());
+        [log, &[done]].concat()
+    };
+    let turn = |log: &[Event]| fold_log(log, 1, 9).node("a").turn();
+    let waits = with_done(&cancelled, "cancel-1");
+    assert_eq!((turn(&cancelled), turn(&with_done(&waits, "uncancel-2"))), (Some(1), None));
+    assert!(turn(&waits) > Some(i64::from(u32::MAX)));
+    assert_eq!(turn(&[&waits[..], &[event(Kind::RetryRequested, "a")]].concat()), Some(4));
+}
+
+#[test]
+fn deferred_record_beyond_the_limit_fails_the_task() {
+    let mut working_set = WorkingSet::resume(MAX_KEPT_BYTES - 3, Lifetimes::default());
+    let mut scheduled = with_record(submitted("a"), 700);
+    scheduled.kind = Kind::Scheduled;
+    working_set.load(id("a"), None);
+    working_set.fold(&scheduled, LogPosition { offset: 1, log_time_ms: 2 });
+    let node = working_set.node("a").unwrap();
+    assert_eq!((node.state, node.kept, working_set.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
+    assert_eq!(node.record_event_offset, Some(1), "a retry finds the record in this event");
+    assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
+    assert!(working_set.take_changes().kept.is_empty());
+}

@@ -1,0 +1,113 @@
+//! Retries requested by operators.
+
+use super::*;
+use crate::model::task::MAX_RUN;
+
+#[test]
+fn retry_starts_a_new_run_and_recovers_the_parents() {
+    let again = event(Kind::RetryRequested, "r:a");
+    let mut log =
+        vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), failed("r:a"), again.clone(), again];
+    assert_eq!(states(&log, "r")[3..], ["failed", "waiting_for_children", "waiting_for_children"]);
+    let node = fold_log(&log, 2, 9).node("r:a");
+    assert_eq!((node.run, node.state, node.asof, node.announced), (2, State::Queued, 4, true));
+    assert_eq!(node.effects.iter().map(Effect::id).collect::<Vec<_>>(), ["publish-4"]);
+    assert!(node.history.last().unwrap().ignored, "the second request is late");
+    let mut done = event(Kind::EffectDone, "r:a");
+    done.effect = Some("publish-4".into());
+    log.extend([done, in_run(event(Kind::Succeeded, "r:a"), 2)]);
+    let kept = fold_log(&log, 3, 9);
+    assert_eq!(
+        (kept.node("r").state, kept.node("r:a").effects.len(), kept.node("r").highest_run),
+        (State::Succeeded, 0, 2)
+    );
+}
+
+#[test]
+fn pending_task_is_not_retried() {
+    for log in [vec![submitted("r")], vec![submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r")]] {
+        let kept = fold_log(&[log, vec![event(Kind::RetryRequested, "r")]].concat(), 1, 9);
+        assert!(kept.node("r").history.last().unwrap().ignored && kept.node("r").run == 1);
+    }
+}
+
+#[test]
+fn failed_tasks_are_retried_in_one_run_chosen_at_the_request() {
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let of = |task: &str| {
+        let mut event = event(Kind::RetryRequested, task);
+        event.new_run = Some(2);
+        event
+    };
+    let ends =
+        [submitted("r"), submitted("r:a"), submitted("r:b"), event(Kind::Succeeded, "r"), failed("r:a"), failed("r:b")];
+    let log = [&ends[..], &[only, of("r:a"), of("r:b"), of("r:b")]].concat();
+    let kept = fold_log(&log, 1, 9);
+    assert_eq!(kept.node("r").effects[0].id(), "retry-failed-6");
+    assert_eq!((kept.node("r").run, kept.node("r:a").run, kept.node("r:b").run), (1, 2, 2));
+    assert_eq!(kept.node("r").highest_run, 2);
+}
+
+#[test]
+fn retry_after_a_cancel_runs() {
+    let log = [
+        submitted("a"),
+        event(Kind::CancelRequested, "a"),
+        event(Kind::Cancelled, "a"),
+        event(Kind::RetryRequested, "a"),
+    ];
+    assert_eq!(states(&log, "a"), ["queued", "cancelling", "cancelled", "queued"]);
+}
+
+#[test]
+fn run_beyond_the_limit_changes_nothing() {
+    let in_run = |kind: Kind, run: u32| Event { run, ..event(kind, "a") };
+    for beyond in [MAX_RUN + 1, u32::MAX] {
+        let mut walked = in_run(Kind::RetryRequested, 1);
+        walked.new_run = Some(beyond);
+        let log = [
+            submitted("a"),
+            failed("a"),
+            in_run(Kind::Failed, beyond),
+            walked,
+            Event { run: beyond, ..submitted("b") },
+        ];
+        let kept = fold_log(&log, 2, 9);
+        assert_eq!(kept, fold_log(&log[..2], 2, 9), "run {beyond}");
+    }
+    // The last possible run ends, and no other follows.
+    let log = [submitted("a"), in_run(Kind::Failed, MAX_RUN), in_run(Kind::RetryRequested, MAX_RUN)];
+    let node = fold_log(&log, 1, 9).node("a");
+    assert_eq!((node.run, node.state, node.effects.len()), (MAX_RUN, State::Failed, 0));
+    assert!(node.history.last().is_some_and(|entry| entry.kind == Kind::RetryRequested && entry.ignored));
+}
+
+/// The task had failed when the request was made, and was reported as succeeded before the request was in the log.
+#[test]
+fn retry_of_failed_tasks_uses_no_run_if_nothing_has_failed() {
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let log = [submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), event(Kind::Succeeded, "r:a"), only];
+    let kept = fold_log(&log, 1, 9);
+    let root = kept.node("r");
+    assert!(root.history.last().unwrap().ignored && root.effects.is_empty(), "{root:?}");
+    assert_eq!((root.run, root.highest_run), (1, 1));
+}
+
+/// Workers restart neither external tasks nor tasks that were never published.
+#[test]
+fn retry_of_failed_tasks_uses_no_run_if_only_external_ones_have_failed() {
+    let mut only = event(Kind::RetryRequested, "r");
+    only.only_failed = true;
+    let broken = reported("r:x", State::Failed);
+    let log = [submitted("r"), external("r:x", true), failed("r:y"), event(Kind::Succeeded, "r"), broken, only.clone()];
+    let kept = fold_log(&log, 1, 9);
+    let root = kept.node("r");
+    assert_eq!(root.state, State::Failed);
+    assert!(root.history.last().unwrap().ignored && root.effects.is_empty(), "{root:?}");
+    assert_eq!((root.run, root.highest_run), (1, 1));
+    // One task that workers run, two levels below the request, suffices.
+    let deeper = [&log[..2], &[submitted("r:x:w"), failed("r:x:w")], &log[3..]].concat();
+    assert_eq!(fold_log(&deeper, 1, 9).node("r").highest_run, 2);
+}

@@ -1,0 +1,94 @@
+//! Setups of the simulated processes, on the faulty broker and store.
+
+use std::sync::Arc;
+
+use kafleet::api::ApiSetup;
+use kafleet::config::{ApiConfig, TopicsConfig, TrackerConfig, WorkerConfig};
+use kafleet::handlers::{Registry, Task};
+use kafleet::model::units::duration::Millis;
+use kafleet::runtime::Health;
+use kafleet::telemetry::Metrics;
+use kafleet::tracker::TrackerSetup;
+use kafleet::worker::WorkerSetup;
+
+use crate::faulty_backend::{FaultyBroker, FaultyStore};
+use crate::fleet::{Fleet, lifetimes};
+use crate::scenario::ProcessId;
+use crate::task_types::{self, Unordered};
+
+pub fn worker(fleet: &Fleet, number: usize) -> WorkerSetup {
+    let scenario = &fleet.scenario;
+    let is_newer = scenario.newer.contains(&number);
+    let config = WorkerConfig {
+        drain_timeout: Millis::secs(3),
+        commit_interval: Millis(scenario.commit_ms),
+        grace: Millis(500),
+        inline_retry_max: Millis(scenario.inline_retry_ms),
+        ..WorkerConfig::default()
+    };
+    let types = scenario.single_type.contains(&number).then(|| Unordered::TYPE.to_owned());
+    WorkerSetup {
+        broker: broker(fleet, is_newer.then(|| fleet.names.events())),
+        registry: registry(fleet),
+        types: types.into_iter().collect(),
+        config,
+        names: fleet.names.clone(),
+        events_partitions: scenario.events_partitions,
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+        reentry: None,
+    }
+}
+
+pub fn tracker(fleet: &Fleet, process_id: ProcessId) -> TrackerSetup {
+    let scenario = &fleet.scenario;
+    let is_newer = fleet.newer.borrow().contains(&process_id);
+    let has_separate_store = scenario.upgrade.is_some_and(|upgrade| upgrade.separate_store);
+    let config =
+        TrackerConfig { batch_events: scenario.batch_events, observe: scenario.observe, ..TrackerConfig::default() };
+    TrackerSetup {
+        broker: broker(fleet, None),
+        store: store(fleet, usize::from(is_newer && has_separate_store), is_newer),
+        config,
+        lifetimes: lifetimes(scenario),
+        task_retention: TopicsConfig::default().task_retention,
+        topic_check: TopicsConfig::default().check_interval,
+        names: fleet.names.clone(),
+        events_partitions: scenario.events_partitions,
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+    }
+}
+
+pub fn api(fleet: &Fleet) -> ApiSetup {
+    let is_newer = fleet.newer.borrow().contains(&ProcessId::Api);
+    ApiSetup {
+        broker: broker(fleet, None),
+        store: store(fleet, fleet.current.get(), is_newer),
+        registry: registry(fleet),
+        config: ApiConfig::default(),
+        names: fleet.names.clone(),
+        events_partitions: fleet.scenario.events_partitions,
+        max_tree_age: TopicsConfig::default().max_tree_age,
+        metrics: Metrics::new().unwrap(),
+        health: Health::default(),
+    }
+}
+
+fn registry(fleet: &Fleet) -> Registry {
+    task_types::registry(&fleet.journal, fleet.scenario.has_notifications())
+}
+
+/// Broker with faults; a worker of a newer build also publishes events that this build does not know.
+fn broker(fleet: &Fleet, newer: Option<String>) -> Arc<FaultyBroker> {
+    Arc::new(FaultyBroker {
+        inner: fleet.broker.clone(),
+        offset_oracle: fleet.offset_oracle.clone(),
+        fault_rng: fleet.fault_rng.clone(),
+        newer,
+    })
+}
+
+fn store(fleet: &Fleet, number: usize, newer: bool) -> Arc<FaultyStore> {
+    Arc::new(FaultyStore { inner: fleet.stores[number].clone(), fault_rng: fleet.fault_rng.clone(), newer })
+}
