@@ -1,7 +1,7 @@
 //! Tests of the published contracts in `schemas/` against the code.
 //!
-//! Generated schemas are compared with the files; `KAFLEET_UPDATE=1 cargo test --test schemas` rewrites them. Hand-written
-//! ones are checked against the code that decodes the data.
+//! Generated schemas are compared with the files; `KAFLEET_UPDATE=1 cargo test --test schemas` rewrites them.
+//! Hand-written ones are checked against the code that decodes the data.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `bench fanin`: time from the submission of a parent until its success, with all its children, is visible in the store.
+//! `bench fanin`: time from the submission of a parent until its success, with all its children, is visible in the
+//! store.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! `bench latency`: time from submission to start, and to a success visible in the store, of tasks published one by one at
-//! a steady rate.
+//! `bench latency`: time from submission to start, and to a success visible in the store, of tasks published one by
+//! one at a steady rate.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,8 +132,8 @@ async fn one_round(bench: &Latency, services: &Services) -> anyhow::Result<Laten
     Ok(LatencyRound { plain, paths, spent: Spent { from, to } })
 }
 
-/// Measures the latency of plain records at the same rate, from send to consumption, without the first fifth. It is a lower
-/// bound: a task's start is one such trip after its submission, and its visible success at least one more.
+/// Measures the latency of plain records at the same rate, from send to consumption, without the first fifth. It is a
+/// lower bound: a task's start is one such trip after its submission, and its visible success at least one more.
 fn plain(bench: &Latency, services: &Services) -> anyhow::Result<Vec<f64>> {
     let topics = BenchTopics::prepare(services, bench.partitions, 1)?;
     let records = u64::from(bench.rate) * u64::from(bench.seconds);

@@ -165,8 +165,8 @@ struct BenchTopics {
     names: Names,
     partitions: u32,
     events_partitions: u32,
-    /// Clients for reading committed offsets, by group: a new client would first have to find the group's coordinator, and
-    /// that time would count as the worker's.
+    /// Clients for reading committed offsets, by group: a new client would first have to find the group's
+    /// coordinator, and that time would count as the worker's.
     commit_readers: Mutex<BTreeMap<String, Box<dyn Consumer>>>,
 }
 

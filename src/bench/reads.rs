@@ -1,5 +1,5 @@
-//! `bench reads`: status reads over HTTP from an api in its own process: latency while a tracker projects at full speed, and
-//! CPU cost on an idle fleet.
+//! `bench reads`: status reads over HTTP from an api in its own process: latency while a tracker projects at full
+//! speed, and CPU cost on an idle fleet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -186,8 +186,8 @@ impl Client {
     }
 }
 
-/// Reads the first tasks until the projection is complete; returns the projection rate and the durations of the reads. The
-/// first read of each task is not counted: it may wait for the task to become visible.
+/// Reads the first tasks until the projection is complete; returns the projection rate and the durations of the
+/// reads. The first read of each task is not counted: it may wait for the task to become visible.
 async fn reads_while_projecting(client: &Client, store: &Redis, log: Log) -> anyhow::Result<(f64, Vec<f64>)> {
     let is_over = Arc::new(AtomicBool::new(false));
     let until = Instant::now() + ROUND_DEADLINE;

@@ -1,5 +1,5 @@
-//! `bench timers`: delayed tasks. Measures the memory of a tracker while very many of them wait, and the lateness of those
-//! that come due.
+//! `bench timers`: delayed tasks. Measures the memory of a tracker while very many of them wait, and the lateness of
+//! those that come due.
 
 use std::time::{Duration, Instant};
 

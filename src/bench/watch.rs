@@ -1,5 +1,5 @@
-//! `bench watch`: very many clients that watch one api. Measures the cost of an idle client, and of a change that some of
-//! them receive.
+//! `bench watch`: very many clients that watch one api. Measures the cost of an idle client, and of a change that
+//! some of them receive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

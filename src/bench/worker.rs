@@ -1,4 +1,5 @@
-//! `bench worker`: one worker process drains a backlog of no-op tasks. Baseline: a plain consumer loop over the same records.
+//! `bench worker`: one worker process drains a backlog of no-op tasks. Baseline: a plain consumer loop over the same
+//! records.
 
 use clap::builder::TypedValueParser as _;
 

@@ -1,7 +1,7 @@
 //! Configuration (kafleet.toml): one file per section, with its checks.
 //!
-//! The structs are the file's contract: `schemas/config.json` is generated from them. Loading an invalid file returns the
-//! list of all its problems.
+//! The structs are the file's contract: `schemas/config.json` is generated from them. Loading an invalid file returns
+//! the list of all its problems.
 
 use std::collections::BTreeMap;
 

@@ -20,17 +20,17 @@ pub struct TrackerConfig {
     /// Number of queued events per partition above which its consumption is paused.
     #[schemars(range(min = 1_000, max = 1_000_000))]
     pub queue_events: usize,
-    /// Announce tasks published without `ce_announced`, so that they are visible as queued before a worker takes them. This
-    /// reads every task topic, and is not needed if all producers announce their tasks.
+    /// Announce tasks published without `ce_announced`, so that they are visible as queued before a worker takes
+    /// them. This reads every task topic, and is not needed if all producers announce their tasks.
     pub observe: bool,
-    /// Idle time after which a partition of the events topic with records gets a `tick` event, which advances its log time:
-    /// ages are measured in log time.
+    /// Idle time after which a partition of the events topic with records gets a `tick` event, which advances its log
+    /// time: ages are measured in log time.
     pub tick: Millis,
     /// Time without a heartbeat after which a worker and its tasks are reported as silent. Default: three heartbeat
     /// intervals.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_silent: Option<Millis>,
-    /// Interval of the audit of each partition of the store: server settings, evictions, counters, and 250 records in turn.
+    /// Audit interval of each partition of the store: server settings, evictions, counters, and 250 records in turn.
     pub audit_interval: Millis,
 }
 

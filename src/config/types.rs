@@ -63,22 +63,22 @@ pub struct TypeConfig {
     /// Consequence of a failed attempt. Default `retry`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
-    /// Number of failed attempts within `failure_period` above which the worker stops the type and raises an alarm. Default:
-    /// no limit.
+    /// Number of failed attempts within `failure_period` above which the worker stops the type and raises an alarm.
+    /// Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_failures: Option<u32>,
     /// Period of `max_failures`. Default 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_period: Option<Millis>,
-    /// Isolation of attempts: in the worker (`none`) or in child processes (`process`). Rust handlers only. Default `none`.
+    /// Isolation of attempts: in the worker (`none`, default) or in child processes (`process`). Rust handlers only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Number of attempts after which a child process is replaced. Default 1000.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub isolation_tasks: Option<u32>,
-    /// Memory limit of a child process, which is replaced if it holds more than half of it after an attempt. Default 512MiB.
+    /// Memory limit of a child process, replaced if it holds more than half of it after an attempt. Default 512MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation_memory: Option<Bytes>,
     /// File with the JSON Schema of the params, relative to kafleet.toml.

@@ -25,8 +25,8 @@ pub struct WorkerConfig {
     pub grace: Millis,
     /// Delay of the `started` event, which is omitted if the attempt ends within it.
     pub started_delay: Millis,
-    /// Longest wait, for a start time or the next attempt, in the worker; longer waits are left to the tracker. Types with
-    /// an order always wait in the worker.
+    /// Longest wait, for a start time or the next attempt, in the worker; longer waits are left to the tracker. Types
+    /// with an order always wait in the worker.
     pub inline_retry_max: Millis,
     /// Maximum size of params.
     pub max_params: Bytes,

@@ -1,4 +1,4 @@
-//! Dead letters are resolved exactly once, and look-alike records are not mistaken for resolutions.
+//! Dead letters are resolved exactly once, and similar records are not mistaken for resolutions.
 
 use std::sync::atomic::Ordering::SeqCst;
 

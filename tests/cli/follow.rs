@@ -106,8 +106,8 @@ fn foreign_server_is_reported() {
         .stderr_has(&["does not answer like a kafleet api", "hint: check the address"]);
 }
 
-/// Starts a fake api for watches of many tasks: it sends one stream per watch request, and answers reads according to the
-/// number of streams sent. Returns its address and the requests.
+/// Starts a fake api for watches of many tasks: it sends one stream per watch request, and answers reads according to
+/// the number of streams sent. Returns its address and the requests.
 fn fleet_api(streams: Vec<String>, read: fn(&str, usize) -> Option<Value>) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

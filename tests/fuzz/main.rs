@@ -312,8 +312,8 @@ impl Site {
         Self { runtime, router: Some(open.router) }
     }
 
-    /// Sends a request: the first line has the method, the path and, unless it is JSON, the content type; the rest is the
-    /// body. Returns `None` if the input is not a valid request.
+    /// Sends a request: the first line has the method, the path and, unless it is JSON, the content type; the rest is
+    /// the body. Returns `None` if the input is not a valid request.
     fn call(&self, bytes: &[u8]) -> Option<u16> {
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
         let head = text(&bytes[..end]).into_owned();

@@ -33,7 +33,8 @@ pub fn address(variable: &str) -> Option<String> {
     value
 }
 
-/// Reports a skipped test in a line that `tests/run` counts. Written past the test runner, which captures printed output.
+/// Reports a skipped test in a line that `tests/run` counts. Written past the test runner, which captures printed
+/// output.
 pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("skipped: {}: {reason}\n", thread.name().unwrap_or("test"));

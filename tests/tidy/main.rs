@@ -8,8 +8,8 @@ mod words;
 
 use source::{Violation, rust_files, texts};
 
-/// Tolerated violations, one per line as `rule path name`. The list may only become shorter: an entry without a violation
-/// fails the test.
+/// Tolerated violations, one per line as `rule path name`. The list may only become shorter: an entry without a
+/// violation fails the test.
 const ALLOWED: &str = include_str!("allowed.txt");
 
 /// Maximum number of doc comments that begin with a question word. It may only become lower.

@@ -154,7 +154,7 @@ async fn finished_tree_is_removed_completely() {
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
     let kept = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
     let (store, nodes, removed) = fold(&kept, &[700], true).await;
-    assert_eq!((nodes.len(), removed), (0, 0), "every record was removed");
+    assert_eq!((nodes.len(), removed), (0, 0), "the cache is empty, and nothing was removed");
     assert_eq!(store.counts(&[0]).await.unwrap().iter().map(|count| count.count).sum::<u64>(), 1_303);
     let gone = logged(events.into_iter().chain([(START + HOUR + 20_000, Event::tick(0))]).collect());
     let (store, nodes, removed) = fold(&gone, &[usize::MAX], false).await;
@@ -412,10 +412,7 @@ async fn queued_task_expires_when_its_record_is_removed() {
     until_state(&fixture, "p", State::Expired).await;
     until_state(&fixture, "done", State::Succeeded).await;
     until_state(&fixture, "kept", State::Queued).await;
-    until("the lost task is counted", || async {
-        tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2
-    })
-    .await;
+    until("two are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 }).await;
     expect_agreement(&fixture).await;
     assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
@@ -456,10 +453,7 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
         until_state(&fixture, task, State::Expired).await;
     }
     assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
-    until("the lost tasks are counted", || async {
-        tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3
-    })
-    .await;
+    until("three are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }

@@ -100,8 +100,8 @@ impl<'a> ReconnectingStream<'a> {
         }
     }
 
-    /// Returns the next change. A new connection resumes after the last event; if the api cannot, it sends a change that
-    /// names no tasks.
+    /// Returns the next change. A new connection resumes after the last event; if the api cannot, it sends a change
+    /// that names no tasks.
     pub(crate) async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
         loop {
             if let StreamEvent::Changed(change, event_id) = self.event().await? {

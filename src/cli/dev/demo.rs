@@ -1,7 +1,7 @@
 //! `dev --demo`: a small continuous load of trees, so that every verb has something to show.
 //!
-//! [`scenario`] is a pure function of a number: a task, and an operator's requests about it some ticks later. [`Demo`] runs
-//! one scenario after the other over the API, as long as few trees are open.
+//! [`scenario`] is a pure function of a number: a task, and an operator's requests about it some ticks later.
+//! [`Demo`] runs one scenario after the other over the API, as long as few trees are open.
 
 use std::time::Duration;
 

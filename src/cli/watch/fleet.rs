@@ -1,5 +1,5 @@
-//! Watches many tasks. The api's change stream names changed tasks; each is read again at the position of its change, and
-//! printed if it differs from the last printed line.
+//! Watches many tasks. The api's change stream names changed tasks; each is read again at the position of its change,
+//! and printed if it differs from the last printed line.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
