@@ -110,13 +110,13 @@ fn file_of_no_module_is_found() {
 fn doc_comment_that_begins_with_a_question_word_is_found() {
     let good = "/// Maximum wait.\n/// What follows is the second line.\nstruct S;";
     assert_finds(
-        rules::riddles,
+        rules::vague_doc_comments,
         "src/a.rs",
         ("/// What it waits for.\nstruct S;", "src/a.rs:1: a doc comment begins with `What`"),
         good,
     );
     assert_finds(
-        rules::riddles,
+        rules::vague_doc_comments,
         "src/a.rs",
         ("//! So it is.\n", "src/a.rs:1: a doc comment begins with `So`"),
         "//! Sorting.\n",

@@ -20,7 +20,8 @@ const CRATES: &[(&str, &[&str])] =
 const IMPURE: &str = r"\b(tokio|tracing|fastrand|parking_lot)::|\bstd::(fs|net|env|thread|process)\b|\b(SystemTime|Instant)::now|\basync\s+(fn|move)\b";
 
 /// First words of doc comments that do not name their subject.
-const RIDDLES: &[&str] = &["What", "How", "Where", "Who", "Whoever", "So", "Whose"];
+const VAGUE_BEGINNINGS: &[&str] =
+    &["What", "How", "Where", "Who", "Whoever", "So", "Whose", "That", "Those", "One", "As", "If", "Whatever"];
 
 pub fn long_files(files: &[SourceFile]) -> Vec<Violation> {
     let lines = |file: &SourceFile| file.text.lines().count();
@@ -225,14 +226,14 @@ fn normalised(path: &str) -> String {
 }
 
 /// Doc comments that begin with a question word.
-pub fn riddles(files: &[SourceFile]) -> Vec<Violation> {
+pub fn vague_doc_comments(files: &[SourceFile]) -> Vec<Violation> {
     let mut found = Vec::new();
     for file in files {
         let mut inside = false;
         for (text, line) in file.text.lines().zip(1..) {
             let doc = text.trim_start().strip_prefix("///").or_else(|| text.trim_start().strip_prefix("//!"));
             let first = doc.filter(|_| !inside).and_then(|doc| doc.split_whitespace().next());
-            if let Some(word) = first.filter(|word| RIDDLES.contains(word)) {
+            if let Some(word) = first.filter(|word| VAGUE_BEGINNINGS.contains(word)) {
                 found.push(Violation::new(
                     &file.path,
                     line,
