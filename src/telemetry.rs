@@ -27,7 +27,7 @@ pub fn init_logs(default: &str) {
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in a process (as in tests) keeps the first subscriber.
     let _ = if logs_are_text() {
-        logs.with_target(false).compact().try_init()
+        logs.with_target(false).with_ansi(std::io::stderr().is_terminal()).compact().try_init()
     } else {
         logs.json().flatten_event(true).try_init()
     };

@@ -87,7 +87,10 @@ pub(super) async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Out
         }
         AttachmentsVerb::Delete(DeleteArgs { id, name }) => {
             let deleted: AttachmentDocument = client.call(Method::DELETE, &path(&id, &name), None::<&()>).await?;
-            show(&output, &deleted, std::slice::from_ref(&deleted), "")?;
+            match output.is_json() {
+                true => output.json(&deleted)?,
+                false => output.line(&format!("`{name}` of `{id}` is deleted"))?,
+            }
         }
     }
     Ok(Code::Ok)

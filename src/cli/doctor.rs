@@ -173,7 +173,7 @@ fn check_kafka(
     brokers: &str,
 ) -> (Vec<Finding>, Option<Vec<Watermarks>>) {
     let names = Names::new(&config.topics.prefix);
-    let count = match broker.topics(&names.prefix, CALL_DEADLINE) {
+    let count = match broker.topics(&format!("{}.", names.prefix), CALL_DEADLINE) {
         Ok(topics) => topics.len(),
         Err(why) => {
             let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running";
@@ -282,7 +282,8 @@ fn check_clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
 
 async fn redis_findings(store: Arc<dyn Store>, partitions: u32, watermarks: Option<&[Watermarks]>) -> Vec<Finding> {
     if let Err(why) = with_deadline(store.check()).await {
-        return vec![Finding::error("redis", why).hint("check --redis, KAFLEET_REDIS or `[redis]`")];
+        let (what, hint) = why.split_once("\n\nhint: ").unwrap_or((&why, "check --redis, KAFLEET_REDIS or `[redis]`"));
+        return vec![Finding::error("redis", what).hint(hint)];
     }
     let mut found = vec![Finding::ok("redis", "answers, and evicts nothing (noeviction)")];
     match with_deadline(store.memory()).await {
@@ -302,7 +303,8 @@ async fn redis_findings(store: Arc<dyn Store>, partitions: u32, watermarks: Opti
 /// Reports a server that is nearly full.
 fn check_memory(memory: &MemoryUse) -> Option<Finding> {
     let MemoryUse { server, used_bytes, limit_bytes } = memory;
-    let what = format!("`{server}` uses {} of {} (maxmemory)", Bytes(*used_bytes), Bytes(*limit_bytes));
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let what = format!("`{server}` uses {:.1} of {:.1} MiB (maxmemory)", mib(*used_bytes), mib(*limit_bytes));
     let is_short = u128::from(*used_bytes) * 100 >= u128::from(*limit_bytes) * FULL_PERCENT;
     is_short.then(|| Finding::warning("redis", what).hint("raise maxmemory: a full server refuses writes"))
 }

@@ -1,6 +1,7 @@
 //! `kill-switch`: switches that cancel tasks instead of starting them.
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::client::Method;
 use super::exit::{Code, Outcome};
@@ -39,26 +40,34 @@ pub(super) struct OffArgs {
 pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
-    let kills = match verb {
+    match verb {
         KillSwitchVerb::On(OnArgs { name, task_type, reason }) => {
             let body = SetKillSwitch { task_type, reason };
-            vec![client.call::<KillSwitchDocument>(Method::PUT, &["v1", "kill", &name], Some(&body)).await?]
+            let set: KillSwitchDocument = client.call(Method::PUT, &["v1", "kill", &name], Some(&body)).await?;
+            show(&output, &set, std::slice::from_ref(&set))
         }
         KillSwitchVerb::Off(OffArgs { name }) => {
-            vec![client.call::<KillSwitchDocument>(Method::DELETE, &["v1", "kill", &name], None::<&()>).await?]
+            let removed: KillSwitchDocument = client.call(Method::DELETE, &["v1", "kill", &name], None::<&()>).await?;
+            match output.is_json() {
+                true => output.json(&removed),
+                false => output.line(&format!("the kill switch `{name}` is off")),
+            }
         }
-        KillSwitchVerb::List => client.get::<KillSwitches>(&["v1", "kill"], &Vec::new()).await?.kills,
-    };
-    show(&output, kills)?;
+        KillSwitchVerb::List => {
+            let found: KillSwitches = client.get(&["v1", "kill"], &Vec::new()).await?;
+            show(&output, &found, &found.kills)
+        }
+    }?;
     Ok(Code::Ok)
 }
 
-fn show(output: &Output, kills: Vec<KillSwitchDocument>) -> Result<(), super::exit::Failure> {
+/// Prints the api's document as JSON, or a table.
+fn show(output: &Output, document: &impl Serialize, kills: &[KillSwitchDocument]) -> Result<(), super::exit::Failure> {
     if output.is_json() {
-        return output.json(&kills);
+        return output.json(document);
     }
     let mut rows = Rows::new(["NAME", "TYPE", "SINCE", "REASON"]);
-    for kill in kills {
+    for kill in kills.iter().cloned() {
         rows.add([Field::Text(kill.name), kill.task_type.into(), Field::Text(kill.since), kill.reason.into()]);
     }
     output.list(rows, "no kill switch is active; `kafleet kill-switch on TAG` sets one")

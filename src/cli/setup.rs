@@ -241,7 +241,7 @@ impl Setup {
                 let failure = from_message(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
-            tracing::warn!(reason = %why.replace("\n\n", " ("), "waiting for {what}");
+            tracing::warn!(reason = %why.replace("\n\n", "; "), "waiting for {what}");
             let pause = backoff.next_wait().min(end.saturating_duration_since(Instant::now()));
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = self.shutdown.drain.cancelled() => {} }
         }

@@ -76,8 +76,9 @@ fn history_rows(history: &History) -> Rows {
 
 /// Returns the message with the error kind (unless it repeats the event kind) and the requester.
 fn message_text(item: &HistoryItem) -> Option<String> {
-    let own = |kind: &&String| **kind != item.kind && kind.as_str() != "error";
-    let kind = item.error_kind.as_ref().filter(own).map(|kind| format!("{kind}:"));
+    let message = item.message.as_deref().unwrap_or_default().to_lowercase();
+    let repeats = |kind: &str| kind == item.kind || kind == "error" || message.starts_with(&kind.replace('_', " "));
+    let kind = item.error_kind.as_ref().filter(|kind| !repeats(kind)).map(|kind| format!("{kind}:"));
     let by = item.by.as_ref().map(|by| format!("(by {by})"));
     let words: Vec<String> = [kind, item.message.clone(), by].into_iter().flatten().collect();
     (!words.is_empty()).then(|| words.join(" "))

@@ -170,10 +170,7 @@ pub(super) fn span_text(ms: i64) -> String {
 /// Formats an error on one line.
 pub(super) fn error_text(error: &ErrorInfo) -> String {
     let attempt = if error.attempt > 0 { format!(" (attempt {})", error.attempt) } else { String::new() };
-    // The default kind adds nothing to the field name `error`.
-    let kind =
-        Some(&error.kind).filter(|kind| kind.as_str() != "error").map(|kind| format!("{kind}: ")).unwrap_or_default();
-    one_line(&format!("{kind}{}{attempt}", error.message))
+    one_line(&format!("{}{attempt}", error.text()))
 }
 
 fn children_text(children: &Children) -> Option<String> {
@@ -198,7 +195,7 @@ fn boundary_text(task: &Status, at: &Option<String>, by: &Option<String>) -> Opt
 /// Formats the task counts of a tree.
 pub(super) fn tree_counts(tree: &Tree) -> String {
     let mut text = format!(
-        "{} tasks: {} successful, {} pending, {} failed",
+        "{} tasks: {} successful, {} pending, {} unsuccessful",
         tree.total, tree.successful, tree.pending, tree.failed
     );
     if let Some(ms) = tree.execution_ms {
@@ -324,7 +321,7 @@ created   2026-01-31T12:00:00.000Z
 seen      2026-01-31T12:00:00.500Z
 error     timeout: took longer than 1s (attempt 1)
 children  5: 4 queued, 1 failed
-tree      9 tasks: 3 successful, 5 pending, 1 failed, took 1 m 1 s";
+tree      9 tasks: 3 successful, 5 pending, 1 unsuccessful, took 1 m 1 s";
         assert_eq!(render_task(&task, Paint(false)), expected);
     }
 

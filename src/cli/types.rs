@@ -135,8 +135,17 @@ fn merge_limits(known: TypeLimits, args: &LimitArgs) -> SetLimits {
 }
 
 fn rows(types: &[TypeDocument]) -> Rows {
-    let mut rows =
-        Rows::new(["TYPE", "TOPIC", "BACKLOG", "QUEUED", "RUNNING", "OTHER PENDING", "SUCCEEDED", "FAILED", "WORK"]);
+    let mut rows = Rows::new([
+        "TYPE",
+        "TOPIC",
+        "BACKLOG",
+        "QUEUED",
+        "RUNNING",
+        "OTHER PENDING",
+        "SUCCEEDED",
+        "UNSUCCESSFUL",
+        "WORK",
+    ]);
     for document in types {
         let count = |wanted: &dyn Fn(State) -> bool| {
             Field::Number(document.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
@@ -221,8 +230,8 @@ mod tests {
             schema: None,
         };
         let expected = "\
-TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  FAILED  WORK
-echo  yes          6       4        2              4        100      11  slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, refused partitions 0 3";
+TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  UNSUCCESSFUL  WORK
+echo  yes          6       4        2              4        100            11  slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, refused partitions 0 3";
         assert_eq!(rows(&[echo]).draw(Paint(false), false), expected);
     }
 

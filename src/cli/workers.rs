@@ -52,7 +52,7 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
             Field::Text(format!("{} ago", seconds(worker.age_ms))),
             Field::Text(worker.version.clone()),
             Field::Number(worker.in_flight),
-            Field::Text(types.join(" ")),
+            Field::Text(types.join(", ")),
         ]);
     }
     rows
@@ -133,7 +133,7 @@ mod tests {
         };
         let expected = "\
 WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  TYPES
-host-abc  alive  2s ago     0.1.0            3  echo 3/8 resize 0/4 paused shaky 1/2 stopped refuses 1,3";
+host-abc  alive  2s ago     0.1.0            3  echo 3/8, resize 0/4 paused, shaky 1/2 stopped refuses 1,3";
         assert_eq!(rows(&[worker]).draw(Paint(false), false), expected);
         assert_eq!((seconds(7).as_str(), seconds(61_000).as_str()), ("0s", "61s"));
     }

@@ -281,7 +281,8 @@ fn tree_is_drawn_with_descendants() {
     }
     let failing = dev.run(&["submit", "broken", "--id", "last", "--parent", "order:fetch", "--wait"]).exits_with(1);
     assert!(failing.out.contains("id        order:fetch:last"), "{failing:?}");
-    let drawn = dev.run(&["tree", "order"]).exits_with(0).stderr_has(&["5 tasks: 2 successful, 0 pending, 3 failed"]);
+    let drawn =
+        dev.run(&["tree", "order"]).exits_with(0).stderr_has(&["5 tasks: 2 successful, 0 pending, 3 unsuccessful"]);
     let activity: Vec<&str> = drawn.out.lines().map(|line| line.split("  ").next().unwrap()).collect();
     assert_eq!(activity, ["✘ order", "├─ ✘ fetch", "│", "│", "└─ ✔ pack"], "{}", drawn.out);
     let document = dev.json(&["tree", "order", "--depth", "1"]);

@@ -75,7 +75,7 @@ fn has_restartable(task: &TaskView) -> bool {
 }
 
 fn nothing_failed(task: &TaskView) -> ApiError {
-    let why = format!("neither `{}` nor any task below it is a failed task that workers can run again", task.id);
+    let why = format!("the tree of `{}` has no failed, expired or cancelled task that workers run", task.id);
     ApiError::new(Code::NothingToRetry, why).hint(match task.record.is_external() {
         true => "external tasks are restarted by the system that runs them",
         false => "a retry without `only_failed` starts the task itself again",

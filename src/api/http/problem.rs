@@ -201,8 +201,10 @@ impl IntoResponse for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::warn!(%error, "store call failed");
-        Self::new(Code::StoreUnavailable, error.to_string())
-            .hint("retry; no data is lost, because the store is a projection of the log")
+        let text = error.to_string();
+        let retry = "retry; no data is lost, because the store is a projection of the log";
+        let (what, hint) = text.split_once("\n\nhint: ").unwrap_or((&text, retry));
+        Self::new(Code::StoreUnavailable, what).hint(hint)
     }
 }
 

@@ -157,7 +157,7 @@ impl Query {
         };
         let (from_ms, to_ms) = (time("from")?, time("to")?);
         if from_ms.zip(to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
-            return Err(bad_parameter("from", "it is after `to`"));
+            return Err(bad_parameter("from", "it must be before the end of the range"));
         }
         Ok((from_ms, to_ms))
     }

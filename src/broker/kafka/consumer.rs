@@ -453,12 +453,14 @@ impl Consumer for KafkaConsumer {
     }
 
     fn close(self: Box<Self>, deadline: Duration) {
+        let is_member = self.membership.group.is_some();
         let (done, closed) = mpsc::channel::<()>();
         let closing = std::thread::Builder::new().name("kafka-close".to_owned()).spawn(move || {
             drop(self);
             drop(done);
         });
-        if closing.is_ok() && closed.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
+        let in_time = closing.is_err() || closed.recv_timeout(deadline) != Err(RecvTimeoutError::Timeout);
+        if is_member && !in_time {
             tracing::warn!(target: "kafleet::kafka", ?deadline, "a consumer is still closing; the group will notice by its session timeout");
         }
     }

@@ -1,7 +1,7 @@
 //! Translates messages of the REST API into the terms of the command line.
 
 /// Parts of messages and hints, and their replacements. Longer parts precede their prefixes.
-const REPLACEMENTS: [(&str, &str); 22] = [
+const REPLACEMENTS: [(&str, &str); 23] = [
     ("the request has no bearer token", "the api requires a token, and none was given"),
     ("the bearer token is invalid", "the api does not know the token"),
     ("send the header `Authorization: Bearer TOKEN`", "give a valid token with --token or KAFLEET_TOKEN"),
@@ -14,6 +14,7 @@ const REPLACEMENTS: [(&str, &str); 22] = [
         "the api may have another version than this `kafleet`: compare `kafleet --version`",
     ),
     ("GET /v1/tasks/{id}/attachments", "`kafleet attachments list ID`"),
+    ("POST /v1/tasks/{id}/retry", "`kafleet retry ID`"),
     ("GET /v1/types", "`kafleet types -o json`"),
     ("DELETE /v1/kill/{name}", "`kafleet kill-switch off NAME`"),
     ("GET /v1/kill", "`kafleet kill-switch list`"),

@@ -6,15 +6,15 @@ use tokio::time::Instant;
 use super::client::{Client, Method, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
+use super::list::resolve_time;
 use super::output::{Field, Output, Rows, eprint_line};
 use super::submit::TaskArgs;
 use crate::api::documents::{
     NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
 };
 use crate::model::schedule::Spec;
-use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
-use crate::publish::time_text;
+use crate::runtime::now_ms;
 
 mod apply;
 mod spec;
@@ -319,7 +319,7 @@ async fn next(args: NextArgs, client: &Client, output: &Output) -> Outcome {
 }
 
 fn rfc3339(text: &str) -> Result<String, Failure> {
-    parse_time(text).map(time_text).map_err(Failure::usage)
+    resolve_time(text, now_ms())
 }
 
 fn rows(schedules: Vec<ScheduleDocument>) -> Rows {

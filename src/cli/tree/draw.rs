@@ -80,7 +80,7 @@ fn counts(node: &TreeNode) -> Option<String> {
     if children.total == 0 {
         return None;
     }
-    let failed = if children.failed > 0 { format!(", {} failed", children.failed) } else { String::new() };
+    let failed = if children.failed > 0 { format!(", {} unsuccessful", children.failed) } else { String::new() };
     Some(format!("{}/{} done{failed}", children.total.saturating_sub(children.pending), children.total))
 }
 
@@ -147,8 +147,8 @@ mod tests {
     #[test]
     fn tree_shows_every_kind_of_branch() {
         let expected = "\
-◐ order  digest  waiting_for_children  1/2 done, 1 failed
-├─ ✘ fetch  digest  failed  5/5 done, 1 failed
+◐ order  digest  waiting_for_children  1/2 done, 1 unsuccessful
+├─ ✘ fetch  digest  failed  5/5 done, 1 unsuccessful
 │  ├─ ✔ a  digest  succeeded  1.2 s
 │  ├─ ✘ b  digest  failed  attempt 6  timeout: took longer than 1s (attempt 6)
 │  └─ … 3 more

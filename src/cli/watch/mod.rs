@@ -126,7 +126,7 @@ fn line(at: &str, status: &Status, label: Option<&str>, paint: Paint) -> String 
     let children = &status.children;
     if children.total > 0 {
         let done = children.total.saturating_sub(children.pending);
-        add(&format!("{done}/{} children done, {} failed", children.total, children.failed));
+        add(&format!("{done}/{} children done, {} unsuccessful", children.total, children.failed));
     }
     if let Some(error) = &status.error {
         add(&error_text(error));
@@ -158,7 +158,7 @@ mod tests {
         retrying.children.total = 3;
         retrying.children.pending = 2;
         let expected =
-            "12:00  a:b  retrying  attempt 2  1/3 children done, 0 failed  handler: no such host (attempt 1)";
+            "12:00  a:b  retrying  attempt 2  1/3 children done, 0 unsuccessful  handler: no such host (attempt 1)";
         assert_eq!(line("12:00", &retrying, Some("a:b"), Paint(false)), expected);
         assert_ne!(Fingerprint::of(&done), Fingerprint::of(&retrying));
         let mut moved = done.clone();

@@ -47,7 +47,7 @@ pub fn client() -> Result<Client, String> {
         .redirect(reqwest::redirect::Policy::none())
         .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
         .build()
-        .map_err(|why| format!("cannot create an http client: {}", causes(&why)))
+        .map_err(|why| format!("cannot create an http client: {}", root_cause(&why)))
 }
 
 impl Http {
@@ -194,7 +194,8 @@ impl Call {
 
     fn no_response(&self, why: reqwest::Error) -> Failure {
         let (host, timed_out) = (self.url.host_str().unwrap_or_default(), why.is_timeout());
-        Failure::no_response(format!("`{host}` did not respond: {}", causes(&why.without_url())), timed_out)
+        let what = if why.is_connect() { "cannot be reached" } else { "did not respond" };
+        Failure::no_response(format!("`{host}` {what}: {}", root_cause(&why.without_url())), timed_out)
     }
 
     fn error_status(&self, response: &Response, body: &[u8], wait: Option<Duration>) -> Failure {
@@ -248,15 +249,13 @@ pub(in crate::handlers) fn retry_after(headers: &HeaderMap, now: jiff::Timestamp
     Some(wait.min(MAX_RETRY_AFTER))
 }
 
-/// Formats an error with its causes, outermost first.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+/// Message of the innermost cause: the outer ones only repeat that a request was sent.
+fn root_cause(error: &dyn Error) -> String {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
     }
-    text
+    innermost.to_string()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Event record on the events topic: one change of one task. The value is compact JSON, the key is the root id.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -215,6 +216,15 @@ pub struct ErrorInfo {
 impl ErrorInfo {
     pub fn new(kind: &str, message: impl Into<String>, attempt: u32) -> Self {
         Self { kind: kind.to_owned(), message: message.into(), attempt }
+    }
+
+    /// Kind and message for people; the kind is omitted if it is the default or the message begins with it.
+    pub fn text(&self) -> Cow<'_, str> {
+        let kind = self.kind.replace('_', " ");
+        if self.kind == "error" || self.message.to_lowercase().starts_with(&kind) {
+            return Cow::Borrowed(&self.message);
+        }
+        Cow::Owned(format!("{}: {}", self.kind, self.message))
     }
 }
 

@@ -90,9 +90,17 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
 pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: LogPosition, step: &Step) {
     if step.is_late_announcement {
         node.insert_announcement(late_announcement(event, position));
+    } else if step.verdict == Verdict::Ignored && is_inherited_cancel(event) && node.own == State::Cancelled {
+        // The workers ended the descendant before the tracker's request for it was projected.
+        node.insert_before_cancelled(history_entry(event, position, Verdict::Applied));
     } else if step.in_history {
         node.push_history(history_entry(event, position, step.verdict));
     }
+}
+
+/// Distinguishes the cancel of a descendant, published by the tracker, from a request for the task itself.
+fn is_inherited_cancel(event: &Event) -> bool {
+    event.kind == Kind::CancelRequested && event.asof.is_some()
 }
 
 /// Resets the record for a new run; groups of children of older runs are superseded.

@@ -271,6 +271,13 @@ impl TaskRecord {
         self.history.insert(first.unwrap_or(self.history.len()), entry);
     }
 
+    /// Inserts a late cancel request before the end that it caused.
+    pub fn insert_before_cancelled(&mut self, entry: HistoryEntry) {
+        self.make_room_in_history();
+        let end = self.history.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);
+        self.history.insert(end.unwrap_or(self.history.len()), entry);
+    }
+
     fn make_room_in_history(&mut self) {
         if self.history.len() >= MAX_HISTORY {
             // The first entry shows the origin of the task and stays.

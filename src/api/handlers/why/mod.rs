@@ -41,7 +41,8 @@ pub(crate) async fn why(request: ApiRequest) -> Result<Response, ApiError> {
     let mut findings = match task.record.state {
         State::Queued if !task.record.is_external() => {
             let mut findings = blocking_commands(api, &task).await?;
-            findings.extend(explain_queued(api, &task).await?);
+            let is_blocked = !findings.is_empty();
+            findings.extend(explain_queued(api, &task, is_blocked).await?);
             findings
         }
         State::WaitingForChildren => explain_waiting(api, &task).await?,
@@ -114,7 +115,7 @@ fn ended(state: State) -> String {
 }
 
 fn error_text(error: Option<&ErrorInfo>) -> String {
-    error.map_or_else(|| "no error recorded".to_owned(), |error| format!("{}: {}", error.kind, error.message))
+    error.map_or_else(|| "no error recorded".to_owned(), |error| error.text().into_owned())
 }
 
 fn age(ms: i64) -> String {
@@ -165,6 +166,7 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
     if task.record.own == state {
         let error = task.record.error.as_deref();
         let message = match state.category() {
+            Category::Successful if task.record.is_external() => format!("it {}", ended(state)),
             Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
             _ if error.is_some_and(|error| error.kind == "cancelled") => {
                 format!("it was {}", error.map_or("cancelled", |error| &error.message))

@@ -44,7 +44,8 @@ fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed
     QueuePosition::Pending { completed: Box::new(completed), full }
 }
 
-pub(super) async fn explain_queued(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+/// Explains the queue position of a task; `is_blocked`: a pause or a kill switch already explains the wait.
+pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool) -> Result<Vec<Finding>, ApiError> {
     if task.record.is_to_be_published() {
         let message = "a retry was requested, and a tracker will publish the record again shortly; if this \
                        persists, check that one is running";
@@ -86,7 +87,9 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView) -> Result<Vec<Fin
         QueuePosition::Pending { completed, full } => {
             let watermark = completed.watermark();
             let ahead = count_below(api, &partition, *completed, position.offset).await?;
-            let mut findings = vec![explain_queue_position(api, &task_type, &partition, ahead, watermark).await?];
+            let is_explained = is_blocked || !findings.is_empty();
+            let queue = explain_queue_position(api, &task_type, &partition, ahead, watermark, is_explained);
+            let mut findings = vec![queue.await?];
             if full {
                 findings.insert(0, explain_blocked(api, &task_type, &partition, watermark).await?);
             }
@@ -125,13 +128,14 @@ async fn count_below(api: &Api, partition: &Partition, completed: Completed, to:
     Ok(api.reads.broker.call(count).await?)
 }
 
-/// Measures the throughput of the partition.
+/// Measures the throughput of the partition. `is_explained`: another finding already names the reason.
 async fn explain_queue_position(
     api: &Api,
     task_type: &str,
     partition: &Partition,
     ahead: Count,
     watermark: i64,
+    is_explained: bool,
 ) -> Result<Finding, ApiError> {
     let begun = tokio::time::Instant::now();
     tokio::time::sleep(SAMPLE).await;
@@ -141,12 +145,14 @@ async fn explain_queue_position(
     let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
     let when = match expected_in_ms {
         Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
+        None if is_explained => "without progress at present".to_owned(),
         None => {
             format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs())
         }
     };
     let lag = consumer_lag(api, task_type).await?;
     let mut message = match ahead.tasks {
+        0 if is_explained => "it is next in its partition".to_owned(),
         0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use"
             .to_owned(),
         _ => format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are")),

@@ -243,7 +243,9 @@ fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     let announced = [&log[..], &[submitted("r")]].concat();
     assert_eq!(states(&announced, "r").last(), Some(&"cancelling"));
     let node = fold_log(&announced, 1, 9).node("r");
-    assert!(node.announced && node.timer().is_some_and(|timer| timer.what == TimerKind::Cancel));
+    let timer = node.timer().map(|timer| (timer.due_ms, timer.what));
+    assert!(node.announced);
+    assert_eq!(timer, Some((1_004 + CANCEL_GRACE_MS, TimerKind::Cancel)), "the tracker waits for the workers anew");
     assert!(
         effects_of(&announced, "r").contains("cancel-4"),
         "the cancel is published again: {}",

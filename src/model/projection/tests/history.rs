@@ -29,6 +29,27 @@ fn late_announcement_of_a_later_run_stands_before_that_run() {
     assert_eq!(entries, [(s, 1), (d, 1), (s, 2), (d, 2)]);
 }
 
+/// A worker ends a running descendant before the tracker's request for it is projected.
+#[test]
+fn late_cancel_request_of_a_descendant_stands_before_its_end() {
+    let request =
+        Event { with: Some(id("r")), asof: Some(3), by: Some("ann".into()), ..event(Kind::CancelRequested, "r:a") };
+    let ended = Event { worker: Some("w".into()), ..event(Kind::Cancelled, "r:a") };
+    let log = [
+        submitted("r"),
+        submitted("r:a"),
+        event(Kind::Started, "r:a"),
+        event(Kind::CancelRequested, "r"),
+        ended,
+        request,
+    ];
+    let history = fold_log(&log, 1, 9).node("r:a").history;
+    let entries: Vec<_> = history.iter().map(|entry| (entry.kind, entry.ignored)).collect();
+    let expected = [Kind::Submitted, Kind::Started, Kind::CancelRequested, Kind::Cancelled].map(|kind| (kind, false));
+    assert_eq!(entries, expected);
+    assert_eq!(history[2].by.as_deref(), Some("ann"));
+}
+
 #[test]
 fn history_is_bounded_and_keeps_its_first_entry() {
     let mut log = vec![submitted("a")];
