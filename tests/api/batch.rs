@@ -5,7 +5,7 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, problem};
+use crate::api::fixture::{Fleet, fleet, problem};
 
 async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
     let (status, outcome) = fleet.post("/v1/batches", items).await;

@@ -12,7 +12,7 @@ use kafleet::store::Store;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, until};
 
 impl Fleet {
     async fn cancel(&self, id: &str, body: Value) -> (u16, Value) {

@@ -9,7 +9,7 @@ use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{DEADLINE, Fleet, fleet, problem, until};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, problem, until};
 
 impl Fleet {
     /// Sends a request that must succeed; returns its status and document.

@@ -13,8 +13,8 @@ use kafleet::model::task::MAX_RUN;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::dead_letters::{Given, LETTER, with_letters};
-use crate::fixture::{DEADLINE, Fleet, PARTITIONS, problem, until};
+use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, problem, until};
 
 impl Fleet {
     /// Creates a failed task and its dead letter.

@@ -12,7 +12,7 @@ use kafleet::model::task::id::TaskId;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, Fleet, fleet, problem, until};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, problem, until};
 
 const PARTITIONS: u32 = 2;
 

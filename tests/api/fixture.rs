@@ -23,7 +23,7 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::faulty_backends::{Store as StoreDouble, Uplink};
+use crate::api::faulty_backends::{Store as StoreDouble, Uplink};
 
 pub const PARTITIONS: u32 = 4;
 /// Differs from the default.

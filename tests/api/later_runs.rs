@@ -4,7 +4,7 @@ use kafleet::api::documents::{BatchOutcome, Status};
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::fixture::{Fleet, fleet, until};
+use crate::api::fixture::{Fleet, fleet, until};
 
 impl Fleet {
     async fn status(&self, id: &str) -> Status {

@@ -10,7 +10,7 @@ use kafleet::store::{Reservation, Stage, Store};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, fleet_on, problem, until};
+use crate::api::fixture::{Fleet, fleet, fleet_on, problem, until};
 
 const REQUESTS: usize = 8;
 

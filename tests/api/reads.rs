@@ -12,7 +12,7 @@ use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, fleet, refusal, unfolded};
+use crate::api::fixture::{DEADLINE, fleet, refusal, unfolded};
 
 #[tokio::test]
 async fn status_contains_all_fields() {

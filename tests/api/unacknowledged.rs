@@ -7,7 +7,7 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, problem, until};
+use crate::api::fixture::{Fleet, fleet, problem, until};
 
 impl Fleet {
     /// Expects an unknown outcome and returns the hint.

@@ -37,7 +37,7 @@ mod process;
 mod proxy;
 mod redis;
 #[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
+#[allow(unused, reason = "each test crate uses a part of it")]
 mod support;
 mod tasks;
 mod topics;

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::run::{Daemon, RunResult, config_folder, kafleet, run, run_with_stdin, wait_for_exit, wait_until, write};
+use crate::cli::run::{
+    Daemon, RunResult, config_folder, kafleet, run, run_with_stdin, wait_for_exit, wait_until, write,
+};
 
 const TYPES: &str = r#"
 [types.echo]

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::client::Dev;
-use crate::run::{config_folder, kafleet, run, wait_until};
+use crate::cli::client::Dev;
+use crate::cli::run::{config_folder, kafleet, run, wait_until};
 
 /// Maximum number of open trees of the demo and its schedule.
 const MAX_OPEN: usize = 24 + 4;

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::process::Stdio;
 
-use crate::client::Dev;
-use crate::run::{kafleet, run, run_with_stdin, wait_for_exit, wait_until, write};
+use crate::cli::client::Dev;
+use crate::cli::run::{kafleet, run, run_with_stdin, wait_for_exit, wait_until, write};
 
 #[test]
 fn empty_list_suggests_the_next_verb() {

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::client::Dev;
-use crate::run::wait_until;
+use crate::cli::client::Dev;
+use crate::cli::run::wait_until;
 
 #[test]
 fn external_task_is_reported_to_its_end() {

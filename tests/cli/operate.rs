@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Dev;
-use crate::run::wait_until;
+use crate::cli::client::Dev;
+use crate::cli::run::wait_until;
 
 #[test]
 fn running_program_is_cancelled() {

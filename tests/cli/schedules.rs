@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Dev;
-use crate::run::{config_folder, wait_until, write};
+use crate::cli::client::Dev;
+use crate::cli::run::{config_folder, wait_until, write};
 
 #[test]
 fn schedule_is_created_triggered_changed_and_deleted() {

@@ -9,7 +9,7 @@ use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, ProducerRecord};
 use serde_json::{Value, json};
 
-use crate::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_until};
+use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_until};
 
 struct Fleet {
     kafka: String,
@@ -41,7 +41,7 @@ impl Fleet {
         command
     }
 
-    fn run(&self, words: &[&str]) -> crate::run::RunResult {
+    fn run(&self, words: &[&str]) -> crate::cli::run::RunResult {
         run(self.command(words))
     }
 
@@ -119,7 +119,7 @@ fn deleted_topics_make_roles_unready_until_applied() {
 #[test]
 fn doctor_reports_a_full_redis() {
     let Some(mut fleet) = Fleet::new() else { return };
-    let server = crate::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
+    let server = crate::support::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
     fleet.redis = server.url();
     fleet.run(&["topics", "apply"]).exits_with(0);
     fleet.run(&["doctor", "--no-api"]).exits_with(0).stdout_has(&["ok       redis"]);

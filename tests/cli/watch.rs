@@ -5,8 +5,8 @@ use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::client::Dev;
-use crate::run::{wait_for_exit, wait_until};
+use crate::cli::client::Dev;
+use crate::cli::run::{wait_for_exit, wait_until};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"))).collect()

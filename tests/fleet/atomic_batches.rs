@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
 
 /// Number of tasks in a batch.
 const TASKS: usize = 40;

@@ -10,8 +10,8 @@ use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
 use serde_json::Value;
 
-use crate::in_process::{brokers, unique_prefix};
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::in_process::{brokers, unique_prefix};
+use crate::support::processes::{Process, ProcessFleet};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 

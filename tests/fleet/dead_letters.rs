@@ -9,9 +9,9 @@ use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::in_process::{DEADLINE, Fleet, wait_until};
-use crate::rebuild_after_wipe::call;
-use crate::task_types::Broken;
+use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::rebuild_after_wipe::call;
+use crate::fleet::task_types::Broken;
 
 /// Waits until a type has this number of dead letters, and returns them.
 async fn wait_for_letters(fleet: &Fleet, task_type: &str, count: usize) -> Vec<Value> {

@@ -24,10 +24,10 @@ use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
 use serde_json::Value;
 
-use crate::oracle::Oracle;
-use crate::redis::Server;
-use crate::task_types::{Branch, CancelLog, Cancellable, FailureGate, Flaky, Gate, Leaf};
-use crate::topics;
+use crate::fleet::task_types::{Branch, CancelLog, Cancellable, FailureGate, Flaky, Gate, Leaf};
+use crate::support::oracle::Oracle;
+use crate::support::redis::Server;
+use crate::support::topics;
 
 pub use crate::support::wait::{DEADLINE, wait_until};
 

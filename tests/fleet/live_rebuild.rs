@@ -23,10 +23,10 @@ use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
 
-use crate::in_process::{brokers, unique_prefix};
-use crate::process_crashes::wait_until_folded;
-use crate::processes::{Process, ProcessFleet};
-use crate::redis::{Server, free_port};
+use crate::fleet::in_process::{brokers, unique_prefix};
+use crate::fleet::process_crashes::wait_until_folded;
+use crate::support::processes::{Process, ProcessFleet};
+use crate::support::redis::{Server, free_port};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 /// Tasks per wave of the load; every tenth is delayed.

@@ -10,9 +10,9 @@ use kafleet::handlers::builtin::callback::{Callbacks, TYPE, signature};
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::http_receiver::{Call, Receiver};
-use crate::in_process::{Fleet, brokers, unique_prefix, wait_until};
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::http_receiver::{Call, Receiver};
+use crate::fleet::in_process::{Fleet, brokers, unique_prefix, wait_until};
+use crate::support::processes::{Process, ProcessFleet};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const DEADLINE: Duration = Duration::from_secs(240);

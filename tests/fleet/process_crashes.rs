@@ -18,9 +18,9 @@ use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
 
-use crate::in_process::{brokers, is_folded_up_to, unique_prefix};
-use crate::oracle::Oracle;
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::in_process::{brokers, is_folded_up_to, unique_prefix};
+use crate::support::oracle::Oracle;
+use crate::support::processes::{Process, ProcessFleet};
 
 const TASKS: usize = 20_000;
 const DEADLINE: Duration = Duration::from_secs(240);

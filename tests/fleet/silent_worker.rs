@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::in_process::{brokers, unique_prefix};
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::in_process::{brokers, unique_prefix};
+use crate::support::processes::{Process, ProcessFleet};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 

@@ -19,10 +19,10 @@ use kafleet::publish::{NewTask, Publisher, time_text};
 use kafleet::runtime::now_ms;
 use tokio::runtime::Handle;
 
-use crate::fault_proxy::{self, ADD_PARTITIONS, Breakpoint, END_TXN, Fault, INIT_PRODUCER, PRODUCE, Step, When};
-use crate::in_process::{brokers, unique_prefix};
-use crate::process_crashes::wait_until_folded;
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::fault_proxy::{self, ADD_PARTITIONS, Breakpoint, END_TXN, Fault, INIT_PRODUCER, PRODUCE, Step, When};
+use crate::fleet::in_process::{brokers, unique_prefix};
+use crate::fleet::process_crashes::wait_until_folded;
+use crate::support::processes::{Process, ProcessFleet};
 
 /// Number of fleets tested concurrently: most of the time is spent waiting for Kafka sessions to expire.
 const FLEETS: usize = 9;

@@ -12,9 +12,9 @@ use kafleet::runtime::simulated::simulate;
 
 use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
-use crate::oracle::Oracle;
 use crate::request_oracle::MAX_WITHDRAWAL_MS;
 use crate::scenario::{FaultMode, Scenario};
+use crate::support::oracle::Oracle;
 use crate::verdict;
 
 /// Maximum time after the faults until all tasks have ended.

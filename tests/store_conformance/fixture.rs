@@ -11,7 +11,7 @@ use kafleet::store::memory::{Memory, MemoryOptions, Snapshot};
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Checkpoint, Entry, Index, PartitionWriter, Store, StoreError};
 
-use crate::servers::patient;
+use crate::support::redis::patient;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
 

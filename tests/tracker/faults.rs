@@ -12,14 +12,14 @@ use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Entry, Index, Store};
 use tokio::sync::Mutex;
 
-use crate::broker::OwnBroker;
-use crate::cases::expect_agreement;
-use crate::event_log::{event_log, id};
-use crate::fixture::{Fixture, Tracker, until};
-use crate::oracle::Oracle;
-use crate::outbox::{make_topics, many, published};
-use crate::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
-use crate::sole_owner::SelfishBroker;
+use crate::support::oracle::Oracle;
+use crate::support::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
+use crate::tracker::broker::OwnBroker;
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{event_log, id};
+use crate::tracker::fixture::{Fixture, Tracker, until};
+use crate::tracker::outbox::{make_topics, many, published};
+use crate::tracker::sole_owner::SelfishBroker;
 
 /// Size of one round of the load.
 const TREES: usize = 25;

@@ -14,9 +14,9 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, memory, until};
-use crate::heartbeats::last_heartbeat;
-use crate::types::{Gate, Journal, Kind, counted, ok};
+use crate::worker::fleet::{Fleet, memory, until};
+use crate::worker::heartbeats::last_heartbeat;
+use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 /// In-memory broker with faults.
 struct FaultyBroker {

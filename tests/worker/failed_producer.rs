@@ -14,8 +14,8 @@ use kafleet::model::event::Kind as EventKind;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, memory, until};
-use crate::types::{Journal, Kind, counted, ok};
+use crate::worker::fleet::{Fleet, memory, until};
+use crate::worker::types::{Journal, Kind, counted, ok};
 
 /// In-memory broker whose first producer fails permanently: it holds the records of topics whose names contain
 /// `held`, and returns all of them undelivered once it holds `most`.

@@ -23,8 +23,8 @@ use kafleet::worker::child::Reentry;
 use kafleet::worker::{self, WorkerSetup};
 use tokio::task::JoinHandle;
 
-use crate::tail::{Dead, Tail, is_end};
-use crate::types::Kind;
+use super::tail::{Dead, Tail, is_end};
+use super::types::Kind;
 
 /// Maximum time to wait for a condition; long enough for a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -86,7 +86,7 @@ impl Fleet {
         };
         let types = kinds.iter().map(|kind| (kind.name.to_owned(), TypeConfig::default())).collect();
         let config = Config { topics, types, ..Config::default() };
-        crate::topics::make(&broker, &config, &registry(kinds)).await;
+        crate::support::topics::make(&broker, &config, &registry(kinds)).await;
         let names = Names::new(prefix);
         Self {
             events: Tail::new(broker.clone(), &names.events(), EVENTS_PARTITIONS),
@@ -169,7 +169,7 @@ impl Fleet {
     /// Waits until `count` different tasks have ended, and returns all terminal events.
     pub async fn wait_for_results(&self, count: usize) -> Vec<Event> {
         let what = format!("{count} ended tasks");
-        self.events.wait(&what, |events| crate::tail::ended_ids(events) >= count).await;
+        self.events.wait(&what, |events| super::tail::ended_ids(events) >= count).await;
         self.results()
     }
 

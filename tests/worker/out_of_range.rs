@@ -15,8 +15,8 @@ use kafleet::model::offsets::Metadata;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
-use crate::types::{Gate, Journal, Kind, counted, ok};
+use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 /// Faults of the in-memory broker, while they are set.
 #[derive(Default)]

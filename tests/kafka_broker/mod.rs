@@ -1,10 +1,6 @@
 //! Behaviour specific to a real Kafka, in addition to the conformance suite. Runs if `KAFLEET_TEST_KAFKA` is set, as
 //! by `tests/services run`.
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,6 +14,8 @@ use kafleet::broker::{
 };
 
 mod groups;
+mod tls;
+mod topics;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -57,7 +55,7 @@ fn fixture(partitions: u32) -> Option<Fixture> {
 }
 
 fn fixture_with(partitions: u32, settings: &[(&str, &str)]) -> Option<Fixture> {
-    let servers = support::services::kafka()?;
+    let servers = crate::support::services::kafka()?;
     let mut section = section(&servers);
     section.extend(settings.iter().map(|(key, value)| (key.to_string(), value.to_string())));
     let kafka = Kafka::new(&section).expect("a client");

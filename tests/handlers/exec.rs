@@ -290,7 +290,13 @@ fn start_worker(dir: &Path) -> std::process::Child {
 
 fn start(test: &str, variable: &str, dir: &Path) -> std::process::Child {
     let mut worker = Command::new(std::env::current_exe().unwrap());
-    worker.args(["--exact", test]).env(variable, dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    worker
+        .args(["--exact", &full_name(test)])
+        .env(variable, dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn families(dir: &Path) -> Vec<Pid> {
@@ -375,12 +381,18 @@ fn with_environment(mark: &str) -> Vec<Pid> {
     pids.filter(has).map(Pid::from_raw).collect()
 }
 
+/// Name of a test of this module, as the test runner knows it: without the crate.
+fn full_name(test: &str) -> String {
+    let (_, module) = module_path!().split_once("::").unwrap();
+    format!("{module}::{test}")
+}
+
 /// Runs a test in a separate process, because it affects global state. True in that process.
 fn alone(test: &str) -> bool {
     let inside = std::env::var(ALONE).is_ok_and(|name| name == test);
     if !inside {
-        let status =
-            Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(ALONE, test).status().unwrap();
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let status = alone.args(["--exact", &full_name(test)]).env(ALONE, test).status().unwrap();
         assert!(status.success());
     }
     inside

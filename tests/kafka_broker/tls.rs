@@ -1,8 +1,5 @@
 //! Kafka with TLS and SASL. Runs if `KAFLEET_TEST_KAFKA_SASL` is set, as by `tests/services run`.
 
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::env::var;
 use std::sync::Arc;
@@ -26,7 +23,7 @@ impl DeliverySink for Outcomes {
 
 /// Returns `None` if no such listener is available.
 fn section(password: Option<&str>) -> Option<BTreeMap<String, String>> {
-    let servers = support::services::address("KAFLEET_TEST_KAFKA_SASL")?;
+    let servers = crate::support::services::address("KAFLEET_TEST_KAFKA_SASL")?;
     let password = password.map_or_else(|| var("KAFLEET_TEST_KAFKA_PASSWORD").expect("the password"), str::to_owned);
     let entries = [
         ("bootstrap.servers", servers),

@@ -1,8 +1,5 @@
 //! Topics and settings on a real Kafka. Runs if `KAFLEET_TEST_KAFKA` is set, as by `tests/services run`.
 
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Configuration with a unique prefix; `None` without Kafka.
 fn config() -> Option<Config> {
-    let servers = support::services::kafka()?;
+    let servers = crate::support::services::kafka()?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kafleet.toml");
     let text = "[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\npublish_results = true\n";

@@ -1,0 +1,5 @@
+//! Tests that need no services: task types and their handlers, published schemas, decoders of external input.
+
+mod fuzz;
+mod handlers;
+mod schemas;
