@@ -22,7 +22,8 @@ use kafleet::tracker::project::projection::{Logged, Projection};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::api::fixture::{DEADLINE, Fleet, fleet, problem, refusal, unfolded};
+use crate::api::client::{problem, refusal};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, unfolded};
 
 /// Returns all events of the log, and the number of task records of a type.
 fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {

@@ -5,7 +5,8 @@ use kafleet::model::event::Kind;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::api::fixture::{fleet, problem};
+use crate::api::client::problem;
+use crate::api::fixture::fleet;
 use crate::api::watches::Stream;
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 mod atomic_batch;
 mod batch;
 mod cancels;
+mod client;
 mod control;
 mod create;
 mod dead_letter_resolution;

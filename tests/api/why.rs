@@ -180,7 +180,7 @@ async fn unpublished_and_external_tasks_are_explained() {
     assert_eq!(codes(&why(&fleet, "up").await), [Reason::NotPublished]);
     fleet.create(json!({"type": "label", "id": "x", "external": true})).await;
     assert_eq!(codes(&why(&fleet, "x").await), [Reason::External]);
-    let unknown = crate::api::fixture::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
+    let unknown = crate::api::client::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
     assert_eq!(unknown.status, 404);
 }
 
