@@ -3,3 +3,5 @@
 mod fuzz;
 mod handlers;
 mod schemas;
+#[allow(unused, reason = "each test crate uses a part of it")]
+mod support;

@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::shared_producer::SharedProducer;
@@ -23,12 +22,12 @@ use serde_json::Value;
 
 use crate::api::client::Client;
 use crate::api::faulty_backends::{Store as StoreDouble, Uplink};
+use crate::support::records::committed_record;
+pub use crate::support::wait::{DEADLINE, until};
 
 pub const PARTITIONS: u32 = 4;
 /// Differs from the default.
 pub const MAX_TREE_AGE: Millis = Millis::secs(40 * 86_400);
-/// Generous deadline for a busy machine.
-pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Type with a params schema.
 #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
@@ -78,16 +77,9 @@ impl Drop for Fleet {
 }
 
 impl Fleet {
-    /// Number of events visible to a read-committed reader. Waits for the end of a transaction of the tracker.
+    /// Record at an offset as a read-committed reader sees it.
     pub fn record(&self, at: &Partition, offset: i64) -> Option<Record> {
-        let end = Instant::now() + DEADLINE;
-        loop {
-            match self.log.read_at(at, offset, DEADLINE) {
-                Ok(found) => return found,
-                Err(error) => assert!(Instant::now() < end, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        committed_record(&*self.log, at, offset)
     }
 }
 
@@ -266,14 +258,5 @@ impl Fleet {
             })
             .await;
         }
-    }
-}
-
-/// Waits for a condition.
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition().await {
-        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -14,7 +14,7 @@ use kafleet::handlers::{Fail, Registered};
 use kafleet::model::json::RawJson;
 use serde_json::{Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::support::wait::DEADLINE;
 
 /// An SMTP server and the emails it received.
 struct Server {

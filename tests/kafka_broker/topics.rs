@@ -1,8 +1,7 @@
 //! Topics and settings on a real Kafka. Runs if `KAFLEET_TEST_KAFKA` is set, as by `tests/services run`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
@@ -11,6 +10,8 @@ use kafleet::config::{Config, Names, Overrides, load_with};
 use kafleet::control::settings::{FleetSettingsError, mark_partition_consumed, read_control};
 use kafleet::handlers::Registry;
 use kafleet::topics::{ApplyError, apply, check};
+
+use crate::support::names::unique;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -21,9 +22,7 @@ fn config() -> Option<Config> {
     let path = folder.path().join("kafleet.toml");
     let text = "[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\npublish_results = true\n";
     std::fs::write(&path, text).unwrap();
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-    let prefix = format!("topics-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let prefix = unique("topics");
     let overrides = Overrides { brokers: Some(servers), prefix: Some(prefix), ..Overrides::default() };
     Some(load_with(Some(&path), &overrides, &|_| None).unwrap().config)
 }

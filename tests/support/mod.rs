@@ -3,9 +3,11 @@
 #[macro_use]
 mod through;
 
+pub mod names;
 pub mod oracle;
 pub mod processes;
 pub mod properties;
+pub mod records;
 pub mod redis;
 pub mod services;
 pub mod topics;

@@ -2,7 +2,6 @@
 //! due. Each case ends with two checks: every record, count, index and effect equals a fold of the same log into an
 //! empty store, and everything due was published once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use tokio::sync::Mutex;
 
 use crate::support::oracle::Oracle;
 use crate::support::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
+use crate::support::services::connect;
 use crate::tracker::broker::OwnBroker;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event_log, id};
@@ -36,7 +36,7 @@ fn kafka() -> Option<Arc<Kafka>> {
 }
 
 fn client(brokers: String) -> Arc<Kafka> {
-    Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap())
+    connect(brokers)
 }
 
 /// A store with short deadlines.

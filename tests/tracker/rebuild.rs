@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
 
 use kafleet::broker::memory as broker;
 use kafleet::config::{TopicsConfig, TrackerConfig};
@@ -22,14 +21,12 @@ use kafleet::tracker::rebuild::{self, Ending, Next, Rebuild, RebuildError, Rebui
 use tokio::task::JoinHandle;
 
 use crate::support::redis::{Cluster, Server, patient};
+use crate::support::wait::DEADLINE;
 use crate::tracker::cases::{expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, id, submitted, succeeded};
 use crate::tracker::fixture::{Fixture, until};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{header, make_topics, read_all, scheduled};
-
-/// Deadline of a rebuild.
-const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Rebuild of the store of `fixture` into the store of `into`.
 fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {

@@ -1,11 +1,9 @@
 //! Core cases on real Kafka, and with a Redis per test that is disturbed.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use kafleet::broker::kafka::Kafka;
-
 use crate::support::redis::Server;
+use crate::support::services::connect;
 use crate::tracker::announcements;
 use crate::tracker::cases::{self, expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, submitted};
@@ -16,10 +14,10 @@ const TREES: usize = 200;
 /// Test fixture; `None` with a message if the services were not started.
 pub fn fixture(partitions: u32) -> Option<(Fixture, Server)> {
     let (brokers, _) = crate::support::services::kafka_and_redis()?;
-    let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap();
+    let kafka = connect(brokers);
     let server = Server::start();
     let store = server.store("kafleet");
-    Some((Fixture::new(Arc::new(kafka), Arc::new(store), partitions), server))
+    Some((Fixture::new(kafka, Arc::new(store), partitions), server))
 }
 
 #[tokio::test(flavor = "multi_thread")]
