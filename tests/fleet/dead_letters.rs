@@ -1,6 +1,6 @@
 //! Dead letters over the api: from the worker that writes them to the redriven run.
 
-use kafleet::broker::{Broker, Partition, Record};
+use kafleet::broker::{Partition, Record};
 use kafleet::handlers::Registered;
 use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;

@@ -1,8 +1,7 @@
 //! Fixtures shared by the tests.
 
 #[macro_use]
-mod through;
-
+pub mod delegate;
 pub mod names;
 pub mod oracle;
 pub mod processes;
