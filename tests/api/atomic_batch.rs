@@ -6,7 +6,8 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, problem};
+use crate::api::client::problem;
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, fleet};
 
 async fn send(fleet: &Fleet, items: &Value) -> BatchOutcome {
     let answer = fleet.request(Method::POST, "/v1/batches?atomic=true").json(items).send().await.unwrap();

@@ -5,7 +5,8 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, problem};
+use crate::api::client::problem;
+use crate::api::fixture::{Fleet, fleet};
 
 async fn send(fleet: &Fleet, items: Value) -> BatchOutcome {
     let (status, outcome) = fleet.post("/v1/batches", items).await;

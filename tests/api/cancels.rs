@@ -12,17 +12,12 @@ use kafleet::store::Store;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, until};
+use crate::api::client::Client;
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, fleet, until};
 
-impl Fleet {
+impl Client {
     async fn cancel(&self, id: &str, body: Value) -> (u16, Value) {
         self.post(&format!("/v1/tasks/{id}/cancel"), body).await
-    }
-
-    /// Offsets and kinds of the events of a task.
-    fn events_written(&self) -> i64 {
-        let end = |number| self.log.ends(&Partition::new(self.names.events(), number), DEADLINE).unwrap().end;
-        (0..PARTITIONS as i32).map(end).sum()
     }
 
     async fn is(&self, id: &str) -> (State, u32) {
@@ -33,6 +28,14 @@ impl Fleet {
     async fn until_cancelled(&self, id: &str) {
         let cancelled = [State::Cancelling, State::Cancelled];
         until(&format!("the cancel of `{id}`"), async || cancelled.contains(&self.is(id).await.0)).await;
+    }
+}
+
+impl Fleet {
+    /// Offsets and kinds of the events of a task.
+    fn events_written(&self) -> i64 {
+        let end = |number| self.log.ends(&Partition::new(self.names.events(), number), DEADLINE).unwrap().end;
+        (0..PARTITIONS as i32).map(end).sum()
     }
 
     /// Reports the task as stopped by a worker.

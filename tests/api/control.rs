@@ -9,9 +9,10 @@ use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{DEADLINE, Fleet, fleet, problem, until};
+use crate::api::client::{Client, problem};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
 
-impl Fleet {
+impl Client {
     /// Sends a request that must succeed; returns its status and document.
     async fn call(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
         let answer = self.request(method, path).json(&body).send().await.unwrap();
@@ -20,6 +21,13 @@ impl Fleet {
         (status.as_u16(), serde_json::from_str(&text).unwrap())
     }
 
+    async fn type_of(&self, name: &str) -> TypeDocument {
+        let types: Types = self.get("/v1/types").await;
+        types.types.into_iter().find(|known| known.name == name).unwrap()
+    }
+}
+
+impl Fleet {
     /// Returns the last control record of a key; `None` if it is absent or deleted.
     pub fn control(&self, key: &str) -> Option<Value> {
         let place = Partition::new(self.names.control(), 0);
@@ -37,11 +45,6 @@ impl Fleet {
         let mut records = (0..end).filter_map(|offset| self.record(&place, offset));
         let first = records.find(|record| record.key.as_deref() == Some(key.as_bytes()))?;
         serde_json::from_slice(&first.value?).unwrap()
-    }
-
-    async fn type_of(&self, name: &str) -> TypeDocument {
-        let types: Types = self.get("/v1/types").await;
-        types.types.into_iter().find(|known| known.name == name).unwrap()
     }
 }
 

@@ -22,7 +22,8 @@ use kafleet::tracker::project::projection::{Logged, Projection};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, Fleet, fleet, problem, refusal, unfolded};
+use crate::api::client::{problem, refusal};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, unfolded};
 
 /// Returns all events of the log, and the number of task records of a type.
 fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
@@ -214,7 +215,7 @@ async fn type_with_a_new_topic_is_accepted() {
         config: vec![],
     };
     fleet.log.apply_topics(&[topic], DEADLINE).unwrap();
-    crate::fixture::until("the new topic is visible", async || {
+    crate::api::fixture::until("the new topic is visible", async || {
         fleet.post("/v1/tasks", json!({"type": "fresh"})).await.0 == 201
     })
     .await;
@@ -258,7 +259,7 @@ async fn parent_that_is_not_visible_yet_is_accepted_once_projected() {
     let answer = refusal(request.try_clone().unwrap()).await;
     assert_eq!(answer.code, "not_visible_yet", "the parent may exist but is not projected yet");
     fleet.track();
-    crate::fixture::until("the parent", async || {
+    crate::api::fixture::until("the parent", async || {
         request.try_clone().unwrap().send().await.unwrap().status() == StatusCode::CREATED
     })
     .await;
@@ -279,7 +280,7 @@ async fn wait_ends_with_the_task() {
     let fleet = fleet().await;
     let wait = fleet.request(Method::POST, "/v1/tasks?wait=50s").json(&json!({"type": "echo", "id": "a"})).send();
     let work = async {
-        crate::fixture::until("the task", async || {
+        crate::api::fixture::until("the task", async || {
             fleet.request(Method::GET, "/v1/tasks/a").send().await.unwrap().status() == StatusCode::OK
         })
         .await;

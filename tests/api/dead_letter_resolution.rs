@@ -13,8 +13,22 @@ use kafleet::model::task::MAX_RUN;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::dead_letters::{Given, LETTER, with_letters};
-use crate::fixture::{DEADLINE, Fleet, PARTITIONS, problem, until};
+use crate::api::client::{Client, problem};
+use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::fixture::{DEADLINE, Fleet, PARTITIONS, until};
+
+impl Client {
+    /// Sends these requests concurrently; returns the status and problem code of each response.
+    async fn at_once(&self, urls: Vec<String>) -> Vec<(u16, String)> {
+        let send = |url: String| async move {
+            let answer = self.http.post(url).send().await.unwrap();
+            let status = answer.status().as_u16();
+            let body: serde_json::Value = answer.json().await.unwrap();
+            (status, body["code"].as_str().unwrap_or_default().to_owned())
+        };
+        futures::future::join_all(urls.into_iter().map(send)).await
+    }
+}
 
 impl Fleet {
     /// Creates a failed task and its dead letter.
@@ -46,17 +60,6 @@ impl Fleet {
             events.filter(|value| Event::decode(value).is_ok_and(|event| is_of(&event))).count()
         };
         (0..PARTITIONS).map(of).sum()
-    }
-
-    /// Sends these requests concurrently; returns the status and problem code of each response.
-    async fn at_once(&self, urls: Vec<String>) -> Vec<(u16, String)> {
-        let send = |url: String| async move {
-            let answer = self.http.post(url).send().await.unwrap();
-            let status = answer.status().as_u16();
-            let body: serde_json::Value = answer.json().await.unwrap();
-            (status, body["code"].as_str().unwrap_or_default().to_owned())
-        };
-        futures::future::join_all(urls.into_iter().map(send)).await
     }
 }
 

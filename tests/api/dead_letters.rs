@@ -12,7 +12,8 @@ use kafleet::model::task::id::TaskId;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, Fleet, fleet, problem, until};
+use crate::api::client::{Client, problem};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
 
 const PARTITIONS: u32 = 2;
 
@@ -54,6 +55,19 @@ pub const LETTER: Given<'_> = Given {
     reference: false,
 };
 
+impl Client {
+    pub async fn listed(&self, query: &str) -> Vec<String> {
+        let page: DeadLetterPage = self.get(&format!("/v1/dead{query}")).await;
+        page.letters.into_iter().map(|letter| letter.id).collect()
+    }
+
+    pub async fn settle(&self, path: &str) -> DeadLetterResults {
+        let (status, body) = self.post(path, json!(null)).await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_value(body).unwrap()
+    }
+}
+
 impl Fleet {
     pub async fn letter(&self, given: Given<'_>, partition: i32) -> String {
         let Position { partition: from, offset } = given.source;
@@ -84,17 +98,6 @@ impl Fleet {
         };
         let place = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
         DeadLetterId { task_type: given.task_type.into(), partition, offset: place.offset }.to_string()
-    }
-
-    pub async fn listed(&self, query: &str) -> Vec<String> {
-        let page: DeadLetterPage = self.get(&format!("/v1/dead{query}")).await;
-        page.letters.into_iter().map(|letter| letter.id).collect()
-    }
-
-    pub async fn settle(&self, path: &str) -> DeadLetterResults {
-        let (status, body) = self.post(path, json!(null)).await;
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_value(body).unwrap()
     }
 }
 

@@ -11,10 +11,7 @@ use kafleet::broker::*;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::Memory;
-use kafleet::store::{
-    Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store as StoreTrait, StoreError,
-    TypeCount,
-};
+use kafleet::store::{Notice, Reservation, Store as StoreTrait, StoreError};
 
 /// Store that can be made unavailable.
 pub struct Store {
@@ -54,43 +51,10 @@ impl Store {
 
 #[async_trait]
 impl StoreTrait for Store {
-    async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
-        self.here()?.open(partition).await
-    }
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         assert!(ids.iter().all(|id| id.as_str() != PANICS), "a panic on purpose");
         self.reads.fetch_add(1, Ordering::SeqCst);
         self.here()?.nodes(partition, ids).await
-    }
-    async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
-        self.here()?.checkpoints(partitions).await
-    }
-    async fn page(
-        &self,
-        partition: u32,
-        index: &Index,
-        after: Option<&Entry>,
-        limit: usize,
-    ) -> Result<Vec<Entry>, StoreError> {
-        self.here()?.page(partition, index, after, limit).await
-    }
-    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        self.here()?.done(partition, after_ms, limit).await
-    }
-    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
-        self.here()?.outbox(partition, limit).await
-    }
-    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.here()?.kept(partition, ids).await
-    }
-    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
-        self.here()?.counts(partitions).await
-    }
-    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
-        self.here()?.log_lines(partition, id, from, limit).await
-    }
-    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.here()?.attachment(partition, id, name).await
     }
     async fn reserve(
         &self,
@@ -103,16 +67,6 @@ impl StoreTrait for Store {
         self.reserves.fetch_add(1, Ordering::SeqCst);
         answer
     }
-    async fn replace_reservation(
-        &self,
-        partition: u32,
-        id: &TaskId,
-        run: u32,
-        held: &Reservation,
-        mark: Option<&Reservation>,
-    ) -> Result<bool, StoreError> {
-        self.here()?.replace_reservation(partition, id, run, held, mark).await
-    }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
         let notices = self.here()?.notices().await?;
         self.subscriptions.fetch_add(1, Ordering::SeqCst);
@@ -121,9 +75,7 @@ impl StoreTrait for Store {
         }
         Ok(notices)
     }
-    async fn check(&self) -> Result<(), StoreError> {
-        self.here()?.check().await
-    }
+    delegate!(Store via [here()?]: open, checkpoints, page, done, outbox, kept, counts, log_lines, attachment, replace_reservation, check);
 }
 
 /// Broker that can be made unavailable, and that can fail or delay writes.
@@ -166,7 +118,7 @@ impl Consumer for Slow {
         }
         self.inner.poll(max, wait, sink)
     }
-    through!(assign, release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: assign, release, commit, commit_sync, committed, pause, positions, close);
 }
 
 struct Doubtful {
@@ -221,12 +173,7 @@ impl Producer for Held {
         }
         self.real.send(record, token)
     }
-    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        self.real.flush(deadline)
-    }
-    fn purge(&self) {
-        self.real.purge();
-    }
+    delegate!(Producer via [real]: flush, purge);
 }
 
 impl Uplink {
@@ -274,32 +221,5 @@ impl Broker for Uplink {
             meet: self.meet.clone(),
         }))
     }
-    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-        self.here()?.topics(prefix, deadline)
-    }
-    fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
-        self.here()?.apply_topics(topics, deadline)
-    }
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
-        self.here()?.ends(partition, deadline)
-    }
-    fn first_visible(
-        &self,
-        partition: &Partition,
-        offset: i64,
-        deadline: Duration,
-    ) -> Result<CommittedProbe, BrokerError> {
-        self.here()?.first_visible(partition, offset, deadline)
-    }
-    fn group_offsets(
-        &self,
-        group: &str,
-        partitions: &[Partition],
-        deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.here()?.group_offsets(group, partitions, deadline)
-    }
-    fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
-        self.here()?.set_group_offsets(group, commits, deadline)
-    }
+    delegate!(Broker via [here()?]: topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
 }

@@ -1,9 +1,8 @@
 //! Fleet fixture without workers: tests write the events of workers themselves.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use kafleet::api::documents::{Problem, Status};
 use kafleet::api::{self, ApiSetup};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
@@ -19,17 +18,16 @@ use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::{Store, memory as store};
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
-use reqwest::{Method, RequestBuilder, StatusCode};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::faulty_backends::{Store as StoreDouble, Uplink};
+use crate::api::client::Client;
+use crate::api::faulty_backends::{Store as StoreDouble, Uplink};
+use crate::support::records::committed_record;
+pub use crate::support::wait::{DEADLINE, until};
 
 pub const PARTITIONS: u32 = 4;
 /// Differs from the default.
 pub const MAX_TREE_AGE: Millis = Millis::secs(40 * 86_400);
-/// Generous deadline for a busy machine.
-pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Type with a params schema.
 #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
@@ -52,13 +50,21 @@ pub struct Fleet {
     pub store: Arc<StoreDouble>,
     pub names: Names,
     pub publisher: Publisher,
-    pub base: String,
-    pub http: reqwest::Client,
+    client: Client,
     pub shutdown: Shutdown,
     pub health: Health,
     pub metrics: Metrics,
     pub ended: tokio::task::JoinHandle<anyhow::Result<()>>,
     tracking: parking_lot::Mutex<Option<(Shutdown, tokio::task::JoinHandle<anyhow::Result<()>>)>>,
+}
+
+/// A fleet is used like the client of its API.
+impl Deref for Fleet {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Drop for Fleet {
@@ -71,16 +77,9 @@ impl Drop for Fleet {
 }
 
 impl Fleet {
-    /// Number of events visible to a read-committed reader. Waits for the end of a transaction of the tracker.
+    /// Record at an offset as a read-committed reader sees it.
     pub fn record(&self, at: &Partition, offset: i64) -> Option<Record> {
-        let end = Instant::now() + DEADLINE;
-        loop {
-            match self.log.read_at(at, offset, DEADLINE) {
-                Ok(found) => return found,
-                Err(error) => assert!(Instant::now() < end, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        committed_record(&*self.log, at, offset)
     }
 }
 
@@ -137,10 +136,9 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
     };
     let (base, ended) = serve(setup, &shutdown).await;
     let publisher = Publisher::new(SharedProducer::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
-    // No root certificates: reading those of the system takes longer than most of a test.
-    let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(DEADLINE).build().unwrap();
+    let client = Client::new(base);
     let tracking = parking_lot::Mutex::new(None);
-    Fleet { log, broker, store, names, publisher, base, http, shutdown, health, metrics, ended, tracking }
+    Fleet { log, broker, store, names, publisher, client, shutdown, health, metrics, ended, tracking }
 }
 
 /// Starts an API and returns its address.
@@ -193,48 +191,6 @@ impl Fleet {
             stop.begin();
             running.await.unwrap().unwrap();
         }
-    }
-
-    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base))
-    }
-
-    /// Reads like a patient client: retries while the projection lags.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> T {
-        let begun = Instant::now();
-        loop {
-            let answer = self.request(Method::GET, path).send().await.unwrap();
-            let (status, text) = (answer.status(), answer.text().await.unwrap());
-            if is_behind(&text) && begun.elapsed() < DEADLINE {
-                continue;
-            }
-            assert_eq!(status, StatusCode::OK, "GET {path}: {text}");
-            return serde_json::from_str(&text).unwrap_or_else(|why| panic!("GET {path}: {why}: {text}"));
-        }
-    }
-
-    pub async fn problem(&self, path: &str) -> Problem {
-        problem(self.request(Method::GET, path)).await
-    }
-
-    /// Creates a task and returns its status.
-    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
-        let answer = self.request(Method::POST, path).json(&body).send().await.unwrap();
-        (answer.status().as_u16(), answer.json().await.unwrap())
-    }
-
-    /// Creates a task and checks that it is new.
-    pub async fn create(&self, body: Value) -> Status {
-        let (status, answer) = self.post("/v1/tasks", body).await;
-        assert_eq!(status, 201, "{answer}");
-        serde_json::from_value(answer).unwrap()
-    }
-
-    /// Creates an `echo` task with this id and waits until it is projected.
-    pub async fn echo(&self, id: &str) -> Status {
-        let (parent, id) = id.rsplit_once(':').map_or((None, id), |(parent, id)| (Some(parent), id));
-        let made = self.create(json!({"type": "echo", "id": id, "parent": parent})).await;
-        self.get(&format!("/v1/tasks/{}?after={}", made.id, made.position)).await
     }
 
     /// Publishes an event like a worker.
@@ -302,43 +258,5 @@ impl Fleet {
             })
             .await;
         }
-    }
-}
-
-/// Sends a request that must be rejected; retries while the projection lags.
-pub async fn problem(request: RequestBuilder) -> Problem {
-    let begun = Instant::now();
-    loop {
-        let Some(again) = request.try_clone() else { return refusal(request).await };
-        let answer = refusal(again).await;
-        if answer.code != "not_visible_yet" || begun.elapsed() > DEADLINE {
-            return answer;
-        }
-    }
-}
-
-fn is_behind(text: &str) -> bool {
-    serde_json::from_str::<Problem>(text).is_ok_and(|answer| answer.code == "not_visible_yet")
-}
-
-/// Sends a request once that must be rejected, and checks the problem document.
-pub async fn refusal(request: RequestBuilder) -> Problem {
-    let answer = request.send().await.unwrap();
-    let status = answer.status();
-    let media = answer.headers().get("content-type").map(|value| value.to_str().unwrap().to_owned());
-    let text = answer.text().await.unwrap();
-    assert_eq!(media.as_deref(), Some("application/problem+json"), "{status}: {text}");
-    let problem: Problem = serde_json::from_str(&text).unwrap();
-    assert_eq!(problem.status, status.as_u16(), "{text}");
-    assert!(!problem.title.is_empty() && !problem.detail.is_empty(), "{text}");
-    problem
-}
-
-/// Waits for a condition.
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition().await {
-        assert!(begun.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -4,13 +4,16 @@ use kafleet::api::documents::{BatchOutcome, Status};
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::fixture::{Fleet, fleet, until};
+use crate::api::client::Client;
+use crate::api::fixture::{Fleet, fleet, until};
 
-impl Fleet {
+impl Client {
     async fn status(&self, id: &str) -> Status {
         self.get(&format!("/v1/tasks/{id}")).await
     }
+}
 
+impl Fleet {
     /// Fails the task and retries it, so that it is in run 2.
     async fn start_again(&self, id: &str) {
         self.fail(id, "broken").await;

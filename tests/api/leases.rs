@@ -10,7 +10,8 @@ use kafleet::store::{Reservation, Stage, Store};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, fleet_on, problem, until};
+use crate::api::client::problem;
+use crate::api::fixture::{Fleet, fleet, fleet_on, until};
 
 const REQUESTS: usize = 8;
 

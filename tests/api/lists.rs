@@ -4,7 +4,7 @@ use kafleet::api::documents::TaskPage;
 use kafleet::model::event::Kind;
 use serde_json::json;
 
-use crate::fixture::{Fleet, fleet};
+use crate::api::fixture::{Fleet, fleet};
 
 /// All pages of a list.
 pub async fn all(fleet: &Fleet, query: &str) -> Vec<kafleet::api::documents::Status> {

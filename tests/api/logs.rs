@@ -5,8 +5,9 @@ use kafleet::model::event::Kind;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::fixture::{fleet, problem};
-use crate::watches::Stream;
+use crate::api::client::problem;
+use crate::api::fixture::fleet;
+use crate::api::watches::Stream;
 
 #[tokio::test]
 async fn lines_can_be_appended_in_any_state() {

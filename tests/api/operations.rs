@@ -11,7 +11,8 @@ use kafleet::runtime::Shutdown;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::fixture::{fleet, problem, unfolded};
+use crate::api::client::problem;
+use crate::api::fixture::{fleet, unfolded};
 
 #[tokio::test]
 async fn types_show_counts_and_backlog() {

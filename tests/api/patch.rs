@@ -11,7 +11,8 @@ use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::fixture::{DEADLINE, Fleet, fleet, problem, unfolded, until};
+use crate::api::client::problem;
+use crate::api::fixture::{DEADLINE, Fleet, fleet, unfolded, until};
 
 async fn change(fleet: &Fleet, id: &str, body: Value) -> Status {
     let answer = fleet.request(Method::PATCH, &format!("/v1/tasks/{id}")).json(&body).send().await.unwrap();

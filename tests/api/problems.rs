@@ -4,8 +4,9 @@ use kafleet::config::ApiConfig;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::faulty_backends::PANICS;
-use crate::fixture::{Fleet, fleet, problem, unfolded};
+use crate::api::client::problem;
+use crate::api::faulty_backends::PANICS;
+use crate::api::fixture::{Fleet, fleet, unfolded};
 
 #[tokio::test]
 async fn invalid_tasks_are_rejected_with_their_reasons() {

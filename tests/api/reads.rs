@@ -12,7 +12,8 @@ use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, fleet, refusal, unfolded};
+use crate::api::client::refusal;
+use crate::api::fixture::{DEADLINE, fleet, unfolded};
 
 #[tokio::test]
 async fn status_contains_all_fields() {

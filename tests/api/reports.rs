@@ -6,7 +6,8 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, problem, refusal, unfolded};
+use crate::api::client::{problem, refusal};
+use crate::api::fixture::{Fleet, fleet, unfolded};
 
 async fn report(fleet: &Fleet, id: &str, body: Value) -> ReportOutcome {
     let answer = fleet.request(Method::PUT, &format!("/v1/tasks/{id}/state")).json(&body).send().await.unwrap();

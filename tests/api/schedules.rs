@@ -7,7 +7,8 @@ use kafleet::runtime::now_ms;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, problem, unfolded, until};
+use crate::api::client::problem;
+use crate::api::fixture::{Fleet, fleet, unfolded, until};
 
 /// Far enough in the future not to fire during the test.
 fn yearly() -> Value {

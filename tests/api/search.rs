@@ -7,8 +7,8 @@ use kafleet::api::documents::TaskPage;
 use kafleet::model::event::{Announcement, Event, Kind};
 use kafleet::model::task::Policy;
 
-use crate::fixture::{Fleet, fleet};
-use crate::lists::{all, ids};
+use crate::api::fixture::{Fleet, fleet};
+use crate::api::lists::{all, ids};
 
 /// Announces an `echo` task like its producer.
 async fn announce(fleet: &Fleet, id: &str, name: &str, tag: &str) {

@@ -7,9 +7,10 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fleet, fleet, problem, until};
+use crate::api::client::{Client, problem};
+use crate::api::fixture::{fleet, until};
 
-impl Fleet {
+impl Client {
     /// Expects an unknown outcome and returns the hint.
     async fn is_unknown(&self, method: Method, path: &str, body: Option<Value>) -> String {
         let request = self.request(method.clone(), path);

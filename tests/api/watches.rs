@@ -11,7 +11,7 @@ use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, Fleet, fleet, until};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
 
 /// No timeout for the stream as a whole; each event has a deadline.
 const LONGEST: Duration = Duration::from_secs(600);

@@ -9,7 +9,7 @@ use kafleet::model::task::Position;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::fixture::{DEADLINE, Fleet, fleet};
+use crate::api::fixture::{DEADLINE, Fleet, fleet};
 
 async fn why(fleet: &Fleet, id: &str) -> Why {
     fleet.folded().await;
@@ -180,7 +180,7 @@ async fn unpublished_and_external_tasks_are_explained() {
     assert_eq!(codes(&why(&fleet, "up").await), [Reason::NotPublished]);
     fleet.create(json!({"type": "label", "id": "x", "external": true})).await;
     assert_eq!(codes(&why(&fleet, "x").await), [Reason::External]);
-    let unknown = crate::fixture::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
+    let unknown = crate::api::client::problem(fleet.request(Method::GET, "/v1/tasks/nobody/why")).await;
     assert_eq!(unknown.status, 404);
 }
 
@@ -207,7 +207,7 @@ async fn send_heartbeat(fleet: &Fleet, worker: &str, part: serde_json::Value, ru
         headers: &[],
     };
     fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
-    crate::fixture::until("the heartbeat is read", async || {
+    crate::api::fixture::until("the heartbeat is read", async || {
         let workers: serde_json::Value = fleet.get("/v1/workers").await;
         let in_flight_now =
             |answer: &serde_json::Value| answer["id"] == json!(worker) && answer["in_flight"] == in_flight;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use kafleet::broker::{BrokerError, GroupEvent, Partition};
 
 use crate::Case;
-use crate::kit::{DEADLINE, Kit, Member, commit, until};
+use crate::kit::{DEADLINE, Kit, Member, block_until, commit};
 
 pub const CASES: &[Case] = &[
     ("single_member_gets_all_partitions", single_member_gets_all_partitions),
@@ -31,7 +31,7 @@ fn single_member_gets_all_partitions(kit: &Kit) {
         kit.fill(&at, [at.index.to_string()]);
     }
     let mut member = kit.member(&kit.name("g"), &topic);
-    until("all records", || {
+    block_until("all records", || {
         member.step_and_release();
         member.records.len() == 3
     });
@@ -54,7 +54,7 @@ fn commit_metadata_reaches_the_next_owner(kit: &Kit) {
     let found = next.consumer.committed(&[second, first], DEADLINE).unwrap();
     assert_eq!(found[0], None);
     assert_eq!(found[1].as_ref().map(|found| (found.offset, found.metadata.as_str())), Some((2, "window=7")));
-    until("the next member starts at the commit", || {
+    block_until("the next member starts at the commit", || {
         next.step_and_release();
         !next.records.is_empty()
     });
@@ -73,7 +73,7 @@ fn asynchronous_commit_reports_its_outcome(kit: &Kit) {
         let found = member.events.iter().find(|event| matches!(event, GroupEvent::Committed { .. }));
         found.cloned()
     };
-    until("the outcome of the commit arrives", || {
+    block_until("the outcome of the commit arrives", || {
         member.step_and_release();
         outcome(&member).is_some()
     });
@@ -88,7 +88,7 @@ fn partition_moves_only_after_its_release(kit: &Kit) {
     old.until_assigned(4);
     // A member may join as soon as it is created, before its first poll.
     let mut new = kit.member(&group, &topic);
-    until("half of the partitions are revoked", || {
+    block_until("half of the partitions are revoked", || {
         new.step_and_release();
         old.step();
         !old.revoked.is_empty()
@@ -100,7 +100,7 @@ fn partition_moves_only_after_its_release(kit: &Kit) {
     }
     let moved = old.revoked.clone();
     old.release_revoked();
-    until("the new member has the partitions", || {
+    block_until("the new member has the partitions", || {
         old.step_and_release();
         new.step_and_release();
         new.assigned.len() == 2
@@ -110,7 +110,7 @@ fn partition_moves_only_after_its_release(kit: &Kit) {
     for at in partitions(&topic, 4) {
         kit.fill(&at, [at.index.to_string()]);
     }
-    until("both read", || {
+    block_until("both read", || {
         old.step_and_release();
         new.step_and_release();
         old.records.len() + new.records.len() == 4
@@ -129,13 +129,13 @@ fn poll_for_zero_records_returns_group_events(kit: &Kit) {
         kit.fill(&at, (0..200).map(|n| n.to_string()));
     }
     let mut new = kit.member(&group, &topic);
-    until("one partition is revoked", || {
+    block_until("one partition is revoked", || {
         new.step_and_release();
         old.poll(0);
         !old.revoked.is_empty()
     });
     assert!(old.records.len() < 10, "{} records that were not requested", old.records.len());
-    until("all records are read", || {
+    block_until("all records are read", || {
         new.step_and_release();
         old.step_and_release();
         let read: HashSet<_> =
@@ -152,12 +152,12 @@ fn revoking_member_may_still_commit(kit: &Kit) {
         kit.fill(&at, ["done", "not done"]);
     }
     let mut old = kit.member(&group, &topic);
-    until("all records are read", || {
+    block_until("all records are read", || {
         old.step();
         old.records.len() == 4
     });
     let mut new = kit.member(&group, &topic);
-    until("one partition is revoked", || {
+    block_until("one partition is revoked", || {
         new.step_and_release();
         old.step();
         !old.revoked.is_empty()
@@ -165,7 +165,7 @@ fn revoking_member_may_still_commit(kit: &Kit) {
     let moved = old.revoked.first().cloned().unwrap();
     old.next.insert(moved.clone(), 1);
     old.release_revoked();
-    until("the new owner starts at the last commit", || {
+    block_until("the new owner starts at the last commit", || {
         old.step_and_release();
         new.step_and_release();
         !new.records.is_empty()
@@ -178,7 +178,7 @@ fn revoking_member_may_still_commit(kit: &Kit) {
 fn closing_member_leaves_the_group_at_once(kit: &Kit) {
     let (topic, group) = (kit.topic(4), kit.name("g"));
     let (mut leaving, mut staying) = (kit.member(&group, &topic), kit.member(&group, &topic));
-    until("both members have half of the partitions", || {
+    block_until("both members have half of the partitions", || {
         leaving.step_and_release();
         staying.step_and_release();
         leaving.assigned.len() == 2 && staying.assigned.len() == 2
@@ -197,7 +197,7 @@ fn groups_are_independent(kit: &Kit) {
     let groups = [kit.name("g"), kit.name("g")];
     for group in &groups {
         let mut member = kit.member(group, &topic);
-        until("the record", || {
+        block_until("the record", || {
             member.step_and_release();
             member.values() == ["x"]
         });
@@ -217,7 +217,7 @@ fn external_commit_requires_a_group_without_members(kit: &Kit) {
     set(1).unwrap();
     assert_eq!(kit.committed(&group, &at), Some((1, "outside".to_owned())));
     let mut member = kit.member(&group, &topic);
-    until("the member starts at the externally committed offset", || {
+    block_until("the member starts at the externally committed offset", || {
         member.step_and_release();
         member.records.len() == 2
     });
@@ -226,7 +226,7 @@ fn external_commit_requires_a_group_without_members(kit: &Kit) {
     assert!(matches!(result, Err(BrokerError::Refused(_))), "{result:?}");
     assert_eq!(kit.committed(&group, &at), Some((1, "outside".to_owned())));
     member.close();
-    until("the group has no members", || set(2).is_ok());
+    block_until("the group has no members", || set(2).is_ok());
     assert_eq!(kit.committed(&group, &at), Some((2, "outside".to_owned())));
 }
 

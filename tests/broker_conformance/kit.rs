@@ -4,15 +4,17 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use kafleet::broker::{
     Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer, ProducerRecord,
     Record, RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
-/// Maximum wait, long enough for a slow Kafka and a dozen rebalances.
-pub const DEADLINE: Duration = Duration::from_secs(180);
+pub use crate::support::wait::{DEADLINE, block_until};
+
+use crate::support::names::unique;
+
 /// Time given to events that must not happen.
 pub const GRACE: Duration = Duration::from_millis(500);
 
@@ -26,9 +28,7 @@ pub struct Kit {
 
 impl Kit {
     pub fn new(broker: Arc<dyn Broker>, case: &str) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-        let prefix = format!("conf-{now:x}-{:x}-{case}", std::process::id());
-        Self { broker, prefix, names: AtomicU64::new(0) }
+        Self { broker, prefix: format!("{}-{case}", unique("conf")), names: AtomicU64::new(0) }
     }
 
     /// Returns a unique name.
@@ -45,7 +45,7 @@ impl Kit {
         let spec = spec(&self.name("t"), partitions, config);
         let outcomes = self.broker.apply_topics(std::slice::from_ref(&spec), DEADLINE).unwrap();
         assert_eq!(outcomes[0].change, TopicChange::Created);
-        until("a new topic is known", || {
+        block_until("a new topic is known", || {
             (0..partitions)
                 .all(|index| self.broker.ends(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok())
         });
@@ -139,16 +139,6 @@ pub fn text(record: &Record) -> Cow<'_, str> {
     String::from_utf8_lossy(record.value.as_deref().unwrap_or_default())
 }
 
-/// Repeats a check until it holds.
-#[track_caller]
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !holds() {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        std::thread::yield_now();
-    }
-}
-
 /// A delivery outcome, with the record in case of a failure.
 type Delivery = (Outcome, Option<Record>);
 
@@ -220,7 +210,7 @@ impl Reader {
     /// Reads until `count` records have arrived.
     #[track_caller]
     pub fn read(&mut self, count: usize) -> Vec<String> {
-        until(&format!("{count} records"), || {
+        block_until(&format!("{count} records"), || {
             self.step();
             self.records.len() >= count
         });
@@ -320,7 +310,7 @@ impl Member {
 
     #[track_caller]
     pub fn until_assigned(&mut self, count: usize) {
-        until(&format!("{count} partitions assigned"), || {
+        block_until(&format!("{count} partitions assigned"), || {
             self.step_and_release();
             self.assigned.len() == count
         });
@@ -329,7 +319,7 @@ impl Member {
     /// Commits, polling as long as a rebalance refuses the commit.
     #[track_caller]
     pub fn commit(&mut self, commits: &[Commit]) {
-        until("a commit is accepted", || match self.consumer.commit_sync(commits) {
+        block_until("a commit is accepted", || match self.consumer.commit_sync(commits) {
             Ok(()) => true,
             Err(BrokerError::Refused(_)) => {
                 self.step_and_release();

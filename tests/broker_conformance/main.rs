@@ -18,7 +18,7 @@ mod memory;
 mod produce;
 mod read;
 #[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
+#[allow(unused, reason = "each test crate uses a part of it")]
 mod support;
 mod topics;
 

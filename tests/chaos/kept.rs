@@ -1,11 +1,9 @@
 //! Requests from many clients to real processes, and the final state of the fleet compared with every response.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kafleet::broker::kafka::Kafka;
 use kafleet::config::Names;
 use kafleet::control::{ControlState as Told, ControlWatch, keep};
 use kafleet::model::event::{Event, Kind};
@@ -19,6 +17,7 @@ use crate::fleet::{Fleet, PREFIX};
 use crate::kafka::Cluster;
 use crate::orders::{Item, Orders};
 use crate::redis::Single;
+use crate::support::services::connect;
 use crate::topics::Topics;
 
 /// Maximum time after the last fault for all tasks to end.
@@ -174,9 +173,9 @@ async fn judge(environment: &mut Environment, orders: &Orders, told: &impl Fn(&s
 
 /// Waits until no cancel is on the control topic.
 async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
-    let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap();
+    let kafka = connect(addresses.to_owned());
     let (control, ended) = (ControlWatch::new(Told::default()), Instant::now());
-    let _reading = keep(control.clone(), Arc::new(kafka), &Names::new(PREFIX), None);
+    let _reading = keep(control.clone(), kafka, &Names::new(PREFIX), None);
     control.whole_within(PATIENCE, &Names::new(PREFIX)).await.unwrap();
     let first = control.state().cancels().len();
     while control.state().cancels().len() > 0 && ended.elapsed() < WITHDRAWN {

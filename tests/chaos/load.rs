@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kafleet::broker::ProducerRecord;
-use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::config::Names;
 use kafleet::model::json::RawJson;
@@ -24,6 +23,7 @@ use tokio::time::{Instant, sleep};
 use crate::apis::Apis;
 use crate::fleet::{EVENTS_PARTITIONS, PREFIX, TASK_PARTITIONS};
 use crate::kafka::Cluster;
+use crate::support::services::connect;
 use crate::trees::{Operation, SubmitVia, Tree};
 
 /// Time after which an unfinished tree is lost.
@@ -63,8 +63,8 @@ pub struct Load {
 
 impl Load {
     pub fn new(apis: Arc<Apis>, kafka: &Cluster) -> Arc<Self> {
-        let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), kafka.addresses())])).unwrap();
-        let link = SharedProducer::open(Arc::new(kafka), None).unwrap();
+        let kafka = connect(kafka.addresses());
+        let link = SharedProducer::open(kafka, None).unwrap();
         let publisher = Publisher::new(link, Names::new(PREFIX), EVENTS_PARTITIONS, "chaos");
         let (published, rounds, probes, errors) = Default::default();
         Arc::new(Self { apis, publisher, published, rounds, probes, errors, is_over: AtomicBool::new(false) })

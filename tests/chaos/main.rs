@@ -22,7 +22,7 @@ use crate::load::Load;
 use crate::oracle::Oracle;
 use crate::redis::Stores;
 use crate::topics::Topics;
-use crate::verdict::Verdict;
+use crate::verdict::{LoadInfo, RunInfo, Verdict};
 
 mod apis;
 mod executions;
@@ -37,7 +37,7 @@ mod process;
 mod proxy;
 mod redis;
 #[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
+#[allow(unused, reason = "each test crate uses a part of it")]
 mod support;
 mod tasks;
 mod topics;
@@ -243,16 +243,16 @@ async fn judge(
     let tasks = published.iter().map(|tree| tree.tree.expected_tasks().len()).sum::<usize>()
         + probes.len()
         + publish_counts.scheduled;
-    Verdict {
+    let run = RunInfo {
         seed: settings.seed,
         date: jiff::Zoned::now().strftime("%Y-%m-%d").to_string(),
         command: command(settings),
         machine: verdict::machine(&environment.kafka.version),
         lasted_s: (span.1 - span.0) as f64 / 1000.0,
-        trees: published.len(),
-        tasks,
-        executions: executions.count,
-        probes: probes.len(),
+    };
+    Verdict {
+        run,
+        load: LoadInfo { trees: published.len(), tasks, executions: executions.count, probes: probes.len() },
         lost,
         wrong_rollups: found.rollups,
         wrong_counts: found.counts,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet::broker::kafka::Kafka;
 use kafleet::broker::offset_range;
 use kafleet::broker::offset_range::OffsetRange;
 use kafleet::broker::{Broker, Partition, RecordRef};
@@ -13,6 +12,7 @@ use kafleet::dead_letters::headers::mark;
 use kafleet::model::event::Event;
 
 use crate::fleet::{EVENTS_PARTITIONS, PREFIX};
+use crate::support::services::connect;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -34,8 +34,7 @@ pub struct Topics {
 impl Topics {
     /// Reads the task and dead-letter topics. Blocks.
     pub fn read(addresses: &str) -> Self {
-        let kafka: Arc<dyn Broker> =
-            Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap());
+        let kafka: Arc<dyn Broker> = connect(addresses.to_owned());
         let names = Names::new(PREFIX);
         let mut this = Self::default();
         let mut ranges = Vec::new();
@@ -58,8 +57,7 @@ impl Topics {
 
     /// Reads the events topic, too. Blocks.
     pub fn read_all(addresses: &str) -> Self {
-        let kafka: Arc<dyn Broker> =
-            Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), addresses.to_owned())])).unwrap());
+        let kafka: Arc<dyn Broker> = connect(addresses.to_owned());
         let (names, mut this) = (Names::new(PREFIX), Self::read(addresses));
         let ranges = |topic: String, count: u32| -> Vec<OffsetRange> {
             let of = |index| {

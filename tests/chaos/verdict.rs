@@ -10,17 +10,31 @@ use crate::faults::{FaultRecord, Kind, RECOVERY};
 use crate::load::Round;
 use crate::oracle::PublishCounts;
 
+/// Parameters and environment of a run.
 #[derive(Serialize)]
-pub struct Verdict {
+pub struct RunInfo {
     pub seed: u64,
     pub date: String,
     pub command: String,
     pub machine: BTreeMap<&'static str, String>,
     pub lasted_s: f64,
+}
+
+/// Size of the load.
+#[derive(Serialize)]
+pub struct LoadInfo {
     pub trees: usize,
     pub tasks: usize,
     pub executions: usize,
     pub probes: usize,
+}
+
+#[derive(Serialize)]
+pub struct Verdict {
+    #[serde(flatten)]
+    pub run: RunInfo,
+    #[serde(flatten)]
+    pub load: LoadInfo,
     pub lost: Vec<String>,
     pub wrong_rollups: Vec<String>,
     pub wrong_counts: Vec<String>,
@@ -70,7 +84,7 @@ impl Verdict {
         let publish_counts = &self.publish_counts;
         let silence = self.longest_silence_during.map_or(String::new(), |kind| format!(" ({})", kind.name()));
         vec![
-            ("trees, tasks, attempts", format!("{}, {}, {}", self.trees, self.tasks, self.executions)),
+            ("trees, tasks, attempts", format!("{}, {}, {}", self.load.trees, self.load.tasks, self.load.executions)),
             ("lost", self.lost.len().to_string()),
             ("wrong rollups", self.wrong_rollups.len().to_string()),
             ("wrong counts", self.wrong_counts.len().to_string()),
@@ -96,7 +110,7 @@ impl Verdict {
     }
 
     pub fn print(&self) {
-        println!("\nchaos, seed {}, {:.0} s, {} faults", self.seed, self.lasted_s, self.faults.len());
+        println!("\nchaos, seed {}, {:.0} s, {} faults", self.run.seed, self.run.lasted_s, self.faults.len());
         for row in &self.faults {
             let (recovered, recovered_after_end) =
                 (optional_seconds(row.recovered_in_ms), optional_seconds(row.recovered_after_end_ms));
@@ -129,13 +143,13 @@ impl Verdict {
     pub fn publish(&self, file: &Path) {
         let mut page = String::from(INTRODUCTION);
         let line = |page: &mut String, text: &str| writeln!(page, "{text}").unwrap();
-        line(&mut page, &format!("\n## The run of {}\n", self.date));
-        line(&mut page, &format!("```sh\n{}\n```\n", self.command));
+        line(&mut page, &format!("\n## The run of {}\n", self.run.date));
+        line(&mut page, &format!("```sh\n{}\n```\n", self.run.command));
         line(&mut page, "| | |\n|---|---|");
-        for (what, value) in &self.machine {
+        for (what, value) in &self.run.machine {
             line(&mut page, &format!("| {what} | {value} |"));
         }
-        line(&mut page, &format!("| duration | {:.1} min, {} faults |", self.lasted_s / 60.0, self.faults.len()));
+        line(&mut page, &format!("| duration | {:.1} min, {} faults |", self.run.lasted_s / 60.0, self.faults.len()));
         let violations = self.violations();
         line(
             &mut page,

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Dev;
-use crate::run::run_with_stdin;
+use crate::cli::client::Dev;
+use crate::cli::run::run_with_stdin;
 
 fn line(task: Value) -> String {
     task.to_string() + "\n"

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::run::{Daemon, RunResult, config_folder, kafleet, run, run_with_stdin, wait_for_exit, wait_until, write};
+use crate::cli::run::{
+    Daemon, RunResult, config_folder, kafleet, run, run_with_stdin, wait_blocking, wait_for_exit, write,
+};
 
 const TYPES: &str = r#"
 [types.echo]
@@ -66,12 +68,12 @@ impl Dev {
 
     /// Waits until a submitted task is visible.
     pub fn wait_until_visible(&self, id: &str) {
-        wait_until(&format!("`{id}` is known"), || (self.run(&["status", id]).code == Some(0)).then_some(()));
+        wait_blocking(&format!("`{id}` is known"), || (self.run(&["status", id]).code == Some(0)).then_some(()));
     }
 
     /// Waits until at least `count` tasks are listed, and returns them.
     fn wait_until_listed(&self, words: &[&str], count: usize) -> Vec<Value> {
-        wait_until(&format!("{count} tasks are listed"), || {
+        wait_blocking(&format!("{count} tasks are listed"), || {
             let page = self.json(&[&["list"], words].concat());
             page["tasks"].as_array().filter(|tasks| tasks.len() >= count).cloned()
         })
@@ -85,7 +87,7 @@ impl Dev {
         let metrics =
             || runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await });
         let paused = format!("kafleet_type_paused{{type=\"{task_type}\"}} 1");
-        wait_until("the worker has paused the type", || metrics().unwrap().contains(&paused).then_some(()));
+        wait_blocking("the worker has paused the type", || metrics().unwrap().contains(&paused).then_some(()));
         ran
     }
 }
@@ -338,7 +340,7 @@ fn history_log_attachments_and_types_are_shown() {
     dev.run(&["update", "a", "--clear", "name"]).exits_with(0);
     assert_eq!(dev.json(&["status", "a"])["name"], Value::Null);
     dev.run(&["log", "a", "--append", "seen by Ada"]).exits_with(0).stderr_has(&["1 line added"]);
-    wait_until("the line is visible", || (dev.json(&["log", "a"])["lines"].as_array()?.len() == 2).then_some(()));
+    wait_blocking("the line is visible", || (dev.json(&["log", "a"])["lines"].as_array()?.len() == 2).then_some(()));
     assert_eq!(dev.run(&["logs", "a", "--follow", "--from", "1"]).exits_with(0).out, "seen by Ada\n");
     assert_eq!(dev.json(&["log", "a"])["lines"], json!(["reading the file", "seen by Ada"]));
     let types = dev.json(&["types"]);

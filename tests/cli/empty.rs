@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::process::Stdio;
 
-use crate::client::Dev;
-use crate::run::{kafleet, run, run_with_stdin, wait_for_exit, wait_until, write};
+use crate::cli::client::Dev;
+use crate::cli::run::{kafleet, run, run_with_stdin, wait_blocking, wait_for_exit, write};
 
 #[test]
 fn empty_list_suggests_the_next_verb() {
@@ -32,7 +32,7 @@ fn empty_list_suggests_the_next_verb() {
         assert_eq!(dev.run(words).exits_with(0).stderr_has(&[expected]).out, "", "{words:?}");
     }
     dev.run(&["log", "one", "--append", "a line"]).exits_with(0);
-    wait_until("the line is visible", || (dev.run(&["log", "one"]).out == "a line\n").then_some(()));
+    wait_blocking("the line is visible", || (dev.run(&["log", "one"]).out == "a line\n").then_some(()));
     dev.run(&["log", "one", "--from", "9"])
         .exits_with(0)
         .stderr_has(&["the log of `one` has 1 lines, none from line 9 on"]);
@@ -83,7 +83,7 @@ fn running_task_shows_elapsed_time() {
     let dev = Dev::start();
     dev.run(&["submit", "sleeps", "--id", "long"]).exits_with(0);
     dev.wait_until_visible("long");
-    wait_until("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
+    wait_blocking("it runs", || (dev.json(&["status", "long"])["state"] == "running").then_some(()));
     dev.run(&["status", "long"]).exits_with(0).stdout_has(&[" ago)"]);
     dev.run(&["list"]).exits_with(0).stdout_has(&["TIME", "  for "]);
     dev.run(&["tree", "long"]).exits_with(0).stdout_has(&["running  for "]);

@@ -7,7 +7,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::run::{kafleet, run};
+use crate::cli::run::{kafleet, run};
 
 fn status(state: &str) -> Value {
     json!({

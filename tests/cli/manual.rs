@@ -1,7 +1,7 @@
 //! Completeness of docs/cli.md.
 
-use crate::offline::verbs;
-use crate::run::{kafleet, run};
+use crate::cli::offline::verbs;
+use crate::cli::run::{kafleet, run};
 
 fn manual() -> String {
     std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cli.md")).unwrap()

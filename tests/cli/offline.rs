@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::run::{Daemon, config_folder, kafleet, run, run_with_stdin, write};
+use crate::cli::run::{Daemon, config_folder, kafleet, run, run_with_stdin, write};
 
 /// Returns the verbs listed by `--help`.
 pub fn verbs() -> Vec<String> {
@@ -75,7 +75,7 @@ fn closed_stdout_is_no_failure() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let ran = crate::run::wait_for_exit(child).exits_with(0);
+    let ran = crate::cli::run::wait_for_exit(child).exits_with(0);
     assert_eq!(ran.err, "");
 }
 

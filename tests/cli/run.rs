@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Deadline of every wait.
-pub const DEADLINE: Duration = Duration::from_secs(300);
+pub use crate::support::wait::{DEADLINE, wait_blocking};
+
 const VARIABLES: [&str; 8] = [
     "KAFLEET_CONFIG",
     "KAFLEET_BROKERS",
@@ -154,20 +154,7 @@ impl Daemon {
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
-        wait_until("the process has exited", || self.child.try_wait().unwrap()).code()
-    }
-}
-
-/// Repeats a read until it returns a value.
-#[track_caller]
-pub fn wait_until<T>(what: &str, mut read: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        if let Some(answer) = read() {
-            return answer;
-        }
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
+        wait_blocking("the process has exited", || self.child.try_wait().unwrap()).code()
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, ProducerRecord};
 use serde_json::{Value, json};
 
-use crate::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_until};
+use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_blocking};
+use crate::support::names::unique;
 
 struct Fleet {
     kafka: String,
@@ -28,10 +28,9 @@ impl Fleet {
     /// Adds lines to the section `topics`.
     fn with(topics: &str) -> Option<Self> {
         let (kafka, redis) = crate::support::services::kafka_and_redis()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
         let types = "[types.echo]\nhandler = \"echo\"\n";
         let folder = config_folder(&format!("[topics]\nevents_partitions = 3\ntask_partitions = 2\n{topics}\n{types}"));
-        Some(Self { kafka, redis, prefix: format!("cli-{now}"), folder, api: "http://127.0.0.1:1".into() })
+        Some(Self { kafka, redis, prefix: unique("cli"), folder, api: "http://127.0.0.1:1".into() })
     }
 
     fn command(&self, words: &[&str]) -> Command {
@@ -41,7 +40,7 @@ impl Fleet {
         command
     }
 
-    fn run(&self, words: &[&str]) -> crate::run::RunResult {
+    fn run(&self, words: &[&str]) -> crate::cli::run::RunResult {
         run(self.command(words))
     }
 
@@ -98,7 +97,7 @@ fn deleted_topics_make_roles_unready_until_applied() {
         Daemon::start(fleet.command(&["tracker", "--ops-listen", &tracker])),
     ];
     let is = |address: &str, status: u16, expected: &str| {
-        wait_until(&format!("{address} answers {status} {expected}"), || {
+        wait_blocking(&format!("{address} answers {status} {expected}"), || {
             let (found, text) = readiness(address);
             (found == status && text.contains(expected)).then_some(())
         });
@@ -108,7 +107,7 @@ fn deleted_topics_make_roles_unready_until_applied() {
     is(&worker, 503, "tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)");
     is(&api, 200, "ready");
     fleet.run(&["topics", "apply"]).exits_with(0);
-    wait_until("the worker has seen the topic", || (!readiness(&worker).1.contains("does not exist")).then_some(()));
+    wait_blocking("the worker has seen the topic", || (!readiness(&worker).1.contains("does not exist")).then_some(()));
     delete_topics(&fleet, "events");
     for address in [&worker, &api, &tracker] {
         is(address, 503, ".events`: the topic does not exist (hint: run `kafleet topics apply`)");
@@ -119,7 +118,7 @@ fn deleted_topics_make_roles_unready_until_applied() {
 #[test]
 fn doctor_reports_a_full_redis() {
     let Some(mut fleet) = Fleet::new() else { return };
-    let server = crate::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
+    let server = crate::support::redis::Server::start_with(&["--maxmemory-policy", "noeviction"]);
     fleet.redis = server.url();
     fleet.run(&["topics", "apply"]).exits_with(0);
     fleet.run(&["doctor", "--no-api"]).exits_with(0).stdout_has(&["ok       redis"]);
@@ -159,7 +158,7 @@ fn fleet_of_processes_runs_on_kafka_and_redis() {
     fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
 
     fleet.produce_line(r#"{"hello":"kcat"}"#);
-    let id = wait_until("the plain record is a task that succeeded", || {
+    let id = wait_blocking("the plain record is a task that succeeded", || {
         let page = fleet.run(&["list", "--type", "echo", "-o", "json"]).exits_with(0).json();
         let task = page["tasks"].get(0)?.clone();
         (task["state"] == "succeeded").then(|| task["id"].as_str().unwrap().to_owned())
@@ -174,7 +173,7 @@ fn fleet_of_processes_runs_on_kafka_and_redis() {
         .run(&["schedules", "create", "tick", "echo", "[3]", "--cron", "* * * * * *"])
         .exits_with(0)
         .stdout_has(&["* * * * * * UTC"]);
-    let last = wait_until("the schedule has fired twice and its task has succeeded", || {
+    let last = wait_blocking("the schedule has fired twice and its task has succeeded", || {
         let shown = fleet.run(&["schedules", "show", "tick", "-o", "json"]).exits_with(0).json();
         (shown["fired"].as_u64()? >= 2 && shown["last"]["state"] == "succeeded").then(|| shown["last"]["task"].clone())
     });

@@ -7,22 +7,19 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 mod crashing_handlers;
+#[path = "../worker/fleet.rs"]
+#[allow(dead_code, reason = "the worker's tests use more of it")]
+mod fleet;
 mod isolated;
 mod local_workers;
 mod poison;
 mod rolling;
-
-#[path = "../worker/fleet.rs"]
-#[allow(dead_code, reason = "the worker's tests use more of it")]
-mod fleet;
 #[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
+#[allow(unused, reason = "each test crate uses a part of it")]
 mod support;
 #[path = "../worker/tail.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod tail;
-#[path = "../topics/mod.rs"]
-mod topics;
 #[path = "../worker/types.rs"]
 #[allow(dead_code, reason = "the worker's tests use more of it")]
 mod types;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
 
 /// Number of tasks in a batch.
 const TASKS: usize = 40;
@@ -48,7 +48,7 @@ impl Broker for FaultyBroker {
             written: self.written.clone(),
         }))
     }
-    through!(producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
 }
 
 struct FaultyTransactionalProducer {

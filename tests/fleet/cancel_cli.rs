@@ -10,10 +10,10 @@ use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
 use serde_json::Value;
 
-use crate::in_process::{brokers, unique_prefix};
-use crate::processes::{Process, ProcessFleet};
-
-const DEADLINE: Duration = Duration::from_secs(240);
+use crate::fleet::in_process::brokers;
+use crate::support::names::unique;
+use crate::support::processes::{Process, ProcessFleet};
+use crate::support::wait::DEADLINE;
 
 /// `stubborn` ignores SIGTERM until a file exists; `inline-retry` retries in the worker and `timer-retry` by a timer
 /// of the tracker.
@@ -132,7 +132,7 @@ fn is_running(pid: &str) -> bool {
 /// Starts a fleet with tasks of these states, named after them.
 fn start_fleet(brokers: String, folder: &Path) -> CliFleet {
     let types = TYPES.replace("FOLDER", folder.to_str().unwrap());
-    let processes = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), &types);
+    let processes = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique("fleet"), &types);
     let mut fleet = CliFleet { processes, running: Vec::new() };
     fleet.start();
     fleet.submit(&["stubborn"], "running", "running");

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::in_process::{Fleet, wait_until};
-use crate::task_types::Cancellable;
+use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::task_types::Cancellable;
 
 /// Maximum of the fastest try. A cancel is pushed rather than polled; the best of several tries tolerates a busy
 /// machine.

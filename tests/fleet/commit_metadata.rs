@@ -4,7 +4,7 @@ use kafleet::broker::{Commit, Partition};
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::in_process::{DEADLINE, Fleet};
+use crate::fleet::in_process::{DEADLINE, Fleet};
 
 /// `r:AQQC` are run lengths from the committed offset on: 1 open, 4 done, 2 open. Open tasks run; done ones do not
 /// run again.

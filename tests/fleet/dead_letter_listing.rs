@@ -9,9 +9,9 @@ use kafleet::model::record::state::State;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::in_process::{DEADLINE, Fleet, wait_until};
-use crate::rebuild_after_wipe::call;
-use crate::task_types::Broken;
+use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::rebuild_after_wipe::call;
+use crate::fleet::task_types::Broken;
 
 const CALL: Duration = Duration::from_secs(60);
 

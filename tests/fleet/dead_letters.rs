@@ -1,17 +1,16 @@
 //! Dead letters over the api: from the worker that writes them to the redriven run.
 
-use std::time::{Duration, Instant};
-
-use kafleet::broker::{Broker, Partition, Record};
+use kafleet::broker::{Partition, Record};
 use kafleet::handlers::Registered;
 use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::in_process::{DEADLINE, Fleet, wait_until};
-use crate::rebuild_after_wipe::call;
-use crate::task_types::Broken;
+use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::rebuild_after_wipe::call;
+use crate::fleet::task_types::Broken;
+use crate::support::records::committed_record;
 
 /// Waits until a type has this number of dead letters, and returns them.
 async fn wait_for_letters(fleet: &Fleet, task_type: &str, count: usize) -> Vec<Value> {
@@ -36,18 +35,6 @@ async fn dead_letter(fleet: &Fleet, task_type: &str, (parent, id): (&str, &str),
     letter
 }
 
-/// Record at an offset, once it is known whether its transaction is committed.
-fn committed(broker: &dyn Broker, at: &Partition, offset: i64) -> Option<Record> {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        match broker.read_at(at, offset, DEADLINE) {
-            Ok(found) => return found,
-            Err(error) => assert!(Instant::now() < end, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// All committed records of a topic.
 async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
     let broker = fleet.broker.clone();
@@ -58,7 +45,9 @@ async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
         partitions
             .flat_map(|partition| {
                 let ends = broker.ends(&partition, DEADLINE).unwrap();
-                (ends.first..ends.end).filter_map(|offset| committed(&*broker, &partition, offset)).collect::<Vec<_>>()
+                (ends.first..ends.end)
+                    .filter_map(|offset| committed_record(&*broker, &partition, offset))
+                    .collect::<Vec<_>>()
             })
             .collect()
     };

@@ -5,8 +5,8 @@ use kafleet::model::record::state::State;
 use kafleet::runtime::now_ms;
 use serde_json::{Value, json};
 
-use crate::in_process::{Fleet, wait_until};
-use crate::task_types::{Branch, Leaf};
+use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::task_types::{Branch, Leaf};
 
 async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();

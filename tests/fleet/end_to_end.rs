@@ -3,7 +3,7 @@
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, wait_until};
 
 async fn task_is_published_executed_and_queried(mut fleet: Fleet) {
     fleet.start_worker();

@@ -3,7 +3,7 @@
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::in_process::{Fleet, wait_until};
+use crate::fleet::in_process::{Fleet, wait_until};
 
 async fn submit(fleet: &Fleet, task: Value) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::support::wait::DEADLINE;
+
 /// Request types of Kafka's protocol (api keys).
 pub const PRODUCE: i16 = 0;
 pub const METADATA: i16 = 3;
@@ -19,7 +21,6 @@ pub const END_TXN: i16 = 26;
 
 /// Command that ends a Redis transaction.
 const EXEC: &[u8] = b"$4\r\nEXEC\r\n";
-const DEADLINE: Duration = Duration::from_secs(360);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -4,7 +4,7 @@ use kafleet::broker::{Partition, TopicInfo};
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::in_process::{DEADLINE, Fleet, wait_until};
+use crate::fleet::in_process::{DEADLINE, Fleet, wait_until};
 
 cases!(
     concurrent_requests_create_one_task,

@@ -1,11 +1,9 @@
 //! A fleet with all roles in this process.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use kafleet::api::{self, ApiSetup};
-use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, TopicInfo, memory};
 use kafleet::config::{Config, Names, TopicsConfig, WorkerConfig};
@@ -24,10 +22,12 @@ use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
 use serde_json::Value;
 
-use crate::oracle::Oracle;
-use crate::redis::Server;
-use crate::task_types::{Branch, CancelLog, Cancellable, FailureGate, Flaky, Gate, Leaf};
-use crate::topics;
+use crate::fleet::task_types::{Branch, CancelLog, Cancellable, FailureGate, Flaky, Gate, Leaf};
+use crate::support::names::unique;
+use crate::support::oracle::Oracle;
+use crate::support::redis::Server;
+use crate::support::services::connect;
+use crate::support::topics;
 
 pub use crate::support::wait::{DEADLINE, wait_until};
 
@@ -42,11 +42,6 @@ fn task_partitions(broker: &dyn Broker, names: &Names) -> Vec<Partition> {
 /// Bootstrap servers of the test Kafka, or `None` with a skipped test without Kafka or Redis.
 pub fn brokers() -> Option<String> {
     crate::support::services::kafka_and_redis().map(|(brokers, _)| brokers)
-}
-
-pub fn unique_prefix() -> String {
-    let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
-    format!("f-{}", tail.to_lowercase())
 }
 
 pub struct Fleet {
@@ -76,10 +71,10 @@ impl Fleet {
 
     /// Starts a fleet on Kafka and Redis, or returns `None` where they are missing.
     pub async fn with_services() -> Option<Self> {
-        let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers()?)])).unwrap();
+        let kafka = connect(brokers()?);
         let redis = Server::start();
         let store = redis.store("kafleet");
-        Some(Self::start(Arc::new(kafka), Arc::new(store), Some(redis)).await)
+        Some(Self::start(kafka, Arc::new(store), Some(redis)).await)
     }
 
     /// Creates the topics and starts a tracker and an api; tests start their workers.
@@ -97,7 +92,7 @@ impl Fleet {
             .add("echo", Registered::new(Echo));
         let mut config = Config::default();
         (config.topics.prefix, config.topics.events_partitions, config.topics.task_partitions) =
-            (unique_prefix(), 3, 4);
+            (unique("fleet"), 3, 4);
         topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
         let control = settings::read_control(&*broker, &names, DEADLINE).unwrap();

@@ -5,8 +5,8 @@ use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
 use serde_json::json;
 
-use crate::in_process::{Fleet, wait_until};
-use crate::task_types::Branch;
+use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::task_types::Branch;
 
 const WIDTH: u32 = 10;
 /// 10 + 100 + 1,000.

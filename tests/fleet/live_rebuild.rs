@@ -23,12 +23,14 @@ use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
 
-use crate::in_process::{brokers, unique_prefix};
-use crate::process_crashes::wait_until_folded;
-use crate::processes::{Process, ProcessFleet};
-use crate::redis::{Server, free_port};
+use crate::fleet::in_process::brokers;
+use crate::fleet::process_crashes::wait_until_folded;
+use crate::support::names::unique;
+use crate::support::processes::{Process, ProcessFleet};
+use crate::support::redis::{Server, free_port};
+use crate::support::services::connect;
+use crate::support::wait::DEADLINE;
 
-const DEADLINE: Duration = Duration::from_secs(240);
 /// Tasks per wave of the load; every tenth is delayed.
 const WAVE: usize = 40;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -147,10 +149,10 @@ async fn fleet_moves_to_another_redis_under_load() {
     let Some(brokers) = brokers() else { return };
     let binary = Path::new(env!("CARGO_BIN_EXE_kafleet"));
     let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
-    let fleet = ProcessFleet::new(binary, brokers.clone(), unique_prefix(), types);
+    let fleet = ProcessFleet::new(binary, brokers.clone(), unique("fleet"), types);
     let new = Server::start();
     let (url, copy) = (new.url(), new.store(&fleet.prefix));
-    let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
+    let kafka = connect(brokers);
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
     let publisher = Publisher::new(

@@ -10,12 +10,13 @@ use kafleet::handlers::builtin::callback::{Callbacks, TYPE, signature};
 use kafleet::model::record::state::State;
 use serde_json::{Value, json};
 
-use crate::http_receiver::{Call, Receiver};
-use crate::in_process::{Fleet, brokers, unique_prefix, wait_until};
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::http_receiver::{Call, Receiver};
+use crate::fleet::in_process::{Fleet, brokers, wait_until};
+use crate::support::names::unique;
+use crate::support::processes::{Process, ProcessFleet};
+use crate::support::wait::DEADLINE;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Callback type that may call this machine and retries soon.
 pub fn callbacks() -> Registered {
@@ -295,7 +296,7 @@ async fn killed_tracker_loses_no_callback() {
     let Some(brokers) = brokers() else { return };
     let receiver = Receiver::start().await;
     let types = "[callbacks]\nprivate = [\"127.0.0.0/8\"]\nplain_http = true\n[types.echo]\nhandler = \"echo\"\n";
-    let fleet = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
+    let fleet = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique("fleet"), types);
     let mut tracker = fleet.start("tracker");
     let mut running = [fleet.start("api"), fleet.start("worker")];
     let end = Instant::now() + DEADLINE;

@@ -1,6 +1,5 @@
 //! SIGKILL and FLUSHALL during 20,000 tasks, and a task published with kcat as documented.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,12 +17,14 @@ use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
 
-use crate::in_process::{brokers, is_folded_up_to, unique_prefix};
-use crate::oracle::Oracle;
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::in_process::{brokers, is_folded_up_to};
+use crate::support::names::unique;
+use crate::support::oracle::Oracle;
+use crate::support::processes::{Process, ProcessFleet};
+use crate::support::services::connect;
+use crate::support::wait::DEADLINE;
 
 const TASKS: usize = 20_000;
-const DEADLINE: Duration = Duration::from_secs(240);
 
 fn kafleet() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_kafleet"))
@@ -66,8 +67,8 @@ async fn until_succeeded(store: &dyn Store, all: &[u32], number: usize, processe
 async fn sigkill_and_flushall_lose_no_task() {
     let Some(brokers) = brokers() else { return };
     let types = "[types.echo]\nhandler = \"echo\"\nconcurrency = 8\n";
-    let fleet = ProcessFleet::new(kafleet(), brokers.clone(), unique_prefix(), types);
-    let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
+    let fleet = ProcessFleet::new(kafleet(), brokers.clone(), unique("fleet"), types);
+    let kafka = connect(brokers);
     let (names, all) = (Names::new(&fleet.prefix), (0..fleet.events_partitions).collect::<Vec<u32>>());
     let store = fleet.redis.store(&fleet.prefix);
     let publisher = Publisher::new(
@@ -119,7 +120,7 @@ pub async fn wait_until_folded(kafka: &Arc<Kafka>, names: &Names, store: &dyn St
 #[tokio::test(flavor = "multi_thread")]
 async fn task_published_with_kcat_is_listed() {
     let Some(brokers) = brokers() else { return };
-    let fleet = ProcessFleet::new(kafleet(), brokers, unique_prefix(), "[types.echo]\nhandler = \"echo\"\n");
+    let fleet = ProcessFleet::new(kafleet(), brokers, unique("fleet"), "[types.echo]\nhandler = \"echo\"\n");
     let mut running = [fleet.start("worker"), fleet.start("tracker"), fleet.start("api")];
     let topic = Names::new(&fleet.prefix).tasks("echo");
     let mut kcat =

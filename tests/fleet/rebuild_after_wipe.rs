@@ -10,10 +10,10 @@ use kafleet::store::{Checkpoint, Store};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::http_receiver::Receiver;
-use crate::in_process::{Fleet, wait_until};
-use crate::notifications::{callbacks, completed_deliveries};
-use crate::task_types::{Branch, Leaf};
+use crate::fleet::http_receiver::Receiver;
+use crate::fleet::in_process::{Fleet, wait_until};
+use crate::fleet::notifications::{callbacks, completed_deliveries};
+use crate::fleet::task_types::{Branch, Leaf};
 
 /// Maximum number of attempts to rebuild without a concurrent event; trackers rarely write events of their own in
 /// between.

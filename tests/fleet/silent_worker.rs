@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::in_process::{brokers, unique_prefix};
-use crate::processes::{Process, ProcessFleet};
-
-const DEADLINE: Duration = Duration::from_secs(240);
+use crate::fleet::in_process::brokers;
+use crate::support::names::unique;
+use crate::support::processes::{Process, ProcessFleet};
+use crate::support::wait::DEADLINE;
 
 /// Polls until the condition holds, checking that the processes still run.
 fn wait_until(what: &str, running: &mut [Process], mut condition: impl FnMut() -> bool) {
@@ -24,7 +24,7 @@ fn wait_until(what: &str, running: &mut [Process], mut condition: impl FnMut() -
 fn killed_worker_is_reported_and_its_task_can_be_cancelled() {
     let Some(brokers) = brokers() else { return };
     let types = "[tracker]\nworker_silent = \"5s\"\n[types.foreach]\nhandler = \"foreach\"\n";
-    let fleet = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique_prefix(), types);
+    let fleet = ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers, unique("fleet"), types);
     let mut running = [fleet.start("tracker"), fleet.start("api")];
     let mut worker = fleet.start("worker");
     let query = |arguments: &[&str]| {

@@ -19,15 +19,17 @@ use kafleet::publish::{NewTask, Publisher, time_text};
 use kafleet::runtime::now_ms;
 use tokio::runtime::Handle;
 
-use crate::fault_proxy::{self, ADD_PARTITIONS, Breakpoint, END_TXN, Fault, INIT_PRODUCER, PRODUCE, Step, When};
-use crate::in_process::{brokers, unique_prefix};
-use crate::process_crashes::wait_until_folded;
-use crate::processes::{Process, ProcessFleet};
+use crate::fleet::fault_proxy::{self, ADD_PARTITIONS, Breakpoint, END_TXN, Fault, INIT_PRODUCER, PRODUCE, Step, When};
+use crate::fleet::in_process::brokers;
+use crate::fleet::process_crashes::wait_until_folded;
+use crate::support::names::unique;
+use crate::support::processes::{Process, ProcessFleet};
+use crate::support::services::connect;
+use crate::support::wait::DEADLINE;
 
 /// Number of fleets tested concurrently: most of the time is spent waiting for Kafka sessions to expire.
 const FLEETS: usize = 9;
 const TIMERS: usize = 3;
-const DEADLINE: Duration = Duration::from_secs(240);
 
 /// Suffixes of transactional ids: one producer per events partition publishes timers, another one schedules.
 const EFFECTS: &str = "firing.0";
@@ -99,8 +101,8 @@ impl TrackerFleet {
     fn new(brokers: String, runtime: Handle) -> Self {
         let types = "[types.echo]\nhandler = \"echo\"\n";
         let fleet =
-            ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers.clone(), unique_prefix(), types);
-        let kafka = Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap());
+            ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers.clone(), unique("fleet"), types);
+        let kafka = connect(brokers);
         let names = Names::new(&fleet.prefix);
         let link = runtime.block_on(async { SharedProducer::open(kafka.clone(), None).unwrap() });
         let publisher = Publisher::new(link, names.clone(), fleet.events_partitions, "test");

@@ -13,6 +13,7 @@ use kafleet::runtime::simulated::Process;
 use kafleet::store::{Store, memory as store};
 
 use crate::fleet::{CALL, Fleet};
+use crate::requests::Client;
 use crate::scenario::{ProcessId, Scenario, Step};
 use crate::task_types::{registry, task_type};
 
@@ -112,20 +113,21 @@ impl Fleet {
         self.running_steps.set(self.running_steps.get() + 1);
         self.system.mix_trace(self.system.elapsed_ms());
         tracing::info!(at_ms = self.system.elapsed_ms(), ?step, "step");
+        let client = Client { fleet: &self };
         match step {
-            Step::Submit { root, via } => self.submit(root, via).await,
-            Step::External { root, fails } => self.external(root, fails).await,
-            Step::Cancel { root, path } => self.cancel(&Scenario::id(root, &path)).await,
-            Step::Retry { root, path, only_failed } => self.retry(&Scenario::id(root, &path), only_failed).await,
-            Step::Redrive { unordered } => self.redrive(unordered).await,
+            Step::Submit { root, via } => client.submit(root, via).await,
+            Step::External { root, fails } => client.external(root, fails).await,
+            Step::Cancel { root, path } => client.cancel(&Scenario::id(root, &path)).await,
+            Step::Retry { root, path, only_failed } => client.retry(&Scenario::id(root, &path), only_failed).await,
+            Step::Redrive { unordered } => client.redrive(unordered).await,
             Step::AddPartition { unordered } => self.add_partition(unordered),
-            Step::Pause { unordered, ms } => self.pause_type(unordered, ms).await,
-            Step::Kill { root, ms } => self.kill(root, ms).await,
-            Step::CreateSchedule { schedule, spec, for_ms } => self.create_schedule(schedule, &spec, for_ms).await,
-            Step::ChangeSchedule { schedule, change } => self.change_schedule(schedule, change).await,
-            Step::Batch { batch, atomic, repeat } => self.batch(batch, atomic, repeat).await,
+            Step::Pause { unordered, ms } => client.pause_type(unordered, ms).await,
+            Step::Kill { root, ms } => client.kill(root, ms).await,
+            Step::CreateSchedule { schedule, spec, for_ms } => client.create_schedule(schedule, &spec, for_ms).await,
+            Step::ChangeSchedule { schedule, change } => client.change_schedule(schedule, change).await,
+            Step::Batch { batch, atomic, repeat } => client.batch(batch, atomic, repeat).await,
             Step::TaskRequest { batch, task, request } => {
-                self.request(&self.scenario.batch_task_id(batch, task), request).await;
+                client.request(&self.scenario.batch_task_id(batch, task), request).await;
             }
             fault => self.inject(fault).await,
         }

@@ -6,19 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
 use kafleet::broker::memory::Memory;
 use kafleet::broker::{
-    Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, GroupEvent,
-    Partition, Producer, ProducerRecord, RecordRef, StartOffset, TopicInfo, TransactionalProducer, Watermarks,
+    Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer,
+    ProducerRecord, RecordRef, StartOffset,
 };
 use kafleet::model::projection::changes::{Changes, Entry, Index};
-use kafleet::model::record::TaskRecord;
-use kafleet::model::retention::Lifetimes;
-use kafleet::model::task::id::TaskId;
-use kafleet::store::{
-    AuditPage, Checkpoint, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount, memory,
-};
+use kafleet::store::{AuditPage, Checkpoint, Outbox, PartitionWriter, Store, StoreError, memory};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -62,8 +56,8 @@ pub struct FaultyBroker {
 }
 
 impl FaultyBroker {
-    fn reach(&self) -> Result<(), BrokerError> {
-        if self.fault_rng.fails() { Err(unavailable()) } else { Ok(()) }
+    fn reached(&self) -> Result<&Memory, BrokerError> {
+        if self.fault_rng.fails() { Err(unavailable()) } else { Ok(&self.inner) }
     }
 }
 
@@ -73,13 +67,12 @@ fn unavailable() -> BrokerError {
 
 impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-        self.reach()?;
         // A worker group is named after its topic. The announcer's group reads the same topics without these
         // invariants.
         let workers = spec.group.is_some() && spec.group.as_ref() == spec.topics.first();
         let offset_oracle = workers.then(|| self.offset_oracle.clone());
         Ok(Box::new(FaultyConsumer {
-            inner: self.inner.consumer(spec)?,
+            inner: self.reached()?.consumer(spec)?,
             offset_oracle,
             fault_rng: self.fault_rng.clone(),
             pending_commits: Vec::new(),
@@ -90,37 +83,8 @@ impl Broker for FaultyBroker {
         let inner = self.inner.producer(Arc::new(FilteredSink(sink)))?;
         Ok(Arc::new(NewerProducer { inner, events, fault_rng: self.fault_rng.clone() }))
     }
-    fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
-        self.reach()?;
-        self.inner.transactional_producer(name)
-    }
-    fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
-        self.reach()?;
-        self.inner.topics(prefix, deadline)
-    }
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
-        self.reach()?;
-        self.inner.ends(partition, deadline)
-    }
-    fn first_visible(
-        &self,
-        partition: &Partition,
-        offset: i64,
-        deadline: Duration,
-    ) -> Result<CommittedProbe, BrokerError> {
-        self.reach()?;
-        self.inner.first_visible(partition, offset, deadline)
-    }
-    fn group_offsets(
-        &self,
-        group: &str,
-        at: &[Partition],
-        deadline: Duration,
-    ) -> Result<Vec<Option<Committed>>, BrokerError> {
-        self.reach()?;
-        self.inner.group_offsets(group, at, deadline)
-    }
-    through!(apply_topics, set_group_offsets);
+    delegate!(Broker via [inner]: apply_topics, set_group_offsets);
+    delegate!(Broker via [reached()?]: transactional_producer, topics, ends, first_visible, group_offsets);
 }
 
 /// Delivery tag of records without a listener.
@@ -157,12 +121,7 @@ impl Producer for NewerProducer {
         }
         self.inner.send(&ProducerRecord { value: Some(&value), ..*record }, token)
     }
-    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        self.inner.flush(deadline)
-    }
-    fn purge(&self) {
-        self.inner.purge();
-    }
+    delegate!(Producer via [inner]: flush, purge);
 }
 
 struct FilteredSink(Arc<dyn DeliverySink>);
@@ -244,7 +203,7 @@ impl Consumer for FaultyConsumer {
     ) -> Result<Vec<Option<Committed>>, BrokerError> {
         if self.fault_rng.fails() { Err(unavailable()) } else { self.inner.committed(partitions, deadline) }
     }
-    through!(release, pause, positions, close);
+    delegate!(Consumer via [inner]: release, pause, positions, close);
 }
 
 pub struct FaultyStore {
@@ -255,6 +214,11 @@ pub struct FaultyStore {
 }
 
 impl FaultyStore {
+    async fn reached(&self) -> Result<&memory::Memory, StoreError> {
+        reach(&self.fault_rng).await?;
+        Ok(&self.inner)
+    }
+
     fn read(&self, checkpoint: Option<Checkpoint>) -> Option<Checkpoint> {
         checkpoint.map(|checkpoint| Checkpoint { version: checkpoint.version - u32::from(self.newer), ..checkpoint })
     }
@@ -275,77 +239,17 @@ impl Store for FaultyStore {
             self.read(checkpoint),
         ))
     }
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.nodes(partition, ids).await
-    }
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         reach(&self.fault_rng).await?;
         Ok(self.inner.checkpoints(partitions).await?.into_iter().map(|checkpoint| self.read(checkpoint)).collect())
-    }
-    async fn page(
-        &self,
-        partition: u32,
-        index: &Index,
-        after: Option<&Entry>,
-        limit: usize,
-    ) -> Result<Vec<Entry>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.page(partition, index, after, limit).await
-    }
-    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.done(partition, after_ms, limit).await
     }
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
         reach(&self.fault_rng).await?;
         let outbox = self.inner.outbox(partition, limit).await?;
         Ok(Outbox { checkpoint: self.read(outbox.checkpoint), ..outbox })
     }
-    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.kept(partition, ids).await
-    }
-    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.counts(partitions).await
-    }
-    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.log_lines(partition, id, from, limit).await
-    }
-    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.attachment(partition, id, name).await
-    }
-    async fn reserve(
-        &self,
-        partition: u32,
-        id: &TaskId,
-        run: u32,
-        mark: &Reservation,
-    ) -> Result<Option<Reservation>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.reserve(partition, id, run, mark).await
-    }
-    async fn replace_reservation(
-        &self,
-        partition: u32,
-        id: &TaskId,
-        run: u32,
-        held: &Reservation,
-        mark: Option<&Reservation>,
-    ) -> Result<bool, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.replace_reservation(partition, id, run, held, mark).await
-    }
-    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.notices().await
-    }
-    async fn check(&self) -> Result<(), StoreError> {
-        self.inner.check().await
-    }
+    delegate!(Store via [reached().await?]: nodes, page, done, kept, counts, log_lines, attachment, reserve, replace_reservation, notices);
+    delegate!(Store via [inner]: check);
 }
 
 struct FaultyWriter {
@@ -354,24 +258,15 @@ struct FaultyWriter {
     newer: bool,
 }
 
+impl FaultyWriter {
+    async fn reached(&mut self) -> Result<&mut Box<dyn PartitionWriter>, StoreError> {
+        reach(&self.fault_rng).await?;
+        Ok(&mut self.inner)
+    }
+}
+
 #[async_trait]
 impl PartitionWriter for FaultyWriter {
-    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.lifetimes().await
-    }
-    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.done(limit).await
-    }
-    async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.nodes(ids).await
-    }
-    async fn check(&mut self) -> Result<(), StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.check().await
-    }
     async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
         reach(&self.fault_rng).await?;
         let fault = self.inner.verify_totals().await?;
@@ -386,10 +281,6 @@ impl PartitionWriter for FaultyWriter {
         self.fault_rng.violations.lock().extend(page.tasks.iter().filter_map(kafleet::store::Audited::fault));
         Ok(page)
     }
-    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
-        reach(&self.fault_rng).await?;
-        self.inner.mark_damaged().await
-    }
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
         reach(&self.fault_rng).await?;
         let encode =
@@ -403,4 +294,5 @@ impl PartitionWriter for FaultyWriter {
         // The write took effect, but its response may be lost.
         reach(&self.fault_rng).await
     }
+    delegate!(PartitionWriter via [reached().await?]: lifetimes, done, nodes, check, mark_damaged);
 }

@@ -45,6 +45,23 @@ pub struct Running {
     ended: JoinHandle<anyhow::Result<()>>,
 }
 
+/// Requests so far, as far as the verdict depends on them.
+#[derive(Default)]
+pub struct Requests {
+    /// Submitted roots: whether their type is unordered, and whether an external one is to fail.
+    pub submitted: RefCell<BTreeMap<usize, (bool, Option<bool>)>>,
+    /// Ids of requested cancels, accepted or not.
+    pub cancels: RefCell<BTreeSet<String>>,
+    pub retried: Cell<bool>,
+    pub answers: RefCell<Answers>,
+    /// Number of ended pauses and removed kill switches.
+    pub unblocked: Cell<u64>,
+    /// Ids of trees with a kill switch.
+    pub killed: RefCell<BTreeSet<String>>,
+    /// Schedules by number.
+    pub schedules: RefCell<BTreeMap<usize, ExpectedSchedule>>,
+}
+
 pub struct Fleet {
     pub scenario: Arc<Scenario>,
     pub system: Rc<System>,
@@ -69,17 +86,7 @@ pub struct Fleet {
     pub records_cache: RefCell<(u64, Rc<Records>)>,
     /// Records at the last check of the invariants.
     pub last_checked: RefCell<Rc<Records>>,
-    /// Ids of requested cancels, accepted or not.
-    pub cancels: RefCell<BTreeSet<String>>,
-    pub submitted: RefCell<BTreeMap<usize, (bool, Option<bool>)>>,
-    pub retried: Cell<bool>,
-    pub answers: RefCell<Answers>,
-    /// Number of ended pauses and removed kill switches.
-    pub unblocked: Cell<u64>,
-    /// Ids of trees with a kill switch.
-    pub killed: RefCell<BTreeSet<String>>,
-    /// Schedules by number.
-    pub schedules: RefCell<BTreeMap<usize, ExpectedSchedule>>,
+    pub requests: Requests,
     pub violations: RefCell<Vec<String>>,
     /// Number of steps in progress.
     pub running_steps: Cell<usize>,
@@ -157,13 +164,7 @@ impl Fleet {
             snapshots: RefCell::default(),
             records_cache: RefCell::default(),
             last_checked: RefCell::default(),
-            cancels: RefCell::default(),
-            submitted: RefCell::default(),
-            retried: Cell::new(false),
-            answers: RefCell::default(),
-            unblocked: Cell::new(0),
-            killed: RefCell::default(),
-            schedules: RefCell::default(),
+            requests: Requests::default(),
             violations: RefCell::default(),
             running_steps: Cell::new(0),
             faults_over: Cell::new(false),

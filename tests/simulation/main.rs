@@ -2,8 +2,9 @@
 //! with a simulated clock. All choices follow from a seed. CONTRIBUTING.md describes longer runs.
 
 #[macro_use]
-#[path = "../through/mod.rs"]
-mod through;
+#[path = "../support/mod.rs"]
+#[allow(unused, reason = "each test crate uses a part of it")]
+mod support;
 
 mod deliveries;
 mod faults;
@@ -11,9 +12,6 @@ mod faulty_backend;
 mod fleet;
 mod host;
 mod offset_oracle;
-#[allow(dead_code, reason = "the tracker's tests use more of it")]
-#[path = "../tracker/oracle.rs"]
-mod oracle;
 mod request_oracle;
 mod requests;
 mod retries;

@@ -13,6 +13,7 @@ use kafleet::tracker::project::projection::Logged;
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
+use crate::requests::Client;
 use crate::scenario::{FaultMode, ProcessId, Step, TaskRequest};
 use crate::task_types::task_type;
 use crate::verdict::{Records, logged};
@@ -48,9 +49,9 @@ pub struct Answers {
     redrives: BTreeMap<String, u32>,
 }
 
-impl Fleet {
+impl Client<'_> {
     pub async fn batch(&self, batch: usize, atomic: bool, repeat: bool) {
-        let tasks = &self.scenario.batches[batch];
+        let tasks = &self.fleet.scenario.batches[batch];
         let body: Vec<Value> = (0..tasks.len()).map(|n| self.batch_task(batch, n)).collect();
         let path = if atomic { format!("{BATCHES}?atomic=true") } else { BATCHES.to_owned() };
         for _ in 0..if repeat { CALLS } else { 1 } {
@@ -59,22 +60,22 @@ impl Fleet {
                 return;
             }
             if let Some((status, answer)) = answer.filter(|(status, _)| (400..429).contains(status)) {
-                return self.violation(format!("batch {batch} was rejected: {status}: {answer}"));
+                return self.fleet.violation(format!("batch {batch} was rejected: {status}: {answer}"));
             }
             tokio::time::sleep(PAUSE).await;
         }
-        self.violation(format!("batch {batch} is not accepted"));
+        self.fleet.violation(format!("batch {batch} is not accepted"));
     }
 
     fn batch_task(&self, batch: usize, n: usize) -> Value {
-        let task = &self.scenario.batches[batch][n];
+        let task = &self.fleet.scenario.batches[batch][n];
         let script = &task.script;
         let mut asked = json!({"type": task_type(task.unordered), "params": script, "fail_fast": script.fail_fast});
         match n {
-            0 => asked["id"] = json!(self.scenario.batch_task_id(batch, 0)),
+            0 => asked["id"] = json!(self.fleet.scenario.batch_task_id(batch, 0)),
             n => {
                 asked["id"] = json!(format!("k{n}"));
-                asked["parent"] = json!(self.scenario.batch_task_id(batch, task.parent));
+                asked["parent"] = json!(self.fleet.scenario.batch_task_id(batch, task.parent));
             }
         }
         let spans = [("expires", script.expires_ms), ("total_timeout", script.total_timeout_ms)];
@@ -84,15 +85,15 @@ impl Fleet {
 
     /// Records a response. Returns whether all tasks are accepted.
     fn note(&self, batch: usize, answer: Option<&(u16, Value)>) -> bool {
-        let mut answers = self.answers.borrow_mut();
+        let mut answers = self.fleet.requests.answers.borrow_mut();
         let mut all = true;
-        for n in 0..self.scenario.batches[batch].len() {
+        for n in 0..self.fleet.scenario.batches[batch].len() {
             let outcome = match answer {
                 Some((200, body)) => body["items"][n]["outcome"].as_str().unwrap_or_default(),
                 Some((_, body)) if body["code"] != "outcome_unknown" && body["code"] != "internal" => "refused",
                 _ => "unknown",
             };
-            let item = answers.items.entry(self.scenario.batch_task_id(batch, n)).or_default();
+            let item = answers.items.entry(self.fleet.scenario.batch_task_id(batch, n)).or_default();
             *(match outcome {
                 "accepted" => &mut item.accepted,
                 "refused" => &mut item.refused,
@@ -111,68 +112,70 @@ impl Fleet {
                 let name = format!("n{name}");
                 let answer = self.call(Method::PATCH, &format!("/v1/tasks/{id}"), Some(json!({"name": name}))).await;
                 if answer.is_some_and(|(status, _)| status == 200) {
-                    self.answers.borrow_mut().names.push((id.to_owned(), name));
+                    self.fleet.requests.answers.borrow_mut().names.push((id.to_owned(), name));
                 }
             }
         }
     }
 
     pub async fn cancel(&self, id: &str) {
-        self.cancels.borrow_mut().insert(id.to_owned());
+        self.fleet.requests.cancels.borrow_mut().insert(id.to_owned());
         if let Some((202, body)) = self.call(Method::POST, &format!("/v1/tasks/{id}/cancel"), None).await {
             let place = body["position"].as_str().unwrap_or_default().to_owned();
-            self.answers.borrow_mut().cancels.push((id.to_owned(), place));
+            self.fleet.requests.answers.borrow_mut().cancels.push((id.to_owned(), place));
         }
     }
 
     pub async fn retry(&self, id: &str, only_failed: bool) {
-        self.retried.set(true);
+        self.fleet.requests.retried.set(true);
         let path = format!("/v1/tasks/{id}/retry");
         if let Some((202, body)) = self.call(Method::POST, &path, Some(json!({"only_failed": only_failed}))).await {
             let run = body["run"].as_u64().unwrap_or_default();
-            self.answers.borrow_mut().retries.push((id.to_owned(), run, only_failed));
+            self.fleet.requests.answers.borrow_mut().retries.push((id.to_owned(), run, only_failed));
         }
     }
 
     pub async fn redrive(&self, unordered: bool) {
-        self.retried.set(true);
+        self.fleet.requests.retried.set(true);
         let asked = json!({"type": task_type(unordered), "limit": 3});
         if let Some((200, body)) = self.call(Method::POST, "/v1/dead/redrive", Some(asked)).await {
             let done = body["done"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            done.for_each(|letter| *self.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1);
+            done.for_each(|letter| {
+                *self.fleet.requests.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1
+            });
         }
     }
+}
 
-    /// Tasks with an active cancel on the control topic.
-    pub fn active_cancels(&self) -> Vec<String> {
-        let mut orders = Told::default();
-        self.each_record(&Partition::new(self.names.control(), 0), &mut |record| drop(orders.take(record)));
-        orders.cancels().map(|(id, _)| id.to_owned()).collect()
-    }
+/// Tasks with an active cancel on the control topic.
+pub fn active_cancels(fleet: &Fleet) -> Vec<String> {
+    let mut orders = Told::default();
+    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(orders.take(record)));
+    orders.cancels().map(|(id, _)| id.to_owned()).collect()
+}
 
-    /// All cancels that were ever published to the workers, including withdrawn ones, by task.
-    fn published_cancels(&self) -> BTreeMap<String, Vec<Cancel>> {
-        let mut all = BTreeMap::<String, Vec<Cancel>>::new();
-        self.each_record(&Partition::new(self.names.control(), 0), &mut |record| {
-            let key = record.key.and_then(|key| ControlKey::parse(std::str::from_utf8(key).ok()?).ok()?);
-            if let (Some(ControlKey::Cancel(id)), Some(value)) = (key, record.value) {
-                all.entry(id).or_default().push(serde_json::from_slice(value).unwrap());
-            }
-        });
-        all
-    }
+/// All cancels that were ever published to the workers, including withdrawn ones, by task.
+fn published_cancels(fleet: &Fleet) -> BTreeMap<String, Vec<Cancel>> {
+    let mut all = BTreeMap::<String, Vec<Cancel>>::new();
+    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| {
+        let key = record.key.and_then(|key| ControlKey::parse(std::str::from_utf8(key).ok()?).ok()?);
+        if let (Some(ControlKey::Cancel(id)), Some(value)) = (key, record.value) {
+            all.entry(id).or_default().push(serde_json::from_slice(value).unwrap());
+        }
+    });
+    all
+}
 
-    /// Whether an api that crashes, freezes or loses calls may leave a cancel on the control topic.
-    pub fn may_leave_cancels(&self) -> bool {
-        let harms = |step: &Step| match step {
-            Step::Crash { process_id, .. } | Step::Freeze { process_id, .. } | Step::Restart { process_id, .. } => {
-                *process_id == ProcessId::Api
-            }
-            Step::FailCalls { .. } => true,
-            _ => false,
-        };
-        self.scenario.fault_mode == FaultMode::All && self.scenario.steps.iter().any(|item| harms(&item.step))
-    }
+/// Whether an api that crashes, freezes or loses calls may leave a cancel on the control topic.
+pub fn may_leave_cancels(fleet: &Fleet) -> bool {
+    let harms = |step: &Step| match step {
+        Step::Crash { process_id, .. } | Step::Freeze { process_id, .. } | Step::Restart { process_id, .. } => {
+            *process_id == ProcessId::Api
+        }
+        Step::FailCalls { .. } => true,
+        _ => false,
+    };
+    fleet.scenario.fault_mode == FaultMode::All && fleet.scenario.steps.iter().any(|item| harms(&item.step))
 }
 
 /// Whether the task was created in a batch.
@@ -199,7 +202,7 @@ fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, viol
     let announces = |event: &&Event| matches!(event.kind, Kind::Submitted | Kind::Scheduled);
     let announced: BTreeSet<&str> = log.values().filter(announces).map(|event| event.id.as_str()).collect();
     let published: BTreeSet<String> = fleet.offset_oracle.ready().into_iter().map(|((id, _), _)| id).collect();
-    for (id, item) in &fleet.answers.borrow().items {
+    for (id, item) in &fleet.requests.answers.borrow().items {
         let (in_log, known) = (announced.contains(id.as_str()), records.get(id).is_some_and(|node| node.announced));
         if item.accepted > 0 && !(in_log && known) {
             violations.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, in the store: {known}"));
@@ -230,7 +233,7 @@ fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
 
 /// Checks that the cancel of every task that the tracker ends before a worker took it is published to the workers.
 fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut Vec<String>) {
-    let cancels = fleet.published_cancels();
+    let cancels = published_cancels(fleet);
     for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind == Kind::Cancelled) {
         let record = records.get(event.id.as_str()).filter(|record| event.worker.is_none() && !record.is_external());
         let Some(record) = record.filter(|record| record.run == event.run) else { continue };
@@ -247,7 +250,7 @@ fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut 
 
 /// Checks that accepted cancels, retries and changes are in the log, each for a single request.
 fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
-    let answers = fleet.answers.borrow();
+    let answers = fleet.requests.answers.borrow();
     let (mut places, mut runs) = (BTreeSet::new(), BTreeSet::new());
     for (id, place) in &answers.cancels {
         let event = log.get(place).filter(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
@@ -306,7 +309,7 @@ fn name_in<'a>(event: &'a Event, id: &str) -> Option<&'a str> {
 
 /// Checks that a dead letter is redriven once: one accepted request, and one new run of its task.
 fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
-    for (letter, times) in fleet.answers.borrow().redrives.iter().filter(|(_, times)| **times > 1) {
+    for (letter, times) in fleet.requests.answers.borrow().redrives.iter().filter(|(_, times)| **times > 1) {
         violations.push(format!("the redrive of {letter} was accepted {times} times"));
     }
     let mut runs: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();

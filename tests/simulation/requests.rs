@@ -18,15 +18,20 @@ use crate::task_types::{Script, task_type};
 /// Time after which every running worker has read the control topic.
 const CONTROL_DELAY: Duration = Duration::from_secs(2);
 
-impl Fleet {
+/// Client of a simulated fleet.
+pub struct Client<'a> {
+    pub fleet: &'a Fleet,
+}
+
+impl Client<'_> {
     /// Sends a request. Returns `None` without a response, whatever its effect.
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
-        let process = self.process(ProcessId::Api).filter(|process| !self.system.is_dead(*process))?;
-        let router = self.router.lock().clone()?;
+        let process = self.fleet.process(ProcessId::Api).filter(|process| !self.fleet.system.is_dead(*process))?;
+        let router = self.fleet.router.lock().clone()?;
         let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = request.body(body).unwrap();
-        let response = self.system.run_as(process, || {
+        let response = self.fleet.system.run_as(process, || {
             runtime::spawn(async move {
                 let response = router.oneshot(request).await.unwrap();
                 let status = response.status().as_u16();
@@ -36,9 +41,9 @@ impl Fleet {
         });
         let response = tokio::time::timeout(Duration::from_secs(40), response).await.ok()?.ok()?;
         if response.0 == 500 {
-            self.violation(format!("{path} was answered with {response:?}"));
+            self.fleet.violation(format!("{path} was answered with {response:?}"));
         }
-        self.system.mix_trace(u64::from(response.0));
+        self.fleet.system.mix_trace(u64::from(response.0));
         Some(response)
     }
 
@@ -50,13 +55,13 @@ impl Fleet {
                 _ => tokio::time::sleep(Duration::from_millis(700)).await,
             }
         }
-        self.violation(format!("no response from {path}"));
+        self.fleet.violation(format!("no response from {path}"));
         None
     }
 
     pub async fn submit(&self, root: usize, via: SubmitVia) {
-        let (unordered, script) = self.scenario.roots[root].clone();
-        self.submitted.borrow_mut().insert(root, (unordered, None));
+        let (unordered, script) = self.fleet.scenario.roots[root].clone();
+        self.fleet.requests.submitted.borrow_mut().insert(root, (unordered, None));
         let id = Scenario::id(root, &[]);
         match via {
             SubmitVia::Api { delay_ms } => {
@@ -76,7 +81,7 @@ impl Fleet {
                 body["checks"] = json!(script.checks);
                 let response = self.repeat_call(Method::POST, "/v1/tasks", Some(body)).await;
                 if response.as_ref().is_none_or(|response| response.0 >= 300) {
-                    self.violation(format!("`{id}` was not accepted: {response:?}"));
+                    self.fleet.violation(format!("`{id}` was not accepted: {response:?}"));
                 }
             }
             SubmitVia::Kafka => self.submit_to_kafka(&id, unordered, &script).await,
@@ -84,7 +89,7 @@ impl Fleet {
     }
 
     async fn submit_to_kafka(&self, id: &str, unordered: bool, script: &Script) {
-        let (topic, value) = (self.names.tasks(task_type(unordered)), json!(script).to_string());
+        let (topic, value) = (self.fleet.names.tasks(task_type(unordered)), json!(script).to_string());
         let duration = |ms: Option<u64>| ms.map(|ms| format!("{ms}ms"));
         let headers = [
             (task::ID, Some(id.to_owned())),
@@ -101,12 +106,12 @@ impl Fleet {
             value: Some(value.as_bytes()),
             headers: &headers,
         };
-        let producer = SharedProducer::open(self.broker.clone(), None).unwrap();
+        let producer = SharedProducer::open(self.fleet.broker.clone(), None).unwrap();
         while producer.deliver(record, CALL).await.is_err() {}
     }
 
     pub async fn external(&self, root: usize, fails: bool) {
-        self.submitted.borrow_mut().insert(root, (self.scenario.roots[root].0, Some(fails)));
+        self.fleet.requests.submitted.borrow_mut().insert(root, (self.fleet.scenario.roots[root].0, Some(fails)));
         let id = Scenario::id(root, &[]);
         self.repeat_call(Method::POST, "/v1/tasks", Some(json!({"type": "outside", "id": id, "external": true}))).await;
         for state in ["running", if fails { "failed" } else { "succeeded" }] {
@@ -116,27 +121,27 @@ impl Fleet {
 
     /// Pauses a type. No attempt of it may start between the time all workers know the pause and its end.
     pub async fn pause_type(&self, unordered: bool, ms: u64) {
-        let (name, unblocked) = (task_type(unordered), self.unblocked.get());
+        let (name, unblocked) = (task_type(unordered), self.fleet.requests.unblocked.get());
         let response = self.call(Method::POST, &format!("/v1/types/{name}/pause"), None).await;
         let accepted = response.is_some_and(|response| response.0 == 200);
         tokio::time::sleep(CONTROL_DELAY).await;
-        self.set_blocked(accepted && self.unblocked.get() == unblocked, unordered, "", true);
-        self.sleep_during_faults(ms).await;
+        self.set_blocked(accepted && self.fleet.requests.unblocked.get() == unblocked, unordered, "", true);
+        self.fleet.sleep_during_faults(ms).await;
         self.set_blocked(accepted, unordered, "", false);
         self.repeat_call(Method::POST, &format!("/v1/types/{name}/resume"), None).await;
     }
 
     pub async fn kill(&self, root: usize, ms: u64) {
         let id = Scenario::id(root, &[]);
-        self.killed.borrow_mut().insert(id.clone());
-        let unblocked = self.unblocked.get();
+        self.fleet.requests.killed.borrow_mut().insert(id.clone());
+        let unblocked = self.fleet.requests.unblocked.get();
         let response = self.call(Method::PUT, &format!("/v1/kill/{id}"), None).await;
         let accepted = response.is_some_and(|response| response.0 == 200);
         tokio::time::sleep(CONTROL_DELAY).await;
         for unordered in [true, false] {
-            self.set_blocked(accepted && self.unblocked.get() == unblocked, unordered, &id, true);
+            self.set_blocked(accepted && self.fleet.requests.unblocked.get() == unblocked, unordered, &id, true);
         }
-        self.sleep_during_faults(ms).await;
+        self.fleet.sleep_during_faults(ms).await;
         for unordered in [true, false] {
             self.set_blocked(accepted, unordered, &id, false);
         }
@@ -145,10 +150,10 @@ impl Fleet {
 
     /// A pause ends for every request that set it, including one without a response.
     fn set_blocked(&self, accepted: bool, unordered: bool, tree: &str, on: bool) {
-        self.unblocked.set(self.unblocked.get() + u64::from(!on));
+        self.fleet.requests.unblocked.set(self.fleet.requests.unblocked.get() + u64::from(!on));
         // Frozen or disconnected workers read it later.
-        if (accepted || !on) && self.scenario.fault_mode != crate::scenario::FaultMode::All {
-            self.offset_oracle.set_blocked(task_type(unordered), tree, on);
+        if (accepted || !on) && self.fleet.scenario.fault_mode != crate::scenario::FaultMode::All {
+            self.fleet.offset_oracle.set_blocked(task_type(unordered), tree, on);
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::verdict::{Records, logged};
 type Runs = BTreeSet<(String, u32)>;
 
 pub async fn judge(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) {
-    if fleet.retried.get() && fleet.scenario.retention_ms == 0 {
+    if fleet.requests.retried.get() && fleet.scenario.retention_ms == 0 {
         for number in 0..fleet.scenario.events_partitions {
             for (id, run) in retried_runs(fleet, number).await {
                 let Some(node) = records.get(&id) else { continue };

@@ -12,9 +12,9 @@ use kafleet::runtime::simulated::simulate;
 
 use crate::fleet::{Fleet, SESSION};
 use crate::host::System;
-use crate::oracle::Oracle;
-use crate::request_oracle::MAX_WITHDRAWAL_MS;
+use crate::request_oracle::{MAX_WITHDRAWAL_MS, active_cancels, may_leave_cancels};
 use crate::scenario::{FaultMode, Scenario};
+use crate::support::oracle::Oracle;
 use crate::verdict;
 
 /// Maximum time after the faults until all tasks have ended.
@@ -164,10 +164,10 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
             }
             Some(_) => {}
         }
-        if verdict::unfinished(fleet).await.is_some() || fleet.active_cancels().is_empty() {
+        if verdict::unfinished(fleet).await.is_some() || active_cancels(fleet).is_empty() {
             open_ms = fleet.system.elapsed_ms();
-        } else if fleet.system.elapsed_ms() > open_ms + MAX_WITHDRAWAL_MS && !fleet.may_leave_cancels() {
-            return vec![format!("all tasks have ended, but workers still have cancels: {:?}", fleet.active_cancels())];
+        } else if fleet.system.elapsed_ms() > open_ms + MAX_WITHDRAWAL_MS && !may_leave_cancels(fleet) {
+            return vec![format!("all tasks have ended, but workers still have cancels: {:?}", active_cancels(fleet))];
         }
         let pending_work = match fleet.running_steps.get() {
             0 => verdict::pending_work(fleet).await,

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
 use crate::host::START_MS;
+use crate::requests::Client;
 use crate::scenario::{FaultMode, ScheduleChange, ScheduleSpec, Step};
 use crate::task_types::task_type;
 use crate::verdict::Records;
@@ -29,11 +30,15 @@ pub struct ExpectedSchedule {
 /// Values of a key of the control topic with their timestamps, in order; `None` for a tombstone.
 type RecordHistory = Vec<(i64, Option<Value>)>;
 
-impl Fleet {
+impl Client<'_> {
     pub async fn create_schedule(&self, number: usize, spec: &ScheduleSpec, for_ms: u64) {
-        let begin_ms = START_MS + self.system.elapsed_ms() as i64;
+        let begin_ms = START_MS + self.fleet.system.elapsed_ms() as i64;
         let end_ms = begin_ms + for_ms as i64;
-        self.schedules.borrow_mut().insert(number, ExpectedSchedule { spec: spec.clone(), begin_ms, end_ms });
+        self.fleet
+            .requests
+            .schedules
+            .borrow_mut()
+            .insert(number, ExpectedSchedule { spec: spec.clone(), begin_ms, end_ms });
         let mut body = json!({
             "end_at": time_text(end_ms),
             "overlap": spec.overlap,
@@ -45,13 +50,14 @@ impl Fleet {
         }
         let response = self.repeat_call(Method::PUT, &format!("/v1/schedules/s{number}"), Some(body)).await;
         if response.as_ref().is_none_or(|response| response.0 >= 300) {
-            self.violation(format!("schedule {number} was not accepted: {response:?}"));
+            self.fleet.violation(format!("schedule {number} was not accepted: {response:?}"));
         }
     }
 
     pub async fn change_schedule(&self, number: usize, change: ScheduleChange) {
         let at = format!("/v1/schedules/s{number}");
-        let begin_ms = self.schedules.borrow().get(&number).map_or(START_MS, |expected| expected.begin_ms);
+        let begin_ms =
+            self.fleet.requests.schedules.borrow().get(&number).map_or(START_MS, |expected| expected.begin_ms);
         let (method, path) = match change {
             ScheduleChange::Pause => (Method::POST, format!("{at}/pause")),
             ScheduleChange::Resume => (Method::POST, format!("{at}/resume")),
@@ -61,17 +67,17 @@ impl Fleet {
         };
         self.call(method, &path, None).await;
     }
+}
 
-    /// Records of the control topic by key.
-    fn control_records(&self) -> BTreeMap<String, RecordHistory> {
-        let mut records = BTreeMap::<String, RecordHistory>::new();
-        self.each_record(&Partition::new(self.names.control(), 0), &mut |record| {
-            let key = String::from_utf8_lossy(record.key.unwrap_or_default()).into_owned();
-            let value = record.value.map(|value| serde_json::from_slice(value).unwrap());
-            records.entry(key).or_default().push((record.timestamp_ms, value));
-        });
-        records
-    }
+/// Records of the control topic by key.
+fn control_records(fleet: &Fleet) -> BTreeMap<String, RecordHistory> {
+    let mut records = BTreeMap::<String, RecordHistory>::new();
+    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| {
+        let key = String::from_utf8_lossy(record.key.unwrap_or_default()).into_owned();
+        let value = record.value.map(|value| serde_json::from_slice(value).unwrap());
+        records.entry(key).or_default().push((record.timestamp_ms, value));
+    });
+    records
 }
 
 impl ExpectedSchedule {
@@ -92,11 +98,11 @@ fn number(value: &Value, name: &str) -> i64 {
 
 /// Describes pending work of schedules.
 pub fn pending_work(fleet: &Fleet) -> Option<String> {
-    let schedules = fleet.schedules.borrow();
+    let schedules = fleet.requests.schedules.borrow();
     if schedules.is_empty() {
         return None;
     }
-    let control = fleet.control_records();
+    let control = control_records(fleet);
     if let Some((key, _)) = control.iter().find(|(key, versions)| {
         key.starts_with("schedule-ask/") && versions.last().is_some_and(|(_, value)| value.is_some())
     }) {
@@ -119,7 +125,7 @@ pub fn pending_work(fleet: &Fleet) -> Option<String> {
 
 /// Tasks of schedules by id, each with its schedule.
 pub fn tasks(fleet: &Fleet, log: &[Event]) -> BTreeMap<String, ExpectedSchedule> {
-    let schedules = fleet.schedules.borrow();
+    let schedules = fleet.requests.schedules.borrow();
     let mut tasks = BTreeMap::new();
     for event in log.iter().filter(|event| event.kind == Kind::Scheduled) {
         let number =
@@ -133,7 +139,7 @@ pub fn tasks(fleet: &Fleet, log: &[Event]) -> BTreeMap<String, ExpectedSchedule>
 
 /// Checks that each due time has exactly one task and that there are no others.
 pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
-    if fleet.schedules.borrow().is_empty() {
+    if fleet.requests.schedules.borrow().is_empty() {
         return;
     }
     let tasks = tasks(fleet, log);
@@ -145,8 +151,8 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
             violations.push(format!("`{id}` was created twice"));
         }
     }
-    let control = fleet.control_records();
-    for (n, expected) in fleet.schedules.borrow().iter() {
+    let control = control_records(fleet);
+    for (n, expected) in fleet.requests.schedules.borrow().iter() {
         let empty = RecordHistory::new();
         let versions = control.get(&format!("schedule/s{n}")).unwrap_or(&empty);
         let schedule_requests: BTreeMap<&str, (i64, &Value)> = control
@@ -245,9 +251,13 @@ pub fn overlaps(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) 
         let items = fleet.scenario.steps.iter();
         items.filter(|timed| matches!(timed.step, Step::ChangeSchedule { schedule, change: ScheduleChange::Run | ScheduleChange::Backfill } if schedule == n)).count()
     };
-    for (n, expected) in fleet.schedules.borrow().iter() {
+    for (n, expected) in fleet.requests.schedules.borrow().iter() {
         let exclusive = matches!(expected.spec.overlap, Overlap::Skip | Overlap::BufferOne);
-        if !exclusive || fleet.scenario.fault_mode == FaultMode::All || requests_of(*n) > 0 || fleet.retried.get() {
+        if !exclusive
+            || fleet.scenario.fault_mode == FaultMode::All
+            || requests_of(*n) > 0
+            || fleet.requests.retried.get()
+        {
             continue;
         }
         let mine = records.iter().filter(|(id, _)| id.starts_with(&format!("s{n}.")));

@@ -127,7 +127,7 @@ pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskReco
         if wanted && known && existing.is_none() {
             violations.push(format!("run {} of `{id}` is {settled}, and `{next}` does not exist", node.run));
         }
-        if !wanted && existing.is_some() && !fleet.retried.get() {
+        if !wanted && existing.is_some() && !fleet.requests.retried.get() {
             violations.push(format!("`{next}` requires {:?}, and `{id}` is {settled}", then.on));
         }
         check_results(fleet, records, (id, node), (&next, then), settled, violations);
@@ -144,7 +144,7 @@ fn check_results(
     violations: &mut Vec<String>,
 ) {
     let joined = fleet.journal.joined.lock().get(next).cloned();
-    let Some((state, results)) = joined.filter(|_| then.with_results && !fleet.retried.get()) else { return };
+    let Some((state, results)) = joined.filter(|_| then.with_results && !fleet.requests.retried.get()) else { return };
     let others = counted(records, id, node.run).filter(|(child, _)| !is_continuation(child));
     let actual: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
     // A kill switch cancelled the task, but a worker that took the task over after the switch was removed ran it: the
@@ -171,6 +171,7 @@ pub fn within(id: &str, above: &str) -> bool {
 pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) -> bool {
     let requested = |all: &BTreeSet<String>| all.iter().any(|above| within(id, above));
     let replaced = fleet
+        .requests
         .schedules
         .borrow()
         .iter()
@@ -178,10 +179,10 @@ pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) ->
     let tripped = |(above, spec): (&String, &TaskSpec)| {
         within(id, above) && spec.script.fail_fast && tripped(fleet, records, above)
     };
-    requested(&fleet.killed.borrow())
+    requested(&fleet.requests.killed.borrow())
         || replaced
         || fleet.task_specs.iter().any(tripped)
-        || (requested(&fleet.cancels.borrow()) && (run == 1 || is_cancelled_again(fleet, id)))
+        || (requested(&fleet.requests.cancels.borrow()) && (run == 1 || is_cancelled_again(fleet, id)))
 }
 
 /// Whether a cancel follows the first retry of the task or an ancestor: the retry ends earlier cancels.
@@ -202,5 +203,5 @@ pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
     };
     let was_lost = request_oracle::is_batch_task(id) && records.iter().any(had_failed);
     // A retry may have repaired the failure.
-    fleet.retried.get() || was_lost || lost.iter().any(|state| *state != State::Cancelled)
+    fleet.requests.retried.get() || was_lost || lost.iter().any(|state| *state != State::Cancelled)
 }

@@ -159,7 +159,7 @@ fn submitted_tasks(fleet: &Fleet, records: &Records, log: &[Event], violations: 
         check_task(fleet, records, id, script, unordered, &mut record_count, violations);
     };
     let mut external_tasks = 0;
-    for (root, (unordered, external)) in fleet.submitted.borrow().iter() {
+    for (root, (unordered, external)) in fleet.requests.submitted.borrow().iter() {
         let id = Scenario::id(*root, &[]);
         match external {
             Some(fails) => {
@@ -199,7 +199,9 @@ pub fn invariant_violations(fleet: &Fleet, records: &Records) -> Vec<String> {
         rollup(fleet, records, id, node, &mut violations);
         continuations(fleet, records, id, node, &mut violations);
     }
-    for (root, (unordered, _)) in fleet.submitted.borrow().iter().filter(|(_, (_, external))| external.is_none()) {
+    for (root, (unordered, _)) in
+        fleet.requests.submitted.borrow().iter().filter(|(_, (_, external))| external.is_none())
+    {
         let (id, script) = (Scenario::id(*root, &[]), &fleet.scenario.roots[*root].1);
         check_children_exist(records, &id, script, &mut violations);
         if records.get(&id).is_some_and(|node| node.state.is_terminal()) {
@@ -242,7 +244,7 @@ fn check_task(
     if node.own != wanted && !is_under_way && !may_differ(fleet, records, id, node, script) {
         violations.push(format!("run {} of `{id}` must be {wanted} and is {}: {:?}", node.run, node.own, node.error));
     }
-    if node.run > 1 && !fleet.retried.get() {
+    if node.run > 1 && !fleet.requests.retried.get() {
         violations.push(format!("`{id}` is in run {} without a retry request", node.run));
     }
     for (n, task) in script.children.iter().enumerate() {
@@ -395,8 +397,8 @@ fn outcomes(log: &[Event], records: &Records, violations: &mut Vec<String>) {
 
 /// Checks that no cancel is left, which would cancel a later task with the same id.
 fn cancels(fleet: &Fleet, violations: &mut Vec<String>) {
-    let reported = fleet.active_cancels();
-    if !reported.is_empty() && !fleet.may_leave_cancels() {
+    let reported = request_oracle::active_cancels(fleet);
+    if !reported.is_empty() && !request_oracle::may_leave_cancels(fleet) {
         violations.push(format!("workers still have cancels: {reported:?}"));
     }
 }

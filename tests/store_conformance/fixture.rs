@@ -1,7 +1,7 @@
 //! Fixture: the stores under test, operations on them from outside, and test data.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::TaskRecord;
@@ -11,9 +11,8 @@ use kafleet::store::memory::{Memory, MemoryOptions, Snapshot};
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Checkpoint, Entry, Index, PartitionWriter, Store, StoreError};
 
-use crate::servers::patient;
-
-pub const DEADLINE: Duration = Duration::from_secs(120);
+use crate::support::redis::patient;
+pub use crate::support::wait::{DEADLINE, until};
 
 pub struct Fixture {
     pub store: Arc<dyn Store>,
@@ -225,13 +224,4 @@ pub async fn expect_untouched(store: &dyn Store, text: &str) {
 
 pub fn is_unavailable(result: &Result<(), StoreError>, said: &str) -> bool {
     matches!(result, Err(StoreError::Unavailable(text)) if text.contains(said))
-}
-
-/// Polls a condition until it holds.
-pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let start = Instant::now();
-    while !holds().await {
-        assert!(start.elapsed() < DEADLINE, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

@@ -4,9 +4,9 @@ use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::state::State;
 use kafleet::store::{Index, StoreError};
 
-use crate::fixture::*;
-use crate::redis_only::server;
-use crate::servers::Server;
+use crate::store_conformance::fixture::*;
+use crate::store_conformance::redis_only::server;
+use crate::support::redis::Server;
 
 fn is_damaged(result: &Result<(), StoreError>, said: &str) -> bool {
     matches!(result, Err(StoreError::Damaged(text)) if text.contains(said))

@@ -8,8 +8,8 @@ use kafleet::model::record::state::State;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, PartitionWriter, Store, StoreError};
 
-use crate::fixture::*;
-use crate::servers::{Server, free_port, patient};
+use crate::store_conformance::fixture::*;
+use crate::support::redis::{Server, free_port, patient};
 
 const SECRET: &str = "very-secret-word";
 

@@ -4,8 +4,8 @@ use futures::StreamExt;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Index, Notice, Reservation, Stage, Store, StoreError};
 
-use crate::fixture::*;
-use crate::servers::{Cluster, Sentinels, patient};
+use crate::store_conformance::fixture::*;
+use crate::support::redis::{Cluster, Sentinels, patient};
 
 fn options(url: String, case: &str) -> RedisOptions {
     RedisOptions { prefix: format!("test-{}", &case[..case.len().min(40)]), ..patient(url) }
@@ -17,8 +17,8 @@ async fn cluster_passes_every_case() {
         return;
     }
     let cluster = Cluster::start();
-    let nodes = || cluster.servers.iter().map(super::servers::server::Server::url).collect();
-    crate::every_case(|case| Fixture::over_nodes(options(cluster.url(), case), nodes())).await;
+    let nodes = || cluster.servers.iter().map(crate::support::redis::Server::url).collect();
+    crate::store_conformance::every_case(|case| Fixture::over_nodes(options(cluster.url(), case), nodes())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,7 +27,10 @@ async fn master_behind_sentinels_passes_every_case() {
         return;
     }
     let sentinels = Sentinels::start();
-    crate::every_case(|case| Fixture::over_nodes(options(sentinels.url(), case), vec![sentinels.master.url()])).await;
+    crate::store_conformance::every_case(|case| {
+        Fixture::over_nodes(options(sentinels.url(), case), vec![sentinels.master.url()])
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,10 +1,19 @@
 //! Services that tests need: their addresses, and skipped tests where they are missing.
 
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::Arc;
+
+use kafleet::broker::kafka::Kafka;
 
 /// Bootstrap servers of the test Kafka, or `None` with a skipped test.
 pub fn kafka() -> Option<String> {
     address("KAFLEET_TEST_KAFKA")
+}
+
+/// Client of a Kafka with default settings.
+pub fn connect(servers: impl Into<String>) -> Arc<Kafka> {
+    Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), servers.into())])).unwrap())
 }
 
 /// URL of the test Redis, or `None` with a skipped test.

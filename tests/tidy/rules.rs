@@ -203,8 +203,8 @@ pub fn dead_files(files: &[SourceFile]) -> Vec<Violation> {
     dead.map(|file| Violation::new(&file.path, 1, "no `mod` declares this file: it is never compiled")).collect()
 }
 
-/// Whether a file is the root of a crate: `src/lib.rs`, `src/main.rs`, examples, and tests (`tests/NAME.rs`,
-/// `tests/NAME/main.rs`).
+/// Whether a file is the root of a crate: `src/lib.rs`, `src/main.rs`, and examples and tests (`NAME.rs`,
+/// `NAME/main.rs`).
 fn is_crate_root(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     matches!(

@@ -22,12 +22,13 @@ use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{Logged, Projection};
 use proptest::prelude::*;
 
-use crate::cases::expect_agreement;
-use crate::event_log::{event, id, submitted, succeeded};
-use crate::faulty::{ANY, FaultyBroker, FaultyStore};
-use crate::fixture::{DEADLINE, Fixture, until};
-use crate::oracle::Oracle;
-use crate::outbox::{make_topics, node, read_all, scheduled, until_state};
+use crate::support::oracle::Oracle;
+use crate::support::properties;
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{event, id, submitted, succeeded};
+use crate::tracker::faulty::{ANY, FaultyBroker, FaultyStore};
+use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::outbox::{make_topics, node, read_all, scheduled, until_state};
 
 const HOUR: i64 = 3_600_000;
 const START: i64 = 1_700_000_000_000;
@@ -116,7 +117,7 @@ pub fn steps_to_events(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+    #![proptest_config(properties::config(192))]
 
     #[test]
     fn batch_boundaries_do_not_change_the_result(
@@ -273,7 +274,7 @@ async fn tree_open_for_too_long_ends() {
 }
 
 /// A tracker with short intervals.
-async fn short_intervals(fixture: &Fixture) -> crate::fixture::Tracker {
+async fn short_intervals(fixture: &Fixture) -> crate::tracker::fixture::Tracker {
     let config = TrackerConfig { tick: Millis(400), ..TrackerConfig::default() };
     fixture.tracker_with(config).await
 }
@@ -488,11 +489,11 @@ async fn task_folded_after_its_record_was_removed_expires() {
 mod in_memory {
     #[tokio::test(flavor = "multi_thread")]
     async fn idle_partition_gets_ticks() {
-        super::idle_partition_gets_ticks(crate::memory::fixture(2).0).await;
+        super::idle_partition_gets_ticks(crate::tracker::memory::fixture(2).0).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn tasks_of_a_silent_worker_are_marked() {
-        super::tasks_of_a_silent_worker_are_marked(crate::memory::fixture(2).0).await;
+        super::tasks_of_a_silent_worker_are_marked(crate::tracker::memory::fixture(2).0).await;
     }
 }

@@ -6,7 +6,7 @@ use kafleet::broker::{Commit, Partition, ProducerRecord, TopicSpec};
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 
-use crate::fixture::{Fixture, until, until_known};
+use crate::tracker::fixture::{Fixture, until, until_known};
 
 const CALL: Duration = Duration::from_secs(60);
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::redis::free_port;
+use crate::support::redis::free_port;
 
 const START: Duration = Duration::from_secs(240);
 

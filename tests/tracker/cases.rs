@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use kafleet::config::TrackerConfig;
 
-use crate::event_log::{event_log, id, submitted, succeeded};
-use crate::fixture::{DEADLINE, Fixture, until};
-use crate::oracle::Oracle;
+use crate::support::oracle::Oracle;
+use crate::tracker::event_log::{event_log, id, submitted, succeeded};
+use crate::tracker::fixture::{DEADLINE, Fixture, until};
 
 /// Asserts that everything in the log is folded exactly once. A tracker may publish events meanwhile.
 pub async fn expect_agreement(fixture: &Fixture) -> Oracle {
@@ -99,8 +99,8 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
     let newer = br#"{"v":2,"kind":"paused_by_moonlight","id":"a new:shape of id","at":"some other way"}"#;
     let at = fixture.write_raw(stopped, Some(newer)).await;
     fixture.write(&event_log(4, 100)).await;
-    tracker.expect_reason(&crate::fixture::part(stopped), "upgrade trackers first").await;
-    assert!(tracker.reason(&crate::fixture::part(stopped)).unwrap().contains("version 2"));
+    tracker.expect_reason(&crate::tracker::fixture::part(stopped), "upgrade trackers first").await;
+    assert!(tracker.reason(&crate::tracker::fixture::part(stopped)).unwrap().contains("version 2"));
     let mut ends: Vec<i64> = fixture.all().into_iter().map(|partition| fixture.end(partition)).collect();
     assert!(ends[stopped as usize] > at + 1, "there are later events in the partition");
     ends[stopped as usize] = at;
@@ -108,7 +108,7 @@ pub async fn newer_event_stops_its_partition(fixture: Fixture) {
     let checkpoint = fixture.store.checkpoints(&[stopped]).await.unwrap()[0].unwrap();
     assert_eq!(checkpoint.offset, at, "no event is skipped");
     until("no other reason is reported", || async { tracker.health.reasons().len() == 1 }).await;
-    tracker.expect_reason(&crate::fixture::part(stopped), "upgrade trackers first").await;
+    tracker.expect_reason(&crate::tracker::fixture::part(stopped), "upgrade trackers first").await;
     tracker.stop().await;
 }
 

@@ -14,8 +14,8 @@ use kafleet::store::memory::Memory;
 use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{Logged, Projection};
 
-use crate::ages::{TASKS, logged, steps_to_events};
-use crate::redis::Server;
+use crate::support::redis::Server;
+use crate::tracker::ages::{TASKS, logged, steps_to_events};
 
 type Counts = BTreeMap<(Arc<str>, State), u64>;
 

@@ -2,7 +2,6 @@
 //! due. Each case ends with two checks: every record, count, index and effect equals a fold of the same log into an
 //! empty store, and everything due was published once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -12,14 +11,15 @@ use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Entry, Index, Store};
 use tokio::sync::Mutex;
 
-use crate::broker::OwnBroker;
-use crate::cases::expect_agreement;
-use crate::event_log::{event_log, id};
-use crate::fixture::{Fixture, Tracker, until};
-use crate::oracle::Oracle;
-use crate::outbox::{make_topics, many, published};
-use crate::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
-use crate::sole_owner::SelfishBroker;
+use crate::support::oracle::Oracle;
+use crate::support::redis::{Cluster, Cut, Proxy, Sentinels, Server, patient};
+use crate::support::services::connect;
+use crate::tracker::broker::OwnBroker;
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{event_log, id};
+use crate::tracker::fixture::{Fixture, Tracker, until};
+use crate::tracker::outbox::{make_topics, many, published};
+use crate::tracker::sole_owner::SelfishBroker;
 
 /// Size of one round of the load.
 const TREES: usize = 25;
@@ -36,7 +36,7 @@ fn kafka() -> Option<Arc<Kafka>> {
 }
 
 fn client(brokers: String) -> Arc<Kafka> {
-    Arc::new(Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap())
+    connect(brokers)
 }
 
 /// A store with short deadlines.

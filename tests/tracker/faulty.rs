@@ -5,18 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
 use kafleet::broker::{
     Broker, BrokerError, Committed, Consumer, ConsumerSpec, GroupEvent, MakeDependents, Partition, ProducerRecord,
     RecordRef, StartOffset, TransactionalProducer,
 };
-use kafleet::model::projection::changes::{Changes, Entry, Index};
 use kafleet::model::record::TaskRecord;
-use kafleet::model::retention::Lifetimes;
 use kafleet::model::task::id::TaskId;
-use kafleet::store::{
-    AuditPage, Checkpoint, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError, TypeCount,
-};
+use kafleet::store::{Checkpoint, PartitionWriter, Store, StoreError};
 
 /// Unlimited polls or records.
 pub const ANY: u32 = u32::MAX;
@@ -146,7 +141,7 @@ impl Broker for FaultyBroker {
         }
         Ok(Box::new(ShakyAtomic { inner: self.inner.transactional_producer(name)?, faults: self.faults.clone() }))
     }
-    through!(producer, topics, apply_topics, ends, look, set_group_offsets);
+    delegate!(Broker via [inner]: producer, topics, apply_topics, ends, first_visible, set_group_offsets);
 }
 
 struct ShakyConsumer {
@@ -192,7 +187,7 @@ impl Consumer for ShakyConsumer {
         }
         self.inner.assign(starts)
     }
-    through!(release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: release, commit, commit_sync, committed, pause, positions, close);
 }
 
 /// Behaviour of a [`FaultyStore`].
@@ -238,6 +233,13 @@ impl FaultyStore {
     }
 }
 
+impl FaultyStore {
+    async fn reached(&self) -> Result<&dyn Store, StoreError> {
+        self.answer().await?;
+        Ok(&*self.inner)
+    }
+}
+
 #[async_trait]
 impl Store for FaultyStore {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
@@ -245,70 +247,13 @@ impl Store for FaultyStore {
         let (inner, checkpoint) = self.inner.open(partition).await?;
         Ok((Box::new(ShakyWriter { inner, store: self.clone() }), checkpoint))
     }
-    async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
-        self.answer().await?;
-        self.inner.nodes(partition, ids).await
-    }
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         self.looks.fetch_add(1, SeqCst);
         self.answer().await?;
         self.inner.checkpoints(partitions).await
     }
-    async fn page(
-        &self,
-        partition: u32,
-        index: &Index,
-        after: Option<&Entry>,
-        limit: usize,
-    ) -> Result<Vec<Entry>, StoreError> {
-        self.inner.page(partition, index, after, limit).await
-    }
-    async fn done(&self, partition: u32, after_ms: i64, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        self.answer().await?;
-        self.inner.done(partition, after_ms, limit).await
-    }
-    async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError> {
-        self.answer().await?;
-        self.inner.outbox(partition, limit).await
-    }
-    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.answer().await?;
-        self.inner.kept(partition, ids).await
-    }
-    async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {
-        self.inner.counts(partitions).await
-    }
-    async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
-        self.inner.log_lines(partition, id, from, limit).await
-    }
-    async fn attachment(&self, partition: u32, id: &TaskId, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.attachment(partition, id, name).await
-    }
-    async fn reserve(
-        &self,
-        partition: u32,
-        id: &TaskId,
-        run: u32,
-        mark: &Reservation,
-    ) -> Result<Option<Reservation>, StoreError> {
-        self.inner.reserve(partition, id, run, mark).await
-    }
-    async fn replace_reservation(
-        &self,
-        partition: u32,
-        id: &TaskId,
-        run: u32,
-        held: &Reservation,
-        mark: Option<&Reservation>,
-    ) -> Result<bool, StoreError> {
-        self.inner.replace_reservation(partition, id, run, held, mark).await
-    }
-    async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
-        self.inner.notices().await
-    }
-    async fn check(&self) -> Result<(), StoreError> {
-        self.inner.check().await
-    }
+    delegate!(Store via [reached().await?]: nodes, done, outbox, kept);
+    delegate!(Store via [inner]: page, counts, log_lines, attachment, reserve, replace_reservation, notices, check);
 }
 
 struct ShakyWriter {
@@ -316,15 +261,15 @@ struct ShakyWriter {
     store: FaultyStore,
 }
 
+impl ShakyWriter {
+    async fn reached(&mut self) -> Result<&mut Box<dyn PartitionWriter>, StoreError> {
+        self.store.answer().await?;
+        Ok(&mut self.inner)
+    }
+}
+
 #[async_trait]
 impl PartitionWriter for ShakyWriter {
-    async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
-        self.inner.lifetimes().await
-    }
-    async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        self.store.answer().await?;
-        self.inner.done(limit).await
-    }
     async fn nodes(&mut self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         self.store.answer().await?;
         if *self.store.mode.lock().unwrap() == FaultMode::Panics {
@@ -336,24 +281,6 @@ impl PartitionWriter for ShakyWriter {
         }
         self.inner.nodes(ids).await
     }
-    async fn check(&mut self) -> Result<(), StoreError> {
-        self.store.answer().await?;
-        self.inner.check().await
-    }
-    async fn verify_totals(&mut self) -> Result<Option<String>, StoreError> {
-        self.store.answer().await?;
-        self.inner.verify_totals().await
-    }
-    async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
-        self.store.answer().await?;
-        self.inner.audit(index, after, limit).await
-    }
-    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
-        self.store.answer().await?;
-        self.inner.mark_damaged().await
-    }
-    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
-        self.store.answer().await?;
-        self.inner.apply(changes, from, to).await
-    }
+    delegate!(PartitionWriter via [inner]: lifetimes);
+    delegate!(PartitionWriter via [reached().await?]: done, check, verify_totals, audit, mark_damaged, apply);
 }

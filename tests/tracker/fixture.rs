@@ -1,6 +1,5 @@
 //! Test fixture: a log, a store, and trackers between them.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,17 +15,9 @@ use kafleet::store::Store;
 use kafleet::telemetry::Metrics;
 use kafleet::tracker::{self, TrackerSetup};
 
-pub const DEADLINE: Duration = Duration::from_secs(120);
-const CALL: Duration = Duration::from_secs(60);
+pub use crate::support::wait::{DEADLINE, until};
 
-/// Waits for a condition; the test fails with `what` if it does not hold in time.
-pub async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let end = Instant::now() + DEADLINE;
-    while !holds().await {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
+const CALL: Duration = Duration::from_secs(60);
 
 /// A log with events and a store for their projection.
 #[derive(Clone)]

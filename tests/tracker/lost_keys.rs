@@ -9,12 +9,12 @@ use std::time::Duration;
 use kafleet::config::TrackerConfig;
 use kafleet::model::units::duration::Millis;
 
-use crate::cases::expect_agreement;
-use crate::event_log::event_log;
-use crate::faulty::{ANY, FaultyBroker};
-use crate::fixture::{Fixture, Tracker, part, until};
-use crate::redis::Server;
-use crate::{memory, services};
+use crate::support::redis::Server;
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::event_log;
+use crate::tracker::faulty::{ANY, FaultyBroker};
+use crate::tracker::fixture::{Fixture, Tracker, part, until};
+use crate::tracker::{memory, services};
 
 const TREES: usize = 300;
 

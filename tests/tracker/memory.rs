@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use kafleet::broker::memory as broker;
 use kafleet::store::memory::Memory;
 
-use crate::announcements;
-use crate::cases;
-use crate::fixture::Fixture;
+use crate::tracker::announcements;
+use crate::tracker::cases;
+use crate::tracker::fixture::Fixture;
 
 const TREES: usize = 400;
 

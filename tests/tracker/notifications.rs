@@ -13,12 +13,12 @@ use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
 
-use crate::cases::expect_agreement;
-use crate::event_log::{submitted, succeeded};
-use crate::faulty::{FaultyBroker, Step};
-use crate::fixture::{DEADLINE, Fixture, until};
-use crate::memory::fixture;
-use crate::outbox::{header, make_topics, read_all};
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{submitted, succeeded};
+use crate::tracker::faulty::{FaultyBroker, Step};
+use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::memory::fixture;
+use crate::tracker::outbox::{header, make_topics, read_all};
 
 fn make_callback_topic(fixture: &Fixture) {
     make_topics(fixture);
@@ -119,12 +119,12 @@ async fn missing_callback_topic_is_reported() {
         counts.iter().any(|count| &*count.task_type == TYPE && count.state == State::Failed && count.count == 2)
     };
     until("both deliveries have failed", failed).await;
-    let task = crate::outbox::node(&fixture, "a-0").await.unwrap();
+    let task = crate::tracker::outbox::node(&fixture, "a-0").await.unwrap();
     assert_eq!(task.history.iter().filter(|entry| entry.kind == Kind::Checked).count(), 1);
     let rules = &task.policy.as_ref().unwrap().rules;
     for one in &task.told.as_ref().unwrap().deliveries {
-        let id = one.id(&crate::event_log::id("a-0"), one.rule.notification(rules).unwrap());
-        let error = crate::outbox::node(&fixture, &id).await.unwrap().error.unwrap();
+        let id = one.id(&crate::tracker::event_log::id("a-0"), one.rule.notification(rules).unwrap());
+        let error = crate::tracker::outbox::node(&fixture, &id).await.unwrap().error.unwrap();
         assert!(error.message.contains("does not exist"), "{}", error.message);
     }
     tracker.stop().await;

@@ -8,11 +8,11 @@ use kafleet::broker::{BrokerError, GroupEvent, TopicSpec};
 use kafleet::config::TrackerConfig;
 use kafleet::store::memory::Memory;
 
-use crate::cases::{expect_agreement, one_each};
-use crate::event_log::{event_log, submitted};
-use crate::faulty::{ANY, FaultMode, Faults, FaultyBroker, FaultyStore};
-use crate::fixture::{DEADLINE, Fixture, Tracker, part, until};
-use crate::memory::fixture;
+use crate::tracker::cases::{expect_agreement, one_each};
+use crate::tracker::event_log::{event_log, submitted};
+use crate::tracker::faulty::{ANY, FaultMode, Faults, FaultyBroker, FaultyStore};
+use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, part, until};
+use crate::tracker::memory::fixture;
 
 /// Test fixture with a faulty broker and store, and their controls.
 fn faulty(partitions: u32) -> (Fixture, Memory, FaultyStore, Arc<Faults>) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
 
 use kafleet::broker::memory as broker;
 use kafleet::config::{TopicsConfig, TrackerConfig};
@@ -21,15 +20,13 @@ use kafleet::tracker::TrackerSetup;
 use kafleet::tracker::rebuild::{self, Ending, Next, Rebuild, RebuildError, RebuildEvent, RebuildPlan};
 use tokio::task::JoinHandle;
 
-use crate::cases::{expect_agreement, one_each};
-use crate::event_log::{event_log, id, submitted, succeeded};
-use crate::fixture::{Fixture, until};
-use crate::memory::fixture;
-use crate::outbox::{header, make_topics, read_all, scheduled};
-use crate::redis::{Cluster, Server, patient};
-
-/// Deadline of a rebuild.
-const DEADLINE: Duration = Duration::from_secs(300);
+use crate::support::redis::{Cluster, Server, patient};
+use crate::support::wait::DEADLINE;
+use crate::tracker::cases::{expect_agreement, one_each};
+use crate::tracker::event_log::{event_log, id, submitted, succeeded};
+use crate::tracker::fixture::{Fixture, until};
+use crate::tracker::memory::fixture;
+use crate::tracker::outbox::{header, make_topics, read_all, scheduled};
 
 /// Rebuild of the store of `fixture` into the store of `into`.
 fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {
@@ -265,12 +262,12 @@ async fn log_without_its_beginning_requires_partial() {
     let (told, ending) = ended(run(partial, planned, &Shutdown::new())).await;
     assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
     assert_eq!(unverified(&told), 2, "{told:?}");
-    let state = async |task: &str| crate::cases::state_of(&copy, task).await.map(|node| node.state);
+    let state = async |task: &str| crate::tracker::cases::state_of(&copy, task).await.map(|node| node.state);
     for task in [&new[0], &new[1], &old[1]] {
         assert_eq!(state(task).await, Some(State::Succeeded), "{task}");
     }
     assert_eq!(state(&old[0]).await, None, "the task is not in the log");
-    let known = crate::cases::state_of(&copy, &half).await.expect("the task's end is in the log");
+    let known = crate::tracker::cases::state_of(&copy, &half).await.expect("the task's end is in the log");
     assert_eq!((known.task_type.as_deref(), known.own), (None, State::Succeeded), "{known:?}");
     // A partial rebuild continues without another confirmation and is not mistaken for a complete one.
     let again = Rebuild { follow: false, ..setup(&fixture, &copy) };

@@ -11,10 +11,10 @@ use kafleet::store::memory::Memory;
 use kafleet::store::{Checkpoint, Index, Store};
 use serde_json::json;
 
-use crate::cases::{expect_agreement, one_each, state_of};
-use crate::event_log::id;
-use crate::fixture::{Fixture, part, until};
-use crate::memory::fixture;
+use crate::tracker::cases::{expect_agreement, one_each, state_of};
+use crate::tracker::event_log::id;
+use crate::tracker::fixture::{Fixture, part, until};
+use crate::tracker::memory::fixture;
 
 /// The documented examples as they stand in the file, each line a record.
 #[tokio::test(flavor = "multi_thread")]

@@ -16,12 +16,12 @@ use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
 use serde_json::json;
 
-use crate::cases::expect_agreement;
-use crate::event_log::succeeded;
-use crate::faulty::{FaultyBroker, Step};
-use crate::fixture::{DEADLINE, Fixture, Tracker, until};
-use crate::memory::fixture;
-use crate::outbox::{header, make_topics, node, read_all, until_state};
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::succeeded;
+use crate::tracker::faulty::{FaultyBroker, Step};
+use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, until};
+use crate::tracker::memory::fixture;
+use crate::tracker::outbox::{header, make_topics, node, read_all, until_state};
 
 const TYPE: &str = "root";
 const HOUR: i64 = 3_600_000;
@@ -355,7 +355,7 @@ async fn no_producer_is_opened_without_schedules() {
     let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
     let fixture = fixture.with(broker, fixture.store.clone());
     let tracker = fixture.tracker().await;
-    fixture.write(&[crate::event_log::submitted("a"), succeeded("a")]).await;
+    fixture.write(&[crate::tracker::event_log::submitted("a"), succeeded("a")]).await;
     until_state(&fixture, "a", TaskState::Succeeded).await;
     assert_eq!(faults.atomics.load(SeqCst), 0);
     let schedule = past(1, Overlap::Allow);

@@ -1,25 +1,23 @@
 //! Core cases on real Kafka, and with a Redis per test that is disturbed.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use kafleet::broker::kafka::Kafka;
-
-use crate::announcements;
-use crate::cases::{self, expect_agreement, one_each};
-use crate::event_log::{event_log, submitted};
-use crate::fixture::{Fixture, part};
-use crate::redis::Server;
+use crate::support::redis::Server;
+use crate::support::services::connect;
+use crate::tracker::announcements;
+use crate::tracker::cases::{self, expect_agreement, one_each};
+use crate::tracker::event_log::{event_log, submitted};
+use crate::tracker::fixture::{Fixture, part};
 
 const TREES: usize = 200;
 
 /// Test fixture; `None` with a message if the services were not started.
 pub fn fixture(partitions: u32) -> Option<(Fixture, Server)> {
     let (brokers, _) = crate::support::services::kafka_and_redis()?;
-    let kafka = Kafka::new(&BTreeMap::from([("bootstrap.servers".to_owned(), brokers)])).unwrap();
+    let kafka = connect(brokers);
     let server = Server::start();
     let store = server.store("kafleet");
-    Some((Fixture::new(Arc::new(kafka), Arc::new(store), partitions), server))
+    Some((Fixture::new(kafka, Arc::new(store), partitions), server))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,11 +140,11 @@ async fn only_new_tasks_are_announced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_partition_gets_ticks() {
     let Some((fixture, _server)) = fixture(2) else { return };
-    crate::ages::idle_partition_gets_ticks(fixture).await;
+    crate::tracker::ages::idle_partition_gets_ticks(fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_a_silent_worker_are_marked() {
     let Some((fixture, _server)) = fixture(2) else { return };
-    crate::ages::tasks_of_a_silent_worker_are_marked(fixture).await;
+    crate::tracker::ages::tasks_of_a_silent_worker_are_marked(fixture).await;
 }

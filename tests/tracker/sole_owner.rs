@@ -21,7 +21,7 @@ impl Broker for SelfishBroker {
         let alone = ConsumerSpec { group: None, topics: Vec::new(), ..spec.clone() };
         Ok(Box::new(Selfish { inner: self.inner.consumer(&alone)?, taken: Some(self.all.clone()) }))
     }
-    through!(producer, transactional_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: producer, transactional_producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
 }
 
 struct Selfish {
@@ -47,5 +47,5 @@ impl Consumer for Selfish {
     fn commit_sync(&mut self, _: &[Commit]) -> Result<(), BrokerError> {
         Ok(())
     }
-    through!(assign, release, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: assign, release, committed, pause, positions, close);
 }

@@ -13,13 +13,13 @@ use kafleet::model::task::continuation::Continuation;
 use kafleet::model::task::{Policy, Position, Rules};
 use kafleet::runtime::now_ms;
 
-use crate::ages::heartbeat;
-use crate::cases::expect_agreement;
-use crate::event_log::{event, id, submitted, succeeded};
-use crate::faulty::FaultyBroker;
-use crate::fixture::{DEADLINE, Fixture, until};
-use crate::memory::fixture;
-use crate::outbox::{
+use crate::tracker::ages::heartbeat;
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{event, id, submitted, succeeded};
+use crate::tracker::faulty::FaultyBroker;
+use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::memory::fixture;
+use crate::tracker::outbox::{
     header, make_topics, node, placed, positions_match_newest_records, put_task, read_all, until_state,
 };
 
@@ -183,7 +183,7 @@ async fn unavailable_group_offsets_block_nothing() {
     let tracker = fixture.with(broker, fixture.store.clone()).tracker_with(config).await;
     fixture.write(&[submitted("x"), event(Kind::CancelRequested, "x")]).await;
     until("group offsets were requested", || async { faults.groups.load(SeqCst) > 0 }).await;
-    fixture.write(&[crate::outbox::scheduled("late", now_ms() - 1)]).await;
+    fixture.write(&[crate::tracker::outbox::scheduled("late", now_ms() - 1)]).await;
     until_state(&fixture, "late", State::Queued).await;
     assert!(told(&fixture, "x").is_some());
     tracker.is_well().await;
@@ -241,7 +241,7 @@ async fn cancel_does_not_wait_for_a_stopped_worker() {
 async fn retry_publishes_a_record_contained_in_an_event() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    let mut late = crate::outbox::scheduled("late", now_ms() - 1);
+    let mut late = crate::tracker::outbox::scheduled("late", now_ms() - 1);
     late.task.as_mut().unwrap().position = None::<Position>;
     assert!(late.record.as_ref().is_some_and(|record| record.params == RawJson::parse(b"{\"of\":\"late\"}").unwrap()));
     let tracker = fixture.tracker().await;

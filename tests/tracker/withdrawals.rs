@@ -6,10 +6,10 @@ use kafleet::broker::{Commit, Partition};
 use kafleet::control::{ControlState, ControlWatch, keep};
 use kafleet::model::event::{Event, Kind};
 
-use crate::cases::expect_agreement;
-use crate::event_log::{event, submitted};
-use crate::fixture::{DEADLINE, Fixture, until};
-use crate::outbox::{make_topics, put_task};
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{event, submitted};
+use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::outbox::{make_topics, put_task};
 
 const TREES: usize = 3_000;
 /// Upper bound: one transaction per cancel, at 50 ms or more each, would take minutes.

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::fleet::{memory, until};
-use crate::types::Kind;
+use crate::worker::fleet::{memory, until};
+use crate::worker::types::Kind;
 
 /// Blocks until a file exists.
 #[derive(Serialize, Deserialize, JsonSchema)]

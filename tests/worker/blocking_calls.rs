@@ -7,8 +7,8 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::fleet::{memory, until};
-use crate::types::{Kind, ok};
+use crate::worker::fleet::{memory, until};
+use crate::worker::types::{Kind, ok};
 
 /// A type whose blocking calls return when the file exists, also after the end of their attempts.
 fn calls(gate: std::path::PathBuf) -> Kind {

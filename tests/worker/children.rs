@@ -5,8 +5,8 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::fleet::memory;
-use crate::types::{Gate, Kind, ok};
+use crate::worker::fleet::memory;
+use crate::worker::types::{Gate, Kind, ok};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn children_are_published_before_their_parent_ends() {
@@ -107,7 +107,7 @@ async fn early_children_are_published_at_once_and_not_repeated_by_retries() {
     fleet.send("parent", "p", "0").await;
     let worker = fleet.worker();
     // The children complete while the parent still runs.
-    let three = |events: &[kafleet::model::event::Event]| crate::tail::ended_ids(events) == 3;
+    let three = |events: &[kafleet::model::event::Event]| crate::worker::tail::ended_ids(events) == 3;
     fleet.events.wait("three children at the end of the attempt", three).await;
     gate.open();
     assert_eq!(fleet.result_of("p").await.output.unwrap().value().unwrap(), json!(3));
@@ -129,7 +129,7 @@ async fn thousand_children_are_published_without_a_round_trip_each() {
     fleet.assert_clean("echo").await;
 }
 
-pub async fn results_for_other_systems(fleet: crate::fleet::Fleet) {
+pub async fn results_for_other_systems(fleet: crate::worker::fleet::Fleet) {
     fleet.send("published", "good", "{\"x\":1}").await;
     fleet.send("published", "bad", "\"fail\"").await;
     let worker = fleet.worker();

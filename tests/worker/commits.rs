@@ -8,8 +8,8 @@ use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
 
-use crate::fleet::{DEADLINE, Fleet, Worker, memory, pause, until};
-use crate::types::{Gate, Journal, Kind, counted, ok};
+use crate::worker::fleet::{DEADLINE, Fleet, Worker, memory, pause, until};
+use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 fn tasks(fleet: &Fleet, task_type: &str) -> Partition {
     Partition::new(fleet.names.tasks(task_type), 0)

@@ -11,8 +11,8 @@ use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 
-use crate::fleet::{DEADLINE, Fleet, kafka, memory, pause, until};
-use crate::types::{Gate, Journal, Kind, counted, gated};
+use crate::worker::fleet::{DEADLINE, Fleet, kafka, memory, pause, until};
+use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 impl Fleet {
     pub async fn put_control(&self, key: ControlKey, record: ControlRecord) {
@@ -183,7 +183,7 @@ async fn worker_started_later_applies_existing_cancels() {
     let worker = fleet.worker();
     fleet
         .events
-        .wait("three ends", |events| events.iter().filter(|event| crate::tail::is_end(event)).count() == 3)
+        .wait("three ends", |events| events.iter().filter(|event| crate::worker::tail::is_end(event)).count() == 3)
         .await;
     worker.stop().await;
     let ends: Vec<_> = fleet.results().iter().map(|event| (event.id.to_string(), event.run, event.kind)).collect();

@@ -14,9 +14,9 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, memory, until};
-use crate::heartbeats::last_heartbeat;
-use crate::types::{Gate, Journal, Kind, counted, ok};
+use crate::worker::fleet::{Fleet, memory, until};
+use crate::worker::heartbeats::last_heartbeat;
+use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 /// In-memory broker with faults.
 struct FaultyBroker {
@@ -62,13 +62,7 @@ impl Producer for DenyingProducer {
         Ok(())
     }
 
-    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        self.inner.flush(deadline)
-    }
-
-    fn purge(&self) {
-        self.inner.purge();
-    }
+    delegate!(Producer via [inner]: flush, purge);
 }
 
 impl Consumer for FailingConsumer {
@@ -89,7 +83,7 @@ impl Consumer for FailingConsumer {
             sink(record);
         })
     }
-    through!(assign, release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: assign, release, commit, commit_sync, committed, pause, positions, close);
 }
 
 impl Broker for FaultyBroker {
@@ -104,7 +98,7 @@ impl Broker for FaultyBroker {
         let inner = self.inner.producer(sink.clone())?;
         Ok(Arc::new(DenyingProducer { inner, sink, denied: self.denied, denying: self.denying.clone() }))
     }
-    through!(transactional_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: transactional_producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
 }
 
 /// Creates a fleet on the faulty broker.

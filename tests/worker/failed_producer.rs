@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use kafleet::broker::memory::Memory;
-use kafleet::broker::{
-    Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, OwnedHeaders, Producer, Record, RecordRef,
-};
+use kafleet::broker::{Broker, BrokerError, DeliverySink, OwnedHeaders, Producer, Record, RecordRef};
 use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::handlers::Child;
 use kafleet::model::event::Kind as EventKind;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, memory, until};
-use crate::types::{Journal, Kind, counted, ok};
+use crate::worker::fleet::{Fleet, memory, until};
+use crate::worker::types::{Journal, Kind, counted, ok};
 
 /// In-memory broker whose first producer fails permanently: it holds the records of topics whose names contain
 /// `held`, and returns all of them undelivered once it holds `most`.
@@ -78,13 +75,7 @@ impl Producer for FailingProducer {
         Ok(())
     }
 
-    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        self.inner.flush(deadline)
-    }
-
-    fn purge(&self) {
-        self.inner.purge();
-    }
+    delegate!(Producer via [inner]: flush, purge);
 }
 
 impl Broker for FailingBroker {
@@ -104,10 +95,7 @@ impl Broker for FailingBroker {
         }
         self.inner.producer(sink)
     }
-    fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-        self.inner.consumer(spec)
-    }
-    through!(transactional_producer, topics, apply_topics, ends, look, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: consumer, transactional_producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
 }
 
 /// Creates a fleet whose worker's first producer fails when it holds `most` records of the topics that contain

@@ -5,8 +5,8 @@ use kafleet::handlers::{Child, Failure};
 use kafleet::model::event::Kind as EventKind;
 use serde_json::{Value, json};
 
-use crate::fleet::memory;
-use crate::types::{Journal, Kind, counted, ok};
+use crate::worker::fleet::memory;
+use crate::worker::types::{Journal, Kind, counted, ok};
 
 const SHAKY: Faults =
     Faults { seed: 7, unavailable: 0.1, lost_acknowledgement: 0.05, delay: 0.02, duplicate: 0.02, refuse_commit: 0.1 };

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
 use kafleet::broker::kafka::Kafka;
@@ -23,11 +22,12 @@ use kafleet::worker::child::Reentry;
 use kafleet::worker::{self, WorkerSetup};
 use tokio::task::JoinHandle;
 
-use crate::tail::{Dead, Tail, is_end};
-use crate::types::Kind;
+use super::tail::{Dead, Tail, is_end};
+use super::types::Kind;
+use crate::support::names::unique;
+use crate::support::wait;
+pub use crate::support::wait::DEADLINE;
 
-/// Maximum time to wait for a condition; long enough for a busy machine.
-pub const DEADLINE: Duration = Duration::from_secs(120);
 const EVENTS_PARTITIONS: u32 = 3;
 
 pub struct Fleet {
@@ -67,13 +67,10 @@ pub async fn kafka(partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
 
 /// Creates a fleet as [`kafka`] does, with additional librdkafka settings.
 pub async fn kafka_with(settings: &[(&str, &str)], partitions: u32, kinds: &[Kind]) -> Option<Fleet> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
     let servers = crate::support::services::kafka()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-    let prefix = format!("worker-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
     let mut section = BTreeMap::from([("bootstrap.servers".to_owned(), servers)]);
     section.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-    Some(Fleet::open(Arc::new(Kafka::new(&section).unwrap()), &prefix, partitions, kinds).await)
+    Some(Fleet::open(Arc::new(Kafka::new(&section).unwrap()), &unique("worker"), partitions, kinds).await)
 }
 
 impl Fleet {
@@ -86,7 +83,7 @@ impl Fleet {
         };
         let types = kinds.iter().map(|kind| (kind.name.to_owned(), TypeConfig::default())).collect();
         let config = Config { topics, types, ..Config::default() };
-        crate::topics::make(&broker, &config, &registry(kinds)).await;
+        crate::support::topics::make(&broker, &config, &registry(kinds)).await;
         let names = Names::new(prefix);
         Self {
             events: Tail::new(broker.clone(), &names.events(), EVENTS_PARTITIONS),
@@ -169,7 +166,7 @@ impl Fleet {
     /// Waits until `count` different tasks have ended, and returns all terminal events.
     pub async fn wait_for_results(&self, count: usize) -> Vec<Event> {
         let what = format!("{count} ended tasks");
-        self.events.wait(&what, |events| crate::tail::ended_ids(events) >= count).await;
+        self.events.wait(&what, |events| super::tail::ended_ids(events) >= count).await;
         self.results()
     }
 
@@ -261,11 +258,7 @@ pub async fn pause() {
 
 /// Waits until a condition holds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !holds() {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        pause().await;
-    }
+    wait::until(what, async || holds()).await;
 }
 
 impl Worker {

@@ -8,8 +8,8 @@ use kafleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet::handlers::Failure;
 use kafleet::model::units::duration::Millis;
 
-use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
-use crate::types::{Gate, Journal, Kind, gated};
+use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::types::{Gate, Journal, Kind, gated};
 
 pub async fn last_heartbeat(fleet: &Fleet) -> Heartbeat {
     let records = fleet.records(&fleet.names.workers(), 1, 1).await;

@@ -7,14 +7,16 @@ use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::children::{results_for_other_systems, with_results};
-use crate::commits::{one_stuck, recreated, restart_with_metadata};
-use crate::fleet::{DEADLINE, kafka, kafka_with};
-use crate::malformed::{malformed_records, strict};
-use crate::outcomes::{failing, retries_until_exhausted};
-use crate::rebalance::{added_partitions, brief, rolling};
-use crate::removed::{commits_skip_only_removed_records_that_no_worker_has, lag_is_zero_after_a_transaction, one_slot};
-use crate::types::{Gate, Journal, counted};
+use crate::worker::children::{results_for_other_systems, with_results};
+use crate::worker::commits::{one_stuck, recreated, restart_with_metadata};
+use crate::worker::fleet::{DEADLINE, kafka, kafka_with};
+use crate::worker::malformed::{malformed_records, strict};
+use crate::worker::outcomes::{failing, retries_until_exhausted};
+use crate::worker::rebalance::{added_partitions, brief, rolling};
+use crate::worker::removed::{
+    commits_skip_only_removed_records_that_no_worker_has, lag_is_zero_after_a_transaction, one_slot,
+};
+use crate::worker::types::{Gate, Journal, counted};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn task_is_retried_until_attempts_are_exhausted() {

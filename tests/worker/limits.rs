@@ -7,8 +7,8 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::fleet::{bytes, memory, pause, until};
-use crate::types::{Gate, Journal, Kind, counted, gated, ok};
+use crate::worker::fleet::{bytes, memory, pause, until};
+use crate::worker::types::{Gate, Journal, Kind, counted, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_slots_are_used_and_never_more() {
@@ -101,7 +101,7 @@ async fn memory_is_bounded_with_a_long_backlog() {
 async fn rejected_records_use_memory_until_their_dead_letters_are_written() {
     use kafleet::broker::memory::MemoryOptions;
     let options = MemoryOptions { log_bytes_per_partition: 24 << 20, ..MemoryOptions::default() };
-    let (mut fleet, _) = crate::fleet::memory_with(options, 4, &[Kind::echo("echo")]).await;
+    let (mut fleet, _) = crate::worker::fleet::memory_with(options, 4, &[Kind::echo("echo")]).await;
     fleet.config.drain_timeout = Millis(100);
     let value = format!("not JSON {}", "x".repeat(1 << 20));
     for n in 0..40 {

@@ -7,8 +7,8 @@ use kafleet::control::{ControlKey, ControlRecord, RateLimit, Slots};
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 
-use crate::fleet::{Fleet, Worker, kafka, memory, until};
-use crate::types::{Gate, Journal, Kind, counted, gated};
+use crate::worker::fleet::{Fleet, Worker, kafka, memory, until};
+use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 async fn limit(fleet: &Fleet, task_type: &str, slots: Option<u32>, max_concurrency: Option<u32>) {
     let record = Slots { v: 1, at_ms: 0, slots, max_concurrency };

@@ -3,8 +3,8 @@
 use kafleet::model::event::Kind as EventKind;
 use serde_json::json;
 
-use crate::fleet::{Fleet, memory};
-use crate::types::Kind;
+use crate::worker::fleet::{Fleet, memory};
+use crate::worker::types::Kind;
 
 type Headers = &'static [(&'static str, &'static str)];
 /// Name, value, headers, dead-letter code, and a part of the error message.
@@ -57,7 +57,7 @@ pub async fn malformed_records(fleet: Fleet) {
     assert_eq!(letters.len(), records.len());
     for (n, (name, value, headers, code, reason)) in records.iter().enumerate() {
         let from = (2 * n + 1).to_string();
-        let at_offset = |letter: &&crate::tail::Dead| {
+        let at_offset = |letter: &&crate::worker::tail::Dead| {
             letter.record.headers.contains(&("kafleet_offset".into(), Some(from.clone().into_bytes())))
         };
         let letter = letters.iter().find(at_offset).unwrap_or_else(|| panic!("{name} has no dead letter"));
@@ -110,7 +110,7 @@ async fn dead_letter_that_is_too_large_references_its_record() {
     let (fleet, broker) = memory(1, &[Kind::echo("echo")]).await;
     let config = vec![("max.message.bytes".to_owned(), "2000".to_owned())];
     let small = TopicSpec { name: fleet.names.dead("echo"), partitions: 1, replication: None, config };
-    broker.apply_topics(&[small], crate::fleet::DEADLINE).unwrap();
+    broker.apply_topics(&[small], crate::worker::fleet::DEADLINE).unwrap();
     let large = format!("not JSON {}", "x".repeat(3_000));
     let position = fleet.send_record("echo", None, Some("k"), Some(large.as_bytes()), &[("ce_id", "large")]).await;
     let headers = [("ce_id", "wide"), ("x", &*large)];
@@ -140,7 +140,7 @@ async fn unwritable_dead_letters_do_not_delay_the_stop() {
     // The limit fits tasks and events, but not the large records a second time.
     let options = MemoryOptions { log_bytes_per_partition: 150 << 10, ..MemoryOptions::default() };
     let (mut fleet, _): (Fleet, std::sync::Arc<Memory>) =
-        crate::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
+        crate::worker::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
     fleet.config.drain_timeout = kafleet::model::units::duration::Millis(300);
     for n in 0..200 {
         let value = format!("not JSON {}", "x".repeat(1_000));

@@ -6,8 +6,8 @@ use kafleet::config::Order;
 use kafleet::handlers::Failure;
 use serde_json::Value;
 
-use crate::fleet::{memory, until};
-use crate::types::{Gate, Journal, Kind, gated, ok};
+use crate::worker::fleet::{memory, until};
+use crate::worker::types::{Gate, Journal, Kind, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_blocks_only_its_own_key() {

@@ -15,9 +15,9 @@ use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::fleet::{DEADLINE, Fleet, Worker, kafka_with, memory, pause};
-use crate::tail::ended_ids;
-use crate::types::{Kind, ok};
+use crate::worker::fleet::{DEADLINE, Fleet, Worker, kafka_with, memory, pause};
+use crate::worker::tail::ended_ids;
+use crate::worker::types::{Kind, ok};
 
 /// Number of plans in a default run, for each order.
 const SEEDS: u64 = 10;

@@ -15,8 +15,8 @@ use kafleet::model::offsets::Metadata;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
-use crate::types::{Gate, Journal, Kind, counted, ok};
+use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 /// Faults of the in-memory broker, while they are set.
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Consumer for FaultyConsumer {
         self.assigned.extend(starts.iter().map(|(partition, _)| partition.clone()));
         self.inner.assign(starts)
     }
-    through!(release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: release, commit, commit_sync, committed, pause, positions, close);
 }
 
 impl DelayingProducer {
@@ -110,13 +110,7 @@ impl Producer for DelayingProducer {
         self.inner.send(record, token)
     }
 
-    fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
-        self.inner.flush(deadline)
-    }
-
-    fn purge(&self) {
-        self.inner.purge();
-    }
+    delegate!(Producer via [inner]: flush, purge);
 }
 
 impl Broker for FaultyBroker {
@@ -143,7 +137,7 @@ impl Broker for FaultyBroker {
         }
         self.inner.ends(partition, deadline)
     }
-    through!(transactional_producer, topics, apply_topics, look, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: transactional_producer, topics, apply_topics, first_visible, group_offsets, set_group_offsets);
 }
 
 async fn faulty_fleet(kind: Kind) -> (Fleet, Arc<Memory>, Arc<Faults>) {

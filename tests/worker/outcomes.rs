@@ -7,8 +7,8 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, memory};
-use crate::types::{Gate, Kind, ok};
+use crate::worker::fleet::{Fleet, memory};
+use crate::worker::types::{Gate, Kind, ok};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn success_event_contains_everything_about_the_task() {
@@ -365,7 +365,7 @@ async fn result_that_is_too_large_fails_with_a_hint() {
 async fn result_that_the_topic_rejects_becomes_a_small_failure() {
     let kind = Kind::new("large", |_, _| async move { ok(json!("x".repeat(5 << 20))) });
     let (mut fleet, _) = memory(1, &[kind]).await;
-    fleet.config.max_output = crate::fleet::bytes(16 << 20);
+    fleet.config.max_output = crate::worker::fleet::bytes(16 << 20);
     fleet.send("large", "a", "0").await;
     let worker = fleet.worker();
     let end = fleet.result_of("a").await;
@@ -418,7 +418,7 @@ async fn task_handed_over_to_the_tracker_keeps_its_whole_record() {
         let headers: Vec<_> = [("ce_id", id.as_bytes())].into_iter().chain(headers[1..].iter().copied()).collect();
         let record =
             ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(b"1"), headers: &headers };
-        fleet.producer.deliver(record, crate::fleet::DEADLINE).await.unwrap();
+        fleet.producer.deliver(record, crate::worker::fleet::DEADLINE).await.unwrap();
     }
     let worker = fleet.worker();
     fleet.wait_committed("far").await;

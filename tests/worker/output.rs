@@ -7,8 +7,8 @@ use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::fleet::{memory, until};
-use crate::types::{Gate, Kind, ok};
+use crate::worker::fleet::{memory, until};
+use crate::worker::types::{Gate, Kind, ok};
 
 fn lines(events: &[Event], id: &str) -> Vec<String> {
     events.iter().filter(|event| event.id.as_str() == id).flat_map(|event| event.lines.clone()).collect()

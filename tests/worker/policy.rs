@@ -11,8 +11,8 @@ use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
-use crate::fleet::{memory, until};
-use crate::types::{Gate, Kind, ok};
+use crate::worker::fleet::{memory, until};
+use crate::worker::types::{Gate, Kind, ok};
 
 /// A type that fails as its params request: `{"kind": …, "final": …}`.
 fn failing(change: impl FnOnce(&mut kafleet::config::TypePolicy)) -> Kind {

@@ -10,8 +10,8 @@ use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::fleet::{DEADLINE, Fleet, memory, memory_with, pause, until};
-use crate::types::{Gate, Journal, Kind, gated, ok};
+use crate::worker::fleet::{DEADLINE, Fleet, memory, memory_with, pause, until};
+use crate::worker::types::{Gate, Journal, Kind, gated, ok};
 
 /// A type whose attempts take a few milliseconds.
 pub fn brief(journal: &Journal) -> Kind {

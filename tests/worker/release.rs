@@ -5,8 +5,8 @@ use std::time::Instant;
 use kafleet::control::heartbeat::Heartbeat;
 use kafleet::model::units::duration::Millis;
 
-use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
-use crate::types::{Journal, counted};
+use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::types::{Journal, counted};
 
 /// Number of waiting tasks in the newest heartbeat.
 async fn waiting(fleet: &Fleet) -> u32 {

@@ -7,9 +7,9 @@ use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::model::offsets::Metadata;
 use kafleet::runtime::blocking;
 
-use crate::fleet::{DEADLINE, Fleet, memory, pause, until};
-use crate::heartbeats::wait_for_heartbeat;
-use crate::types::{Gate, Journal, Kind, gated};
+use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
+use crate::worker::heartbeats::wait_for_heartbeat;
+use crate::worker::types::{Gate, Journal, Kind, gated};
 
 pub const TYPE: &str = "removed";
 

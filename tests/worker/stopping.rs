@@ -8,8 +8,8 @@ use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
-use crate::fleet::{memory, until};
-use crate::types::{Gate, Journal, Kind, counted, gated, ok};
+use crate::worker::fleet::{memory, until};
+use crate::worker::types::{Gate, Journal, Kind, counted, gated, ok};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn running_tasks_finish_on_stop_and_nothing_is_repeated() {

@@ -8,7 +8,7 @@ use kafleet::broker::{Broker, Consumer, ConsumerSpec, Partition, Record, StartOf
 use kafleet::model::event::{Event, Kind};
 use parking_lot::Mutex;
 
-use crate::fleet::DEADLINE;
+use super::fleet::DEADLINE;
 
 pub struct Tail {
     state: Mutex<State>,

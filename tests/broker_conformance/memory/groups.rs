@@ -6,7 +6,7 @@ use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
 use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, StartOffset};
 
 use super::{Case, Lab, SESSION_MS};
-use crate::kit::{DEADLINE, Kit, Member, commit, spec, until};
+use crate::kit::{DEADLINE, Kit, Member, block_until, commit, spec};
 
 pub const CASES: &[Case] = &[
     ("added_partitions_are_assigned", added_partitions_are_assigned),
@@ -51,7 +51,7 @@ fn silent_member_is_evicted() {
     let at = Partition::new(topic.as_str(), 0);
     lab.kit.fill(&at, ["0"]);
     let (mut silent, mut other) = (lab.kit.member("g", &topic), lab.kit.member("g", &topic));
-    until("the member has read", || {
+    block_until("the member has read", || {
         silent.step();
         !silent.records.is_empty()
     });
@@ -75,7 +75,7 @@ fn silent_member_is_evicted() {
     let all: Vec<Partition> = silent.assigned.iter().cloned().collect();
     silent.consumer.release(&all).unwrap();
     silent.assigned.clear();
-    until("both members have a partition", || {
+    block_until("both members have a partition", || {
         silent.step_and_release();
         other.step_and_release();
         silent.assigned.len() == 1 && other.assigned.len() == 1
@@ -116,7 +116,7 @@ fn commit_between_rebalance_and_next_poll_is_refused() {
 fn commit_for_foreign_partition_is_refused() {
     let lab = Lab::new();
     let (mut old, mut new, _) = pending_rebalance(&lab);
-    until("the partition has moved", || {
+    block_until("the partition has moved", || {
         old.step_and_release();
         new.step_and_release();
         new.assigned.len() == 1

@@ -15,7 +15,7 @@ use kafleet::store::{
     Stage, Store, StoreError, TypeCount,
 };
 
-use crate::fixture::*;
+use crate::store_conformance::fixture::*;
 
 mod pages;
 mod reservations;

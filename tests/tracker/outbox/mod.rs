@@ -23,11 +23,11 @@ use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
 use serde_json::json;
 
-use crate::cases::expect_agreement;
-use crate::event_log::{event, id, submitted, succeeded};
-use crate::faulty::{FaultyBroker, FaultyStore, Step};
-use crate::fixture::{DEADLINE, Fixture, until, until_known};
-use crate::memory::fixture;
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{event, id, submitted, succeeded};
+use crate::tracker::faulty::{FaultyBroker, FaultyStore, Step};
+use crate::tracker::fixture::{DEADLINE, Fixture, until, until_known};
+use crate::tracker::memory::fixture;
 
 mod cancels;
 

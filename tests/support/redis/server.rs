@@ -10,7 +10,8 @@ use kafleet::store::redis::{Redis, RedisOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::support::wait::DEADLINE;
+
 /// Range of test ports, below the ephemeral ports of the system.
 const FIRST_PORT: u16 = 10_000;
 const PORTS: u16 = 10_000;

@@ -1,18 +1,17 @@
 //! Kafka with TLS and SASL. Runs if `KAFLEET_TEST_KAFKA_SASL` is set, as by `tests/services run`.
 
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::env::var;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{
     Broker, BrokerError, DeliverySink, Partition, ProducerRecord, RecordRef, TopicChange, TopicSpec,
 };
+
+use crate::support::names::unique;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -26,7 +25,7 @@ impl DeliverySink for Outcomes {
 
 /// Returns `None` if no such listener is available.
 fn section(password: Option<&str>) -> Option<BTreeMap<String, String>> {
-    let servers = support::services::address("KAFLEET_TEST_KAFKA_SASL")?;
+    let servers = crate::support::services::address("KAFLEET_TEST_KAFKA_SASL")?;
     let password = password.map_or_else(|| var("KAFLEET_TEST_KAFKA_PASSWORD").expect("the password"), str::to_owned);
     let entries = [
         ("bootstrap.servers", servers),
@@ -40,8 +39,7 @@ fn section(password: Option<&str>) -> Option<BTreeMap<String, String>> {
 }
 
 fn new_topic(kafka: &Kafka) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos();
-    let name = format!("kafleet-tls-{now}");
+    let name = unique("kafleet-tls");
     let spec = TopicSpec { name: name.clone(), partitions: 1, replication: None, config: Vec::new() };
     let outcomes = kafka.apply_topics(&[spec], DEADLINE).expect("a response about the topic");
     assert_eq!(outcomes[0].change, TopicChange::Created);

@@ -18,7 +18,8 @@ use kafleet::store::Store;
 use kafleet::store::memory::Memory;
 use kafleet::tracker::project::projection::{Logged, Projection};
 
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::support::wait::DEADLINE;
+
 /// Events per batch; differs from the trackers' batches on purpose.
 const BATCH: usize = 333;
 /// Small, to cover paging.

@@ -7,12 +7,6 @@ mod cases;
 mod fixture;
 mod losses;
 mod redis_only;
-#[path = "../redis/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the tracker's tests use more of it")]
-mod servers;
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
 mod topologies;
 
 /// Runs each case as a test over each store, and all of them in sequence over servers started for them.
@@ -21,23 +15,23 @@ macro_rules! conformance {
         mod memory {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                let fixture = crate::fixture::Fixture::memory();
-                crate::cases::$case(&fixture).await;
+                let fixture = crate::store_conformance::fixture::Fixture::memory();
+                crate::store_conformance::cases::$case(&fixture).await;
             })*
         }
         mod redis {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                let Some(fixture) = crate::fixture::Fixture::redis(stringify!($case)) else { return };
+                let Some(fixture) = crate::store_conformance::fixture::Fixture::redis(stringify!($case)) else { return };
                 fixture.wipe().await;
-                crate::cases::$case(&fixture).await;
+                crate::store_conformance::cases::$case(&fixture).await;
                 fixture.wipe().await;
             })*
         }
-        async fn every_case(fixture: impl Fn(&str) -> crate::fixture::Fixture) {
+        async fn every_case(fixture: impl Fn(&str) -> crate::store_conformance::fixture::Fixture) {
             $(
                 eprintln!("{}", stringify!($case));
-                crate::cases::$case(&fixture(stringify!($case))).await;
+                crate::store_conformance::cases::$case(&fixture(stringify!($case))).await;
             )*
         }
     };

@@ -9,13 +9,7 @@ mod follow;
 mod manual;
 mod offline;
 mod operate;
-#[path = "../redis/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the store's tests use more of it")]
-mod redis;
 mod run;
 mod schedules;
 mod services;
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
 mod watch;

@@ -2,23 +2,19 @@
 //! empty store. Runs on the broker and store in memory, and on real Kafka and Redis if `KAFLEET_TEST_KAFKA` and
 //! `KAFLEET_TEST_REDIS` are set, as `tests/services run` does.
 
-#[macro_use]
-#[path = "../through/mod.rs"]
-mod through;
-
 /// Runs each case in memory and, if available, on Kafka with a Redis of its own.
 macro_rules! everywhere {
     ($($case:ident),+ $(,)?) => {
         mod in_memory {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(crate::memory::fixture(3).0).await;
+                super::$case(crate::tracker::memory::fixture(3).0).await;
             })+
         }
         mod on_services {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                let Some((fixture, _server)) = crate::services::fixture(2) else { return };
+                let Some((fixture, _server)) = crate::tracker::services::fixture(2) else { return };
                 super::$case(fixture).await;
             })+
         }
@@ -37,19 +33,12 @@ mod fixture;
 mod lost_keys;
 mod memory;
 mod notifications;
-mod oracle;
 mod outages;
 mod outbox;
 mod rebuild;
 mod records;
-#[path = "../redis/mod.rs"]
-#[allow(dead_code, reason = "the store's tests use more of it")]
-mod redis;
 mod schedules;
 mod services;
 mod sole_owner;
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
 mod waiting;
 mod withdrawals;

@@ -1,13 +1,10 @@
 //! API tests over HTTP: the real server on a real port, with the in-memory broker and store, and the real tracker
 //! where a test needs projection.
 
-#[macro_use]
-#[path = "../through/mod.rs"]
-mod through;
-
 mod atomic_batch;
 mod batch;
 mod cancels;
+mod client;
 mod control;
 mod create;
 mod dead_letter_resolution;

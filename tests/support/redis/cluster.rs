@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Server, await_that};
+use super::{Server, block_until};
 
 pub struct Cluster {
     pub servers: Vec<Server>,
@@ -24,7 +24,7 @@ impl Cluster {
     /// Waits until every node knows all others and all slots are served.
     fn settle(&self) {
         for server in &self.servers {
-            await_that("the cluster is formed", || {
+            block_until("the cluster is formed", || {
                 let info: String = server.call(&["CLUSTER", "INFO"]).unwrap();
                 info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
             });

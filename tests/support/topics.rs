@@ -7,8 +7,9 @@ use kafleet::broker::{Broker, TopicChange};
 use kafleet::config::Config;
 use kafleet::handlers::Registry;
 
+use crate::support::wait::DEADLINE;
+
 const ONCE: Duration = Duration::from_secs(20);
-const DEADLINE: Duration = Duration::from_secs(60);
 
 pub async fn make(broker: &Arc<dyn Broker>, config: &Config, registry: &Registry) {
     let end = Instant::now() + DEADLINE;

@@ -1,10 +1,6 @@
 //! The `email` handler with a real SMTP server. Runs if `KAFLEET_TEST_SMTP` names a Python with aiosmtpd, as created
 //! by `tests/tools smtp` and set by `tests/run`.
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +14,7 @@ use kafleet::handlers::{Fail, Registered};
 use kafleet::model::json::RawJson;
 use serde_json::{Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::support::wait::DEADLINE;
 
 /// An SMTP server and the emails it received.
 struct Server {
@@ -32,7 +28,7 @@ impl Server {
     /// Returns `None` with a message if no server is available.
     fn start(mode: &str) -> Option<Self> {
         let Ok(python) = std::env::var("KAFLEET_TEST_SMTP") else {
-            support::services::skip("KAFLEET_TEST_SMTP is not set");
+            crate::support::services::skip("KAFLEET_TEST_SMTP is not set");
             return None;
         };
         let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::redis::{Server, free_port};
+use crate::support::redis::{Server, free_port};
 
 /// Configuration and services shared by the processes of a fleet.
 pub struct ProcessFleet {

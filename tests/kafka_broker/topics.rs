@@ -1,11 +1,7 @@
 //! Topics and settings on a real Kafka. Runs if `KAFLEET_TEST_KAFKA` is set, as by `tests/services run`.
 
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
@@ -15,18 +11,18 @@ use kafleet::control::settings::{FleetSettingsError, mark_partition_consumed, re
 use kafleet::handlers::Registry;
 use kafleet::topics::{ApplyError, apply, check};
 
+use crate::support::names::unique;
+
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Configuration with a unique prefix; `None` without Kafka.
 fn config() -> Option<Config> {
-    let servers = support::services::kafka()?;
+    let servers = crate::support::services::kafka()?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kafleet.toml");
     let text = "[topics]\nevents_partitions = 3\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\npublish_results = true\n";
     std::fs::write(&path, text).unwrap();
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-    let prefix = format!("topics-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let prefix = unique("topics");
     let overrides = Overrides { brokers: Some(servers), prefix: Some(prefix), ..Overrides::default() };
     Some(load_with(Some(&path), &overrides, &|_| None).unwrap().config)
 }

@@ -8,22 +8,18 @@ macro_rules! cases {
         mod in_memory {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(crate::in_process::Fleet::in_memory().await).await;
+                super::$case(crate::fleet::in_process::Fleet::in_memory().await).await;
             })*
         }
         mod on_kafka_and_redis {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                let Some(fleet) = crate::in_process::Fleet::with_services().await else { return };
+                let Some(fleet) = crate::fleet::in_process::Fleet::with_services().await else { return };
                 super::$case(fleet).await;
             })*
         }
     };
 }
-
-#[macro_use]
-#[path = "../through/mod.rs"]
-mod through;
 
 mod atomic_batches;
 mod cancel_cli;
@@ -42,20 +38,8 @@ mod in_process;
 mod large_tree;
 mod live_rebuild;
 mod notifications;
-#[path = "../tracker/oracle.rs"]
-#[allow(dead_code, reason = "the tracker's tests use more of it")]
-mod oracle;
 mod process_crashes;
-mod processes;
 mod rebuild_after_wipe;
-#[path = "../redis/server.rs"]
-#[allow(dead_code, reason = "the tracker's tests use more of it")]
-mod redis;
 mod silent_worker;
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
 mod task_types;
-#[path = "../topics/mod.rs"]
-mod topics;
 mod tracker_crash_points;

@@ -1,5 +1,8 @@
 //! Task types from their author's point of view: context, built-in types, types from the configuration.
 
+mod exec;
+mod http;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Tests of the published contracts in `schemas/` against the code.
 //!
-//! Generated schemas are compared with the files; `KAFLEET_UPDATE=1 cargo test --test schemas` rewrites them.
-//! Hand-written ones are checked against the code that decodes the data.
+//! Generated schemas are compared with the files; `KAFLEET_UPDATE=1 cargo test --test standalone schemas` rewrites
+//! them. Hand-written ones are checked against the code that decodes the data.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ fn generated_schemas_are_up_to_date() {
     }
     assert!(
         stale.is_empty(),
-        "not as generated: {stale:?}; run `KAFLEET_UPDATE=1 cargo test --test schemas` and review the diff"
+        "not as generated: {stale:?}; run `KAFLEET_UPDATE=1 cargo test --test standalone schemas` and review the diff"
     );
 }
 
@@ -176,7 +176,8 @@ fn each_file_is_a_schema_or_checked_here() {
 fn each_api_document_is_published() {
     let published = api();
     let sources =
-        [include_str!("../src/api/documents/mod.rs"), include_str!("../src/api/documents/operations.rs")].concat();
+        [include_str!("../../src/api/documents/mod.rs"), include_str!("../../src/api/documents/operations.rs")]
+            .concat();
     for name in sources
         .lines()
         .filter_map(|line| line.strip_prefix("pub struct "))
@@ -198,14 +199,14 @@ fn declared(source: &str) -> BTreeSet<&str> {
 #[test]
 fn each_header_is_described() {
     for (file, source) in [
-        ("task-headers.json", include_str!("../src/model/task/header.rs")),
-        ("dead-letter-headers.json", include_str!("../src/dead_letters/headers.rs")),
+        ("task-headers.json", include_str!("../../src/model/task/header.rs")),
+        ("dead-letter-headers.json", include_str!("../../src/dead_letters/headers.rs")),
     ] {
         let schema = read(file);
         let described: BTreeSet<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(described, declared(source), "schemas/{file} against the code");
     }
-    assert!(declared(include_str!("../src/model/task/header.rs")).contains(header::ID));
+    assert!(declared(include_str!("../../src/model/task/header.rs")).contains(header::ID));
 }
 
 fn fits(schema: &str, value: &Value) -> Result<(), String> {
@@ -354,7 +355,7 @@ fn example_metadata_is_decoded() {
 /// Compares schema, code and docs/wire.md on the kinds of control records.
 #[test]
 fn example_control_records_are_decoded() {
-    let wire = include_str!("../docs/wire.md");
+    let wire = include_str!("../../docs/wire.md");
     for example in read("examples/control-records.json").as_array().unwrap() {
         let about = &example["about"];
         let key = example["key"].as_str().unwrap();
@@ -404,7 +405,7 @@ fn sample_configuration_is_valid() {
 /// Checks that all configuration keys are documented, and no others.
 #[test]
 fn configuration_keys_are_documented() {
-    let text = include_str!("../docs/configuration.md");
+    let text = include_str!("../../docs/configuration.md");
     let schema = kafleet::config::schema();
     for (section, part) in schema["properties"].as_object().unwrap() {
         assert!(text.contains(&format!("`[{section}")), "docs/configuration.md does not describe `[{section}]`");
@@ -419,11 +420,11 @@ fn configuration_keys_are_documented() {
 /// Checks that docs/wire.md names all headers and event kinds.
 #[test]
 fn wire_format_is_documented() {
-    let text = include_str!("../docs/wire.md");
+    let text = include_str!("../../docs/wire.md");
     let kinds = kinds_of(&read("event.json"));
-    let headers = declared(include_str!("../src/model/task/header.rs"))
+    let headers = declared(include_str!("../../src/model/task/header.rs"))
         .into_iter()
-        .chain(declared(include_str!("../src/dead_letters/headers.rs")));
+        .chain(declared(include_str!("../../src/dead_letters/headers.rs")));
     for name in headers.chain(kinds.iter().map(String::as_str)).filter(|name| *name != "unknown") {
         assert!(text.contains(&format!("`{name}`")), "docs/wire.md does not explain `{name}`");
     }

@@ -1,29 +1,19 @@
 //! The example `digest_tree` on thousands of real files, with real Kafka and Redis and two worker processes, verified
 //! with `sha256sum`.
 
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
-#[path = "fleet/processes.rs"]
-#[allow(dead_code, reason = "the fleet's tests use more of it")]
-mod processes;
-#[path = "redis/server.rs"]
-#[allow(dead_code, reason = "the tracker's tests use more of it")]
-mod redis;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::processes::{Process, ProcessFleet};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
 use kafleet::store::Store;
-use processes::{Process, ProcessFleet};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -142,14 +132,14 @@ async fn ready(address: &str, process: &mut Process) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn digests_match_sha256sum() {
-    let Some((brokers, _)) = support::services::kafka_and_redis() else { return };
+    let Some((brokers, _)) = crate::support::services::kafka_and_redis() else { return };
     let (base, tree) = choose();
     eprintln!("{}: {} files, {} directories, {} bytes", base.display(), tree.files.len(), tree.directories, tree.bytes);
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
     let fleet = ProcessFleet::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
     let mut running = Vec::new();
     for role in ["worker", "worker", "tracker"] {
-        let address = format!("127.0.0.1:{}", redis::free_port());
+        let address = format!("127.0.0.1:{}", crate::support::redis::free_port());
         let mut process = fleet.start_with(role, &["--ops-listen", &address]);
         ready(&address, &mut process).await;
         running.push(process);

@@ -2,10 +2,6 @@
 //! the in-memory broker; core cases also on a real Kafka if `KAFLEET_TEST_KAFKA` is set, as `tests/services run`
 //! does.
 
-#[macro_use]
-#[path = "../through/mod.rs"]
-mod through;
-
 mod blocking;
 mod blocking_calls;
 mod children;
@@ -30,10 +26,5 @@ mod rebalance;
 mod release;
 mod removed;
 mod stopping;
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
 mod tail;
-#[path = "../topics/mod.rs"]
-mod topics;
 mod types;

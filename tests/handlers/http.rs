@@ -17,7 +17,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::support::wait::DEADLINE;
 
 /// Answers `/status/<code>` with that code, `/seen` with the request, and so on.
 async fn serve() -> SocketAddr {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafleet::handlers::builtin::exec::{Exec, MAX_LINES, Program};
 use kafleet::handlers::context::Note;
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::support::wait::{DEADLINE, wait_blocking};
 
 fn sh(script: &str) -> Program {
     Program {
@@ -35,21 +35,9 @@ async fn trial(trial: &TestRun, program: Program, params: Value) -> Outcome {
     trial.handle("count", &Registered::new(Exec::new(program)), RawJson::of(&params).unwrap()).await
 }
 
-/// Waits until the condition holds; panics with `what` after the deadline.
-fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + DEADLINE;
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Returns the pids that a script has written, one per line, once there are `count`.
 fn pids(file: &Path, count: usize) -> Vec<Pid> {
-    until("the pids are written", || {
+    wait_blocking("the pids are written", || {
         let text = std::fs::read_to_string(file).ok().filter(|text| text.ends_with('\n'))?;
         let pids: Vec<_> = text.lines().filter_map(|line| line.parse().ok().map(Pid::from_raw)).collect();
         (pids.len() == count).then_some(pids)
@@ -64,7 +52,7 @@ fn runs(pid: Pid) -> bool {
 
 fn assert_gone(pids: &[Pid]) {
     for &pid in pids {
-        until(&format!("process {pid} is gone"), || (!runs(pid)).then_some(()));
+        wait_blocking(&format!("process {pid} is gone"), || (!runs(pid)).then_some(()));
     }
 }
 
@@ -257,7 +245,7 @@ async fn concurrent_programs_leave_no_zombies() {
         assert_eq!(attempt.await.unwrap(), json!(n));
     }
     let own = std::process::id();
-    until("no zombie is left", || (!children(own).into_iter().any(|pid| !runs(pid))).then_some(()));
+    wait_blocking("no zombie is left", || (!children(own).into_iter().any(|pid| !runs(pid))).then_some(()));
 }
 
 /// Returns the children of a process, including zombies.
@@ -290,7 +278,13 @@ fn start_worker(dir: &Path) -> std::process::Child {
 
 fn start(test: &str, variable: &str, dir: &Path) -> std::process::Child {
     let mut worker = Command::new(std::env::current_exe().unwrap());
-    worker.args(["--exact", test]).env(variable, dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    worker
+        .args(["--exact", &full_name(test)])
+        .env(variable, dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn families(dir: &Path) -> Vec<Pid> {
@@ -309,7 +303,7 @@ fn programs_die_with_a_killed_worker() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
-    let guard = until("the worker has a guard", || guard_of(worker.id()));
+    let guard = wait_blocking("the worker has a guard", || guard_of(worker.id()));
     assert!(families.iter().all(|&pid| runs(pid)));
     worker.kill().unwrap();
     worker.wait().unwrap();
@@ -322,10 +316,10 @@ fn guard_closes_inherited_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = start_worker(dir.path());
     let families = families(dir.path());
-    let guard = until("the worker has a guard", || guard_of(worker.id()));
+    let guard = wait_blocking("the worker has a guard", || guard_of(worker.id()));
     // The guard closes them after it has set its name.
     let open = || std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap().count();
-    until("all descriptors but the pipe are closed", || (open() == 1).then_some(()));
+    wait_blocking("all descriptors but the pipe are closed", || (open() == 1).then_some(()));
     kill(guard, Signal::SIGTERM).unwrap();
     kill(guard, Signal::SIGINT).unwrap();
     worker.kill().unwrap();
@@ -356,12 +350,12 @@ fn worker_killed_at_any_time_leaves_no_programs() {
     for round in 0..6 {
         let dir = tempfile::tempdir().unwrap();
         let mut worker = start("as_a_busy_worker_process", BUSY_WORKER, dir.path());
-        until("it works", || dir.path().join("begun").exists().then_some(()));
+        wait_blocking("it works", || dir.path().join("begun").exists().then_some(()));
         std::thread::sleep(Duration::from_millis(round * 7));
         worker.kill().unwrap();
         worker.wait().unwrap();
         let mark = format!("{BUSY_WORKER}={}", dir.path().display());
-        until("no process is left", || with_environment(&mark).is_empty().then_some(()));
+        wait_blocking("no process is left", || with_environment(&mark).is_empty().then_some(()));
     }
 }
 
@@ -375,12 +369,18 @@ fn with_environment(mark: &str) -> Vec<Pid> {
     pids.filter(has).map(Pid::from_raw).collect()
 }
 
+/// Name of a test of this module, as the test runner knows it: without the crate.
+fn full_name(test: &str) -> String {
+    let (_, module) = module_path!().split_once("::").unwrap();
+    format!("{module}::{test}")
+}
+
 /// Runs a test in a separate process, because it affects global state. True in that process.
 fn alone(test: &str) -> bool {
     let inside = std::env::var(ALONE).is_ok_and(|name| name == test);
     if !inside {
-        let status =
-            Command::new(std::env::current_exe().unwrap()).args(["--exact", test]).env(ALONE, test).status().unwrap();
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let status = alone.args(["--exact", &full_name(test)]).env(ALONE, test).status().unwrap();
         assert!(status.success());
     }
     inside
@@ -394,15 +394,15 @@ async fn dead_guard_is_replaced_with_current_table() {
     let dir = tempfile::tempdir().unwrap();
     let handler = Exec::new(sh("echo 1"));
     handler.prepare().unwrap();
-    let old = until("the guard is running", || guard_of(std::process::id()));
+    let old = wait_blocking("the guard is running", || guard_of(std::process::id()));
     let file = dir.path().join("pids");
     let (cx, _) = TestRun::new().begin("count");
     let running = tokio::spawn(Exec::new(unkillable_group(&file)).start(&RawJson::null(), cx).unwrap());
     let family = tokio::task::spawn_blocking(move || pids(&file, 2)).await.unwrap();
     kill(old, Signal::SIGKILL).unwrap();
-    until("the guard has ended", || (!runs(old)).then_some(()));
+    wait_blocking("the guard has ended", || (!runs(old)).then_some(()));
     assert_eq!(attempt(sh("echo 1"), json!({})).await.output(), json!(1));
-    let new = until("a new guard is running", || guard_of(std::process::id()));
+    let new = wait_blocking("a new guard is running", || guard_of(std::process::id()));
     assert_ne!(old, new);
     assert!(family.iter().all(|&pid| runs(pid)), "running programs continue");
     running.abort();

@@ -1,15 +1,10 @@
 //! Behaviour specific to a real Kafka, in addition to the conformance suite. Runs if `KAFLEET_TEST_KAFKA` is set, as
 //! by `tests/services run`.
 
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "each test crate uses a part of it")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::{
@@ -17,7 +12,12 @@ use kafleet::broker::{
     RecordRef, StartOffset, TopicChange, TopicSpec,
 };
 
+use crate::support::names::unique;
+use crate::support::wait::block_until;
+
 mod groups;
+mod tls;
+mod topics;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -40,12 +40,6 @@ fn section(servers: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("bootstrap.servers".to_owned(), servers.to_owned())])
 }
 
-fn unique(what: &str) -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_micros();
-    format!("kafleet-{what}-{now}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
-}
-
 fn spec(name: &str, partitions: u32, config: &[(&str, &str)]) -> TopicSpec {
     let config = config.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     TopicSpec { name: name.to_owned(), partitions, replication: None, config }
@@ -57,7 +51,7 @@ fn fixture(partitions: u32) -> Option<Fixture> {
 }
 
 fn fixture_with(partitions: u32, settings: &[(&str, &str)]) -> Option<Fixture> {
-    let servers = support::services::kafka()?;
+    let servers = crate::support::services::kafka()?;
     let mut section = section(&servers);
     section.extend(settings.iter().map(|(key, value)| (key.to_string(), value.to_string())));
     let kafka = Kafka::new(&section).expect("a client");
@@ -137,18 +131,9 @@ fn is_significant(event: &GroupEvent) -> bool {
     !passing
 }
 
-/// Waits until a condition holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + DEADLINE;
-    while !holds() {
-        assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Repeats a call until one takes at most `longest`: on a busy machine a single fast call is sufficient proof.
 fn takes_at_most(longest: Duration, what: &str, mut call: impl FnMut()) {
-    until(&format!("{what} in {longest:?}"), || {
+    block_until(&format!("{what} in {longest:?}"), || {
         let started = Instant::now();
         call();
         started.elapsed() < longest
@@ -237,7 +222,9 @@ fn configuration_change_keeps_other_entries() {
     let first = fixture.apply(&spec(topic, 1, &[("retention.ms", "1000000")]));
     let second = fixture.apply(&spec(topic, 3, &[("max.message.bytes", "2000000")]));
     // The broker may report an accepted change with a delay.
-    until("both settings are reported", || fixture.kafka.topics(topic, DEADLINE).expect("topics")[0].config.len() == 2);
+    block_until("both settings are reported", || {
+        fixture.kafka.topics(topic, DEADLINE).expect("topics")[0].config.len() == 2
+    });
     let third = fixture.apply(&spec(topic, 2, &[("max.message.bytes", "2000000"), ("retention.ms", "1000000")]));
     let bad = fixture.apply(&spec(topic, 1, &[("retention.ms", "soon")]));
 
@@ -299,13 +286,13 @@ fn read_at_returns_records_and_skips_markers() {
     let Some(fixture) = fixture(1) else { return };
     let mut atomic = fixture.kafka.transactional_producer(&unique("atomic")).expect("opened");
     atomic.send_all(&[record(&fixture.topic, 0, b"7")], DEADLINE).expect("committed");
-    until("the marker follows the commit", || {
+    block_until("the marker follows the commit", || {
         fixture.kafka.ends(&fixture.partition(0), DEADLINE).is_ok_and(|ends| ends.end == 2)
     });
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
 
-    until("the transaction is committed", || {
+    block_until("the transaction is committed", || {
         fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2
     });
     assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
@@ -359,7 +346,7 @@ fn accepted_record_has_one_outcome_without_brokers() {
 #[test]
 fn unreachable_cluster_is_named_in_error() {
     let kafka = Kafka::new(&section("127.0.0.1:9")).expect("a client");
-    until("the error contains the address", || {
+    block_until("the error contains the address", || {
         let error = kafka.topics("", Duration::from_secs(1)).expect_err("nobody there");
         assert!(error.is_transient(), "{error}");
         error.to_string().contains("127.0.0.1:9")

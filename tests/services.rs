@@ -1,0 +1,15 @@
+//! Tests of the roles and of the backends, in memory, and on a real Kafka and Redis where `tests/services run` sets
+//! their addresses. One binary, because each one links the whole library.
+
+#[macro_use]
+mod support;
+
+mod api;
+mod cli;
+mod digest_tree;
+mod email;
+mod fleet;
+mod kafka_broker;
+mod store_conformance;
+mod tracker;
+mod worker;

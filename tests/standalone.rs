@@ -1,0 +1,7 @@
+//! Tests that need no services: task types and their handlers, published schemas, decoders of external input.
+
+mod fuzz;
+mod handlers;
+mod schemas;
+#[allow(unused, reason = "each test crate uses a part of it")]
+mod support;
