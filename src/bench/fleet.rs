@@ -77,7 +77,7 @@ impl BenchFleet {
     pub(super) async fn record_bytes(&self) -> anyhow::Result<usize> {
         let id = TaskId::parse(&format!("{FIRST}-{:012}", 0))?;
         let found = self.store.nodes(self.publisher.partition_of(&id), &[id]).await?;
-        Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode().len())
+        Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
     }
 
     /// Number of succeeded tasks in the store.

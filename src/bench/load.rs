@@ -13,7 +13,8 @@ use crate::broker::{
     Broker, BrokerError, ConsumerSpec, DeliverySink, Partition, Producer, ProducerRecord, RecordRef, StartOffset,
 };
 use crate::config::Names;
-use crate::model::event::{ErrorInfo, Event, Kind, Success, submitted};
+use crate::model::encode_error::EncodeError;
+use crate::model::event::{AttemptFailure, Event, Kind, Payload, Success, submitted};
 use crate::model::json::RawJson;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
@@ -233,26 +234,26 @@ struct LogWriter<'a> {
 impl LogWriter<'_> {
     fn submitted(&mut self, task: &Task) -> anyhow::Result<()> {
         self.value.clear();
-        submitted(task, now_ms(), &mut self.value);
+        submitted(task, now_ms(), &mut self.value)?;
         self.write(task)
     }
 
     fn retrying(&mut self, task: &Task, attempt: u32) -> anyhow::Result<()> {
         let at_ms = now_ms();
-        let mut event = Event::new(Kind::Retrying, task.id.clone(), task.run, at_ms);
+        let mut failure = AttemptFailure::new("timeout", "the service did not answer within 30 s", attempt);
+        failure.started_at_ms = Some(at_ms);
+        let payload = Payload::Retrying { failure, due_ms: Some(at_ms + 1_000), record: None };
+        let mut event = Event::new(payload, task.id.clone(), task.run, at_ms);
         event.attempt = attempt;
         event.worker = Some(WORKER.into());
-        event.started_at_ms = Some(at_ms);
-        event.due_ms = Some(at_ms + 1_000);
-        event.error = Some(Box::new(ErrorInfo::new("timeout", "the service did not answer within 30 s", attempt)));
         self.value.clear();
-        event.encode(&mut self.value);
+        event.encode(&mut self.value)?;
         self.write(task)
     }
 
     fn succeeded(&mut self, task: &Task, attempt: u32) -> anyhow::Result<()> {
         self.value.clear();
-        succeeded(task, attempt, &mut self.value);
+        succeeded(task, attempt, &mut self.value)?;
         self.write(task)
     }
 
@@ -265,10 +266,10 @@ impl LogWriter<'_> {
 }
 
 /// Encodes the event that a worker writes for a succeeded task.
-fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) {
+fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let output = RawJson::null();
     let at_ms = now_ms();
-    Success { task, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }.encode(out);
+    Success { task, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }.encode(out)
 }
 
 /// Publishes tasks with tracking, as an api does.
@@ -315,7 +316,7 @@ pub(super) fn raw_produce(services: &Services, prefix: &str, records: u64, event
     let headers = task_headers(&model, SOURCE).into_iter().filter(|(name, _)| *name != header::ID);
     let headers: Vec<(String, String)> = headers.map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
     let mut event = Vec::new();
-    submitted(&model, now_ms(), &mut event);
+    submitted(&model, now_ms(), &mut event)?;
     let tasks = names.tasks(NOOP);
     let topic = names.events();
     let raw = RawProduce {
@@ -332,7 +333,7 @@ pub(super) fn raw_produce(services: &Services, prefix: &str, records: u64, event
 /// Size of the event that a worker writes for a succeeded task.
 pub(super) fn event_bytes() -> anyhow::Result<usize> {
     let mut bytes = Vec::new();
-    succeeded(&task(0)?, 1, &mut bytes);
+    succeeded(&task(0)?, 1, &mut bytes)?;
     Ok(bytes.len())
 }
 
@@ -370,7 +371,7 @@ fn check_events_of(topics: &BenchTopics, events_partitions: u32, tasks: u64, kin
             left = left.saturating_sub(1);
             let event = record.value.and_then(|value| Event::decode(value).ok());
             let number = event
-                .filter(|event| event.kind == kind)
+                .filter(|event| event.kind() == kind)
                 .and_then(|event| event.id.as_str().strip_prefix("bench-")?.parse::<usize>().ok());
             match number.and_then(|number| seen.get_mut(number)) {
                 Some(true) => doubled += 1,

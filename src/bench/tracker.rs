@@ -156,5 +156,5 @@ async fn record_bytes(store: &Redis, log: Log) -> anyhow::Result<usize> {
     let id = log.shape.id(0)?;
     let partition = partition_of(id.root().as_bytes(), EVENTS_PARTITIONS);
     let found = store.nodes(partition, &[id]).await?;
-    Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode().len())
+    Ok(found.into_iter().flatten().next().context("the first task is missing")?.encode()?.len())
 }

@@ -14,7 +14,7 @@ use super::child_role::ChildRole;
 use super::process::{Cost, Process};
 use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, load, mib};
 use crate::broker::shared_producer::SharedProducer;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::{now_ms, raise_open_files};
@@ -212,7 +212,8 @@ impl WatchFleet {
         let mut waited = Duration::ZERO;
         for n in 0..bench.changes {
             let have = watchers.received.load(Relaxed);
-            let mut event = Event::new(Kind::Started, TaskId::parse(&format!("watch-{:012}", 0))?, 1, now_ms());
+            let id = TaskId::parse(&format!("watch-{:012}", 0))?;
+            let mut event = Event::new(Payload::Started { then: Vec::new() }, id, 1, now_ms());
             event.attempt = n as u32 + 1;
             let at = Instant::now();
             self.publisher.publish_event(&event).await?;

@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::model::encode_error::EncodeError;
+
 mod client;
 pub mod kafka;
 pub mod memory;
@@ -163,6 +165,12 @@ pub enum BrokerError {
     /// succeeds only after that has changed.
     #[error("refused: {0}")]
     Unexpected(String),
+}
+
+impl From<EncodeError> for BrokerError {
+    fn from(error: EncodeError) -> Self {
+        Self::Invalid(error.to_string())
+    }
 }
 
 impl BrokerError {
@@ -398,7 +406,7 @@ pub trait TransactionalProducer: Send {
     /// `Fenced`: another producer was opened under this name. `InDoubt`: the commit may or may not have happened;
     /// open a new producer and check.
     fn send_all(&mut self, records: &[ProducerRecord<'_>], deadline: Duration) -> Result<Vec<(i32, i64)>, BrokerError> {
-        self.send_with_dependents(records, &mut |_| Vec::new(), deadline)
+        self.send_with_dependents(records, &mut |_| Ok(Vec::new()), deadline)
     }
 
     /// Like [`Self::send_all`], with further records in the same transaction that depend on the offsets of the first
@@ -411,8 +419,8 @@ pub trait TransactionalProducer: Send {
     ) -> Result<Vec<(i32, i64)>, BrokerError>;
 }
 
-/// Builds records from the partitions and offsets of the records before them.
-pub type MakeDependents<'a> = dyn FnMut(&[(i32, i64)]) -> Vec<DependentRecord> + 'a;
+/// Builds records from the partitions and offsets of the records before them. An error aborts the transaction.
+pub type MakeDependents<'a> = dyn FnMut(&[(i32, i64)]) -> Result<Vec<DependentRecord>, BrokerError> + 'a;
 
 /// A record sent after others of its transaction. It owns its bytes and has no headers.
 #[derive(Clone, Debug, PartialEq, Eq)]

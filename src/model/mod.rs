@@ -8,6 +8,7 @@
 //! (follow-up tasks and notifications) → [`outbox`] (timers and effects) → [`record::rollup`] → [`projection`] →
 //! [`retry`] and [`offsets`] (the worker's arithmetic).
 
+pub mod encode_error;
 pub mod event;
 pub mod json;
 pub mod offsets;

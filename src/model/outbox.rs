@@ -9,6 +9,7 @@ use std::sync::Arc;
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
+use super::encode_error::EncodeError;
 use super::json::RawJson;
 use super::record::TaskRecord;
 use super::record::notifications::Delivery;
@@ -114,9 +115,9 @@ impl KeptRecord {
         headers
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let Self { key, headers, params, binary_key, binary_headers } = self;
-        postcard::to_allocvec(&(key, headers, params, binary_key, binary_headers)).unwrap_or_default()
+        Ok(postcard::to_allocvec(&(key, headers, params, binary_key, binary_headers))?)
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Self> {
@@ -364,7 +365,7 @@ mod tests {
         };
         assert_eq!(headers(0), ["ce_id=a", "ce_expires=9h"]);
         assert_eq!(headers(3), ["ce_id=a", "ce_attempt=3"]);
-        assert_eq!(KeptRecord::decode(&kept.encode()), Some(kept));
+        assert_eq!(KeptRecord::decode(&kept.encode().unwrap()), Some(kept));
     }
 
     #[test]
@@ -373,7 +374,7 @@ mod tests {
         let mut kept = KeptRecord::of(None, [("ce_id", b"a".as_slice())].into_iter(), RawJson::null());
         kept = kept.with_foreign_headers(Some(b"\xfekey"), headers.into_iter());
         let json = serde_json::to_string(&kept).unwrap();
-        let bytes = kept.encode();
+        let bytes = kept.encode().unwrap();
         for kept in [serde_json::from_str(&json).unwrap(), KeptRecord::decode(&bytes).unwrap()] {
             let text = |value: &str| value.as_bytes().to_vec();
             let expected = [("ce_id", text("a")), ("y", text("text")), ("x", vec![0xff, 0])];

@@ -165,9 +165,9 @@ impl<'a> BatchPublish<'a> {
         self.values.clear();
         match open.step {
             PublishStep::Record => {}
-            PublishStep::Announce => submitted(task, self.now_ms, &mut self.values),
+            PublishStep::Announce => submitted(task, self.now_ms, &mut self.values)?,
             PublishStep::Later { due_ms } => {
-                publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values);
+                publisher.scheduled(task, open.key.clone(), due_ms, self.now_ms).encode(&mut self.values)?;
             }
         }
         if open.step != PublishStep::Record {
@@ -184,13 +184,19 @@ impl<'a> BatchPublish<'a> {
     fn announce(&mut self) {
         self.values.clear();
         let mut events = Vec::with_capacity(self.out.len());
+        let mut refused = Vec::new();
         for number in self.out.drain(..) {
             let Some(Slot::Open(open)) = self.slots.get(number as usize) else { continue };
             let start = self.values.len();
-            submitted(&open.task, self.now_ms, &mut self.values);
+            if let Err(error) = submitted(&open.task, self.now_ms, &mut self.values) {
+                self.values.truncate(start);
+                refused.push((number, error));
+                continue;
+            }
             let partition = self.publisher.partition_of(&open.task.id);
             events.push(Encoded { partition, number, value: start..self.values.len() });
         }
+        refused.into_iter().for_each(|(number, error)| self.settle(number, Err(error.into())));
         events.sort_by_key(|event| event.partition);
         for events in events.chunk_by(|a, b| a.partition == b.partition) {
             for (n, error) in self.send_events(events) {

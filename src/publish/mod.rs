@@ -7,7 +7,7 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
 use crate::model::event::log_line::lines_of;
-use crate::model::event::{Event, Kind, submitted};
+use crate::model::event::{Event, Payload, submitted};
 use crate::model::json::RawJson;
 use crate::model::outbox::KeptRecord;
 use crate::model::record::attachment::Attachment;
@@ -189,8 +189,11 @@ impl Publisher {
     /// Writes the `submitted` event of a task whose record is published.
     pub async fn announce(&self, task: Task, now_ms: i64) -> Result<Published, PublishError> {
         let mut value = Vec::with_capacity(256);
-        submitted(&task, now_ms, &mut value);
-        match self.link.deliver(self.event_record(&task.id, &value), self.deadline).await {
+        let sent = match submitted(&task, now_ms, &mut value) {
+            Ok(()) => self.link.deliver(self.event_record(&task.id, &value), self.deadline).await,
+            Err(error) => Err(error.into()),
+        };
+        match sent {
             Ok(position) => Ok(Published { id: task.id, position }),
             Err(error) => Err(PublishError::Out { task: Box::new(task), error }),
         }
@@ -220,7 +223,7 @@ impl Publisher {
     /// Writes one event and returns its position once acknowledged.
     pub async fn publish_event(&self, event: &Event) -> Result<Position, BrokerError> {
         let mut value = Vec::with_capacity(256);
-        event.encode(&mut value);
+        event.encode(&mut value)?;
         self.link.deliver(self.event_record(&event.id, &value), self.deadline).await
     }
 
@@ -228,15 +231,15 @@ impl Publisher {
     /// instead.
     pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
         let lines = lines_of(lines.iter().copied()).map_err(|(_, why)| PublishError::Invalid(why))?;
-        let event = Event { lines, ..Event::new(Kind::Log, id.clone(), 1, now_ms()) };
+        let event = Event::new(Payload::Log { lines, dropped: 0 }, id.clone(), 1, now_ms());
         self.publish_event(&event).await.map_err(PublishError::NotOut)
     }
 
     /// Attaches a small value to an existing task. Handlers use `cx.attach` instead.
     pub async fn attach(&self, id: &TaskId, attachment: Attachment) -> Result<Position, PublishError> {
         attachment.check().map_err(PublishError::Invalid)?;
-        let attachment = Some(Box::new(attachment));
-        let event = Event { attachment, ..Event::new(Kind::Attached, id.clone(), 1, now_ms()) };
+        let payload = Payload::Attached { attachment: Some(Box::new(attachment)) };
+        let event = Event::new(payload, id.clone(), 1, now_ms());
         self.publish_event(&event).await.map_err(PublishError::NotOut)
     }
 
@@ -285,11 +288,8 @@ pub fn scheduled_event(new: NewTask, source: &str, due_ms: i64, now_ms: i64) -> 
 }
 
 fn scheduled(task: &Task, kept: KeptRecord, due_ms: i64, now_ms: i64) -> Event {
-    let mut event = Event::submitted(task, now_ms);
-    event.kind = Kind::Scheduled;
-    event.due_ms = Some(due_ms);
-    event.record = Some(Box::new(kept));
-    event
+    let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(kept)) };
+    Event::announcing(payload, task, now_ms)
 }
 
 #[cfg(test)]

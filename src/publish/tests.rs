@@ -52,7 +52,7 @@ impl Bench {
             let mut take = |record: &crate::broker::RecordRef<'_>| {
                 keys.push(String::from_utf8(record.key.unwrap().to_vec()).unwrap());
                 if let Some(Ok(event)) = record.value.filter(|_| topic.ends_with("events")).map(Event::decode) {
-                    assert!(event.kind == Kind::Submitted && event.task.is_some());
+                    assert!(event.kind() == Kind::Submitted && event.task.is_some());
                 }
             };
             consumer.poll(1_000, Duration::from_millis(100), &mut take).unwrap();
@@ -112,8 +112,8 @@ async fn scheduled_task_is_deferred_at_the_tracker() {
     let at = Partition::new(both()[1].as_str(), position.partition);
     let record = bench.broker.read_at(&at, position.offset, CALL).unwrap().unwrap();
     let event = Event::decode(&record.value.unwrap()).unwrap();
-    assert_eq!((event.kind, event.due_ms), (Kind::Scheduled, Some(now + 60_000)));
-    assert_eq!(event.record.unwrap().params.text(), "1");
+    assert_eq!((event.kind(), event.payload.due_ms()), (Kind::Scheduled, Some(now + 60_000)));
+    assert_eq!(event.payload.record().unwrap().params.text(), "1");
 }
 
 #[tokio::test]

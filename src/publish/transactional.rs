@@ -56,7 +56,7 @@ impl Publisher {
             .zip(&headers)
             .map(|((ready, (topic, _)), headers)| task_record(&ready.task, ready.key.as_deref(), topic, headers))
             .collect();
-        let mut events = |positions: &[(i32, i64)]| -> Vec<DependentRecord> {
+        let mut events = |positions: &[(i32, i64)]| -> Result<Vec<DependentRecord>, BrokerError> {
             let mut positions = positions.iter().copied();
             tasks.iter().map(|ready| self.event_of(ready, &mut positions, now_ms)).collect()
         };
@@ -64,24 +64,31 @@ impl Publisher {
     }
 
     /// Event of a task. If the task has a record, it takes that record's position from `positions`.
-    fn event_of(&self, ready: &Ready, positions: &mut dyn Iterator<Item = (i32, i64)>, now_ms: i64) -> DependentRecord {
+    fn event_of(
+        &self,
+        ready: &Ready,
+        positions: &mut dyn Iterator<Item = (i32, i64)>,
+        now_ms: i64,
+    ) -> Result<DependentRecord, BrokerError> {
         let mut value = Vec::with_capacity(256);
         let task = &ready.task;
         match ready.step {
             PublishStep::Record => match positions.next() {
-                Some(at) => submitted(&Task { position: position(at), ..task.clone() }, now_ms, &mut value),
-                None => submitted(task, now_ms, &mut value),
+                Some(at) => submitted(&Task { position: position(at), ..task.clone() }, now_ms, &mut value)?,
+                None => submitted(task, now_ms, &mut value)?,
             },
-            PublishStep::Announce => submitted(task, now_ms, &mut value),
-            PublishStep::Later { due_ms } => self.scheduled(task, ready.key.clone(), due_ms, now_ms).encode(&mut value),
+            PublishStep::Announce => submitted(task, now_ms, &mut value)?,
+            PublishStep::Later { due_ms } => {
+                self.scheduled(task, ready.key.clone(), due_ms, now_ms).encode(&mut value)?;
+            }
         }
         let topic: Arc<str> = self.events_topic.clone();
-        DependentRecord {
+        Ok(DependentRecord {
             topic,
             partition: self.partition_of(&task.id) as i32,
             key: task.id.root().as_bytes().to_vec(),
             value,
-        }
+        })
     }
 }
 

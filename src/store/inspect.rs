@@ -112,7 +112,7 @@ mod tests {
     fn record_difference_lists_changed_fields() {
         let one = TaskRecord::expected(1, 7);
         let other = TaskRecord { attempt: 3, ..one.clone() };
-        let describe = differences("k:{p0}:t:a", &text(one.encode()), &text(other.encode()));
+        let describe = differences("k:{p0}:t:a", &text(one.encode().unwrap()), &text(other.encode().unwrap()));
         assert_eq!(describe, ("attempt=0".to_owned(), "attempt=3".to_owned()));
     }
 

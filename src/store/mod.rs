@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
+use crate::model::encode_error::EncodeError;
 use crate::model::projection::changes::Changes;
 pub use crate::model::projection::changes::{Entry, Index};
 use crate::model::record::TaskRecord;
@@ -75,6 +76,12 @@ pub enum StoreError {
     Damaged(String),
     #[error("{0}")]
     Invalid(String),
+}
+
+impl From<EncodeError> for StoreError {
+    fn from(error: EncodeError) -> Self {
+        Self::Invalid(error.to_string())
+    }
 }
 
 /// Operations of a store that readers and trackers share.

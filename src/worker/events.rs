@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::completions::{Completions, DeliveryTag};
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BatchRecord, BrokerError, DeliverySink, ProducerRecord, Record, RecordRef};
-use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::event::{AttemptFailure, ErrorInfo, Event, Payload};
 use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
 use crate::runtime::{Backoff, Health};
@@ -23,6 +23,8 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of undelivered records resent in one batch.
 const MAX_RESEND_BATCH: usize = 4_096;
 const HEALTH_PART: &str = "results";
+/// Error code of a task whose result the broker rejects or whose event cannot be encoded.
+pub(super) const RESULT_REFUSED: &str = "result_refused";
 
 /// A record that was not delivered, with the reason.
 pub(super) struct Undelivered {
@@ -127,7 +129,7 @@ impl EventWriter {
 
     fn try_write(&self, event: &Event, tag: DeliveryTag, scratch: &mut Vec<u8>) -> Result<(), BrokerError> {
         scratch.clear();
-        event.encode(scratch);
+        event.encode(scratch)?;
         self.send(&event.id, scratch, tag)
     }
 
@@ -147,7 +149,7 @@ impl EventWriter {
     /// other event is dropped and logged.
     async fn write_fallback(&self, event: &Event, tag: DeliveryTag, error: &BrokerError, scratch: &mut Vec<u8>) {
         if tag == DeliveryTag::UNTRACKED {
-            tracing::warn!(task = %event.id, kind = ?event.kind, %error, "an event was dropped");
+            tracing::warn!(task = %event.id, kind = ?event.kind(), %error, "an event was dropped");
             return;
         }
         let small = fallback_event(event, error);
@@ -265,16 +267,17 @@ impl Drop for RetryWait<'_> {
 
 /// Small failure event that replaces a terminal event which is too large or permanently rejected.
 fn fallback_event(event: &Event, error: &BrokerError) -> Event {
-    let mut small = Event::new(Kind::Failed, event.id.clone(), event.run, event.at_ms);
-    small.attempt = event.attempt;
-    small.worker = event.worker.clone();
-    small.task = event.task.clone();
-    small.started_at_ms = event.started_at_ms;
     let (kind, hint) = match error {
         BrokerError::TooLarge(_) => ("result_too_large", "; return a link instead"),
-        _ => ("result_refused", ""),
+        _ => (RESULT_REFUSED, ""),
     };
     let message = format!("the result could not be published: {error}{hint}");
-    small.error = Some(Box::new(ErrorInfo::new(kind, message, event.attempt)));
-    small
+    let error = Some(Box::new(ErrorInfo::new(kind, message, event.attempt)));
+    let failure = AttemptFailure { started_at_ms: event.payload.started_at_ms(), error };
+    Event {
+        attempt: event.attempt,
+        worker: event.worker.clone(),
+        task: event.task.clone(),
+        ..Event::new(Payload::Failed(failure), event.id.clone(), event.run, event.at_ms)
+    }
 }

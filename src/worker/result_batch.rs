@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::decode::InFlight;
 use super::events::EventWriter;
 use crate::broker::BatchRecord;
+use crate::model::encode_error::EncodeError;
 
 /// Maximum time that a result waits for others; far below the producer's own linger.
 const LINGER: Duration = Duration::from_millis(1);
@@ -33,22 +34,26 @@ impl ResultBatch {
         self.since.is_some_and(|since| now.duration_since(since) >= LINGER)
     }
 
-    /// Adds a task with the result that `encode` writes.
+    /// Adds a task with the result that `encode` writes. Returns the task if that fails.
     pub(super) fn add(
         &mut self,
         in_flight: Box<InFlight>,
         partition: u32,
         now: Instant,
-        encode: impl FnOnce(&InFlight, &mut Vec<u8>),
-    ) {
+        encode: impl FnOnce(&InFlight, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), (Box<InFlight>, EncodeError)> {
         let start = self.bytes.len();
-        encode(&in_flight, &mut self.bytes);
+        if let Err(error) = encode(&in_flight, &mut self.bytes) {
+            self.bytes.truncate(start);
+            return Err((in_flight, error));
+        }
         let partition = partition as usize;
         if self.by_partition.len() <= partition {
             self.by_partition.resize_with(partition + 1, Vec::new);
         }
         self.by_partition[partition].push(Entry { in_flight, value: start..self.bytes.len() });
         self.since.get_or_insert(now);
+        Ok(())
     }
 
     /// Sends all results; waits only while the producer has no room.

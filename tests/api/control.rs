@@ -66,7 +66,10 @@ async fn cancel_is_written_to_history_and_control_topic() {
     let place: kafleet::model::task::Position = answer.position.parse().unwrap();
     let record = fleet.record(&fleet.events(place), place.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
-    assert_eq!((event.kind, event.id.as_str(), event.message.as_deref()), (Kind::CancelRequested, "r", Some("enough")));
+    assert_eq!(
+        (event.kind(), event.id.as_str(), event.message.as_deref()),
+        (Kind::CancelRequested, "r", Some("enough"))
+    );
     until("the cancel is on the control topic", async || fleet.cancel_told("r").is_some()).await;
     let control = fleet.cancel_told("r").unwrap();
     assert_eq!(

@@ -96,7 +96,7 @@ async fn task_is_created_without_waiting_for_the_projection() {
     let record = fleet.record(&fleet.events(position), position.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
     assert_eq!(
-        (event.kind, event.id.as_str()),
+        (event.kind(), event.id.as_str()),
         (Kind::Submitted, "a"),
         "the position is that of the `submitted` event"
     );

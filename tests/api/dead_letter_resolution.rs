@@ -52,7 +52,7 @@ impl Fleet {
 
     /// Retry requests of a task in the log, including ignored ones.
     fn asked(&self, id: &str) -> usize {
-        let is_of = |event: &Event| event.kind == Kind::RetryRequested && event.id.as_str() == id;
+        let is_of = |event: &Event| event.kind() == Kind::RetryRequested && event.id.as_str() == id;
         let of = |number: u32| {
             let at = Partition::new(self.names.events(), number as i32);
             let ends = self.log.ends(&at, DEADLINE).unwrap();

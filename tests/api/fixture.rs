@@ -8,7 +8,7 @@ use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
 use kafleet::config::{ApiConfig, Names, TopicsConfig, TrackerConfig};
 use kafleet::handlers::{Context, Registry, Task, TaskResult};
-use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
+use kafleet::model::event::{Announcement, AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::task::Position;
 use kafleet::model::task::id::TaskId;
@@ -194,25 +194,29 @@ impl Fleet {
     }
 
     /// Publishes an event like a worker.
-    pub async fn publish_event(&self, id: &str, kind: Kind, change: impl FnOnce(&mut Event)) -> Position {
-        let mut event = Event::new(kind, TaskId::parse(id).unwrap(), 1, now_ms());
+    pub async fn publish_event(
+        &self,
+        id: &str,
+        payload: impl Into<Payload>,
+        change: impl FnOnce(&mut Event),
+    ) -> Position {
+        let mut event = Event::new(payload, TaskId::parse(id).unwrap(), 1, now_ms());
         change(&mut event);
         self.publisher.publish_event(&event).await.unwrap()
     }
 
     pub async fn succeed(&self, id: &str, output: Value) -> Position {
+        let output = RawJson::of(&output).ok();
         self.publish_event(id, Kind::Succeeded, |event| {
             event.attempt = 1;
             event.worker = Some("w-1".into());
-            event.started_at_ms = Some(event.at_ms - 5);
-            event.output = Some(RawJson::of(&output).unwrap());
+            event.payload = Payload::Succeeded { started_at_ms: Some(event.at_ms - 5), output };
         })
         .await
     }
 
     pub async fn fail(&self, id: &str, why: &str) -> Position {
-        let error = ErrorInfo::new("error", why, 1);
-        self.publish_event(id, Kind::Failed, |event| event.error = Some(Box::new(error))).await
+        self.publish_event(id, Payload::Failed(AttemptFailure::new("error", why, 1)), |_| {}).await
     }
 
     /// Announces a task like the announcer of foreign producers, with a record position of the test's choice.

@@ -1,7 +1,7 @@
 //! Appending to and following the log of a task.
 
 use kafleet::api::documents::{EndReason, History, LogDocument};
-use kafleet::model::event::Kind;
+use kafleet::model::event::{Kind, Payload};
 use reqwest::Method;
 use serde_json::json;
 
@@ -17,7 +17,8 @@ async fn lines_can_be_appended_in_any_state() {
     assert_eq!((status, &first["lines"], &first["id"]), (202, &json!(3), &json!("a")), "{first}");
     fleet
         .publish_event("a", Kind::Log, |event| {
-            (event.lines, event.worker) = (vec!["from its worker".into()], Some("w".into()));
+            event.payload = Payload::Log { lines: vec!["from its worker".into()], dropped: 0 };
+            event.worker = Some("w".into());
         })
         .await;
     fleet.succeed("a", json!(1)).await;

@@ -3,7 +3,7 @@
 use kafleet::api::documents::{Attachments, History, Status};
 use kafleet::broker::Broker;
 use kafleet::config::{ApiConfig, Role, TokenConfig};
-use kafleet::model::event::Kind;
+use kafleet::model::event::{Kind, Payload};
 use kafleet::model::record::attachment::Attachment;
 use kafleet::model::record::state::State;
 use kafleet::publish::time_text;
@@ -138,7 +138,8 @@ async fn attachment_round_trips() {
     fleet
         .publish_event("a", Kind::Attached, |event| {
             (event.worker, event.attempt) = (Some("w".into()), 1);
-            event.attachment = Some(Box::new(Attachment::new("of-worker", "text/html", "<b>").unwrap()));
+            let attachment = Attachment::new("of-worker", "text/html", "<b>").unwrap();
+            event.payload = Payload::Attached { attachment: Some(Box::new(attachment)) };
         })
         .await;
     fleet.folded().await;

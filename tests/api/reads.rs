@@ -5,7 +5,7 @@ use std::time::Duration;
 use kafleet::api::documents::{History, LogDocument, Params, StateDocument, Status, TaskPage, TreeNode};
 use kafleet::broker::{Broker, Partition, ProducerRecord};
 use kafleet::config::ApiConfig;
-use kafleet::model::event::Kind;
+use kafleet::model::event::{Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -22,9 +22,7 @@ async fn status_contains_all_fields() {
     for child in ["r:a", "r:b", "r:c"] {
         fleet.echo(child).await;
     }
-    fleet
-        .publish_event("r:a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!({"done": 3})).unwrap()))
-        .await;
+    fleet.publish_event("r:a", Payload::Progress { value: RawJson::of(&json!({"done": 3})).ok() }, |_| {}).await;
     fleet.succeed("r", json!({"n": 3})).await;
     fleet.succeed("r:b", json!(null)).await;
     let last = fleet.fail("r:c", "the disk is full").await;
@@ -101,7 +99,7 @@ async fn marker_at_the_end_of_the_log_is_not_lag() {
     let mut atomic = fleet.log.transactional_producer("test").unwrap();
     let event = kafleet::model::event::Event::new(Kind::Warned, "a".parse().unwrap(), 1, 0);
     let mut value = Vec::new();
-    event.encode(&mut value);
+    event.encode(&mut value).unwrap();
     let topic = fleet.names.events();
     let record = ProducerRecord {
         topic: &topic,
@@ -146,7 +144,7 @@ async fn log_lines_are_paged() {
     let fleet = fleet().await;
     fleet.echo("a").await;
     let lines: Vec<String> = (0..10).map(|n| format!("line {n}")).collect();
-    let last = fleet.publish_event("a", Kind::Log, |event| (event.lines, event.dropped) = (lines, 2)).await;
+    let last = fleet.publish_event("a", Payload::Log { lines, dropped: 2 }, |_| {}).await;
     let page: LogDocument = fleet.get(&format!("/v1/tasks/a/log?from=4&limit=3&after={last}")).await;
     assert_eq!(
         (page.from, page.lines, page.total, page.dropped),

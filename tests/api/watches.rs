@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kafleet::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
-use kafleet::model::event::Kind;
+use kafleet::model::event::{Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
@@ -103,7 +103,7 @@ async fn watch_sends_every_change_until_the_task_ends() {
     assert_eq!(stream.status().await.state, State::Queued, "the stream starts with the current state");
     fleet.publish_event("a", Kind::Started, |event| event.attempt = 1).await;
     assert_eq!(stream.status().await.state, State::Running);
-    fleet.publish_event("a", Kind::Progress, |event| event.output = Some(RawJson::of(&json!(50)).unwrap())).await;
+    fleet.publish_event("a", Payload::Progress { value: RawJson::of(&json!(50)).ok() }, |_| {}).await;
     assert_eq!(stream.status().await.progress.unwrap(), json!(50));
     fleet.echo("a:child").await;
     assert_eq!(stream.status().await.children.total, 1, "a change of the children is sent");

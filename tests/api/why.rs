@@ -2,7 +2,7 @@
 
 use kafleet::api::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
-use kafleet::model::event::{ErrorInfo, Kind};
+use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -140,8 +140,8 @@ async fn running_and_retrying_tasks_are_explained() {
     fleet
         .publish_event("a", Kind::Retrying, |event| {
             event.attempt = 1;
-            event.due_ms = Some(1_900_000_000_000);
-            event.error = Some(Box::new(ErrorInfo::new("timeout", "too slow", 1)));
+            let failure = AttemptFailure::new("timeout", "too slow", 1);
+            event.payload = Payload::Retrying { failure, due_ms: Some(1_900_000_000_000), record: None };
         })
         .await;
     let retrying = why(&fleet, "a").await;
@@ -288,8 +288,8 @@ async fn running_task_reports_its_last_heartbeat() {
 async fn lost_task_reports_its_cause() {
     let fleet = fleet().await;
     fleet.announce("gone", "echo", Some(Position { partition: 1, offset: 7 })).await;
-    let error = ErrorInfo::new("expired", "removed by retention", 0);
-    fleet.publish_event("gone", Kind::Expired, |event| event.error = Some(Box::new(error))).await;
+    let failure = AttemptFailure::new("expired", "removed by retention", 0);
+    fleet.publish_event("gone", Payload::Expired(failure), |_| {}).await;
     let lost = why(&fleet, "gone").await;
     assert_eq!(codes(&lost), [Reason::Lost]);
     let message = &lost.findings[0].message;

@@ -122,16 +122,15 @@ fn dependents_are_built_from_earlier_offsets(kit: &Kit) {
     let topic = kit.topic(2);
     let [tasks, events] = [0, 1].map(|index| Partition::new(topic.as_str(), index));
     let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
-    let mut make_dependents = |offsets: &[(i32, i64)]| {
-        offsets.iter().map(|offset| dependent(&events, format!("{offset:?}"))).collect::<Vec<_>>()
-    };
+    let mut make_dependents =
+        |offsets: &[(i32, i64)]| Ok(offsets.iter().map(|offset| dependent(&events, format!("{offset:?}"))).collect());
     let offsets = producer
         .send_with_dependents(&[value_record(&tasks, "a"), value_record(&tasks, "b")], &mut make_dependents, DEADLINE)
         .unwrap();
     assert_eq!(offsets, [(0, 0), (0, 1), (1, 0), (1, 1)]);
     assert_eq!(kit.reader(&[(events.clone(), StartOffset::Beginning)]).read(2), ["(0, 0)", "(0, 1)"]);
     let alone =
-        producer.send_with_dependents(&[], &mut |_| vec![dependent(&events, "alone".into())], DEADLINE).unwrap();
+        producer.send_with_dependents(&[], &mut |_| Ok(vec![dependent(&events, "alone".into())]), DEADLINE).unwrap();
     assert_eq!(alone, [(1, 3)], "after the marker");
 }
 
@@ -143,10 +142,14 @@ fn failure_of_dependents_aborts_the_transaction(kit: &Kit) {
     let mut producer = kit.broker.transactional_producer(&name).unwrap();
     let mut make_dependents = |offsets: &[(i32, i64)]| {
         assert_eq!(offsets, [(0, 0)], "the dependent record is written");
-        vec![dependent(&nowhere, "b".into())]
+        Ok(vec![dependent(&nowhere, "b".into())])
     };
     let result = producer.send_with_dependents(&[value_record(&at, "a")], &mut make_dependents, DEADLINE);
     assert!(matches!(result, Err(BrokerError::Unknown(_))), "{result:?}");
+    let mut producer = kit.broker.transactional_producer(&name).unwrap();
+    let mut fail = |_: &[(i32, i64)]| Err(BrokerError::Invalid("not encoded".to_owned()));
+    let result = producer.send_with_dependents(&[value_record(&at, "c")], &mut fail, DEADLINE);
+    assert!(matches!(result, Err(BrokerError::Invalid(_))), "{result:?}");
     let mut producer = kit.broker.transactional_producer(&name).unwrap();
     producer.send_all(&[value_record(&at, "whole")], DEADLINE).unwrap();
     let mut reader = kit.reader(&[(at, StartOffset::Beginning)]);
@@ -162,7 +165,7 @@ fn empty_transaction_succeeds(kit: &Kit) {
 /// Aborts a transaction with one record.
 fn abort_transaction(kit: &Kit, at: &Partition) {
     let nowhere = Partition::new(at.topic.clone(), 9);
-    let mut make_dependents = |_: &[(i32, i64)]| vec![dependent(&nowhere, "b".into())];
+    let mut make_dependents = |_: &[(i32, i64)]| Ok(vec![dependent(&nowhere, "b".into())]);
     let result = kit.broker.transactional_producer(&kit.name("x")).unwrap().send_with_dependents(
         &[value_record(at, "never")],
         &mut make_dependents,
@@ -224,7 +227,7 @@ fn first_visible_stops_at_open_transactions(kit: &Kit) {
             probes = (0..5)
                 .map(|offset| (kit.first_visible(&at, offset), kit.broker.read_at(&at, offset, DEADLINE)))
                 .collect();
-            Vec::new()
+            Ok(Vec::new())
         };
         let sent = kit.broker.transactional_producer(&kit.name("x")).unwrap().send_with_dependents(
             &[value_record(&at, "open")],

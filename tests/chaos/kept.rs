@@ -319,8 +319,10 @@ fn done(documents: &BTreeMap<String, Value>, executions: &Executions, violations
 fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violations: &mut Vec<String>) {
     let mut places = BTreeSet::new();
     for (id, place) in orders.answers.cancels.lock().iter() {
-        let is_there =
-            log.by_place.get(place).is_some_and(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
+        let is_there = log
+            .by_place
+            .get(place)
+            .is_some_and(|event| event.kind() == Kind::CancelRequested && event.id.as_str() == id);
         if !is_there || !places.insert(place.clone()) {
             violations
                 .push(format!("the accepted cancel of `{id}` at {place} is missing there, or was accepted twice"));
@@ -328,7 +330,7 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violat
     }
     let mut runs = BTreeSet::new();
     for (id, run) in orders.answers.retries.lock().iter() {
-        let requests = log.of_task(id).iter().filter(|event| event.kind == Kind::RetryRequested).count();
+        let requests = log.of_task(id).iter().filter(|event| event.kind() == Kind::RetryRequested).count();
         let is_first = runs.insert((id.clone(), *run));
         if requests == 0 || *run < 2 || !is_first {
             violations.push(format!(
@@ -340,13 +342,13 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violat
     let changes = orders.answers.names.lock().clone();
     for (id, name) in &changes {
         names.entry(id).or_default().insert(name);
-        let patches = log.of_task(id).iter().filter(|event| event.kind == Kind::Patched && says(event, name)).count();
+        let patches = log.of_task(id).iter().filter(|event| event.kind() == Kind::Patched && says(event, name)).count();
         if patches != 1 {
             violations.push(format!("the accepted name `{name}` of `{id}` is {patches} times in the log"));
         }
     }
     for id in names.keys() {
-        let last = log.of_task(id).iter().rfind(|event| event.kind == Kind::Patched);
+        let last = log.of_task(id).iter().rfind(|event| event.kind() == Kind::Patched);
         let is = documents.get(*id).and_then(|document| document["name"].as_str()).unwrap_or_default();
         if !last.is_some_and(|event| says(event, is)) {
             violations.push(format!("the name of `{id}` is `{is}`, and its last change is {last:?}"));
@@ -356,7 +358,7 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violat
 
 fn says(event: &Event, name: &str) -> bool {
     let mut text = Vec::new();
-    event.encode(&mut text);
+    event.encode(&mut text).unwrap();
     String::from_utf8_lossy(&text).contains(&format!("\"name\":\"{name}\""))
 }
 

@@ -45,7 +45,7 @@ async fn send_short(fleet: &Fleet, id: &str, act: Act) {
 
 async fn output(fleet: &Fleet, id: &str) -> Value {
     let event = fleet.result_of(id).await;
-    event.output.unwrap_or_else(|| panic!("`{id}`: {:?}", event.error)).value().unwrap()
+    event.payload.output().unwrap_or_else(|| panic!("`{id}`: {:?}", event.payload.error())).value().unwrap()
 }
 
 fn attempt_in_a_child_process_has_all_abilities() {
@@ -62,8 +62,9 @@ fn attempt_in_a_child_process_has_all_abilities() {
         // The parent, three children, and the one that fails.
         fleet.wait_for_results(5).await;
         let events = fleet.events.all();
-        let of_parent = |kind| events.iter().filter(move |event| event.id.as_str() == "reports" && event.kind == kind);
-        let lines: Vec<String> = of_parent(EventKind::Log).flat_map(|event| event.lines.clone()).collect();
+        let of_parent =
+            |kind| events.iter().filter(move |event| event.id.as_str() == "reports" && event.kind() == kind);
+        let lines: Vec<String> = of_parent(EventKind::Log).flat_map(|event| event.payload.lines().to_vec()).collect();
         let mut children: Vec<&str> =
             events.iter().map(|event| event.id.as_str()).filter(|id| id.contains(':')).collect();
         children.sort_unstable();
@@ -72,7 +73,8 @@ fn attempt_in_a_child_process_has_all_abilities() {
         assert!(children.iter().all(|id| id.starts_with("reports:leaf-")), "{children:?}");
         assert!(lines[0] == "a line" && lines[1].starts_with("reports:leaf-"), "{lines:?}");
         assert_eq!(of_parent(EventKind::Progress).count(), 1);
-        let failed = fleet.result_of("fails").await.error.unwrap();
+        let end = fleet.result_of("fails").await;
+        let failed = end.payload.error().unwrap();
         assert_eq!((&*failed.kind, &*failed.message), ("own_kind", "after spawning"));
         worker.stop().await;
         fleet.assert_clean("crashing").await;
@@ -103,13 +105,17 @@ fn crash_of_the_process_is_a_failed_attempt() {
         fleet.wait_for_results(56).await;
         for (id, _, how, stderr) in crashes {
             let event = fleet.result_of(id).await;
-            let error = event.error.unwrap();
-            assert_eq!((event.kind, event.attempt, &*error.kind), (EventKind::Failed, 2, "crashed"), "{id}: {error:?}");
+            let error = event.payload.error().unwrap();
+            assert_eq!(
+                (event.kind(), event.attempt, &*error.kind),
+                (EventKind::Failed, 2, "crashed"),
+                "{id}: {error:?}"
+            );
             assert!(error.message.contains(how) && error.message.contains(stderr), "{id}: {}", error.message);
         }
-        assert_eq!(fleet.result_of("panic").await.error.unwrap().kind, "panic");
+        assert_eq!(fleet.result_of("panic").await.payload.error().unwrap().kind, "panic");
         for n in 0..50 {
-            assert_eq!(fleet.result_of(&format!("good-{n}")).await.kind, EventKind::Succeeded);
+            assert_eq!(fleet.result_of(&format!("good-{n}")).await.kind(), EventKind::Succeeded);
         }
         assert_eq!(worker.metric("kafleet_child_process_ends_total", "crashed"), 10.0);
         worker.stop().await;
@@ -155,7 +161,7 @@ fn attempt_that_does_not_stop_is_killed() {
         fleet.config.grace = Millis(200);
         let worker = fleet.worker();
         send_short(&fleet, "ignores", Act::Ignore).await;
-        assert_eq!(fleet.result_of("ignores").await.error.unwrap().kind, "timeout");
+        assert_eq!(fleet.result_of("ignores").await.payload.error().unwrap().kind, "timeout");
         // The slot is free.
         send(&fleet, "next", Act::Answer).await;
         output(&fleet, "next").await;
@@ -183,7 +189,7 @@ fn cancelled_attempt_ends_with_its_process() {
         .await
         .unwrap();
         let end = fleet.result_of("ignores").await;
-        assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, 1), "{end:?}");
+        assert_eq!((end.kind(), end.attempt), (EventKind::Cancelled, 1), "{end:?}");
         until("its process has ended", || !exists(pid)).await;
         send(&fleet, "next", Act::Answer).await;
         assert_ne!(output(&fleet, "next").await["pid"].as_u64(), Some(pid));
@@ -221,9 +227,9 @@ fn signs_of_life_cross_the_process() {
         send(&fleet, "beats", Act::Heartbeats).await;
         send(&fleet, "chatters", Act::Chatter).await;
         send(&fleet, "silent", Act::Ignore).await;
-        assert_eq!(fleet.result_of("beats").await.kind, EventKind::Succeeded);
+        assert_eq!(fleet.result_of("beats").await.kind(), EventKind::Succeeded);
         for id in ["chatters", "silent"] {
-            assert_eq!(fleet.result_of(id).await.error.map(|error| error.kind).as_deref(), Some("stalled"), "{id}");
+            assert_eq!(fleet.result_of(id).await.payload.error().map(|error| &*error.kind), Some("stalled"), "{id}");
         }
         worker.stop().await;
     });

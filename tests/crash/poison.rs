@@ -107,9 +107,9 @@ fn only_the_poison_task_is_declared_poison() {
             supervise_until(&mut supervisor, &fleet, "all tasks have ended", |events| ended_ids(events) == TASKS);
         });
         let outcomes = outcomes(&fleet);
-        let bad: Vec<&Event> = outcomes.values().filter(|event| event.kind != EventKind::Succeeded).collect();
+        let bad: Vec<&Event> = outcomes.values().filter(|event| event.kind() != EventKind::Succeeded).collect();
         let [poison] = bad[..] else { panic!("{bad:#?}") };
-        let error = poison.error.as_ref().unwrap();
+        let error = poison.payload.error().unwrap();
         assert_eq!((poison.id.as_str(), &*error.kind), ("poison", "crashed_worker"), "{error:?}");
         assert!(error.message.contains("SIGABRT"), "{}", error.message);
         let [dead] = &fleet.dead("crashing", 1).await[..] else { panic!("one dead letter") };
@@ -123,7 +123,7 @@ fn only_the_poison_task_is_declared_poison() {
 fn begun(events: &[Event], before: &HashSet<String>) -> usize {
     let is_new = |event: &&Event| event.worker.as_deref().is_some_and(|worker| !before.contains(worker));
     let starts =
-        events.iter().filter(|event| event.kind == EventKind::Started && event.id.as_str().starts_with("held-"));
+        events.iter().filter(|event| event.kind() == EventKind::Started && event.id.as_str().starts_with("held-"));
     starts.filter(is_new).map(|event| event.id.as_str()).collect::<HashSet<_>>().len()
 }
 
@@ -157,7 +157,7 @@ fn killed_workers_declare_no_task_poison() {
             supervise_until(&mut supervisor, &fleet, "all tasks have ended", |events| ended_ids(events) == TASKS);
         });
         let ends: Vec<Event> = fleet.events.all().into_iter().filter(is_end).collect();
-        let bad: Vec<&Event> = ends.iter().filter(|event| event.kind != EventKind::Succeeded).collect();
+        let bad: Vec<&Event> = ends.iter().filter(|event| event.kind() != EventKind::Succeeded).collect();
         assert!(bad.is_empty(), "{bad:#?}");
         assert_eq!(supervisor.started, 4);
         repeats_are_within_windows(&fleet, 3);
@@ -169,7 +169,7 @@ fn child_processes_die_with_a_killed_worker() {
         let Some(fleet) = kafka(PARTITIONS, &[crashing(Isolation::None)]).await else { return };
         let mut supervisor = Supervisor::new(&fleet, "[types.crashing]\nisolation = \"process\"\n");
         let wait = |supervisor: &mut Supervisor, what, id: &str, kind| {
-            let has = |events: &[Event]| events.iter().any(|event| event.id.as_str() == id && event.kind == kind);
+            let has = |events: &[Event]| events.iter().any(|event| event.id.as_str() == id && event.kind() == kind);
             tokio::task::block_in_place(|| supervise_until(supervisor, &fleet, what, has));
         };
         // The first task occupies a process, so the second one gets another.

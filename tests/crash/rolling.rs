@@ -139,10 +139,10 @@ fn rolling_restart_repeats_nothing() {
         trio.stop_all().await;
         assert_eq!(results.len(), published, "each task has one result");
         let lost: Vec<_> =
-            results.iter().filter(|event| (event.kind, event.attempt) != (EventKind::Succeeded, 1)).collect();
+            results.iter().filter(|event| (event.kind(), event.attempt) != (EventKind::Succeeded, 1)).collect();
         assert!(lost.is_empty(), "{lost:#?}");
         let mut starts = HashMap::new();
-        for event in fleet.events.all().iter().filter(|event| event.kind == EventKind::Started) {
+        for event in fleet.events.all().iter().filter(|event| event.kind() == EventKind::Started) {
             *starts.entry(event.id.to_string()).or_insert(0) += 1;
         }
         assert!(starts.values().all(|count| *count == 1), "no task starts twice: {starts:?}");

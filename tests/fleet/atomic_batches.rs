@@ -67,7 +67,7 @@ impl TransactionalProducer for FaultyTransactionalProducer {
         let (fault, written) = (&mut self.fault, &self.written);
         let mut make_events = |offsets: &[(i32, i64)]| {
             written.send_modify(|count| *count += 1);
-            let mut events: Vec<DependentRecord> = then(offsets);
+            let mut events: Vec<DependentRecord> = then(offsets)?;
             let fault_now = *fault.borrow();
             if fault_now == Fault::RejectLast {
                 events.push(DependentRecord { partition: 999, ..events[0].clone() });
@@ -81,7 +81,7 @@ impl TransactionalProducer for FaultyTransactionalProducer {
                     "the producer is not released within {DEADLINE:?}"
                 );
             }
-            events
+            Ok(events)
         };
         self.inner.send_with_dependents(records, &mut make_events, deadline)
     }

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use kafleet::handlers::builtin::callback::TYPE as CALLBACK;
 use kafleet::handlers::builtin::email::TYPE as EMAIL;
 use kafleet::handlers::{Context, Failure, Task, TaskResult};
-use kafleet::model::event::{Event, Kind};
+use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::notifications::{Delivery, RuleRef};
 use kafleet::model::record::state::State;
@@ -217,7 +217,10 @@ impl TaskHistory {
         }
         self.own = Some(node.own);
         let mut rules = Vec::new();
-        let check = logged.event.check.filter(|_| logged.event.kind == Kind::Checked && logged.event.id.as_str() == id);
+        let check = match logged.event.payload {
+            Payload::Checked { check } if logged.event.id.as_str() == id => check,
+            _ => None,
+        };
         if let Some(number) = check.filter(|number| !self.checked.contains(number)) {
             self.checked.push(number);
             let check = &script.checks[number as usize];
@@ -256,9 +259,11 @@ impl TaskHistory {
         if !of_attempt || is_ignored || self.state == Some(State::Cancelling) || node.state == State::Cancelling {
             return Vec::new();
         }
-        let began = match event.kind {
-            Kind::Started | Kind::Warned => event.started_at_ms.or(Some(event.at_ms)),
-            Kind::Retrying | Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired => event.started_at_ms,
+        let began = match event.kind() {
+            Kind::Started | Kind::Warned => event.payload.started_at_ms().or(Some(event.at_ms)),
+            Kind::Retrying | Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired => {
+                event.payload.started_at_ms()
+            }
             _ => return Vec::new(),
         };
         let mut implied_states = Vec::new();
@@ -267,7 +272,7 @@ impl TaskHistory {
         } else if self.own == Some(State::Scheduled) {
             implied_states.extend(began.map(|at_ms| (State::Queued, at_ms)));
         }
-        if event.kind != Kind::Started && !matches!(self.own, Some(State::Running | State::Warning)) {
+        if event.kind() != Kind::Started && !matches!(self.own, Some(State::Running | State::Warning)) {
             implied_states.extend(began.map(|at_ms| (State::Running, at_ms)));
         }
         implied_states
@@ -288,7 +293,7 @@ pub async fn judge(fleet: &Fleet, records: &Records, log: &[Event], violations: 
         false => BTreeMap::new(),
     };
     let mut created: BTreeMap<&str, usize> = BTreeMap::new();
-    for event in log.iter().filter(|event| event.kind == Kind::Scheduled && event.worker.is_none()) {
+    for event in log.iter().filter(|event| event.kind() == Kind::Scheduled && event.worker.is_none()) {
         *created.entry(event.id.as_str()).or_default() += usize::from(is_delivery(event.id.as_str()));
     }
     created.retain(|_, times| *times > 0);

@@ -104,7 +104,7 @@ pub fn lifetimes(scenario: &Scenario) -> Lifetimes {
 /// Publishes the lifetimes before any task: settings do not apply to trees that have ended.
 async fn publish_lifetimes(link: &Arc<SharedProducer>, names: &Names, scenario: &Scenario) {
     let (topic, mut value) = (names.events(), Vec::new());
-    Event::settings(lifetimes(scenario), crate::host::START_MS).encode(&mut value);
+    Event::settings(lifetimes(scenario), crate::host::START_MS).encode(&mut value).unwrap();
     for partition in (0..scenario.events_partitions).filter(|_| scenario.retention_ms > 0) {
         let record = ProducerRecord {
             topic: &topic,

@@ -224,6 +224,6 @@ impl OffsetState {
 
 /// Whether a worker's event ends its work on the task: a terminal event, or the handover to the tracker.
 fn is_final_event(event: &Event) -> bool {
-    let ends = matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired);
-    event.worker.is_some() && (ends || event.record.is_some())
+    let ends = matches!(event.kind(), Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired);
+    event.worker.is_some() && (ends || event.payload.record().is_some())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::Method;
 use kafleet::broker::Partition;
 use kafleet::control::{Cancel, ControlKey, ControlState as Told};
-use kafleet::model::event::{Event, Kind};
+use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::task::id::TaskId;
 use kafleet::tracker::project::projection::Logged;
 use serde_json::{Value, json};
@@ -199,7 +199,7 @@ pub fn judge(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) {
 /// Checks that an accepted task is in the log and in the store, and a rejected one in neither. A task with an unknown
 /// outcome that is in the log is in the store, too.
 fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
-    let announces = |event: &&Event| matches!(event.kind, Kind::Submitted | Kind::Scheduled);
+    let announces = |event: &&Event| matches!(event.kind(), Kind::Submitted | Kind::Scheduled);
     let announced: BTreeSet<&str> = log.values().filter(announces).map(|event| event.id.as_str()).collect();
     let published: BTreeSet<String> = fleet.offset_oracle.ready().into_iter().map(|((id, _), _)| id).collect();
     for (id, item) in &fleet.requests.answers.borrow().items {
@@ -220,7 +220,7 @@ fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, viol
 /// cancel, so that this is not checked.
 fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
     let times = fleet.journal.start_times.lock();
-    let ended = log.iter().filter(|logged| logged.event.kind == Kind::Cancelled && logged.event.worker.is_none());
+    let ended = log.iter().filter(|logged| logged.event.kind() == Kind::Cancelled && logged.event.worker.is_none());
     for Logged { event, timestamp_ms, .. } in ended.filter(|_| fleet.scenario.fault_mode != FaultMode::All) {
         let is_later = |(id, run, at): &&(String, u32, i64)| {
             *id == event.id.as_str() && *run == event.run && *at > timestamp_ms + HEARD_MS
@@ -233,8 +233,13 @@ fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
 
 /// Checks that the cancel of every task that the tracker ends before a worker took it is published to the workers.
 fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut Vec<String>) {
+<<<<<<< HEAD
     let cancels = published_cancels(fleet);
     for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind == Kind::Cancelled) {
+=======
+    let cancels = fleet.published_cancels();
+    for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind() == Kind::Cancelled) {
+>>>>>>> w-h-model
         let record = records.get(event.id.as_str()).filter(|record| event.worker.is_none() && !record.is_external());
         let Some(record) = record.filter(|record| record.run == event.run) else { continue };
         let applies = |cancel: &Cancel| cancel.asof > record.asof && cancel.asof < *offset;
@@ -253,7 +258,7 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
     let answers = fleet.requests.answers.borrow();
     let (mut places, mut runs) = (BTreeSet::new(), BTreeSet::new());
     for (id, place) in &answers.cancels {
-        let event = log.get(place).filter(|event| event.kind == Kind::CancelRequested && event.id.as_str() == id);
+        let event = log.get(place).filter(|event| event.kind() == Kind::CancelRequested && event.id.as_str() == id);
         if event.is_none() || !places.insert(place) {
             violations
                 .push(format!("the accepted cancel of `{id}` at {place} is missing there, or was accepted twice"));
@@ -289,7 +294,7 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
 
 /// Whether the task was created again with this name after the offset, in a later run of its parent.
 fn is_created_again(log: &BTreeMap<String, Event>, id: &str, after: i64, name: Option<&str>) -> bool {
-    let of_task = || log.iter().filter(|(_, event)| event.id.as_str() == id && event.kind.creates());
+    let of_task = || log.iter().filter(|(_, event)| event.id.as_str() == id && event.kind().creates());
     let before = of_task().filter(|(offset, _)| number(offset) < after).map(|(_, event)| event.run).max();
     let announced = of_task().filter(|(offset, event)| number(offset) > after && Some(event.run) > before);
     let mut names = announced
@@ -303,8 +308,8 @@ fn number(place: &str) -> i64 {
 
 /// Name that an event gives to the task.
 fn name_in<'a>(event: &'a Event, id: &str) -> Option<&'a str> {
-    let patch = event.patch.as_deref().filter(|_| event.kind == Kind::Patched && event.id.as_str() == id)?;
-    patch.name.as_ref()?.as_deref()
+    let Payload::Patched { patch: Some(patch) } = &event.payload else { return None };
+    patch.name.as_ref().filter(|_| event.id.as_str() == id)?.as_deref()
 }
 
 /// Checks that a dead letter is redriven once: one accepted request, and one new run of its task.
@@ -313,7 +318,7 @@ fn redriven(fleet: &Fleet, log: &BTreeMap<String, Event>, violations: &mut Vec<S
         violations.push(format!("the redrive of {letter} was accepted {times} times"));
     }
     let mut runs: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-    for event in log.values().filter(|event| event.kind == Kind::RetryRequested) {
+    for event in log.values().filter(|event| event.kind() == Kind::RetryRequested) {
         if let Some(letter) =
             event.message.as_deref().and_then(|message| message.strip_prefix("redriven from the dead letter "))
         {

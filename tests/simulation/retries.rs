@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kafleet::model::event::Kind;
+use kafleet::model::event::{Event, Payload};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::{Store, memory};
@@ -33,14 +33,15 @@ pub async fn judge(fleet: &Fleet, records: &Records, violations: &mut Vec<String
 async fn retried_runs(fleet: &Fleet, number: u32) -> Runs {
     let mut all = Runs::new();
     let log = logged(fleet, number);
-    if !log.iter().any(|logged| logged.event.only_failed) {
+    let is_of_failed = |event: &Event| matches!(event.payload, Payload::RetryRequested { only_failed: true, .. });
+    if !log.iter().any(|logged| is_of_failed(&logged.event)) {
         return all;
     }
     let store = memory::Memory::default();
     let mut projection = Projection::open(Arc::new(store.clone()), number).await.unwrap();
     for logged in log {
         let event = &logged.event;
-        if event.kind == Kind::RetryRequested && event.only_failed {
+        if is_of_failed(event) {
             let nodes = tree(fleet, &store, number, event.id.as_str()).await;
             if nodes.get(event.id.as_str()).is_some_and(|top| top.run == event.run && top.state.is_terminal()) {
                 all.extend(failed(&nodes));

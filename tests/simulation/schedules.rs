@@ -127,7 +127,7 @@ pub fn pending_work(fleet: &Fleet) -> Option<String> {
 pub fn tasks(fleet: &Fleet, log: &[Event]) -> BTreeMap<String, ExpectedSchedule> {
     let schedules = fleet.requests.schedules.borrow();
     let mut tasks = BTreeMap::new();
-    for event in log.iter().filter(|event| event.kind == Kind::Scheduled) {
+    for event in log.iter().filter(|event| event.kind() == Kind::Scheduled) {
         let number =
             event.id.as_str().split_once('.').and_then(|(name, _)| name.strip_prefix('s')?.parse::<usize>().ok());
         if let Some(expected) = number.and_then(|n| schedules.get(&n)) {
@@ -146,7 +146,7 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     for id in tasks.keys() {
         let created = log
             .iter()
-            .filter(|event| event.kind == Kind::Scheduled && event.worker.is_none() && event.id.as_str() == id);
+            .filter(|event| event.kind() == Kind::Scheduled && event.worker.is_none() && event.id.as_str() == id);
         if created.count() > 1 {
             violations.push(format!("`{id}` was created twice"));
         }

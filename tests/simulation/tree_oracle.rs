@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kafleet::handlers::On;
-use kafleet::model::event::Kind;
+use kafleet::model::event::{CancelScope, Kind, Payload};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::schedule::Overlap;
@@ -189,9 +189,9 @@ pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) ->
 fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
     let log = log(fleet);
     let mut events = log.iter().filter(|event| within(id, event.id.as_str()));
-    events.find(|event| event.kind == Kind::RetryRequested);
+    events.find(|event| event.kind() == Kind::RetryRequested);
     // An `asof` marks the propagation of an earlier request.
-    events.any(|event| event.kind == Kind::CancelRequested && event.asof.is_none())
+    events.any(|event| matches!(event.payload, Payload::CancelRequested(CancelScope { asof: None, .. })))
 }
 
 /// Whether a failure in the subtree cancels its open tasks.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Broker, ConsumerSpec, Partition, RecordRef, StartOffset};
-use kafleet::model::event::{Event, Kind};
+use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::projection::changes::Index;
 use kafleet::model::record::TaskRecord;
@@ -374,7 +374,7 @@ pub fn logged(fleet: &Fleet, number: u32) -> Vec<Logged> {
 fn outcomes(log: &[Event], records: &Records, violations: &mut Vec<String>) {
     let mut first: BTreeMap<(String, u32), State> = BTreeMap::new();
     for event in log {
-        let state = match event.kind {
+        let state = match event.kind() {
             Kind::Succeeded => State::Succeeded,
             Kind::Failed => State::Failed,
             Kind::Cancelled => State::Cancelled,
@@ -407,11 +407,11 @@ fn cancels(fleet: &Fleet, violations: &mut Vec<String>) {
 fn check_published_once(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     let mut published_counts: BTreeMap<(String, u32, String), u32> = BTreeMap::new();
     for event in log {
-        let what = match event.kind {
-            Kind::Released => "release".to_owned(),
-            Kind::Checked => format!("check {:?}", event.check),
-            Kind::EffectDone => format!("{:?}", event.effect),
-            Kind::Cancelled | Kind::Expired if event.worker.is_none() => "end".to_owned(),
+        let what = match &event.payload {
+            Payload::Released { .. } => "release".to_owned(),
+            Payload::Checked { check } => format!("check {check:?}"),
+            Payload::EffectDone { effect, .. } => format!("{effect:?}"),
+            Payload::Cancelled(_) | Payload::Expired(_) if event.worker.is_none() => "end".to_owned(),
             _ => continue,
         };
         // A task waits at the tracker once per attempt.
@@ -444,11 +444,11 @@ fn check_published_once(fleet: &Fleet, log: &[Event], violations: &mut Vec<Strin
 /// Checks that the number of records published by the tracker matches the events.
 fn published(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
     let mut released: BTreeMap<(String, u32), usize> = BTreeMap::new();
-    log.iter().filter(|event| event.kind == Kind::Released).for_each(|event| {
+    log.iter().filter(|event| event.kind() == Kind::Released).for_each(|event| {
         *released.entry((event.id.to_string(), event.run)).or_default() += 1;
     });
     // A delay that has passed at the time of the request is ignored.
-    let is_delayed = |event: &Event| event.kind == Kind::Scheduled && event.worker.is_none();
+    let is_delayed = |event: &Event| event.kind() == Kind::Scheduled && event.worker.is_none();
     let waiting: BTreeSet<String> =
         log.iter().filter(|event| is_delayed(event)).map(|event| event.id.to_string()).collect();
     for ((id, run), records) in fleet.offset_oracle.ready() {
@@ -466,8 +466,8 @@ fn published(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
 fn releases(log: &[Event], id: &str, run: u32) -> u32 {
     let mut due = BTreeSet::new();
     for event in log {
-        if event.id.as_str() == id && event.run == run && event.record.is_some() {
-            due.insert(event.due_ms);
+        if event.id.as_str() == id && event.run == run && event.payload.record().is_some() {
+            due.insert(event.payload.due_ms());
         }
     }
     due.len() as u32

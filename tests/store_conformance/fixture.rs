@@ -192,7 +192,7 @@ pub fn node(run: u32) -> TaskRecord {
 }
 
 pub fn record(text: &str, run: u32) -> (TaskId, Vec<u8>) {
-    (id(text), node(run).encode())
+    (id(text), node(run).encode().unwrap())
 }
 
 /// A batch that touches every kind of data.

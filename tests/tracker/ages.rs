@@ -9,7 +9,7 @@ use std::time::Duration;
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, memory as broker};
 use kafleet::config::TrackerConfig;
 use kafleet::control::heartbeat::{Heartbeat, HeartbeatState, TypeStatus};
-use kafleet::model::event::{ErrorInfo, Event, Kind};
+use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::retention::Lifetimes;
@@ -94,9 +94,9 @@ pub fn steps_to_events(steps: &[(usize, u8, i64)]) -> Vec<(i64, Event)> {
         at += wait * wait * 60_000;
         let task = TASKS[*task];
         let mut failed = event(Kind::Failed, task);
-        failed.error = Some(Box::new(ErrorInfo::new("error", "broken", 1)));
+        failed.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
         let mut log = event(Kind::Log, task);
-        log.lines = vec!["a line".into()];
+        log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
         events.push((
             at,
             match what {
@@ -151,7 +151,7 @@ async fn finished_tree_is_removed_completely() {
         events.extend([(START, submitted(&leaf)), (START, succeeded(&leaf))]);
     }
     let mut log = event(Kind::Log, "w:1");
-    log.lines = vec!["a line".into()];
+    log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
     let kept = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
     let (store, nodes, removed) = fold(&kept, &[700], true).await;

@@ -1,6 +1,6 @@
 //! Generated event logs, including events out of order, duplicates and events of old runs. Deterministic per seed.
 
-use kafleet::model::event::{Announcement, ErrorInfo, Event, Kind};
+use kafleet::model::event::{Announcement, AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
@@ -34,7 +34,8 @@ fn with_policy(task: &str, policy: Option<Policy>) -> Event {
 
 pub fn succeeded(task: &str) -> Event {
     let mut event = event(Kind::Succeeded, task);
-    event.output = RawJson::parse(b"{\"ok\":true}").ok();
+    let output = RawJson::parse(b"{\"ok\":true}").ok();
+    event.payload = Payload::Succeeded { started_at_ms: None, output };
     event
 }
 
@@ -111,13 +112,13 @@ fn task_log(random: &mut fastrand::Rng, task: &str) -> Vec<Event> {
 
 fn failed(kind: Kind, task: &str) -> Event {
     let mut event = event(kind, task);
-    event.error = Some(Box::new(ErrorInfo::new("error", "broken", 1)));
+    event.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
     event
 }
 
 fn log(task: &str, lines: usize) -> Event {
     let mut event = event(Kind::Log, task);
-    event.lines = (0..lines).map(|n| format!("line {n}")).collect();
+    event.payload = Payload::Log { lines: (0..lines).map(|n| format!("line {n}")).collect(), dropped: 0 };
     event
 }
 
@@ -126,7 +127,7 @@ fn external(task: &str) -> Vec<Event> {
     let mut events = vec![with_policy(task, Some(Policy { rules, ..Policy::default() }))];
     for state in [State::Running, State::Failed, State::WaitingForChildren] {
         let mut report = event(Kind::Reported, task);
-        report.state = Some(state);
+        report.payload = Payload::Reported { state: Some(state), output: None, error: None };
         events.push(report);
     }
     events

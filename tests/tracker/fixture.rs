@@ -77,7 +77,7 @@ impl Fixture {
                 .iter()
                 .map(|event| {
                     let mut value = Vec::new();
-                    event.encode(&mut value);
+                    event.encode(&mut value).unwrap();
                     (self.partition_of(event.id.root()), value)
                 })
                 .collect();

@@ -414,7 +414,7 @@ async fn differences_are_reported_by_key_and_field() {
     expect_agreement(&source).await;
     tracker.stop().await;
     let record = source.store.nodes(0, &[id("a")]).await.unwrap().remove(0).unwrap();
-    let wrong = TaskRecord { attempt: 7, ..record }.encode();
+    let wrong = TaskRecord { attempt: 7, ..record }.encode().unwrap();
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let () = redis::cmd("SET").arg("fleet:{p0}:t:a").arg(wrong).query(&mut connection).unwrap();
     let () = server.call(&["ZREM", "fleet:{p0}:due", "later"]).unwrap();

@@ -83,7 +83,7 @@ fn fired(fixture: &Fixture) -> BTreeMap<String, (usize, usize)> {
     let mut times = BTreeMap::<String, (usize, usize)>::new();
     for record in read_all(fixture, &fixture.names.events()) {
         let Some(event) = record.value.and_then(|value| Event::decode(&value).ok()) else { continue };
-        if event.kind == Kind::Scheduled {
+        if event.kind() == Kind::Scheduled {
             times.entry(event.id.to_string()).or_default().0 += 1;
         }
     }

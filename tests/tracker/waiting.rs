@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use kafleet::broker::{BrokerError, Commit, Partition, ProducerRecord, TopicSpec};
 use kafleet::config::TrackerConfig;
 use kafleet::control::heartbeat::HeartbeatState;
-use kafleet::model::event::{Event, Kind};
+use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::continuation::Continuation;
@@ -64,7 +64,7 @@ async fn waiting_cancels_block_no_other_effects() {
     .await;
     let again = placed("again", position);
     let mut failed = event(Kind::Failed, "again");
-    failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
+    failed.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
     fixture.write(&[again, failed, event(Kind::RetryRequested, "again")]).await;
     let done = || async { node(&fixture, "again").await.is_some_and(|node| node.run == 2 && node.effects.is_empty()) };
     until("the retry of another task is published", done).await;
@@ -243,12 +243,12 @@ async fn retry_publishes_a_record_contained_in_an_event() {
     make_topics(&fixture);
     let mut late = crate::tracker::outbox::scheduled("late", now_ms() - 1);
     late.task.as_mut().unwrap().position = None::<Position>;
-    assert!(late.record.as_ref().is_some_and(|record| record.params == RawJson::parse(b"{\"of\":\"late\"}").unwrap()));
+    assert!(late.payload.record().is_some_and(|record| record.params == RawJson::parse(b"{\"of\":\"late\"}").unwrap()));
     let tracker = fixture.tracker().await;
     fixture.write(&[late]).await;
     until_state(&fixture, "late", State::Queued).await;
     let mut failed = event(Kind::Failed, "late");
-    failed.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
+    failed.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
     fixture.write(&[failed, event(Kind::RetryRequested, "late")]).await;
     until("the task is published in run 2", || async {
         let records = read_all(&fixture, &fixture.names.tasks("root"));

@@ -62,11 +62,11 @@ async fn blocking_type_does_not_block_other_types() {
     std::fs::write(&gate, "").unwrap();
     std::fs::write(&bad, "").unwrap();
     assert_eq!(
-        fleet.result_of("b0").await.output.unwrap().text(),
+        fleet.result_of("b0").await.payload.output().unwrap().text(),
         "\"kafleet-blocks\"",
         "runs on a thread of its type"
     );
-    assert_eq!(fleet.result_of("panics").await.error.unwrap().kind, "panic");
+    assert_eq!(fleet.result_of("panics").await.payload.error().unwrap().kind, "panic");
     fleet.wait_for_results(516).await;
     assert_eq!(worker.metric("kafleet_slots_stuck", "blocks"), 0.0);
     worker.stop().await;
@@ -83,14 +83,18 @@ async fn attempt_that_does_not_stop_keeps_its_slot() {
     let worker = fleet.worker();
     let own = [("ce_id", "stuck"), ("ce_timeout", "1500ms")];
     fleet.send_record("blocks", None, None, Some(json!({"until": gate}).to_string().as_bytes()), &own).await;
-    assert_eq!(fleet.result_of("stuck").await.error.unwrap().kind, "timeout", "the timeout is published in time");
+    assert_eq!(
+        fleet.result_of("stuck").await.payload.error().unwrap().kind,
+        "timeout",
+        "the timeout is published in time"
+    );
     until("the slot counts as stuck", || worker.metric("kafleet_slots_stuck", "blocks") == 1.0).await;
     fleet.send("blocks", "next", &json!({"until": open}).to_string()).await;
     fleet.send("echo", "e", "1").await;
     fleet.result_of("e").await;
     assert!(fleet.kinds_of("next").is_empty(), "the stuck attempt occupies its slot");
     std::fs::write(&gate, "").unwrap();
-    assert_eq!(fleet.result_of("next").await.kind, EventKind::Succeeded);
+    assert_eq!(fleet.result_of("next").await.kind(), EventKind::Succeeded);
     until("the slot is free", || worker.metric("kafleet_slots_stuck", "blocks") == 0.0).await;
     worker.stop().await;
 }

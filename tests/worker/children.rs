@@ -43,7 +43,7 @@ async fn children_are_published_before_their_parent_ends() {
     assert_eq!((header(3, "ce_name").as_deref(), tasks[3].key.as_deref()), (Some("mine"), Some(&b"k"[..])));
     let events = fleet.events.all();
     // On a busy machine the attempt may last long enough for a `started` event.
-    let order: Vec<_> = events.iter().map(|event| event.kind).filter(|kind| *kind != EventKind::Started).collect();
+    let order: Vec<_> = events.iter().map(|event| event.kind()).filter(|kind| *kind != EventKind::Started).collect();
     assert_eq!(
         order,
         [vec![EventKind::Submitted; 4], vec![EventKind::Succeeded]].concat(),
@@ -76,10 +76,11 @@ async fn failed_attempt_publishes_no_children() {
     }
     let worker = fleet.worker();
     for id in ids {
-        let kind = fleet.result_of(id).await.kind;
+        let kind = fleet.result_of(id).await.kind();
         assert_eq!(kind, if id == "retries" { EventKind::Succeeded } else { EventKind::Failed }, "{id}");
     }
-    let bad = fleet.result_of("bad-child").await.error.unwrap();
+    let end = fleet.result_of("bad-child").await;
+    let bad = end.payload.error().unwrap();
     assert!(bad.kind == "bad_child" && bad.message.contains("not:a:segment"), "{bad:?}");
     let children = fleet.records(&fleet.names.tasks("echo"), 1, 1).await;
     worker.stop().await;
@@ -110,7 +111,7 @@ async fn early_children_are_published_at_once_and_not_repeated_by_retries() {
     let three = |events: &[kafleet::model::event::Event]| crate::worker::tail::ended_ids(events) == 3;
     fleet.events.wait("three children at the end of the attempt", three).await;
     gate.open();
-    assert_eq!(fleet.result_of("p").await.output.unwrap().value().unwrap(), json!(3));
+    assert_eq!(fleet.result_of("p").await.payload.output().unwrap().value().unwrap(), json!(3));
     worker.stop().await;
     assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 3, "three attempts publish each child once");
 }

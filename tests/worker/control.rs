@@ -43,8 +43,8 @@ impl Fleet {
 }
 
 fn summary(event: &Event) -> (EventKind, u32, &str, &str) {
-    let error = event.error.as_deref().unwrap();
-    (event.kind, event.attempt, error.kind.as_str(), error.message.as_str())
+    let error = event.payload.error().unwrap();
+    (event.kind(), event.attempt, error.kind.as_str(), error.message.as_str())
 }
 
 /// A type whose attempts run until they are cancelled; records when each was.
@@ -133,12 +133,12 @@ async fn cancel_reaches_waiting_tasks() {
     fleet.send_record("one", None, Some("later"), Some(b"0"), &later).await;
     let worker = fleet.worker();
     until("two run", || journal.running() == 2).await;
-    let waits = |events: &[Event], kind| events.iter().any(|event| event.kind == kind);
+    let waits = |events: &[Event], kind| events.iter().any(|event| event.kind() == kind);
     fleet.events.wait("a retry", |events| waits(events, EventKind::Retrying)).await;
     for (id, attempt) in [("second", 0), ("behind", 0), ("backs-off", 1), ("later", 0)] {
         fleet.cancel(id, 5, true).await;
         let end = fleet.result_of(id).await;
-        assert_eq!((end.kind, end.attempt), (EventKind::Cancelled, attempt), "{id}");
+        assert_eq!((end.kind(), end.attempt), (EventKind::Cancelled, attempt), "{id}");
     }
     gate.open();
     fleet.wait_for_results(7).await;
@@ -161,7 +161,7 @@ async fn attempt_that_ignores_a_cancel_is_dropped() {
     let begun = Instant::now();
     fleet.cancel("t", 5, true).await;
     let end = fleet.result_of("t").await;
-    assert_eq!((end.kind, end.attempt, journal.running()), (EventKind::Cancelled, 1, 0));
+    assert_eq!((end.kind(), end.attempt, journal.running()), (EventKind::Cancelled, 1, 0));
     assert!(begun.elapsed() >= Duration::from_millis(200), "the attempt gets the grace period");
     worker.stop().await;
     assert_eq!(journal.started(), 1);
@@ -186,7 +186,7 @@ async fn worker_started_later_applies_existing_cancels() {
         .wait("three ends", |events| events.iter().filter(|event| crate::worker::tail::is_end(event)).count() == 3)
         .await;
     worker.stop().await;
-    let ends: Vec<_> = fleet.results().iter().map(|event| (event.id.to_string(), event.run, event.kind)).collect();
+    let ends: Vec<_> = fleet.results().iter().map(|event| (event.id.to_string(), event.run, event.kind())).collect();
     assert!(ends.contains(&("old".into(), 1, EventKind::Cancelled)), "{ends:?}");
     assert!(ends.contains(&("old".into(), 2, EventKind::Succeeded)), "{ends:?}");
     assert_eq!(journal.starts(), ["taken-back", "old"]);
@@ -226,14 +226,14 @@ async fn killed(fleet: Fleet, journal: Journal) {
     fleet.wait_for_results(4).await;
     let end = fleet.result_of("tagged").await;
     assert_eq!(summary(&end), (EventKind::Cancelled, 0, "killed", "the kill switch `batch-7` is on: bad batch"));
-    assert_eq!(fleet.result_of("import-1").await.kind, EventKind::Cancelled);
+    assert_eq!(fleet.result_of("import-1").await.kind(), EventKind::Cancelled);
     fleet.delete_control(ControlKey::Kill("import-".into())).await;
     // The deletion takes effect with a delay, so ids are tried until one runs.
     let end = Instant::now() + DEADLINE;
     for n in 3.. {
         let id = format!("import-{n}");
         fleet.send("work", &id, "0").await;
-        if fleet.result_of(&id).await.kind == EventKind::Succeeded {
+        if fleet.result_of(&id).await.kind() == EventKind::Succeeded {
             break;
         }
         assert!(Instant::now() < end, "the kill switch stays on");
@@ -368,7 +368,7 @@ async fn paused(fleet: Fleet, journal: Journal, gate: Gate) {
     gate.open();
     fleet.result_of("runs").await;
     fleet.cancel("t7", 5, true).await;
-    assert_eq!(fleet.result_of("t7").await.kind, EventKind::Cancelled);
+    assert_eq!(fleet.result_of("t7").await.kind(), EventKind::Cancelled);
     fleet.send("echo", "other", "0").await;
     fleet.result_of("other").await;
     assert_eq!((journal.starts(), worker.health.reasons()), (vec!["runs".to_owned()], Vec::new()));

@@ -139,7 +139,7 @@ async fn denied_dead_letters_hold_back_their_tasks() {
     assert!(fleet.results().is_empty(), "a task is not complete before its dead letter is written");
     denying.store(false, Ordering::SeqCst);
     assert_eq!(fleet.dead("dying", 1).await[0].code, "dead");
-    assert_eq!(fleet.result_of("d").await.kind, EventKind::Failed);
+    assert_eq!(fleet.result_of("d").await.kind(), EventKind::Failed);
     worker.ready().await;
     worker.stop().await;
     fleet.assert_clean("dying").await;
@@ -201,8 +201,8 @@ async fn child_without_a_topic_fails_the_attempt_before_its_siblings_are_publish
     fleet.send("parent", "p", "0").await;
     let worker = fleet.worker();
     let failed = fleet.result_of("p").await;
-    let error = failed.error.unwrap();
-    assert_eq!((failed.kind, &*error.kind), (EventKind::Failed, "bad_child"));
+    let error = failed.payload.error().unwrap();
+    assert_eq!((failed.kind(), &*error.kind), (EventKind::Failed, "bad_child"));
     assert!(error.message.contains("`nowhere`") && error.message.contains("hint: "), "{}", error.message);
     worker.stop().await;
     assert_eq!(fleet.end_of(&fleet.names.tasks("echo"), 0).await, 0, "the other child is not published");

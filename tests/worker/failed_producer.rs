@@ -117,7 +117,7 @@ async fn records_of_a_failed_producer_are_sent_by_its_replacement() {
     let worker = fleet.worker();
     let results = fleet.wait_for_results(300).await;
     assert!(failed.load(Ordering::SeqCst), "the first producer failed");
-    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded));
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded));
     assert_eq!(journal.started(), 300, "results are sent again; tasks do not run again");
     fleet.wait_committed("purged").await;
     worker.stop().await;
@@ -132,7 +132,7 @@ async fn results_wait_until_a_failed_producer_is_replaced() {
     let worker = fleet.worker();
     let results = fleet.wait_for_results(300).await;
     assert!(failed.load(Ordering::SeqCst), "the first producer failed");
-    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded), "no task fails");
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded), "no task fails");
     assert_eq!(journal.started(), 300);
     fleet.wait_committed("late").await;
     worker.stop().await;
@@ -150,7 +150,7 @@ async fn purged_children_do_not_fail_their_parent() {
     let worker = fleet.worker();
     let end = fleet.result_of("p").await;
     assert!(failed.load(Ordering::SeqCst), "the first producer failed");
-    assert_eq!((end.kind, end.error), (EventKind::Succeeded, None));
+    assert_eq!((end.kind(), end.payload.error()), (EventKind::Succeeded, None));
     fleet.wait_for_results(6).await;
     until("the worker is healthy", || worker.health.reasons().is_empty()).await;
     worker.stop().await;

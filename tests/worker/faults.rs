@@ -51,7 +51,7 @@ async fn faulty_broker_loses_no_retry_child_or_dead_letter() {
     broker.set_faults(Faults::default());
     worker.stop().await;
     let results = fleet.results();
-    let good = |event: &&kafleet::model::event::Event| event.kind == EventKind::Succeeded;
+    let good = |event: &&kafleet::model::event::Event| event.kind() == EventKind::Succeeded;
     let ids: std::collections::HashSet<_> = results.iter().filter(good).map(|event| event.id.as_str()).collect();
     assert_eq!(ids.len(), 150 + 50);
     let letters = fleet.dead("mixed", 250).await;

@@ -64,9 +64,9 @@ async fn due_retry_is_not_starved_by_a_backlog() {
     worker.stop().await;
     let results = fleet.events.all();
     let retried =
-        results.iter().find(|event| event.id.as_str() == "retried" && event.kind == EventKind::Succeeded).unwrap();
+        results.iter().find(|event| event.id.as_str() == "retried" && event.kind() == EventKind::Succeeded).unwrap();
     let behind =
-        results.iter().filter(|event| event.kind == EventKind::Succeeded && event.at_ms > retried.at_ms).count();
+        results.iter().filter(|event| event.kind() == EventKind::Succeeded && event.at_ms > retried.at_ms).count();
     assert!(behind > 1_000, "only {behind} tasks ended after the retry");
 }
 
@@ -162,7 +162,7 @@ async fn stuck_partition_does_not_block_another() {
     futures::future::join_all(sends).await;
     let worker = fleet.worker();
     let retrying =
-        |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
+        |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind() == EventKind::Retrying);
     fleet.events.wait("the first tasks wait", retrying).await;
     until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") > 8_192.0 * 512.0).await;
     for n in 0..10 {

@@ -163,9 +163,11 @@ async fn rate_limited_by_key(fleet: Fleet, journal: Journal) {
     // The start time is in the `started` event or in the result.
     let began = |id: &str| {
         let own = events.iter().filter(|event| event.id.as_str() == id);
-        own.filter_map(|event| if event.kind == EventKind::Started { Some(event.at_ms) } else { event.started_at_ms })
-            .min()
-            .unwrap()
+        own.filter_map(|event| {
+            if event.kind() == EventKind::Started { Some(event.at_ms) } else { event.payload.started_at_ms() }
+        })
+        .min()
+        .unwrap()
     };
     let busy: Vec<i64> = (0..8).map(|n| began(&format!("busy{n}"))).collect();
     let free = (0..50).map(|n| began(&format!("free{n}"))).max();

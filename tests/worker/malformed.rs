@@ -50,7 +50,7 @@ pub async fn malformed_records(fleet: Fleet) {
     let worker = fleet.worker();
     let letters = fleet.dead("strict", records.len()).await;
     for n in 0..records.len() {
-        assert_eq!(fleet.result_of(&format!("good-{n}")).await.kind, EventKind::Succeeded);
+        assert_eq!(fleet.result_of(&format!("good-{n}")).await.kind(), EventKind::Succeeded);
     }
     fleet.wait_committed("strict").await;
 
@@ -72,7 +72,7 @@ pub async fn malformed_records(fleet: Fleet) {
         let id = headers.iter().find(|(name, id)| *name == "ce_id" && id.starts_with("r-"));
         if let Some((_, id)) = id {
             let end = fleet.result_of(id).await;
-            assert_eq!((end.kind, &*end.error.unwrap().kind), (EventKind::Failed, *code), "{name}");
+            assert_eq!((end.kind(), &*end.payload.error().unwrap().kind), (EventKind::Failed, *code), "{name}");
             assert_eq!(&*end.task.unwrap().task_type, "strict", "{name}");
         }
     }
@@ -95,7 +95,7 @@ async fn params_refused_by_the_handler_become_dead_letters() {
     fleet.send("foreach", "b", "{\"count\": 1, \"other\": 1}").await;
     fleet.send("foreach", "c", "{\"count\": 1}").await;
     let worker = fleet.worker();
-    assert_eq!(fleet.result_of("c").await.kind, EventKind::Succeeded);
+    assert_eq!(fleet.result_of("c").await.kind(), EventKind::Succeeded);
     let letters = fleet.dead("foreach", 2).await;
     worker.stop().await;
     assert!(letters.iter().all(|letter| letter.code == "schema"), "{letters:?}");
@@ -117,7 +117,7 @@ async fn dead_letter_that_is_too_large_references_its_record() {
     fleet.send_record("echo", None, None, Some(b"not JSON"), &headers).await;
     let worker = fleet.worker();
     let dead = fleet.dead("echo", 2).await;
-    assert_eq!(fleet.result_of("large").await.error.unwrap().kind, "bad_json");
+    assert_eq!(fleet.result_of("large").await.payload.error().unwrap().kind, "bad_json");
     fleet.result_of("wide").await;
     worker.stop().await;
     fleet.assert_clean("echo").await;
@@ -148,7 +148,7 @@ async fn unwritable_dead_letters_do_not_delay_the_stop() {
     }
     fleet.send_to("echo", 0, "good", "1").await;
     let worker = fleet.worker();
-    assert_eq!(fleet.result_of("good").await.kind, EventKind::Succeeded, "valid tasks run");
+    assert_eq!(fleet.result_of("good").await.kind(), EventKind::Succeeded, "valid tasks run");
     let dead = fleet.dead("echo", 100).await.len();
     worker.stop().await;
     assert!(dead < 200);

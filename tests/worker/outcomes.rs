@@ -19,9 +19,10 @@ async fn success_event_contains_everything_about_the_task() {
     let done = fleet.result_of("t-1").await;
     worker.stop().await;
 
-    assert_eq!((done.kind, done.run, done.attempt), (EventKind::Succeeded, 1, 1));
-    assert_eq!(done.output.unwrap().value().unwrap(), json!({"n": 1}));
-    let started = done.started_at_ms.expect("no `started` was written, so the result contains the start time");
+    assert_eq!((done.kind(), done.run, done.attempt), (EventKind::Succeeded, 1, 1));
+    assert_eq!(done.payload.output().unwrap().value().unwrap(), json!({"n": 1}));
+    let started =
+        done.payload.started_at_ms().expect("no `started` was written, so the result contains the start time");
     assert!(started <= done.at_ms && done.at_ms - started < 60_000);
     let announcement = done.task.expect("the producer published no announcement, so the result contains it");
     assert_eq!(
@@ -43,7 +44,7 @@ async fn record_without_headers_is_a_task() {
     let done = fleet.wait_for_results(1).await.remove(0);
     worker.stop().await;
     assert!(done.id.as_str().starts_with(&format!("echo-{}-{}-", position.partition, position.offset)), "{}", done.id);
-    assert_eq!(done.output.unwrap().value().unwrap(), json!(7));
+    assert_eq!(done.payload.output().unwrap().value().unwrap(), json!(7));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,7 +61,7 @@ async fn longer_task_publishes_a_started_event() {
     let (fleet, _) = memory(1, &[kind]).await;
     fleet.send("slow", "s", "null").await;
     let worker = fleet.worker();
-    fleet.events.wait("`started`", |events| events.iter().any(|event| event.kind == EventKind::Started)).await;
+    fleet.events.wait("`started`", |events| events.iter().any(|event| event.kind() == EventKind::Started)).await;
     gate.open();
     let done = fleet.result_of("s").await;
     worker.stop().await;
@@ -68,7 +69,7 @@ async fn longer_task_publishes_a_started_event() {
     let first = fleet.events.all().remove(0);
     assert_eq!(
         (first.task.as_ref(), Some(first.at_ms)),
-        (done.task.as_ref(), done.started_at_ms),
+        (done.task.as_ref(), done.payload.started_at_ms()),
         "each of the two events is complete by itself"
     );
     assert_eq!(&*done.task.unwrap().task_type, "slow");
@@ -81,9 +82,9 @@ pub async fn retries_until_exhausted(fleet: Fleet) {
     let end = fleet.result_of("f").await;
     worker.stop().await;
 
-    let events: Vec<_> = fleet.events.all().into_iter().filter(|event| event.kind != EventKind::Started).collect();
+    let events: Vec<_> = fleet.events.all().into_iter().filter(|event| event.kind() != EventKind::Started).collect();
     let outcomes: Vec<_> =
-        events.iter().map(|event| (event.kind, event.attempt, &*event.error.as_ref().unwrap().message)).collect();
+        events.iter().map(|event| (event.kind(), event.attempt, &*event.payload.error().unwrap().message)).collect();
     assert_eq!(
         outcomes,
         [
@@ -93,13 +94,13 @@ pub async fn retries_until_exhausted(fleet: Fleet) {
         ]
     );
     for (event, wait) in events.iter().zip([20, 40]) {
-        let due = event.due_ms.unwrap() - event.at_ms;
+        let due = event.payload.due_ms().unwrap() - event.at_ms;
         assert!(
             (wait..=wait + wait / 5 + 1).contains(&due),
             "backoff doubles, with up to 20 % jitter: {due} ms for {wait}"
         );
     }
-    assert_eq!(end.error.unwrap().kind, "error");
+    assert_eq!(end.payload.error().unwrap().kind, "error");
     let dead = fleet.dead("failing", 1).await;
     assert_eq!((dead.len(), &*dead[0].code, &*dead[0].error), (1, "exhausted", "attempt 3 broke"));
     assert_eq!(dead[0].record.value.as_deref(), Some(&b"{\"a\":1}"[..]));
@@ -138,9 +139,9 @@ async fn later_attempt_can_succeed_and_headers_override_the_policy() {
     let none = fleet.result_of("none").await;
     let used = fleet.result_of("used").await;
     worker.stop().await;
-    assert_eq!((more.kind, more.attempt), (EventKind::Succeeded, 6));
-    assert_eq!((none.kind, none.attempt), (EventKind::Failed, 1));
-    assert_eq!((used.kind, used.attempt), (EventKind::Succeeded, 3), "attempts on earlier workers count");
+    assert_eq!((more.kind(), more.attempt), (EventKind::Succeeded, 6));
+    assert_eq!((none.kind(), none.attempt), (EventKind::Failed, 1));
+    assert_eq!((used.kind(), used.attempt), (EventKind::Succeeded, 3), "attempts on earlier workers count");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,9 +160,9 @@ async fn final_and_dead_failures_are_not_retried() {
     let last = fleet.result_of("final").await;
     let dead = fleet.result_of("dead").await;
     worker.stop().await;
-    let error = last.error.unwrap();
-    assert_eq!((last.kind, last.attempt, &*error.kind, &*error.message), (EventKind::Failed, 1, "refused", "no"));
-    assert_eq!((dead.kind, dead.attempt), (EventKind::Failed, 1));
+    let error = last.payload.error().unwrap();
+    assert_eq!((last.kind(), last.attempt, &*error.kind, &*error.message), (EventKind::Failed, 1, "refused", "no"));
+    assert_eq!((dead.kind(), dead.attempt), (EventKind::Failed, 1));
     let letters = fleet.dead("no", 1).await;
     assert_eq!(letters.len(), 1, "only the dead failure becomes a dead letter");
     assert_eq!((&*letters[0].code, &*letters[0].error), ("dead", "look at this"));
@@ -205,10 +206,11 @@ async fn panic_at_any_point_is_a_failed_attempt() {
     let worker = fleet.worker();
     for id in ["first-poll", "later", "drop", "drop-at-timeout"] {
         let end = fleet.result_of(id).await;
-        assert_eq!((end.kind, end.attempt), (EventKind::Succeeded, 2), "{id}: {end:?}");
+        assert_eq!((end.kind(), end.attempt), (EventKind::Succeeded, 2), "{id}: {end:?}");
         let kinds = fleet.events.all();
-        let retrying = kinds.iter().find(|event| event.id.as_str() == id && event.kind == EventKind::Retrying).unwrap();
-        assert!(["panic", "timeout"].contains(&&*retrying.error.as_ref().unwrap().kind), "{retrying:?}");
+        let retrying =
+            kinds.iter().find(|event| event.id.as_str() == id && event.kind() == EventKind::Retrying).unwrap();
+        assert!(["panic", "timeout"].contains(&&*retrying.payload.error().unwrap().kind), "{retrying:?}");
     }
     worker.stop().await;
     fleet.assert_clean("panics").await;
@@ -259,11 +261,14 @@ async fn timeout_cancels_the_attempt_then_drops_it() {
     let ignores = fleet.result_of("ignores").await;
     let own = fleet.result_of("own").await;
     worker.stop().await;
-    assert_eq!((stops.kind, stops.output.unwrap().value().unwrap()), (EventKind::Succeeded, json!("in the grace")));
-    let error = ignores.error.unwrap();
-    assert_eq!((ignores.kind, ignores.attempt, &*error.kind), (EventKind::Failed, 2, "timeout"));
+    assert_eq!(
+        (stops.kind(), stops.payload.output().unwrap().value().unwrap()),
+        (EventKind::Succeeded, json!("in the grace"))
+    );
+    let error = ignores.payload.error().unwrap();
+    assert_eq!((ignores.kind(), ignores.attempt, &*error.kind), (EventKind::Failed, 2, "timeout"));
     assert!(error.message.contains("timed out"), "{}", error.message);
-    assert_eq!((own.kind, own.attempt), (EventKind::Failed, 1));
+    assert_eq!((own.kind(), own.attempt), (EventKind::Failed, 1));
     fleet.assert_clean("slow").await;
 }
 
@@ -278,8 +283,8 @@ async fn answer_in_the_grace_period_may_have_children() {
     let (fleet, _) = memory(1, &[kind.timeout(Millis(30)), Kind::echo("echo")]).await;
     fleet.send("slow", "p", "0").await;
     let worker = fleet.worker();
-    assert_eq!(fleet.result_of("p").await.kind, EventKind::Succeeded);
-    assert_eq!(fleet.result_of("p:kid").await.kind, EventKind::Succeeded);
+    assert_eq!(fleet.result_of("p").await.kind(), EventKind::Succeeded);
+    assert_eq!(fleet.result_of("p:kid").await.kind(), EventKind::Succeeded);
     worker.stop().await;
     fleet.assert_clean("slow").await;
 }
@@ -296,7 +301,7 @@ async fn attempt_that_cancels_its_own_token_still_answers() {
     let worker = fleet.worker();
     let end = fleet.result_of("a").await;
     worker.stop().await;
-    assert_eq!((end.kind, &*end.error.unwrap().message), (EventKind::Failed, "stopped by itself"));
+    assert_eq!((end.kind(), &*end.payload.error().unwrap().message), (EventKind::Failed, "stopped by itself"));
     fleet.assert_clean("own").await;
 }
 
@@ -327,13 +332,13 @@ async fn extreme_timestamps_stop_no_other_task() {
     fleet.send("edge", "last", "1").await;
     let worker = fleet.worker();
     for id in ["born-early", "born-late", "long", "last"] {
-        assert_eq!(fleet.result_of(id).await.kind, EventKind::Succeeded, "{id}");
+        assert_eq!(fleet.result_of(id).await.kind(), EventKind::Succeeded, "{id}");
     }
-    assert_eq!(fleet.result_of("expired").await.kind, EventKind::Expired);
+    assert_eq!(fleet.result_of("expired").await.kind(), EventKind::Expired);
     fleet
         .events
         .wait("the other attempts are scheduled", |events| {
-            events.iter().any(|event| event.kind == EventKind::Scheduled)
+            events.iter().any(|event| event.kind() == EventKind::Scheduled)
         })
         .await;
     worker.stop().await;
@@ -354,9 +359,9 @@ async fn result_that_is_too_large_fails_with_a_hint() {
     let fits = fleet.result_of("fits").await;
     let not = fleet.result_of("too-large").await;
     worker.stop().await;
-    assert_eq!(fits.kind, EventKind::Succeeded);
-    let error = not.error.unwrap();
-    assert_eq!((not.kind, &*error.kind, not.attempt), (EventKind::Failed, "result_too_large", 1));
+    assert_eq!(fits.kind(), EventKind::Succeeded);
+    let error = not.payload.error().unwrap();
+    assert_eq!((not.kind(), &*error.kind, not.attempt), (EventKind::Failed, "result_too_large", 1));
     assert!(error.message.contains("262145 bytes") && error.message.contains("return a link"), "{}", error.message);
 }
 
@@ -370,7 +375,7 @@ async fn result_that_the_topic_rejects_becomes_a_small_failure() {
     let worker = fleet.worker();
     let end = fleet.result_of("a").await;
     worker.stop().await;
-    assert_eq!((end.kind, &*end.error.unwrap().kind), (EventKind::Failed, "result_too_large"));
+    assert_eq!((end.kind(), &*end.payload.error().unwrap().kind), (EventKind::Failed, "result_too_large"));
     assert!(end.task.is_some(), "the replacement keeps the announcement");
     fleet.assert_clean("large").await;
 }
@@ -393,14 +398,17 @@ async fn task_starts_at_not_before_and_fails_after_expiry() {
     let later = fleet.result_of("later").await;
     worker.stop().await;
     assert_eq!(
-        (now_event.kind, late.kind, later.kind),
+        (now_event.kind(), late.kind(), later.kind()),
         (EventKind::Succeeded, EventKind::Expired, EventKind::Succeeded)
     );
-    assert!(later.started_at_ms.unwrap() >= time, "started too early");
-    assert!(now_event.at_ms < later.started_at_ms.unwrap(), "a waiting task holds a slot");
-    assert!(late.error.unwrap().message.contains("late"));
+    assert!(later.payload.started_at_ms().unwrap() >= time, "started too early");
+    assert!(now_event.at_ms < later.payload.started_at_ms().unwrap(), "a waiting task holds a slot");
+    assert!(late.payload.error().unwrap().message.contains("late"));
     assert_eq!(fleet.kinds_of("later"), ["scheduled", "succeeded"]);
-    assert_eq!(fleet.events.all().iter().find(|event| event.kind == EventKind::Scheduled).unwrap().due_ms, Some(time));
+    assert_eq!(
+        fleet.events.all().iter().find(|event| event.kind() == EventKind::Scheduled).unwrap().payload.due_ms(),
+        Some(time)
+    );
     fleet.assert_clean("echo").await;
 }
 
@@ -427,9 +435,10 @@ async fn task_handed_over_to_the_tracker_keeps_its_whole_record() {
     for (id, key) in [("binary", &b"\xfe"[..]), ("text", b"customer-7")] {
         let kept = events
             .iter()
-            .find(|event| event.id.as_str() == id && event.record.is_some())
+            .find(|event| event.id.as_str() == id && event.payload.record().is_some())
             .unwrap()
-            .record
+            .payload
+            .record()
             .clone()
             .unwrap();
         assert_eq!(kept.key_bytes().as_deref(), Some(key));
@@ -461,9 +470,9 @@ async fn task_with_a_long_wait_is_handed_over_to_the_tracker() {
     for (id, what, params, attempt) in
         [("later", EventKind::Scheduled, "{\"n\":1}", 0), ("again", EventKind::Retrying, "2", 1)]
     {
-        let event = events.iter().find(|event| event.id.as_str() == id && event.kind == what).expect(id);
-        let record = event.record.as_ref().expect("its record");
-        assert_eq!((record.params.text(), event.attempt, event.due_ms.is_some()), (params, attempt, true));
+        let event = events.iter().find(|event| event.id.as_str() == id && event.kind() == what).expect(id);
+        let record = event.payload.record().expect("its record");
+        assert_eq!((record.params.text(), event.attempt, event.payload.due_ms().is_some()), (params, attempt, true));
         assert!(record.headers.iter().any(|(name, value)| name == "ce_id" && value == id));
         assert!(event.task.is_some(), "the event contains the announcement");
     }
@@ -474,8 +483,8 @@ async fn task_with_a_long_wait_is_handed_over_to_the_tracker() {
     let worker = fleet.worker();
     fleet
         .events
-        .wait("the retry is delayed", |events| events.iter().any(|event| event.kind == EventKind::Retrying))
+        .wait("the retry is delayed", |events| events.iter().any(|event| event.kind() == EventKind::Retrying))
         .await;
     worker.stop().await;
-    assert!(fleet.events.all().iter().all(|event| event.record.is_none()));
+    assert!(fleet.events.all().iter().all(|event| event.payload.record().is_none()));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kafleet::handlers::Failure;
-use kafleet::model::event::{Event, Kind as EventKind};
+use kafleet::model::event::{Event, Kind as EventKind, Payload};
 use kafleet::model::units::duration::Millis;
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::worker::fleet::{memory, until};
 use crate::worker::types::{Gate, Kind, ok};
 
 fn lines(events: &[Event], id: &str) -> Vec<String> {
-    events.iter().filter(|event| event.id.as_str() == id).flat_map(|event| event.lines.clone()).collect()
+    events.iter().filter(|event| event.id.as_str() == id).flat_map(|event| event.payload.lines().to_vec()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,8 +34,9 @@ async fn output_is_published_in_order_between_start_and_result() {
     worker.stop().await;
     let events = fleet.events.all();
     assert_eq!(fleet.kinds_of("t"), ["started", "warned", "progress", "attached", "log", "succeeded"]);
-    assert_eq!(events[3].attachment.as_ref().unwrap().data, b"new", "the newest attachment of a name is kept");
-    assert_eq!(events[2].output.as_ref().unwrap().value().unwrap(), json!(2), "the newest progress is kept");
+    let Payload::Attached { attachment: Some(attachment) } = &events[3].payload else { panic!("{:?}", events[3]) };
+    assert_eq!(attachment.data, b"new", "the newest attachment of a name is kept");
+    assert_eq!(events[2].payload.output().unwrap().value().unwrap(), json!(2), "the newest progress is kept");
     assert_eq!(lines(&events, "t"), ["one", "two"]);
     assert!(events.iter().all(|event| event.attempt == 1), "{events:?}");
 }
@@ -61,7 +62,7 @@ async fn no_output_is_published_before_the_start_of_an_attempt() {
         fleet.send("talks", &format!("t{n}"), "0").await;
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    let all = |events: &[Event]| events.iter().filter(|event| event.kind == EventKind::Log).count() == 20;
+    let all = |events: &[Event]| events.iter().filter(|event| event.kind() == EventKind::Log).count() == 20;
     fleet.events.wait("20 log events", all).await;
     gate.open();
     fleet.wait_for_results(20).await;
@@ -102,7 +103,7 @@ async fn no_output_is_published_after_the_end_of_an_attempt() {
     worker.stop().await;
     let events = fleet.events.all();
     assert_eq!(lines(&events, "t"), ["second"]);
-    assert!(events.iter().all(|event| event.kind != EventKind::Progress), "{events:#?}");
+    assert!(events.iter().all(|event| event.kind() != EventKind::Progress), "{events:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,7 +120,8 @@ async fn output_beyond_the_limit_is_dropped_and_counted() {
     worker.stop().await;
     let events = fleet.events.all();
     let bytes: usize = lines(&events, "t").iter().map(String::len).sum();
-    let dropped: u32 = events.iter().map(|event| event.dropped).sum();
+    let dropped = |event: &Event| if let Payload::Log { dropped, .. } = event.payload { dropped } else { 0 };
+    let dropped: u32 = events.iter().map(dropped).sum();
     assert!(bytes <= 64 << 10, "{bytes} bytes");
     assert_eq!(
         lines(&events, "t").len() as u32 + dropped,

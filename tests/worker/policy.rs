@@ -40,7 +40,7 @@ async fn error_kind_decides_whether_an_attempt_is_retried() {
     let mut attempts = Vec::new();
     for id in ["busy", "busy-final", "other"] {
         let event = fleet.result_of(id).await;
-        attempts.push((event.kind, event.attempt));
+        attempts.push((event.kind(), event.attempt));
     }
     worker.stop().await;
     let failed = |attempt| (EventKind::Failed, attempt);
@@ -54,7 +54,7 @@ async fn on_error_fail_ends_a_task_after_its_first_failure() {
     let worker = fleet.worker();
     let event = fleet.result_of("t").await;
     worker.stop().await;
-    assert_eq!((event.kind, event.attempt), (EventKind::Failed, 1));
+    assert_eq!((event.kind(), event.attempt), (EventKind::Failed, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,10 +70,10 @@ async fn on_error_skip_ends_a_failed_task_as_a_success() {
     let any = fleet.result_of("t").await;
     let busy = fleet.result_of("b").await;
     worker.stop().await;
-    assert_eq!((any.kind, any.attempt, any.output), (EventKind::Succeeded, 1, None));
-    assert_eq!((busy.kind, busy.attempt), (EventKind::Succeeded, 3), "retried before it is skipped");
+    assert_eq!((any.kind(), any.attempt, any.payload.output()), (EventKind::Succeeded, 1, None));
+    assert_eq!((busy.kind(), busy.attempt), (EventKind::Succeeded, 3), "retried before it is skipped");
     let warned =
-        fleet.events.all().into_iter().find(|event| event.id.as_str() == "t" && event.kind == EventKind::Warned);
+        fleet.events.all().into_iter().find(|event| event.id.as_str() == "t" && event.kind() == EventKind::Warned);
     let warning = warned.and_then(|event| event.message).unwrap();
     assert!(warning.contains("any") && warning.contains("no"), "{warning}");
     fleet.assert_clean("failing").await;
@@ -137,7 +137,7 @@ async fn stopped_type_continues_after_a_pause_and_resume() {
     assert_eq!(fleet.results(), []);
     fleet.delete_control(ControlKey::Pause("failing".into())).await;
     let results = fleet.wait_for_results(2).await;
-    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded), "{results:?}");
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded), "{results:?}");
     assert_eq!((worker.metric("kafleet_type_stopped", "failing"), worker.health.reasons()), (0.0, Vec::new()));
     worker.stop().await;
     fleet.assert_clean("failing").await;
@@ -169,8 +169,8 @@ async fn task_fails_after_its_total_timeout() {
     fleet.send("failing", "retries", r#"{"kind": "busy"}"#).await;
     for (id, code) in [("old", "long"), ("runs", "long"), ("retries", "failing"), ("own", "free"), ("more", "free")] {
         let event = fleet.result_of(id).await;
-        let error = event.error.unwrap();
-        assert_eq!((event.kind, &*error.kind), (EventKind::Failed, "timeout"), "{id}: {error:?}");
+        let error = event.payload.error().unwrap();
+        assert_eq!((event.kind(), &*error.kind), (EventKind::Failed, "timeout"), "{id}: {error:?}");
         assert!(fleet.dead(code, 1).await.iter().any(|dead| dead.code == "timeout"), "{id}");
     }
     let old = fleet.kinds_of("old");
@@ -216,9 +216,10 @@ async fn attempt_without_a_sign_of_life_stalls() {
         fleet.send("stalling", id, &format!("{id:?}")).await;
     }
     let worker = fleet.worker();
-    assert_eq!(fleet.result_of("beats").await.kind, EventKind::Succeeded);
+    assert_eq!(fleet.result_of("beats").await.kind(), EventKind::Succeeded);
     for id in ["chatters", "waits"] {
-        let error = fleet.result_of(id).await.error.unwrap();
+        let end = fleet.result_of(id).await;
+        let error = end.payload.error().unwrap();
         assert_eq!(error.kind, "stalled", "{id}");
         assert!(error.message.contains("no sign of life for 1.5 s"), "{}", error.message);
     }

@@ -45,7 +45,7 @@ pub async fn rolling(fleet: Fleet, journal: Journal, count: usize) {
     for worker in workers {
         worker.stop().await;
     }
-    let is_lost = |event: &&Event| (event.kind, event.attempt) != (EventKind::Succeeded, 1);
+    let is_lost = |event: &&Event| (event.kind(), event.attempt) != (EventKind::Succeeded, 1);
     assert_eq!(fleet.results().iter().find(is_lost), None, "no attempt is lost");
     let repeated: Vec<_> = journal.counts().into_iter().filter(|(_, count)| *count != 1).collect();
     assert_eq!(repeated, [], "no task completes twice");

@@ -51,7 +51,7 @@ async fn attempts_that_outlast_the_drain_are_not_counted() {
     let second = fleet.worker();
     let results = fleet.wait_for_results(3).await;
     second.stop().await;
-    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded && event.attempt == 1), "{results:?}");
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded && event.attempt == 1), "{results:?}");
     fleet.assert_clean("work").await;
 }
 
@@ -82,7 +82,7 @@ async fn delayed_retry_does_not_delay_the_stop() {
     let first = fleet.worker();
     until("both tasks have started", || journal.started() == 2).await;
     let retrying =
-        |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind == EventKind::Retrying);
+        |events: &[kafleet::model::event::Event]| events.iter().any(|event| event.kind() == EventKind::Retrying);
     fleet.events.wait("one task waits for its retry", retrying).await;
     first.begin_stop();
     gate.open();
@@ -92,7 +92,7 @@ async fn delayed_retry_does_not_delay_the_stop() {
     let second = fleet.worker();
     let results = fleet.wait_for_results(2).await;
     second.stop().await;
-    assert!(results.iter().all(|event| event.kind == EventKind::Succeeded), "{results:?}");
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded), "{results:?}");
     fleet.assert_clean("retry").await;
 }
 

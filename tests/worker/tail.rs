@@ -117,5 +117,5 @@ pub fn ended_ids(events: &[Event]) -> usize {
 
 /// Returns whether an event is terminal.
 pub fn is_end(event: &Event) -> bool {
-    matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired)
+    matches!(event.kind(), Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired)
 }

@@ -9,7 +9,7 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::record::attachment::{Attached, Attachment, BYTES, MAX_COUNT, check_name};
 use crate::model::task::id::clip;
 use crate::publish::time_text;
@@ -53,7 +53,8 @@ pub(crate) async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let attachment = attachment.map_err(|why| ApiError::new(Code::UnsupportedMedia, why))?;
     let task = request.api.reads.find(&request.id()?, None).await?;
     let message = format!("{}: {} bytes of {}", attachment.name, attachment.data.len(), attachment.media);
-    let (found, ignored) = publish_and_wait(&request, &task, Kind::Attached, attachment, message).await?;
+    let payload = Payload::Attached { attachment: Some(Box::new(attachment)) };
+    let (found, ignored) = publish_and_wait(&request, &task, payload, message).await?;
     if ignored {
         return Err(ApiError::new(
             Code::TooManyAttachments,
@@ -70,7 +71,8 @@ pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
     let deleted = document(attached(&task, &request.name)?);
     let attachment = Attachment { name: request.name.clone(), media: String::new(), data: Vec::new() };
     let message = attachment.name.clone();
-    match publish_and_wait(&request, &task, Kind::Detached, attachment, message).await? {
+    let payload = Payload::Detached { attachment: Some(Box::new(attachment)) };
+    match publish_and_wait(&request, &task, payload, message).await? {
         (_, false) => Ok(json_answer(200, &deleted)),
         (found, true) => Err(unknown(&found, &request.name)),
     }
@@ -80,12 +82,10 @@ pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
 async fn publish_and_wait(
     request: &ApiRequest,
     task: &TaskView,
-    kind: Kind,
-    attachment: Attachment,
+    payload: Payload,
     message: String,
 ) -> Result<(TaskView, bool), ApiError> {
-    let mut event = Event::new(kind, task.id.clone(), task.record.run, now_ms());
-    event.attachment = Some(Box::new(attachment));
+    let mut event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
     event.message = Some(message);
     event.by = request.by.clone();
     let position = request.api.writes.publish_event(event).await?;

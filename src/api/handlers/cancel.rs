@@ -14,7 +14,7 @@ use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
 use crate::broker::BrokerError;
 use crate::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
-use crate::model::event::{Event, Kind};
+use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::outbox::{self, CANCEL_GRACE_MS, CancelRequest, EffectKind};
 use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::task::Position;
@@ -143,8 +143,7 @@ fn outcome(task: &TaskView, position: Position, already_requested: Option<bool>)
 }
 
 fn event_of(task: &TaskView, input: &CancelTask) -> Event {
-    let mut event = Event::new(Kind::CancelRequested, task.id.clone(), task.record.run, now_ms());
-    event.message = input.reason.clone();
-    event.subtree = input.subtree;
-    event
+    let scope = CancelScope { subtree: input.subtree, ..CancelScope::default() };
+    let event = Event::new(Payload::CancelRequested(scope), task.id.clone(), task.record.run, now_ms());
+    Event { message: input.reason.clone(), ..event }
 }

@@ -14,7 +14,7 @@ use crate::api::read::consistency::TaskView;
 use crate::api::read::notices::Subscription;
 use crate::api::state::Api;
 use crate::model::event::log_line::lines_of;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::runtime::now_ms;
 
 const MAX_LINES: usize = 10_000;
@@ -39,7 +39,8 @@ pub(crate) async fn append(request: ApiRequest) -> Result<Response, ApiError> {
     })?;
     let task = request.api.reads.find(&request.id()?, None).await?;
     let count = lines.len();
-    let event = Event { lines, ..Event::new(Kind::Log, task.id.clone(), task.record.run, now_ms()) };
+    let payload = Payload::Log { lines, dropped: 0 };
+    let event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
     let position = request.api.writes.publish_event(event).await.map_err(|error| error.hint_if_unknown(REPEAT))?;
     Ok(json_answer(202, &LogAppended { id: task.id.to_string(), lines: count, position: position.to_string() }))
 }

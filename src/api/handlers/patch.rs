@@ -10,7 +10,7 @@ use crate::api::http::response::json_answer;
 use crate::api::read::status::status;
 use crate::api::state::Api;
 use crate::api::write::validate::check_policy;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::task::id::clip;
 use crate::model::task::patch::Patch;
 use crate::runtime::now_ms;
@@ -43,10 +43,11 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     let mut policy = task.record.policy.as_deref().cloned().unwrap_or_default();
     patch.apply(&mut policy);
     check_policy(&policy)?;
-    let mut event = Event::new(Kind::Patched, task.id.clone(), task.record.run, now_ms());
-    event.message = Some(format!("changed: {}", patch.fields().join(", ")));
+    let message = format!("changed: {}", patch.fields().join(", "));
+    let payload = Payload::Patched { patch: Some(Box::new(patch)) };
+    let mut event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
+    event.message = Some(message);
     event.by = request.by.clone();
-    event.patch = Some(Box::new(patch));
     let position = request.api.writes.publish_event(event).await?;
     let (found, ignored) = request.api.reads.await_outcome(&task, position, "the change").await?;
     if ignored {

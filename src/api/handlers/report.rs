@@ -8,7 +8,7 @@ use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::read::status::status;
-use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::event::{ErrorInfo, Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::record::state::State;
@@ -61,13 +61,11 @@ fn check(report: &Report) -> Result<Option<RawJson>, ApiError> {
 }
 
 fn event_of(task: &TaskView, report: Report, result: Option<RawJson>) -> Event {
-    let mut event = Event::new(Kind::Reported, task.id.clone(), task.record.run, now_ms());
-    event.state = Some(report.state);
-    event.output = result;
-    if report.state == State::Failed {
+    let error = (report.state == State::Failed).then(|| {
         let message = report.message.clone().unwrap_or_else(|| "reported as failed".into());
-        event.error = Some(Box::new(ErrorInfo::new("reported", message, 0)));
-    }
-    event.message = report.message;
-    event
+        Box::new(ErrorInfo::new("reported", message, 0))
+    });
+    let payload = Payload::Reported { state: Some(report.state), output: result, error };
+    let event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
+    Event { message: report.message, ..event }
 }

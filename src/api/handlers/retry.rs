@@ -10,7 +10,7 @@ use crate::api::http::response::json_answer;
 use crate::api::read::consistency::{AFTER_DEADLINE, TaskView};
 use crate::api::read::status::status;
 use crate::api::state::Api;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::outbox::EffectKind;
 use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::task::id::TaskId;
@@ -83,10 +83,9 @@ fn nothing_failed(task: &TaskView) -> ApiError {
 }
 
 fn event_of(task: &TaskView, input: RetryTask) -> Event {
-    let mut event = Event::new(Kind::RetryRequested, task.id.clone(), task.record.run, now_ms());
-    event.only_failed = input.only_failed;
-    event.message = input.reason;
-    event
+    let payload = Payload::RetryRequested { only_failed: input.only_failed, new_run: None, record: None };
+    let event = Event::new(payload, task.id.clone(), task.record.run, now_ms());
+    Event { message: input.reason, ..event }
 }
 
 fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {

@@ -107,7 +107,7 @@ async fn in_event(request: &ApiRequest, task: &TaskView, offset: i64) -> Result<
     let events = request.api.reads.events(task.partition);
     let record = request.api.reads.broker.read_at(&events, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
-    let kept = event.filter(|event| event.id == task.id).and_then(|event| event.record);
+    let kept = event.filter(|event| event.id == task.id).and_then(|event| event.payload.into_record());
     Ok(kept.map(|kept| Params { id: task.id.to_string(), params: kept.params }))
 }
 

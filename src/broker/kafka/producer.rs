@@ -282,7 +282,7 @@ impl TransactionalProducer for KafkaTransactionalProducer {
             return Err(broken.clone());
         }
         // Without first records, the dependents can be built before the transaction is started.
-        let early = if records.is_empty() { make_dependents(&[]) } else { Vec::new() };
+        let early = if records.is_empty() { make_dependents(&[])? } else { Vec::new() };
         if records.is_empty() && early.is_empty() {
             return Ok(Vec::new());
         }
@@ -292,7 +292,7 @@ impl TransactionalProducer for KafkaTransactionalProducer {
             self.mark_broken(error)
         })?;
         let sent = self.send_batch_and_wait(records, until).and_then(|mut offsets| {
-            let dependents = if records.is_empty() { early } else { make_dependents(&offsets) };
+            let dependents = if records.is_empty() { early } else { make_dependents(&offsets)? };
             let dependents: Vec<ProducerRecord<'_>> = dependents.iter().map(DependentRecord::outgoing).collect();
             offsets.extend(self.send_batch_and_wait(&dependents, until)?);
             Ok(offsets)

@@ -156,8 +156,11 @@ impl TransactionalProducer for MemoryTransactionalProducer {
             Some(OpenTransaction { transaction, partitions });
         let dependents = MutexGuard::unlocked(&mut state, || make_dependents(&offsets));
         let mut partitions = state.take_open(&self.name, transaction)?;
-        let dependents: Vec<ProducerRecord<'_>> = dependents.iter().map(DependentRecord::outgoing).collect();
-        match state.add(&self.core, transaction, &dependents, &mut partitions, now_ms) {
+        let added = dependents.and_then(|dependents| {
+            let dependents: Vec<ProducerRecord<'_>> = dependents.iter().map(DependentRecord::outgoing).collect();
+            state.add(&self.core, transaction, &dependents, &mut partitions, now_ms)
+        });
+        match added {
             Ok(more) => offsets.extend(more),
             Err(error) => {
                 // As in Kafka, written records stay in the log, invisible to read-committed consumers.

@@ -1,17 +1,19 @@
 //! Hand-written encoder of `submitted` events, a sibling of the [`succeeded`](super::succeeded) encoder.
 
 use super::succeeded::{announcement, head, number};
+use crate::model::encode_error::EncodeError;
 use crate::model::task::Task;
 
 /// Writes the `submitted` event of a task whose record is at `task.position`: the same bytes as
 /// [`Event::submitted`](super::Event::submitted) encodes to.
-pub fn submitted(task: &Task, at_ms: i64, out: &mut Vec<u8>) {
+pub fn submitted(task: &Task, at_ms: i64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     head(out, "submitted", task);
     out.extend_from_slice(b",\"at_ms\":");
     number(out, at_ms);
     out.extend_from_slice(b",\"task\":");
-    announcement(out, task);
+    announcement(out, task)?;
     out.push(b'}');
+    Ok(())
 }
 
 #[cfg(test)]
@@ -41,8 +43,8 @@ mod tests {
             let task = read_task(&source, headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())))).unwrap();
             let mut by_serde = Vec::new();
             let mut by_hand = Vec::new();
-            Event::submitted(&task, 99).encode(&mut by_serde);
-            submitted(&task, 99, &mut by_hand);
+            Event::submitted(&task, 99).encode(&mut by_serde).unwrap();
+            submitted(&task, 99, &mut by_hand).unwrap();
             assert_eq!(String::from_utf8(by_hand).unwrap(), String::from_utf8(by_serde).unwrap());
         }
     }

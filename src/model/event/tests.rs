@@ -2,6 +2,12 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::model::json::RawJson;
+use crate::model::outbox::KeptRecord;
+use crate::model::record::attachment::Attachment;
+use crate::model::record::state::State;
+use crate::model::task::continuation::Continuation;
+use crate::model::task::patch::Patch;
 
 fn decode(text: &str) -> Result<Event, DecodeError> {
     Event::decode(text.as_bytes())
@@ -9,7 +15,7 @@ fn decode(text: &str) -> Result<Event, DecodeError> {
 
 fn encoded(event: &Event) -> Value {
     let mut bytes = Vec::new();
-    event.encode(&mut bytes);
+    event.encode(&mut bytes).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
@@ -31,8 +37,8 @@ fn unknown_fields_of_newer_builds_are_preserved() {
 #[test]
 fn unknown_kind_is_decoded_and_creates_no_record() {
     let event = decode(r#"{"v":1,"kind":"sneezed","id":"a","at_ms":5}"#).unwrap();
-    assert_eq!(event.kind, Kind::Unknown);
-    assert!(!event.kind.creates());
+    assert_eq!(event.kind(), Kind::Unknown);
+    assert!(!event.kind().creates());
 }
 
 #[test]
@@ -93,21 +99,129 @@ proptest! {
         at_ms in any::<i64>(),
         worker in prop::option::of("[a-z]{1,8}"),
         message in prop::option::of("\\PC{0,20}"),
-        lines in prop::collection::vec("\\PC{0,20}", 0..3),
-        dropped in 0..3u32,
-        due_ms in prop::option::of(any::<i64>()),
-        output in prop::option::of("[a-z]{0,5}"),
+        payload in any_payload(),
     ) {
         let event = Event {
-            attempt, lines, dropped, due_ms, message,
+            attempt,
+            message,
             worker: worker.map(Into::into),
-            output: output.map(|text| RawJson::of(&text).unwrap()),
-            error: (attempt > 2).then(|| Box::new(ErrorInfo::new("timeout", "late", attempt))),
-            state: (run > 3).then_some(State::Warning),
-            ..Event::new(Kind::Retrying, TaskId::parse("a:b").unwrap(), run, at_ms)
+            ..Event::new(payload, TaskId::parse("a:b").unwrap(), run, at_ms)
         };
         let mut bytes = Vec::new();
-        event.encode(&mut bytes);
+        event.encode(&mut bytes).unwrap();
         prop_assert_eq!(Event::decode(&bytes), Ok(event));
     }
+}
+
+/// Payload of some kind with any of its fields set.
+fn any_payload() -> impl Strategy<Value = Payload> {
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| *kind != Kind::Submitted).collect();
+    let number = prop::option::of(any::<i64>());
+    (prop::sample::select(kinds), number, prop::option::of("[a-z]{0,5}"), any::<bool>()).prop_map(
+        |(kind, number, text, flag)| {
+            let failure = AttemptFailure {
+                started_at_ms: number,
+                error: text.as_ref().map(|text| Box::new(ErrorInfo::new("timeout", text, 1))),
+            };
+            let output = text.as_ref().map(|text| RawJson::of(text).unwrap());
+            let record = flag.then(|| Box::new(KeptRecord::of(None, std::iter::empty(), RawJson::null())));
+            let position = number.map(|offset| Position { partition: 3, offset });
+            let attachment = text
+                .as_ref()
+                .map(|text| Box::new(Attachment::new("a", "text/plain", text.clone().into_bytes()).unwrap()));
+            match kind {
+                Kind::Scheduled => Payload::Scheduled { due_ms: number, record },
+                Kind::Released => Payload::Released { position },
+                Kind::Started => {
+                    Payload::Started { then: text.iter().map(|_| Continuation::new("echo", 1.into())).collect() }
+                }
+                Kind::Progress => Payload::Progress { value: output },
+                Kind::Log => Payload::Log { lines: text.into_iter().collect(), dropped: u32::from(flag) },
+                Kind::Retrying => Payload::Retrying { failure, due_ms: number, record },
+                Kind::Succeeded => Payload::Succeeded { started_at_ms: number, output },
+                Kind::Failed => Payload::Failed(failure),
+                Kind::Cancelled => Payload::Cancelled(failure),
+                Kind::Expired => Payload::Expired(failure),
+                Kind::CancelRequested => {
+                    let with = text.map(|_| TaskId::parse("a").unwrap());
+                    Payload::CancelRequested(CancelScope { asof: number, with, subtree: flag })
+                }
+                Kind::RetryRequested => Payload::RetryRequested { only_failed: flag, new_run: Some(2), record },
+                Kind::Reported => {
+                    Payload::Reported { state: flag.then_some(State::Warning), output, error: failure.error }
+                }
+                Kind::Patched => Payload::Patched {
+                    patch: text.map(|name| Box::new(Patch { name: Some(Some(name)), ..Patch::default() })),
+                },
+                Kind::Attached => Payload::Attached { attachment },
+                Kind::Detached => Payload::Detached { attachment },
+                Kind::EffectDone => Payload::EffectDone { effect: text.map(Into::into), position },
+                Kind::Checked => Payload::Checked { check: flag.then_some(3) },
+                Kind::Settings => Payload::Settings { lifetimes: flag.then(Box::default) },
+                Kind::Unknown => Payload::Unknown(failure),
+                other => other.into(),
+            }
+        },
+    )
+}
+
+const KINDS: [Kind; 25] = [
+    Kind::Submitted,
+    Kind::Scheduled,
+    Kind::Released,
+    Kind::Started,
+    Kind::Progress,
+    Kind::Log,
+    Kind::Warned,
+    Kind::Retrying,
+    Kind::Succeeded,
+    Kind::Failed,
+    Kind::Cancelled,
+    Kind::Expired,
+    Kind::CancelRequested,
+    Kind::RetryRequested,
+    Kind::Reported,
+    Kind::Patched,
+    Kind::Attached,
+    Kind::Detached,
+    Kind::EffectDone,
+    Kind::DeadDropped,
+    Kind::WorkerSilent,
+    Kind::Checked,
+    Kind::Tick,
+    Kind::Settings,
+    Kind::Unknown,
+];
+
+#[test]
+fn payload_of_a_kind_is_of_that_kind() {
+    for kind in KINDS {
+        assert_eq!(Payload::from(kind).kind(), kind);
+    }
+}
+
+#[test]
+fn fields_are_written_in_the_published_order() {
+    let record = KeptRecord::of(Some(b"k"), std::iter::empty(), RawJson::null());
+    let failure =
+        AttemptFailure { started_at_ms: Some(3), error: Some(Box::new(ErrorInfo::new("timeout", "late", 2))) };
+    let payload = Payload::Retrying { failure, due_ms: Some(9), record: Some(Box::new(record)) };
+    let mut event = Event::new(payload, TaskId::parse("a").unwrap(), 2, 5);
+    (event.attempt, event.worker, event.by) = (2, Some("w".into()), Some("ann".into()));
+    event.message = Some("m".to_owned());
+    event.extra.insert("colour".into(), "red".into());
+    let mut bytes = Vec::new();
+    event.encode(&mut bytes).unwrap();
+    let expected = concat!(
+        r#"{"v":1,"kind":"retrying","id":"a","run":2,"attempt":2,"worker":"w","at_ms":5,"started_at_ms":3,"#,
+        r#""error":{"kind":"timeout","message":"late","attempt":2},"due_ms":9,"message":"m","#,
+        r#""record":{"key":"k","headers":[],"params":null},"by":"ann","colour":"red"}"#
+    );
+    assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+}
+
+#[test]
+fn field_of_another_kind_is_ignored() {
+    let event = decode(r#"{"v":1,"kind":"started","id":"a","at_ms":5,"due_ms":7,"error":{"kind":"e","message":"m"}}"#);
+    assert_eq!(event, Ok(Event::new(Kind::Started, TaskId::parse("a").unwrap(), 1, 5)));
 }

@@ -2,26 +2,33 @@
 
 use super::Verdict;
 use super::step::Step;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
-use crate::model::record::attachment::{Attached, MAX_COUNT};
+use crate::model::record::attachment::{Attached, Attachment, MAX_COUNT};
 
 /// Adds or removes an attachment. Requests by users are recorded in the history; those by attempts are not, because
 /// there may be many.
 pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Step {
     let of_attempt = event.worker.is_some();
     let late = of_attempt && event.run < node.run;
-    let applied = !late && if event.kind == Kind::Detached { detach(node, event) } else { put(node, event) };
+    let applied = match &event.payload {
+        _ if late => false,
+        Payload::Attached { attachment: Some(given) } => put(node, given, event.at_ms),
+        Payload::Detached { attachment: Some(given) } => detach(node, &given.name),
+        _ => false,
+    };
     let verdict = if applied { Verdict::Applied } else { Verdict::Ignored };
     Step { in_history: !of_attempt, ..Step::of(verdict) }
 }
 
-fn put(node: &mut TaskRecord, event: &Event) -> bool {
-    let Some(given) = event.attachment.as_deref().filter(|given| given.check().is_ok()) else { return false };
+fn put(node: &mut TaskRecord, given: &Attachment, at_ms: i64) -> bool {
+    if given.check().is_err() {
+        return false;
+    }
     let name = given.name.clone();
     let media = given.media.clone();
     let bytes = given.data.len() as u32;
-    let attached = Attached { name, media, bytes, at_ms: event.at_ms };
+    let attached = Attached { name, media, bytes, at_ms };
     match node.attachments.iter().position(|known| known.name == given.name) {
         Some(index) => node.attachments[index] = attached,
         None if node.attachments.len() < MAX_COUNT => node.attachments.push(attached),
@@ -30,9 +37,8 @@ fn put(node: &mut TaskRecord, event: &Event) -> bool {
     true
 }
 
-fn detach(node: &mut TaskRecord, event: &Event) -> bool {
+fn detach(node: &mut TaskRecord, name: &str) -> bool {
     let before = node.attachments.len();
-    let name = event.attachment.as_deref().map(|given| given.name.as_str());
-    node.attachments.retain(|known| Some(known.name.as_str()) != name);
+    node.attachments.retain(|known| known.name != name);
     node.attachments.len() < before
 }

@@ -1,6 +1,7 @@
 //! Deferred task records: stored with the event that carries them, removed with the event that ends the wait.
 
 use super::{LogPosition, Verdict};
+use crate::model::encode_error::EncodeError;
 use crate::model::event::{ErrorInfo, Event, Kind};
 use crate::model::outbox::MAX_KEPT_BYTES;
 use crate::model::record::TaskRecord;
@@ -20,22 +21,22 @@ pub(super) fn keep(
     position: LogPosition,
     before: u32,
     room: u64,
-) -> Option<DeferredRecord> {
+) -> Result<Option<DeferredRecord>, EncodeError> {
     let waits = matches!(node.own, State::Scheduled | State::Retrying);
     // Only these kinds defer a task. The purpose of a record in an unknown kind of a newer version is not known.
-    let brings = verdict == Verdict::Applied && matches!(event.kind, Kind::Scheduled | Kind::Retrying);
-    if let Some(record) = event.record.as_deref().filter(|_| brings && waits) {
-        let bytes = record.encode();
+    let brings = verdict == Verdict::Applied && matches!(event.kind(), Kind::Scheduled | Kind::Retrying);
+    if let Some(record) = event.payload.record().filter(|_| brings && waits) {
+        let bytes = record.encode()?;
         if bytes.len() as u64 <= room + u64::from(before) {
             (node.kept, node.record_event_offset) = (bytes.len() as u32, Some(position.offset));
-            return Some(DeferredRecord::Put(bytes));
+            return Ok(Some(DeferredRecord::Put(bytes)));
         }
         node.record_event_offset = Some(position.offset);
         refuse(node, event.attempt);
     } else if !waits || brings {
         node.kept = 0;
     }
-    (before > 0 && node.kept == 0).then_some(DeferredRecord::Drop)
+    Ok((before > 0 && node.kept == 0).then_some(DeferredRecord::Drop))
 }
 
 fn refuse(node: &mut TaskRecord, attempt: u32) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::WorkingSet;
+use crate::model::encode_error::EncodeError;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
@@ -44,8 +45,8 @@ impl IndexedFields {
 type Counts = FxHashMap<(Arc<str>, State), i64>;
 
 impl WorkingSet {
-    /// Takes the changes since the last call.
-    pub fn take_changes(&mut self) -> Changes {
+    /// Takes the changes since the last call. Fails if a record cannot be encoded; the changes are then lost.
+    pub fn take_changes(&mut self) -> Result<Changes, EncodeError> {
         let logs = std::mem::take(&mut self.records.logs);
         let attachments = std::mem::take(&mut self.records.attachments);
         let mut changes = Changes { logs, attachments, ..Changes::default() };
@@ -60,11 +61,11 @@ impl WorkingSet {
                 let was_kept = stored.as_ref().is_some_and(|stored| stored.kept);
                 changes.kept.extend((kept.is_some() || was_kept).then(|| (id.clone(), kept)));
             }
-            take_node(&mut changes, &mut counts, id, node, stored);
+            take_node(&mut changes, &mut counts, id, node, stored)?;
         }
         changes.counts = sorted(counts);
         changes.lifetimes = std::mem::take(&mut self.new_lifetimes).then(|| self.ages.lifetimes.clone());
-        changes
+        Ok(changes)
     }
 
     /// Removes stored records: whole trees, or the deepest tasks of one.
@@ -99,8 +100,14 @@ fn sorted(counts: Counts) -> Vec<(Arc<str>, State, i64)> {
     sorted
 }
 
-fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &TaskRecord, stored: Option<IndexedFields>) {
-    changes.nodes.push((id.clone(), node.encode()));
+fn take_node(
+    changes: &mut Changes,
+    counts: &mut Counts,
+    id: TaskId,
+    node: &TaskRecord,
+    stored: Option<IndexedFields>,
+) -> Result<(), EncodeError> {
+    changes.nodes.push((id.clone(), node.encode()?));
     let entry = Entry { seen_ms: node.seen_ms, id };
     if stored.is_none() {
         let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
@@ -120,6 +127,7 @@ fn take_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Task
     if was != is {
         move_member(changes, counts, &entry, was, is);
     }
+    Ok(())
 }
 
 type Member = Option<(Arc<str>, State)>;

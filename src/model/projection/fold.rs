@@ -7,6 +7,7 @@ use super::reports::history_entry;
 use super::requests::AncestorCancel;
 use super::step::{Step, add_to_history, step};
 use super::{Change, Verdict, child_failures, continuations, notifications, requests};
+use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Kind};
 use crate::model::outbox::{Cancel, MAX_KEPT_BYTES};
 use crate::model::record::rollup::RollupInput;
@@ -42,22 +43,22 @@ struct Applied {
 
 impl Records {
     /// Projects an event of a task. The records it needs must be loaded.
-    pub(super) fn fold(&mut self, event: &Event, cause: Change<'_>) -> Verdict {
+    pub(super) fn fold(&mut self, event: &Event, cause: Change<'_>) -> Result<Verdict, EncodeError> {
         let is_new = self.node(event.id.as_str()).is_none();
         if is_new {
-            if !event.kind.creates() {
-                return Verdict::NoRecord;
+            if !event.kind().creates() {
+                return Ok(Verdict::NoRecord);
             }
             self.ensure_ancestors(&event.id, event.run, cause);
         }
         let context = Context {
             above: if is_new || event.task.is_some() { self.ancestor_cancel(&event.id) } else { None },
-            next_run: if event.kind == Kind::RetryRequested { self.next_run(event) } else { 0 },
+            next_run: if event.kind() == Kind::RetryRequested { self.next_run(event) } else { 0 },
             room: MAX_KEPT_BYTES.saturating_sub(self.kept_bytes),
         };
-        let Some(node) = self.node_mut(&event.id) else { return Verdict::NoRecord };
-        let applied = apply(node, event, context, cause);
-        self.apply_consequences(event, applied, cause)
+        let Some(node) = self.node_mut(&event.id) else { return Ok(Verdict::NoRecord) };
+        let applied = apply(node, event, context, cause)?;
+        Ok(self.apply_consequences(event, applied, cause))
     }
 
     /// Updates continuations, descendants and ancestors after the change of the event's own task.
@@ -155,7 +156,7 @@ impl Records {
 
     /// Records the first start in a tree on all ancestors.
     fn mark_start(&mut self, event: &Event) {
-        let at_ms = event.started_at_ms.unwrap_or(event.at_ms);
+        let at_ms = event.payload.started_at_ms().unwrap_or(event.at_ms);
         let mut next = Some(event.id.clone());
         while let Some(id) = next {
             if self.node(id.as_str()).is_none_or(|node| node.first_start.is_some()) {
@@ -181,7 +182,7 @@ impl Records {
     /// Run started by a retry: one above the highest in the tree, unless the request names it.
     fn next_run(&self, event: &Event) -> u32 {
         let highest = self.node(event.id.root()).map_or(0, |root| root.highest_run);
-        event.new_run.unwrap_or(highest.saturating_add(1))
+        event.payload.new_run().unwrap_or(highest.saturating_add(1))
     }
 
     /// Marks ancestors' cancels from which this newer task is exempt, so that a repeated cancel includes the task.
@@ -215,13 +216,13 @@ impl Records {
     }
 }
 
-/// Applies an event to the record of its task.
-fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'_>) -> Applied {
+/// Applies an event to the record of its task. Fails if the event's own record cannot be encoded.
+fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'_>) -> Result<Applied, EncodeError> {
     let position = cause.position;
     let before = rollup_input(&event.id, node);
     let kept_before = node.kept;
     let seen = (node.announced, node.run);
-    let is_of_run = event.kind.creates() && event.run >= node.run;
+    let is_of_run = event.kind().creates() && event.run >= node.run;
     let was_cancelled = is_of_run && event.task.is_some() && node.is_cancelled_unannounced();
     if was_cancelled || (is_of_run && node.is_expired_unannounced()) {
         node.restore_expected();
@@ -230,12 +231,12 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     if was_cancelled {
         requests::reissue_cancel(node, position);
     }
-    let is_newer = context.above.is_some() || event.kind == Kind::RetryRequested;
+    let is_newer = context.above.is_some() || event.kind() == Kind::RetryRequested;
     let inherited = requests::inherit_cancel(node, context.above, cause);
     let inherits_cancel = inherited.is_some() && !node.own.is_terminal();
-    let changes_deferred = event.record.is_some() || kept_before > 0;
+    let changes_deferred = event.payload.record().is_some() || kept_before > 0;
     let deferred =
-        if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room) } else { None };
+        if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room)? } else { None };
     let deferred = deferred.map(|change| (change, kept_before, node.kept));
     add_to_history(node, event, position, &step);
     inherited.into_iter().for_each(|entry| node.push_history(entry));
@@ -246,5 +247,5 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     if !has_due {
         refresh(node, cause);
     }
-    Applied { step, before, deferred, is_newer, is_fresh, has_due, inherits_cancel }
+    Ok(Applied { step, before, deferred, is_newer, is_fresh, has_due, inherits_cancel })
 }

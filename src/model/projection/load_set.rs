@@ -13,10 +13,11 @@ impl WorkingSet {
     pub fn missing<'a>(&self, events: impl IntoIterator<Item = &'a Event>) -> Vec<TaskId> {
         let mut seen = FxHashSet::default();
         let mut ids = Vec::new();
-        for event in events.into_iter().filter(|event| !event.kind.is_partition_wide()) {
+        for event in events.into_iter().filter(|event| !event.kind().is_partition_wide()) {
             self.collect_path(&event.id, &mut seen, &mut ids);
             let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
-            if !event.then.is_empty() || policy.is_some_and(|policy| !policy.rules.then.is_empty()) {
+            let then = event.payload.continuations();
+            if !then.is_empty() || policy.is_some_and(|policy| !policy.rules.then.is_empty()) {
                 let asked = policy.map_or(&[][..], |policy| &policy.rules.then);
                 let mut follow = Vec::new();
                 ids_below(&event.id, asked, 0, &mut follow);
@@ -26,7 +27,7 @@ impl WorkingSet {
                     .node(event.id.as_str())
                     .and_then(|node| node.policy.as_ref())
                     .map_or(0, |policy| policy.rules.then.len());
-                ids_below(&event.id, &event.then, first.max(asked.len()), &mut follow);
+                ids_below(&event.id, then, first.max(asked.len()), &mut follow);
                 ids.extend(
                     follow.into_iter().filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())),
                 );

@@ -45,9 +45,11 @@ pub(super) fn passed_states(node: &TaskRecord, event: &Event) -> Vec<(State, i64
     if !has_rules || !node.announced || node.is_external() || node.own.is_terminal() {
         return Vec::new();
     }
-    let began_ms = match event.kind {
-        Kind::Started | Kind::Warned => event.started_at_ms.or(Some(event.at_ms)),
-        Kind::Retrying | Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired => event.started_at_ms,
+    let began_ms = match event.kind() {
+        Kind::Started | Kind::Warned => Some(event.at_ms),
+        Kind::Retrying | Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired => {
+            event.payload.started_at_ms()
+        }
         _ => return Vec::new(),
     };
     let is_first = node.told.as_deref().is_none_or(|log| log.changes == 0);
@@ -56,7 +58,7 @@ pub(super) fn passed_states(node: &TaskRecord, event: &Event) -> Vec<(State, i64
         State::Scheduled => began_ms,
         _ => None,
     };
-    let is_known = event.kind == Kind::Started || matches!(node.own, State::Running | State::Warning);
+    let is_known = event.kind() == Kind::Started || matches!(node.own, State::Running | State::Warning);
     let running_ms = began_ms.filter(|_| !is_known);
     let passed = [(State::Queued, queued_ms), (State::Running, running_ms)];
     passed.into_iter().filter_map(|(state, at_ms)| Some((state, at_ms?))).collect()
@@ -77,8 +79,8 @@ pub(super) fn notify_passed_states(node: &mut TaskRecord, passed: &[(State, i64)
 }
 
 /// Runs a due check against the state that the task has at this position of the log.
-pub(super) fn run_check(node: &mut TaskRecord, event: &Event, position: LogPosition) -> Step {
-    let number = event.check.unwrap_or(u32::MAX) as usize;
+pub(super) fn run_check(node: &mut TaskRecord, number: Option<u32>, at_ms: i64, position: LogPosition) -> Step {
+    let number = number.unwrap_or(u32::MAX) as usize;
     let Some(mut log) = node.told.take() else { return Step::of(Verdict::Ignored) };
     let due = log.checks.get_mut(number).and_then(Option::take);
     let check = node.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
@@ -93,16 +95,10 @@ pub(super) fn run_check(node: &mut TaskRecord, event: &Event, position: LogPosit
     let message = format!("check {number} {verdict}: state is {}, expected {}", node.state, expected.join(" or "));
     if check.notification(passed).is_some() {
         let n = u8::try_from(number).unwrap_or(u8::MAX);
-        notify(
-            node,
-            &mut log,
-            if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) },
-            position.offset,
-            event.at_ms,
-        );
+        notify(node, &mut log, if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) }, position.offset, at_ms);
     }
     node.told = Some(log);
-    node.push_history(entry(node, event.at_ms, position, message));
+    node.push_history(entry(node, at_ms, position, message));
     step
 }
 

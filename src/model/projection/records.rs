@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::IndexedFields;
 use super::deferred_record::DeferredRecord;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 
@@ -82,12 +82,12 @@ impl Records {
 
     /// Collects log lines and attachments, which are stored next to the record.
     pub(super) fn collect_side_data(&mut self, event: &Event) {
-        if event.kind == Kind::Log {
-            self.logs.push((event.id.clone(), event.lines.clone()));
-        }
-        if let Some(given) = event.attachment.as_deref() {
-            let data = (event.kind == Kind::Attached).then(|| given.data.clone());
-            self.attachments.push((event.id.clone(), given.name.clone(), data));
-        }
+        let (given, data) = match &event.payload {
+            Payload::Log { lines, .. } => return self.logs.push((event.id.clone(), lines.clone())),
+            Payload::Attached { attachment: Some(given) } => (given, Some(given.data.clone())),
+            Payload::Detached { attachment: Some(given) } => (given, None),
+            _ => return,
+        };
+        self.attachments.push((event.id.clone(), given.name.clone(), data));
     }
 }

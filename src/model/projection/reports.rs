@@ -2,29 +2,30 @@
 
 use super::requests::request_message;
 use super::{LogPosition, Verdict};
-use crate::model::event::{Event, Kind};
+use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, MAX_MESSAGE_CHARS, TaskRecord};
 use crate::model::task::id::{TaskId, clip};
 
 /// Records progress or log lines, which change no state.
 pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Verdict {
-    if event.kind == Kind::Log {
-        node.log_lines = node.log_lines.saturating_add(event.lines.len() as u32);
-        node.log_dropped = node.log_dropped.saturating_add(event.dropped);
+    if let Payload::Log { lines, dropped } = &event.payload {
+        node.log_lines = node.log_lines.saturating_add(lines.len() as u32);
+        node.log_dropped = node.log_dropped.saturating_add(*dropped);
         return Verdict::Applied;
     }
     if node.own.is_terminal() {
         return Verdict::Ignored;
     }
-    node.progress = event.output.clone();
+    node.progress = event.payload.output().cloned();
     Verdict::Applied
 }
 
 /// Applies a report on an external task, in log order and also back to an earlier state, until the computed state is
 /// terminal.
 pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
-    let Some(state) = event.state else { return Verdict::Ignored };
+    let Payload::Reported { state: Some(state), output, error } = &event.payload else { return Verdict::Ignored };
+    let state = *state;
     if !node.is_external() || (node.state.is_terminal() && node.blocks_when_done()) {
         return Verdict::Ignored;
     }
@@ -40,32 +41,37 @@ pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     if state == State::Running {
         node.started_at_ms = node.started_at_ms.or(Some(event.at_ms));
     }
-    if event.output.is_some() {
-        node.output = event.output.clone();
+    if output.is_some() {
+        node.output.clone_from(output);
     }
-    if event.error.is_some() {
-        node.error = event.error.clone();
+    if error.is_some() {
+        node.error.clone_from(error);
     }
     Verdict::Applied
 }
 
 pub(super) fn history_entry(event: &Event, position: LogPosition, verdict: Verdict) -> HistoryEntry {
-    let message = event.message.as_deref().or(event.error.as_ref().map(|error| error.message.as_str()));
-    let message = match (event.state.map(|state| state.name()), message) {
-        (Some(state), Some(message)) => Some(format!("{state}: {message}")),
-        (Some(state), None) => Some(state.to_owned()),
-        (None, message) => request_message(event.with.as_ref().map(TaskId::as_str), message),
+    let error = event.payload.error();
+    let message = event.message.as_deref().or(error.map(|error| error.message.as_str()));
+    let message = match &event.payload {
+        Payload::Reported { state: Some(state), .. } => {
+            Some(message.map_or(state.name().to_owned(), |message| format!("{state}: {message}")))
+        }
+        Payload::CancelRequested(CancelScope { with, .. }) => {
+            request_message(with.as_ref().map(TaskId::as_str), message)
+        }
+        _ => message.map(str::to_owned),
     };
     HistoryEntry {
-        kind: event.kind,
+        kind: event.kind(),
         at_ms: event.at_ms,
         offset: position.offset,
         run: event.run,
         attempt: event.attempt,
         worker: event.worker.clone(),
         message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
-        error_kind: event.error.as_ref().map(|error| clip(&error.kind).into()),
-        took_ms: event.started_at_ms.and_then(|began| u32::try_from(event.at_ms.checked_sub(began)?).ok()),
+        error_kind: error.map(|error| clip(&error.kind).into()),
+        took_ms: event.payload.started_at_ms().and_then(|began| u32::try_from(event.at_ms.checked_sub(began)?).ok()),
         by: event.by.clone(),
         ignored: verdict == Verdict::Ignored,
     }

@@ -3,20 +3,21 @@
 use super::records::Records;
 use super::step::{Step, begin_run};
 use super::{Change, LogPosition, Verdict};
-use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::event::{CancelScope, ErrorInfo, Event, Kind, Payload};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, Effect, EffectKind, MAX_EFFECTS};
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, TaskRecord};
-use crate::model::task::MAX_RUN;
 use crate::model::task::id::TaskId;
+use crate::model::task::patch::Patch;
+use crate::model::task::{MAX_RUN, Position};
 
 /// Cancels a task. The cancel stays in the record and applies to all descendants created before it.
-pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: LogPosition) -> Step {
-    let asof = event.asof.unwrap_or(position.offset);
-    let named = event.asof.is_none();
-    let known = if named { node.asked(event.subtree) } else { node.cancelled_by() }.is_some();
+pub(super) fn cancel(node: &mut TaskRecord, event: &Event, scope: &CancelScope, position: LogPosition) -> Step {
+    let asof = scope.asof.unwrap_or(position.offset);
+    let named = scope.asof.is_none();
+    let known = if named { node.asked(scope.subtree) } else { node.cancelled_by() }.is_some();
     let later_retry = asof <= node.asof;
-    let ended = if event.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
+    let ended = if scope.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
     if ended || known || later_retry || node.request_effects() >= MAX_EFFECTS {
         if named && !node.cancel.as_deref().is_some_and(|cancel| cancel.named) {
             // The API server publishes every cancel to the workers, so this one must be withdrawn too.
@@ -24,11 +25,11 @@ pub(super) fn cancel(node: &mut TaskRecord, event: &Event, position: LogPosition
         }
         return Step::of(Verdict::Ignored);
     }
-    let with = event.with.as_ref().map(|with| with.as_str().into());
+    let with = scope.with.as_ref().map(|with| with.as_str().into());
     let request = CancelRequest { with, by: event.by.clone(), reason: event.message.as_deref().map(Into::into) };
-    apply_cancel(node, asof, position, named, event.subtree, request);
+    apply_cancel(node, asof, position, named, scope.subtree, request);
     if named {
-        replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree: event.subtree });
+        replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree: scope.subtree });
     }
     Step::of(Verdict::Applied)
 }
@@ -152,8 +153,11 @@ pub(super) fn request_message(with: Option<&str>, reason: Option<&str>) -> Optio
 
 /// Starts the task, or its failed descendants, in `next_run`. An effect publishes the record again.
 pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition, next_run: u32) -> Step {
+    let Payload::RetryRequested { only_failed, new_run, record } = &event.payload else {
+        return Step::of(Verdict::Ignored);
+    };
     // In a retry of several tasks, an ancestor may be pending again because of another of them.
-    let ended = if event.new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
+    let ended = if new_run.is_some() { node.own.is_terminal() } else { node.state.is_terminal() };
     if event.run != node.run
         || !ended
         || next_run <= node.run
@@ -162,7 +166,7 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition,
     {
         return Step::of(Verdict::Ignored);
     }
-    let what = if event.only_failed {
+    let what = if *only_failed {
         // Without a restartable task no run is used up.
         if !node.is_restartable() && node.restartable_below() == 0 {
             return Step::of(Verdict::Ignored);
@@ -175,7 +179,7 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition,
         let hash = node.hash.take();
         begin_run(node, next_run);
         (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, position.offset);
-        if event.record.is_some() {
+        if record.is_some() {
             // A redrive carries the record, since the topic may no longer retain it.
             node.record_event_offset = Some(position.offset);
         }
@@ -186,8 +190,8 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition,
 }
 
 /// Changes fields of a task in whichever run: either all of them or none.
-pub(super) fn patch(node: &mut TaskRecord, event: &Event) -> Step {
-    let Some(patch) = event.patch.as_deref().filter(|patch| patch.rejection(node).is_none()) else {
+pub(super) fn patch(node: &mut TaskRecord, patch: Option<&Patch>) -> Step {
+    let Some(patch) = patch.filter(|patch| patch.rejection(node).is_none()) else {
         return Step::of(Verdict::Ignored);
     };
     patch.apply(node.policy.get_or_insert_default());
@@ -196,14 +200,14 @@ pub(super) fn patch(node: &mut TaskRecord, event: &Event) -> Step {
     Step::of(Verdict::Applied)
 }
 
-pub(super) fn effect_done(node: &mut TaskRecord, event: &Event) -> Step {
-    let done = node.effects.iter().position(|effect| event.effect.as_deref() == Some(&*effect.id()));
+pub(super) fn effect_done(node: &mut TaskRecord, id: Option<&str>, position: Option<Position>) -> Step {
+    let done = node.effects.iter().position(|effect| id == Some(&*effect.id()));
     let done = done.map(|at| node.effects.remove(at));
     if let Some(Effect { what: EffectKind::Publish { run } | EffectKind::PublishContinuation { run }, .. }) = done
         && run == node.run
-        && event.position.is_some()
+        && position.is_some()
     {
-        node.position = event.position;
+        node.position = position;
     }
     Step { in_history: false, ..Step::of(if done.is_some() { Verdict::Applied } else { Verdict::Ignored }) }
 }

@@ -1,7 +1,7 @@
 //! State transitions of a task by the events of workers, producers and trackers.
 
 use super::{LogPosition, Verdict};
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Kind, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 
@@ -14,27 +14,27 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
         }
         return Verdict::Ignored;
     }
-    if event.kind == Kind::Released {
+    if event.kind() == Kind::Released {
         node.released = node.released.max(event.attempt + 1);
     }
     if is_late(node, event) {
         return Verdict::Ignored;
     }
-    if event.kind == Kind::Released {
-        node.position = event.position;
+    if event.kind() == Kind::Released {
+        node.position = event.payload.position();
     }
     // A repeated `started` of an attempt only adds handler continuations: a warning stays.
-    let goes_on = event.kind == Kind::Started && node.own == State::Warning && event.attempt == node.attempt;
+    let goes_on = event.kind() == Kind::Started && node.own == State::Warning && event.attempt == node.attempt;
     node.own = if goes_on && event.worker == node.worker { State::Warning } else { next };
     node.silent = false;
-    node.due_ms = event.due_ms;
+    node.due_ms = event.payload.due_ms();
     if event.attempt > 0 {
         node.attempt = event.attempt;
     }
     if event.worker.is_some() {
         node.worker = event.worker.clone();
     }
-    let started = if event.kind == Kind::Started { Some(event.at_ms) } else { event.started_at_ms };
+    let started = if event.kind() == Kind::Started { Some(event.at_ms) } else { event.payload.started_at_ms() };
     node.started_at_ms = node.started_at_ms.or(started);
     set_result(node, event, next);
     Verdict::Applied
@@ -42,10 +42,10 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
 
 /// Returns true if a later event of the run has overtaken this one.
 fn is_late(node: &TaskRecord, event: &Event) -> bool {
-    match event.kind {
+    match event.kind() {
         Kind::Submitted => node.own != State::Expected,
         // A record that is deferred again, while it already waits or after its release.
-        Kind::Scheduled if event.record.is_some() => {
+        Kind::Scheduled if event.payload.record().is_some() => {
             !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
                 || node.attempt > 0
                 || node.kept > 0
@@ -56,7 +56,7 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
         Kind::Released => {
             !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
         }
-        Kind::Retrying if event.record.is_some() => {
+        Kind::Retrying if event.payload.record().is_some() => {
             is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt)
         }
         // The record of the next attempt is deferred: these events come from a worker that was cut off before.
@@ -68,16 +68,19 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
 
 /// Sets result and error of the task after a transition to `next`.
 fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
-    match event.kind {
-        Kind::Succeeded => {
-            node.output = event.output.clone();
+    match &event.payload {
+        Payload::Succeeded { output, .. } => {
+            node.output.clone_from(output);
             node.error = None;
         }
         // The event only reports that the attempt was stopped; the record knows the reason.
-        Kind::Cancelled if next == State::Failed => {}
+        Payload::Cancelled(_) if next == State::Failed => {}
         // No attempt follows: the failed child ends the task. The attempt's error stays in the history.
-        Kind::Retrying if node.cancelled_by().is_some_and(|cancel| cancel.tripped) => {}
-        Kind::Retrying | Kind::Failed | Kind::Cancelled | Kind::Expired => node.error = event.error.clone(),
+        Payload::Retrying { .. } if node.cancelled_by().is_some_and(|cancel| cancel.tripped) => {}
+        Payload::Retrying { failure, .. }
+        | Payload::Failed(failure)
+        | Payload::Cancelled(failure)
+        | Payload::Expired(failure) => node.error.clone_from(&failure.error),
         _ => {}
     }
 }
@@ -90,7 +93,7 @@ fn is_released(node: &TaskRecord, event: &Event) -> bool {
 
 /// Own state that an event requests, if any.
 fn target(node: &TaskRecord, event: &Event, position: LogPosition) -> Option<State> {
-    Some(match event.kind {
+    Some(match event.kind() {
         Kind::Submitted => {
             let not_before = node.policy.as_ref().and_then(|policy| policy.not_before_ms);
             if not_before.is_some_and(|at| at > position.log_time_ms) { State::Scheduled } else { State::Queued }

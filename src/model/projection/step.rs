@@ -3,7 +3,7 @@
 use super::reports::{attach, history_entry, late_announcement, report};
 use super::state_machine::advance;
 use super::{LogPosition, Verdict, attachments, notifications, requests};
-use crate::model::event::{Announcement, Event, Kind};
+use crate::model::event::{Announcement, Event, Kind, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::Position;
@@ -39,39 +39,45 @@ impl Step {
 }
 
 pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, next_run: u32) -> Step {
-    match event.kind {
-        Kind::CancelRequested => return requests::cancel(node, event, position),
-        Kind::RetryRequested => return requests::retry(node, event, position, next_run),
-        Kind::EffectDone => return requests::effect_done(node, event),
-        Kind::Patched => return requests::patch(node, event),
-        Kind::Attached | Kind::Detached => return attachments::attach(node, event),
-        Kind::WorkerSilent => return mark_silent(node, event),
+    match &event.payload {
+        Payload::CancelRequested(scope) => return requests::cancel(node, event, scope, position),
+        Payload::RetryRequested { .. } => return requests::retry(node, event, position, next_run),
+        Payload::EffectDone { effect, position } => {
+            return requests::effect_done(node, effect.as_deref(), *position);
+        }
+        Payload::Patched { patch } => return requests::patch(node, patch.as_deref()),
+        Payload::Attached { .. } | Payload::Detached { .. } => return attachments::attach(node, event),
+        Payload::WorkerSilent => return mark_silent(node, event),
         // A line from outside any attempt belongs to the task in whichever run.
-        Kind::Log if event.worker.is_none() => return Step { in_history: false, ..Step::of(attach(node, event)) },
-        Kind::Checked => return notifications::run_check(node, event, position),
+        Payload::Log { .. } if event.worker.is_none() => {
+            return Step { in_history: false, ..Step::of(attach(node, event)) };
+        }
+        Payload::Checked { check } => return notifications::run_check(node, *check, event.at_ms, position),
         _ => {}
     }
     if event.run < node.run {
         return Step::of(Verdict::Ignored);
     }
     if event.run > node.run {
-        if !event.kind.creates() {
+        if !event.kind().creates() {
             return Step::of(Verdict::Ignored);
         }
         begin_run(node, event.run);
     }
     let conflict = event.task.as_ref().and_then(|task| announce(node, &event.id, task));
-    let announces = event.kind == Kind::Submitted || (event.kind == Kind::Scheduled && event.record.is_some());
+    let announces =
+        event.kind() == Kind::Submitted || (event.kind() == Kind::Scheduled && event.payload.record().is_some());
     if conflict.is_some() && announces {
         return Step { conflict, ..Step::of(Verdict::Ignored) };
     }
     // Handler continuations are numbered after the policy's, so the policy must be known.
-    if !event.then.is_empty() && node.announced && !node.own.is_terminal() {
-        node.handler_continuations = Some(event.then.clone());
+    let then = event.payload.continuations();
+    if !then.is_empty() && node.announced && !node.own.is_terminal() {
+        node.handler_continuations = Some(then.to_vec());
     }
     let was_started = node.started_at_ms.is_some();
     let mut passed = notifications::passed_states(node, event);
-    let verdict = match event.kind {
+    let verdict = match event.kind() {
         Kind::Progress | Kind::Log => attach(node, event),
         Kind::Reported => report(node, event),
         _ => advance(node, event, position),
@@ -80,8 +86,8 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         passed.clear();
     }
     let is_late_announcement =
-        verdict == Verdict::Ignored && event.kind == Kind::Submitted && node.has_unannounced_events();
-    let in_history = !matches!(event.kind, Kind::Progress | Kind::Log);
+        verdict == Verdict::Ignored && event.kind() == Kind::Submitted && node.has_unannounced_events();
+    let in_history = !matches!(event.kind(), Kind::Progress | Kind::Log);
     let started = !was_started && node.started_at_ms.is_some();
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
 }

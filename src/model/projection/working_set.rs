@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::records::{Records, WorkingEntry};
 use super::{Ages, Change, LogPosition, Verdict};
-use crate::model::event::Event;
+use crate::model::encode_error::EncodeError;
+use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::retention::Lifetimes;
 use crate::model::task::MAX_RUN;
@@ -92,24 +93,27 @@ impl WorkingSet {
         });
     }
 
-    /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded.
-    pub fn fold(&mut self, event: &Event, position: LogPosition) -> Verdict {
-        if event.kind.is_partition_wide() {
-            return self.take_settings(event);
+    /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded. After an
+    /// error the working set is incomplete.
+    pub fn fold(&mut self, event: &Event, position: LogPosition) -> Result<Verdict, EncodeError> {
+        if event.kind().is_partition_wide() {
+            self.take_settings(event);
+            return Ok(Verdict::Applied);
         }
-        if event.run > MAX_RUN || event.new_run.is_some_and(|run| run > MAX_RUN) {
-            return Verdict::NoRecord;
+        if event.run > MAX_RUN || event.payload.new_run().is_some_and(|run| run > MAX_RUN) {
+            return Ok(Verdict::NoRecord);
         }
         let cause = Change { id: &event.id, at_ms: event.at_ms, position, ages: &self.ages };
         self.records.fold(event, cause)
     }
 
     /// Applies new lifetimes to everything after this event.
-    fn take_settings(&mut self, event: &Event) -> Verdict {
-        if let Some(lifetimes) = event.lifetimes.as_deref().filter(|new| **new != self.ages.lifetimes) {
-            self.ages = Ages::new(lifetimes.clone(), self.ages.soonest_ms.load(Relaxed));
+    fn take_settings(&mut self, event: &Event) {
+        if let Payload::Settings { lifetimes: Some(lifetimes) } = &event.payload
+            && **lifetimes != self.ages.lifetimes
+        {
+            self.ages = Ages::new(Lifetimes::clone(lifetimes), self.ages.soonest_ms.load(Relaxed));
             self.new_lifetimes = true;
         }
-        Verdict::Applied
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::encode_error::EncodeError;
 use super::event::{ErrorInfo, Kind};
 use super::json::RawJson;
 use super::outbox::{Cancel, Effect};
@@ -204,8 +205,8 @@ impl TaskRecord {
         }
     }
 
-    pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).unwrap_or_default()
+    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        Ok(postcard::to_allocvec(self)?)
     }
 
     /// Returns `None` for bytes of another version; the caller rebuilds the store.

@@ -396,7 +396,7 @@ fn take(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup
 /// by id finds.
 fn partition_of_event(event: &Event, setup: &TrackerSetup) -> Option<i32> {
     let partition = || partition_of(event.id.root().as_bytes(), setup.events_partitions);
-    if event.kind.is_partition_wide() { None } else { i32::try_from(partition()).ok() }
+    if event.kind().is_partition_wide() { None } else { i32::try_from(partition()).ok() }
 }
 
 fn skip(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup, why: &str) {

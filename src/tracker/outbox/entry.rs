@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::broker::{DependentRecord, ProducerRecord};
-use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::encode_error::EncodeError;
+use crate::model::event::{AttemptFailure, Event, Payload};
 use crate::model::outbox::Effect;
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
@@ -76,11 +77,16 @@ impl OutboxEntry {
     }
 
     /// Builds the dependent event, given the position of the last record.
-    pub(crate) fn dependent_event(&self, events: &Arc<str>, number: u32, place: (i32, i64)) -> Option<DependentRecord> {
-        let (partition, offset) = place;
-        let (key, value) =
-            encoded(&Event { position: Some(Position { partition, offset }), ..self.dependent_event.clone()? });
-        Some(DependentRecord { topic: events.clone(), partition: number as i32, key, value })
+    pub(crate) fn dependent_event(
+        &self,
+        events: &Arc<str>,
+        number: u32,
+        (partition, offset): (i32, i64),
+    ) -> Option<Result<DependentRecord, EncodeError>> {
+        let mut event = self.dependent_event.clone()?;
+        event.payload.set_position(Position { partition, offset });
+        let record = |(key, value)| DependentRecord { topic: events.clone(), partition: number as i32, key, value };
+        Some(encoded(&event).map(record))
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -88,26 +94,32 @@ impl OutboxEntry {
     }
 }
 
-pub(crate) fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Message {
-    let ((key, value), partition) = (encoded(event), i32::try_from(number).ok());
-    Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() }
+pub(crate) fn event_message(events: &Arc<str>, number: u32, event: &Event) -> Result<Message, EncodeError> {
+    let (key, value) = encoded(event)?;
+    let partition = i32::try_from(number).ok();
+    Ok(Message { topic: events.clone(), partition, key, value: Some(value), headers: Vec::new() })
 }
 
 /// Encodes key and value of an event's record.
-fn encoded(event: &Event) -> (Vec<u8>, Vec<u8>) {
+fn encoded(event: &Event) -> Result<(Vec<u8>, Vec<u8>), EncodeError> {
     let mut value = Vec::with_capacity(256);
-    event.encode(&mut value);
-    (event.id.root().as_bytes().to_vec(), value)
+    event.encode(&mut value)?;
+    Ok((event.id.root().as_bytes().to_vec(), value))
 }
 
 pub(crate) fn effect_done(id: &TaskId, effect: Effect, now: i64) -> Event {
-    let mut event = Event::new(Kind::EffectDone, id.clone(), 1, now);
-    event.effect = Some(effect.id().into());
-    event
+    let payload = Payload::EffectDone { effect: Some(effect.id().into()), position: None };
+    Event::new(payload, id.clone(), 1, now)
 }
 
-pub(super) fn terminal_event(id: &TaskId, run: u32, kind: Kind, why: &str, now: i64) -> Event {
-    let mut event = Event::new(kind, id.clone(), run, now);
-    event.error = Some(Box::new(ErrorInfo::new(&kind.name(), why, 0)));
-    event
+/// Event of a task that ends without a worker. `ended`: the kind of its end, as a constructor of the payload.
+pub(super) fn terminal_event(
+    id: &TaskId,
+    run: u32,
+    ended: fn(AttemptFailure) -> Payload,
+    why: &str,
+    now: i64,
+) -> Event {
+    let code = ended(AttemptFailure::default()).kind().name();
+    Event::new(ended(AttemptFailure::new(&code, why, 0)), id.clone(), run, now)
 }

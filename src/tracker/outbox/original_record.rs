@@ -46,7 +46,10 @@ pub(super) async fn original_record(
     let place = Partition::new(events.0.clone(), events.1 as i32);
     let record = read(setup, place, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
-    Ok(event.filter(|event| event.id == *id).and_then(|event| event.record).map(|kept| OriginalRecord::kept(*kept)))
+    Ok(event
+        .filter(|event| event.id == *id)
+        .and_then(|event| event.payload.into_record())
+        .map(|kept| OriginalRecord::kept(*kept)))
 }
 
 async fn read(setup: &TrackerSetup, place: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {

@@ -10,7 +10,7 @@ use super::control_records::{cancel_record, first_cancel_record};
 use super::deferrals::Deferrals;
 use super::entry::{Message, OutboxEntry, effect_done, event_message, terminal_event};
 use crate::broker::BrokerError;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::outbox::{Effect, EffectKind, KeptRecord, TimerKind};
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::Delivery;
@@ -127,12 +127,12 @@ impl OutboxPlanner {
                     Some(bytes) => self.release(&id, &node, &bytes, now).await?,
                     None => continue,
                 },
-                TimerKind::Check(number) => self.timer_entry(&id, "check", &checked_event(&id, &node, number, now)),
+                TimerKind::Check(number) => self.timer_entry(&id, "check", &checked_event(&id, &node, number, now))?,
                 TimerKind::Expire => {
-                    let event = terminal_event(&id, node.run, Kind::Expired, "it was not started in time", now);
-                    self.timer_entry(&id, "expire", &event)
+                    let event = terminal_event(&id, node.run, Payload::Expired, "it was not started in time", now);
+                    self.timer_entry(&id, "expire", &event)?
                 }
-                TimerKind::Cancel => self.timer_entry(&id, "cancel", &cancelled_event(&id, &node, now)),
+                TimerKind::Cancel => self.timer_entry(&id, "cancel", &cancelled_event(&id, &node, now))?,
             };
             planned.push(entry);
         }
@@ -148,7 +148,7 @@ impl OutboxPlanner {
             let why =
                 unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
             let why = format!("it could not be released: {why}");
-            return Ok(self.timer_entry(id, "fail", &terminal_event(id, node.run, Kind::Failed, &why, now)));
+            return self.timer_entry(id, "fail", &terminal_event(id, node.run, Payload::Failed, &why, now));
         };
         let mut headers = record.released(node.attempt);
         apply_patch(&mut headers, node, node.attempt == 0);
@@ -159,13 +159,14 @@ impl OutboxPlanner {
             value: Some(record.params.text().as_bytes().to_vec()),
             headers,
         };
-        let released = Event { attempt: node.attempt, ..Event::new(Kind::Released, id.clone(), node.run, now) };
+        let payload = Payload::Released { position: None };
+        let released = Event { attempt: node.attempt, ..Event::new(payload, id.clone(), node.run, now) };
         Ok(OutboxEntry::record_and_event(id, OutboxEntry::TIMER, "release", task, released))
     }
 
     /// Publishes the event of a timer.
-    fn timer_entry(&self, id: &TaskId, kind: &'static str, event: &Event) -> OutboxEntry {
-        OutboxEntry::plain(id, OutboxEntry::TIMER, kind, vec![self.event(event)])
+    fn timer_entry(&self, id: &TaskId, kind: &'static str, event: &Event) -> Result<OutboxEntry, String> {
+        Ok(OutboxEntry::plain(id, OutboxEntry::TIMER, kind, vec![self.event(event)?]))
     }
 
     /// Plans entries for the effects of these tasks, in order, and collects subtree commands: effects after a subtree
@@ -215,7 +216,7 @@ impl OutboxPlanner {
             EffectKind::PublishContinuation { run } => {
                 Ok(Some(pass.count_bytes(self.start_continuation(id, node, effect, run, now).await?)))
             }
-            EffectKind::WithdrawCancel { due_ms } => Ok(self.withdraw_cancel(id, node, effect, due_ms, now)),
+            EffectKind::WithdrawCancel { due_ms } => self.withdraw_cancel(id, node, effect, due_ms, now),
             EffectKind::RetryFailed { .. } | EffectKind::End { .. } | EffectKind::Cancel { .. } => Ok(None),
         }
     }
@@ -252,19 +253,22 @@ impl OutboxPlanner {
         effect: Effect,
         due_ms: i64,
         now: i64,
-    ) -> Option<OutboxEntry> {
+    ) -> Result<Option<OutboxEntry>, String> {
         // Other effects go first, so that the task can then be deferred.
         if node.effects.len() > 1 {
-            return None;
+            return Ok(None);
         }
         // If the cancel were withdrawn before the API server has written it, the late control record would stay
         // forever.
         if due_ms > now {
             self.deferrals.defer_until(id, node, Duration::from_millis(due_ms.abs_diff(now)));
-            return None;
+            return Ok(None);
         }
-        let messages = || vec![cancel_record(&self.control, id, None), self.event(&effect_done(id, effect, now))];
-        self.deferrals.take_passed(id, node).then(|| OutboxEntry::plain(id, effect.id(), "uncancel", messages()))
+        if !self.deferrals.take_passed(id, node) {
+            return Ok(None);
+        }
+        let messages = vec![cancel_record(&self.control, id, None), self.event(&effect_done(id, effect, now))?];
+        Ok(Some(OutboxEntry::plain(id, effect.id(), "uncancel", messages)))
     }
 
     /// Drops state of tasks without pending effects.
@@ -285,10 +289,16 @@ impl OutboxPlanner {
             let node = node.filter(|node| node.effects.contains(effect))?;
             Some(self.subtree_command(id, &node, *effect, now))
         });
-        Ok(begun.collect())
+        begun.collect()
     }
 
-    fn subtree_command(&self, id: &TaskId, node: &TaskRecord, effect: Effect, now: i64) -> SubtreeCommand {
+    fn subtree_command(
+        &self,
+        id: &TaskId,
+        node: &TaskRecord,
+        effect: Effect,
+        now: i64,
+    ) -> Result<SubtreeCommand, String> {
         let first = match effect.what {
             EffectKind::End { asof } => Some(first_cancel_record(&self.control, id, node, (asof, true), now)),
             EffectKind::Cancel { asof, subtree } => {
@@ -297,6 +307,7 @@ impl OutboxPlanner {
             _ => None,
         };
         SubtreeCommand::new(id, node, effect, first, (&self.events, self.number), now)
+            .map_err(|error| error.to_string())
     }
 
     /// Publishes a delivery to its own partition, whose tracker releases it.
@@ -315,12 +326,13 @@ impl OutboxPlanner {
             let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
             event_message(&self.events, number, &event)
         });
-        let messages = message.into_iter().chain([self.event(&effect_done(id, effect, now))]).collect();
+        let message = message.transpose().map_err(|error| error.to_string())?;
+        let messages = message.into_iter().chain([self.event(&effect_done(id, effect, now))?]).collect();
         Ok(OutboxEntry::plain(id, dedup_key, "tell", messages))
     }
 
-    pub(super) fn event(&self, event: &Event) -> Message {
-        event_message(&self.events, self.number, event)
+    pub(super) fn event(&self, event: &Event) -> Result<Message, String> {
+        event_message(&self.events, self.number, event).map_err(|error| error.to_string())
     }
 }
 
@@ -330,14 +342,12 @@ fn is_subtree_command(what: EffectKind) -> bool {
 
 /// Event of a state check. The fold evaluates the task's state at the offset of this event.
 fn checked_event(id: &TaskId, node: &TaskRecord, number: u32, now: i64) -> Event {
-    let mut event = Event::new(Kind::Checked, id.clone(), node.run, now);
-    event.check = Some(number);
-    event
+    Event::new(Payload::Checked { check: Some(number) }, id.clone(), node.run, now)
 }
 
 /// Terminal event of a cancelled task that no worker holds, so that no worker reports its end.
 fn cancelled_event(id: &TaskId, node: &TaskRecord, now: i64) -> Event {
     let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
     let why = request.message(", before a worker took it");
-    Event { by: request.by, ..terminal_event(id, node.run, Kind::Cancelled, &why, now) }
+    Event { by: request.by, ..terminal_event(id, node.run, Payload::Cancelled, &why, now) }
 }

@@ -380,11 +380,12 @@ fn dependent_events(
     positions: &[(i32, i64)],
     events: &Arc<str>,
     number: u32,
-) -> Vec<DependentRecord> {
+) -> Result<Vec<DependentRecord>, BrokerError> {
     planned
         .iter()
         .zip(last_positions(planned, positions))
         .filter_map(|(entry, last)| entry.dependent_event(events, number, last?))
+        .map(|event| Ok(event?))
         .collect()
 }
 

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::entry::{Message, OutboxEntry, effect_done, event_message};
-use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::encode_error::EncodeError;
+use crate::model::event::{AttemptFailure, CancelScope, Event, Payload};
 use crate::model::outbox::{CancelRequest, Effect, EffectKind, OVERDUE};
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::children_of;
@@ -47,13 +48,13 @@ impl SubtreeCommand {
         first: Option<Message>,
         place: (&Arc<str>, u32),
         now: i64,
-    ) -> Self {
+    ) -> Result<Self, EncodeError> {
         let (messages, (events, number)) = (first.into_iter().collect(), place);
         let request = node.cancel.as_deref().map(|cancel| cancel.request.below(top.as_str())).unwrap_or_default();
         let (top_id, events, pending) = (top.clone(), events.clone(), Vec::new());
         let mut command = Self { top: top_id, effect, request, events, number, messages, pending, steps: 0 };
-        command.visit(top, node, now);
-        command
+        command.visit(top, node, now)?;
+        Ok(command)
     }
 
     /// Task at which the command starts. At most one command runs per task.
@@ -79,14 +80,15 @@ impl SubtreeCommand {
             for (id, node) in ids.iter().zip(nodes) {
                 // Skip tasks superseded by a new run of their parent.
                 if let Some(node) = node.filter(|node| node.run >= run) {
-                    self.visit(id, &node, now);
+                    self.visit(id, &node, now).map_err(|error| error.to_string())?;
                 }
             }
         }
         let done = self.pending.is_empty();
         let mut messages = std::mem::take(&mut self.messages);
         if done {
-            messages.push(event_message(&self.events, self.number, &effect_done(&self.top, self.effect, now)));
+            let done = event_message(&self.events, self.number, &effect_done(&self.top, self.effect, now));
+            messages.push(done.map_err(|error| error.to_string())?);
         }
         self.steps += 1;
         let dedup_key = if done { self.effect.id() } else { format!("{}/{}", self.effect.id(), self.steps) };
@@ -95,7 +97,7 @@ impl SubtreeCommand {
         Ok(Step { entry, rest: (!done).then_some(self), visited })
     }
 
-    fn visit(&mut self, id: &TaskId, node: &TaskRecord, now: i64) {
+    fn visit(&mut self, id: &TaskId, node: &TaskRecord, now: i64) -> Result<(), EncodeError> {
         let (_, _, tree) = children_of(&node.below);
         let affected = match self.effect.what {
             EffectKind::RetryFailed { .. } => node.restartable_below(),
@@ -106,16 +108,16 @@ impl SubtreeCommand {
             self.pending.push((id.clone(), node.run, None));
         }
         if let Some(event) = self.event_for(id, node, now) {
-            self.messages.push(event_message(&self.events, self.number, &event));
+            self.messages.push(event_message(&self.events, self.number, &event)?);
         }
+        Ok(())
     }
 
     fn event_for(&self, id: &TaskId, node: &TaskRecord, now: i64) -> Option<Event> {
         match self.effect.what {
             EffectKind::RetryFailed { run } if node.is_restartable() && node.run < run => {
-                let mut event = Event::new(Kind::RetryRequested, id.clone(), node.run, now);
-                event.new_run = Some(run);
-                Some(event)
+                let payload = Payload::RetryRequested { only_failed: false, new_run: Some(run), record: None };
+                Some(Event::new(payload, id.clone(), node.run, now))
             }
             EffectKind::Cancel { asof, .. }
                 if *id != self.top
@@ -123,16 +125,15 @@ impl SubtreeCommand {
                     && node.cancelled_by().is_none()
                     && asof > node.asof =>
             {
-                let mut event = Event::new(Kind::CancelRequested, id.clone(), node.run, now);
-                event.asof = Some(asof);
-                (event.with, event.by) = (Some(self.top.clone()), self.request.by.clone());
+                let scope = CancelScope { asof: Some(asof), with: Some(self.top.clone()), subtree: true };
+                let mut event = Event::new(Payload::CancelRequested(scope), id.clone(), node.run, now);
+                event.by.clone_from(&self.request.by);
                 event.message = self.request.reason.as_deref().map(str::to_owned);
                 Some(event)
             }
             EffectKind::End { .. } if *id != self.top && !node.own.is_terminal() => {
-                let mut event = Event::new(Kind::Expired, id.clone(), node.run, now);
-                event.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
-                Some(event)
+                let failure = AttemptFailure::new("expired", OVERDUE, node.attempt);
+                Some(Event::new(Payload::Expired(failure), id.clone(), node.run, now))
             }
             _ => None,
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::original_record::{OriginalRecord, original_record};
 use super::planner::OutboxPlanner;
-use crate::model::event::Kind;
+use crate::model::event::Payload;
 use crate::model::outbox::Effect;
 use crate::model::record::TaskRecord;
 use crate::model::task::continuation::number_of;
@@ -35,7 +35,7 @@ impl OutboxPlanner {
         }
         let kind = "retry";
         if node.run != run || node.own.is_terminal() {
-            return Ok(Some(self.completed(id, effect, kind, now)));
+            return self.completed(id, effect, kind, now).map(Some);
         }
         let found = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
@@ -51,7 +51,7 @@ impl OutboxPlanner {
         };
         let record = found.map(|found| retry_record(self.topic_of(node), id, node, found, run, effect.cause));
         let record = record.map_err(|why| format!("the retry is not possible: {why}"));
-        Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)))
+        self.record_or_failure(id, effect, kind, run, record, now).map(Some)
     }
 
     /// Publishes the record of a continuation, as specified by the task that it follows.
@@ -65,14 +65,14 @@ impl OutboxPlanner {
     ) -> Result<OutboxEntry, String> {
         let kind = "follow";
         if node.run != run || node.own.is_terminal() {
-            return Ok(self.completed(id, effect, kind, now));
+            return self.completed(id, effect, kind, now);
         }
         let record = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
             None => self.continuation(id, node).await?,
         };
         let record = record.map_err(|why| format!("it cannot be started: {why}"));
-        Ok(self.record_or_failure(id, effect, kind, run, record, now))
+        self.record_or_failure(id, effect, kind, run, record, now)
     }
 
     /// Reason why no record can be sent for the task, if any.
@@ -97,20 +97,22 @@ impl OutboxPlanner {
         run: u32,
         record: Result<Message, String>,
         now: i64,
-    ) -> OutboxEntry {
+    ) -> Result<OutboxEntry, String> {
         match record {
-            Ok(record) => OutboxEntry::record_and_event(id, effect.id(), kind, record, effect_done(id, effect, now)),
+            Ok(record) => {
+                Ok(OutboxEntry::record_and_event(id, effect.id(), kind, record, effect_done(id, effect, now)))
+            }
             Err(why) => {
-                let mut entry = self.completed(id, effect, kind, now);
-                entry.messages.insert(0, self.event(&terminal_event(id, run, Kind::Failed, &why, now)));
-                entry
+                let mut entry = self.completed(id, effect, kind, now)?;
+                entry.messages.insert(0, self.event(&terminal_event(id, run, Payload::Failed, &why, now))?);
+                Ok(entry)
             }
         }
     }
 
     /// Publishes only the event that completes the effect.
-    fn completed(&self, id: &TaskId, effect: Effect, kind: &'static str, now: i64) -> OutboxEntry {
-        OutboxEntry::plain(id, effect.id(), kind, vec![self.event(&effect_done(id, effect, now))])
+    fn completed(&self, id: &TaskId, effect: Effect, kind: &'static str, now: i64) -> Result<OutboxEntry, String> {
+        Ok(OutboxEntry::plain(id, effect.id(), kind, vec![self.event(&effect_done(id, effect, now))?]))
     }
 
     async fn continuation(&self, id: &TaskId, node: &TaskRecord) -> Result<Result<Message, String>, String> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::tree_gc::TreeGc;
-use crate::model::event::Event;
+use crate::model::event::{Event, Payload};
 use crate::model::projection::changes::Changes;
 use crate::model::projection::{Expired, FOLD_VERSION, LogPosition, WorkingSet};
 use crate::model::record::TaskRecord;
@@ -130,15 +130,15 @@ impl Projection {
                 self.expire(LogPosition { offset: logged.offset, log_time_ms: passed }).await?;
                 self.load(&events[n..]).await?;
             }
-            if let Some(lifetimes) =
-                logged.event.lifetimes.as_deref().filter(|lifetimes| self.working_set.changes_tree_age(lifetimes))
+            if let Payload::Settings { lifetimes: Some(lifetimes) } = &logged.event.payload
+                && self.working_set.changes_tree_age(lifetimes)
             {
                 self.apply(logged.offset).await?;
                 self.set_tree_age(lifetimes.max_tree_age_ms, logged.offset).await?;
                 self.load(&events[n..]).await?;
             }
             self.log_time_ms = log_time_ms;
-            self.working_set.fold(&logged.event, LogPosition { offset: logged.offset, log_time_ms });
+            self.working_set.fold(&logged.event, LogPosition { offset: logged.offset, log_time_ms })?;
         }
         self.apply(next).await?;
         Ok(self.outcome)
@@ -163,7 +163,7 @@ impl Projection {
 
     /// Writes the changed records and the checkpoint.
     async fn apply(&mut self, next: i64) -> Result<(), StoreError> {
-        let changes = self.working_set.take_changes();
+        let changes = self.working_set.take_changes()?;
         let to = self.checkpoint_at(next);
         if changes.is_empty() && self.checkpoint == Some(to) {
             return Ok(());

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::presence;
 use super::table::{Entry, PendingRequest, ScheduleRequestName, ScheduleTable};
 use crate::control::schedules::{ScheduleKey, ScheduleRequest, Span};
-use crate::model::event::{Event, Kind};
+use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
@@ -127,7 +127,9 @@ impl TaskFactory {
             return Ok(());
         }
         for fire in due_tasks {
-            transaction.messages.extend(fire.replaces.and_then(|task| self.cancel(name, &task, now_ms)));
+            if let Some(task) = &fire.replaces {
+                transaction.messages.extend(self.cancel(name, task, now_ms)?);
+            }
             transaction.messages.push(self.task(name, &fire.task, &entry.schedule.spec.task, fire.time_ms, now_ms)?);
             transaction.due.push(times.firing_time_ms(name, fire.time_ms));
         }
@@ -262,18 +264,20 @@ impl TaskFactory {
         let id = TaskId::parse(task).map_err(|why| why.to_string())?;
         let new = new_task(schedule, id, template, time_ms, now_ms)?;
         let event = scheduled_event(new, SOURCE, now_ms, now_ms).map_err(|why| why.to_string())?;
-        Ok(self.event(&event))
+        self.event(&event)
     }
 
     /// Builds the cancel of a replaced task; `None` if its id is invalid.
-    fn cancel(&self, schedule: &str, task: &str, now_ms: i64) -> Option<Message> {
-        let mut event = Event::new(Kind::CancelRequested, TaskId::parse(task).ok()?, 1, now_ms);
+    fn cancel(&self, schedule: &str, task: &str, now_ms: i64) -> Result<Option<Message>, String> {
+        let Ok(id) = TaskId::parse(task) else { return Ok(None) };
+        let mut event = Event::new(Payload::CancelRequested(CancelScope::default()), id, 1, now_ms);
         event.message = Some(format!("replaced by the next task of the schedule `{schedule}`"));
-        Some(self.event(&event))
+        self.event(&event).map(Some)
     }
 
-    fn event(&self, event: &Event) -> Message {
-        event_message(&self.events, presence::partition(&self.setup, &event.id), event)
+    fn event(&self, event: &Event) -> Result<Message, String> {
+        let partition = presence::partition(&self.setup, &event.id);
+        event_message(&self.events, partition, event).map_err(|error| error.to_string())
     }
 
     fn state(&self, name: &str, state: State, transaction: &mut ScheduleTransaction) -> Result<(), String> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::ticker::STEP;
 use crate::broker::{Broker, BrokerError, Committed, Partition};
 use crate::config::Names;
-use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::event::{AttemptFailure, Event, Payload};
 use crate::model::offsets::{Completed, Metadata};
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::children_of;
@@ -207,9 +207,8 @@ impl LostTaskSearch {
 }
 
 fn removed_event(id: &TaskId, node: &TaskRecord) -> Event {
-    let mut event = Event::new(Kind::Expired, id.clone(), node.run, now_ms());
-    event.error = Some(Box::new(ErrorInfo::new("expired", REMOVED, node.attempt)));
-    event
+    let failure = AttemptFailure::new("expired", REMOVED, node.attempt);
+    Event::new(Payload::Expired(failure), id.clone(), node.run, now_ms())
 }
 
 #[cfg(test)]

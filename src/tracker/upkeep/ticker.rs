@@ -16,7 +16,7 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::control::follow::TopicFollower;
 use crate::control::heartbeat;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState, WorkerRegistry};
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -191,7 +191,8 @@ impl PartitionUpkeep {
     /// Publishes these events concurrently.
     async fn write(&self, events: &[Event]) -> Result<(), String> {
         let producer = self.shared.producer(&self.setup).await?;
-        let messages: Vec<_> = events.iter().map(|event| event_message(&self.events, self.number, event)).collect();
+        let messages = events.iter().map(|event| event_message(&self.events, self.number, event));
+        let messages = messages.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         let sent = messages.iter().map(|message| producer.deliver(message.producer_record(&[]), CALL_DEADLINE));
         futures::future::try_join_all(sent).await.map_err(|error| error.to_string())?;
         Ok(())
@@ -346,7 +347,7 @@ fn gap_interval(setup: &TrackerSetup) -> Duration {
 /// Event for a task that is held by one of these workers, unless it was published already.
 fn silent_event(id: &TaskId, node: TaskRecord, workers: &BTreeSet<Arc<str>>) -> Option<Event> {
     let worker = node.worker.clone().filter(|worker| node.is_held() && workers.contains(worker))?;
-    let mut event = Event::new(Kind::WorkerSilent, id.clone(), node.run, now_ms());
+    let mut event = Event::new(Payload::WorkerSilent, id.clone(), node.run, now_ms());
     event.attempt = node.attempt;
     event.message = Some(format!("`{worker}` has stopped sending heartbeats"));
     event.worker = Some(worker);

@@ -14,7 +14,7 @@ use super::children::{child_task, publish_children};
 use crate::handlers::context::{Attempt, AttemptSink, Note};
 use crate::handlers::{Child, Context, Failure};
 use crate::model::event::log_line::MAX_EVENT_BYTES;
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::record::attachment::{Attachment, MAX_COUNT};
 use crate::model::task::id::TaskId;
@@ -161,30 +161,24 @@ impl PendingOutput {
 
     fn take_events(&mut self, worker: &Arc<str>) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut add = |kind, fill: &mut dyn FnMut(&mut Event)| {
-            let mut event = Event::new(kind, self.id.clone(), self.run, now_ms());
-            event.attempt = self.attempt;
-            event.worker = Some(worker.clone());
-            fill(&mut event);
-            events.push(event);
+        let mut add = |payload, message| {
+            let event = Event::new(payload, self.id.clone(), self.run, now_ms());
+            events.push(Event { attempt: self.attempt, worker: Some(worker.clone()), message, ..event });
         };
         if let Some(message) = self.warning.take() {
-            add(Kind::Warned, &mut |event| event.message = Some(message.clone()));
+            add(Payload::Warned, Some(message));
         }
-        if let Some(state) = self.progress.take() {
-            add(Kind::Progress, &mut |event| event.output = Some(state.clone()));
+        if let Some(value) = self.progress.take() {
+            add(Payload::Progress { value: Some(value) }, None);
         }
         for attachment in std::mem::take(&mut self.attachments) {
-            add(Kind::Attached, &mut |event| event.attachment = Some(Box::new(attachment.clone())));
+            add(Payload::Attached { attachment: Some(Box::new(attachment)) }, None);
         }
         if !self.lines.is_empty() || self.dropped > 0 {
             self.logged += std::mem::take(&mut self.bytes);
             let lines = std::mem::take(&mut self.lines);
             let dropped = std::mem::take(&mut self.dropped);
-            add(Kind::Log, &mut |event| {
-                event.lines = lines.clone();
-                event.dropped = dropped;
-            });
+            add(Payload::Log { lines, dropped }, None);
         }
         events
     }

@@ -11,7 +11,7 @@ use crate::broker::ProducerRecord;
 use crate::config::Bytes;
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::{Context, Failure};
-use crate::model::event::{Announcement, Event, Kind};
+use crate::model::event::{Announcement, Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::header;
@@ -101,10 +101,9 @@ impl OutputPublisher {
         cx: &Context,
         announcement: Announcement,
     ) -> Result<(), Failure> {
-        let mut event = Event::new(Kind::Started, cx.id.clone(), cx.run, now_ms());
+        let mut event = Event::new(Payload::Started { then: continuations }, cx.id.clone(), cx.run, now_ms());
         event.attempt = cx.number;
         event.worker = Some(cx.worker().clone());
-        event.then = continuations;
         event.task = Some(Box::new(announcement));
         loop {
             match self.publisher.publish_event(&event).await {

@@ -11,13 +11,15 @@ use super::failure_policy::total_timeout_message;
 use super::tasks::Tasks;
 use crate::broker::Record;
 use crate::handlers::{ParamsError, TIMEOUT};
-use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
+use crate::model::encode_error::EncodeError;
+use crate::model::event::{Announcement, AttemptFailure, Event, Payload};
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
 use crate::runtime::{self, now_ms};
 use crate::worker::completions::{Completions, DeliveryTag};
 use crate::worker::dead_letter::{Body, DeadLetter, DeadLetterWriter};
 use crate::worker::decode::{InFlight, Invalid};
+use crate::worker::events::RESULT_REFUSED;
 
 /// Maximum number of concurrent background writes.
 const MAX_WRITES: usize = 64;
@@ -65,7 +67,8 @@ impl BackgroundWriter {
         let task_type = task_type.clone();
         runtime::spawn(self.stop.clone().run_until_cancelled_owned(async move {
             let Ok(permit) = permits.acquire_owned().await else { return };
-            event.record = Some(Box::new(writer.deferred_record(&task_type, &in_flight.task).await));
+            let record = writer.deferred_record(&task_type, &in_flight.task).await;
+            event.payload.set_record(record);
             writer.events.write(&event, in_flight.tag, &mut Vec::new()).await;
             drop((permit, in_flight));
         }));
@@ -85,11 +88,19 @@ impl Tasks {
     pub(super) fn refuse(&mut self, in_flight: Box<InFlight>, error: ParamsError) {
         let at = if error.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", error.pointer) };
         let message = format!("{at} do not fit the type: {}", error.message);
-        let mut event = self.reporter.event(Kind::Failed, &in_flight);
-        event.error = Some(Box::new(ErrorInfo::new("schema", message.clone(), 0)));
+        let failure = AttemptFailure::new("schema", message.clone(), 0);
+        let event = self.reporter.event(Payload::Failed(failure), &in_flight);
         self.record_rejected();
         self.queue.release_key(&in_flight);
         self.write_dead_letter(in_flight, event, Reason { code: "schema", message, pointer: Some(error.pointer) });
+    }
+
+    /// Ends a task whose result cannot be published; its key is already released.
+    pub(super) fn refuse_result(&mut self, in_flight: Box<InFlight>, error: &EncodeError) {
+        let message = format!("the result could not be published: {error}");
+        let failure = AttemptFailure::new(RESULT_REFUSED, message.clone(), in_flight.attempts + 1);
+        let event = self.reporter.event(Payload::Failed(failure), &in_flight);
+        self.write_dead_letter(in_flight, event, Reason { code: RESULT_REFUSED, message, pointer: None });
     }
 
     /// Ends a task as failed and keeps it as a dead letter.
@@ -118,8 +129,8 @@ impl Tasks {
     pub(super) fn time_out(&mut self, in_flight: Box<InFlight>) {
         self.metrics.record_outcome("failed", Duration::ZERO);
         let message = total_timeout_message(&self.policy, &in_flight);
-        let mut event = self.reporter.event(Kind::Failed, &in_flight);
-        event.error = Some(Box::new(ErrorInfo::new(TIMEOUT, message.clone(), 0)));
+        let failure = AttemptFailure::new(TIMEOUT, message.clone(), 0);
+        let event = self.reporter.event(Payload::Failed(failure), &in_flight);
         self.dead_letter_task(in_flight, event, TIMEOUT, message);
     }
 
@@ -163,9 +174,9 @@ impl Tasks {
 /// Terminal event of an invalid record whose task id is readable.
 fn rejection(task_type: &Arc<str>, worker: &Arc<str>, id: &TaskId, run: u32, invalid: &Invalid) -> Event {
     let Invalid { record, reject, .. } = invalid;
-    let mut event = Event::new(Kind::Failed, id.clone(), run, now_ms());
+    let failure = AttemptFailure::new(reject.code, reject.message.clone(), 0);
+    let mut event = Event::new(Payload::Failed(failure), id.clone(), run, now_ms());
     event.worker = Some(worker.clone());
-    event.error = Some(Box::new(ErrorInfo::new(reject.code, reject.message.clone(), 0)));
     event.task = Some(Box::new(Announcement {
         task_type: task_type.clone(),
         created_at_ms: record.timestamp_ms,

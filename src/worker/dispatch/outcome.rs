@@ -7,7 +7,7 @@ use super::failure_policy::{self, Disposition};
 use super::running::Running;
 use super::tasks::{Tasks, waits_at_tracker};
 use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
-use crate::model::event::Kind;
+use crate::model::event::Payload;
 use crate::model::json::RawJson;
 use crate::worker::attempt::AttemptEnd;
 use crate::worker::child::CRASHED;
@@ -56,10 +56,8 @@ impl Tasks {
 
     async fn succeed(&mut self, running: Running, output: RawJson) {
         self.metrics.record_outcome("succeeded", running.started_at.elapsed());
-        let mut event = self.reporter.event(Kind::Succeeded, &running.in_flight);
-        event.attempt = running.attempt();
-        event.started_at_ms = Some(running.started_at_ms);
-        event.output = Some(output);
+        let payload = Payload::Succeeded { started_at_ms: Some(running.started_at_ms), output: Some(output) };
+        let event = self.reporter.event_of_attempt(payload, &running);
         self.end(running.in_flight, event).await;
     }
 
@@ -83,8 +81,8 @@ impl Tasks {
     async fn retry(&mut self, mut running: Running, wait: Duration, failure: Failure) {
         self.metrics.record_outcome("retried", running.started_at.elapsed());
         let attempt = running.attempt();
-        let mut event = self.reporter.failure_event(Kind::Retrying, &running, &failure);
-        event.due_ms = Some(event.at_ms.saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)));
+        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+        let event = self.reporter.retrying(&running, &failure, wait_ms);
         let task = &running.in_flight.task;
         // Only this worker has recorded the children published by `spawn_now`, so such a task is retried here.
         if waits_at_tracker(&self.policy, &self.config, wait) && !self.reporter.output.has_spawned(&task.id, task.run) {
@@ -101,8 +99,7 @@ impl Tasks {
 
     /// Ends a failed task as a success with a warning.
     async fn skip(&mut self, mut running: Running, failure: Failure) {
-        let mut event = self.reporter.event(Kind::Warned, &running.in_flight);
-        event.attempt = running.attempt();
+        let mut event = self.reporter.event_of_attempt(Payload::Warned, &running);
         event.message = Some(format!("skipped ({}): {}", failure.kind, failure.message));
         self.reporter.publish_started(&mut running).await;
         self.reporter.publish(&mut running.in_flight, event).await;
@@ -111,10 +108,13 @@ impl Tasks {
 
     /// Ends a task as failed or cancelled. `code`: it is also kept as a dead letter.
     async fn give_up(&mut self, running: Running, code: Option<&'static str>, failure: Failure) {
-        let kind = if failure.then == Fail::Cancelled { Kind::Cancelled } else { Kind::Failed };
-        let outcome = if kind == Kind::Failed { "failed" } else { "cancelled" };
+        let ended = running.failure(&failure.kind, failure.message.clone());
+        let (outcome, payload) = match failure.then {
+            Fail::Cancelled => ("cancelled", Payload::Cancelled(ended)),
+            _ => ("failed", Payload::Failed(ended)),
+        };
         self.metrics.record_outcome(outcome, running.started_at.elapsed());
-        let event = self.reporter.failure_event(kind, &running, &failure);
+        let event = self.reporter.event_of_attempt(payload, &running);
         match code {
             Some(code) => self.dead_letter_task(running.in_flight, event, code, failure.message),
             None => self.end(running.in_flight, event).await,

@@ -11,7 +11,7 @@ use super::running::Running;
 use super::tasks::Tasks;
 use crate::config::Isolation;
 use crate::handlers::{Failure, Handler};
-use crate::model::event::Kind;
+use crate::model::event::Payload;
 use crate::worker::child::ChildPool;
 use crate::worker::decode::InFlight;
 
@@ -93,8 +93,7 @@ impl Tasks {
             return self.declare_poison(running, failure);
         }
         self.metrics.record_outcome("retried", running.started_at.elapsed());
-        let mut event = self.reporter.failure_event(Kind::Retrying, &running, &failure);
-        event.due_ms = Some(event.at_ms);
+        let event = self.reporter.retrying(&running, &failure, 0);
         self.reporter.publish(&mut running.in_flight, event).await;
         if closed {
             return self.release(running.in_flight);
@@ -112,8 +111,8 @@ impl Tasks {
             "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",
             failure.message
         );
-        let poison = Failure::dead(message.clone()).of_kind(POISON);
-        let event = self.reporter.failure_event(Kind::Failed, &running, &poison);
+        let payload = Payload::Failed(running.failure(POISON, message.clone()));
+        let event = self.reporter.event_of_attempt(payload, &running);
         self.dead_letter_task(running.in_flight, event, POISON, message);
     }
 }

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 
 use super::running::Running;
 use crate::handlers::Failure;
-use crate::model::event::{Announcement, ErrorInfo, Event, Kind, Success};
+use crate::model::encode_error::EncodeError;
+use crate::model::event::{Event, Payload, Success};
 use crate::model::json::RawJson;
 use crate::runtime::now_ms;
 use crate::worker::attempt::output::{FLUSH_INTERVAL, OutputBuffer};
@@ -33,19 +34,21 @@ impl EventReporter {
 
     /// Creates an event with the task's announcement, so that the event suffices if earlier ones were lost with their
     /// producer.
-    pub(super) fn event(&self, kind: Kind, in_flight: &InFlight) -> Event {
-        let mut event = Event::new(kind, in_flight.task.id.clone(), in_flight.task.run, now_ms());
-        event.worker = Some(self.events.worker.clone());
-        event.task = Some(Box::new(Announcement::of(&in_flight.task)));
-        event
+    pub(super) fn event(&self, payload: impl Into<Payload>, in_flight: &InFlight) -> Event {
+        let worker = Some(self.events.worker.clone());
+        Event { worker, ..Event::announcing(payload, &in_flight.task, now_ms()) }
     }
 
-    pub(super) fn failure_event(&self, kind: Kind, running: &Running, failure: &Failure) -> Event {
-        let attempt = running.attempt();
-        let mut event = self.event(kind, &running.in_flight);
-        event.attempt = attempt;
-        event.started_at_ms = Some(running.started_at_ms);
-        event.error = Some(Box::new(ErrorInfo::new(&failure.kind, failure.message.clone(), attempt)));
+    /// Creates an event of a running attempt.
+    pub(super) fn event_of_attempt(&self, payload: Payload, running: &Running) -> Event {
+        Event { attempt: running.attempt(), ..self.event(payload, &running.in_flight) }
+    }
+
+    /// Creates the event of a failed attempt that is followed by another one after a wait.
+    pub(super) fn retrying(&self, running: &Running, failure: &Failure, wait_ms: i64) -> Event {
+        let failure = running.failure(&failure.kind, failure.message.clone());
+        let mut event = self.event_of_attempt(Payload::Retrying { failure, due_ms: None, record: None }, running);
+        event.payload.set_due(event.at_ms.saturating_add(wait_ms));
         event
     }
 
@@ -69,7 +72,7 @@ impl EventReporter {
         if running.announced_start {
             return;
         }
-        let mut event = self.event(Kind::Started, &running.in_flight);
+        let mut event = self.event(Payload::Started { then: Vec::new() }, &running.in_flight);
         event.at_ms = running.started_at_ms;
         event.attempt = running.attempt();
         self.publish(&mut running.in_flight, event).await;
@@ -97,14 +100,14 @@ impl EventReporter {
         }
     }
 
-    /// Adds the success of an inline attempt to the batch of results.
+    /// Adds the success of an inline attempt to the batch of results. Returns the task if its event cannot be encoded.
     pub(super) fn add_success(
         &mut self,
         in_flight: Box<InFlight>,
         started_at_ms: i64,
         output: &RawJson,
         clock: &Clock,
-    ) {
+    ) -> Result<(), (Box<InFlight>, EncodeError)> {
         self.output.forget(&in_flight.task.id, in_flight.task.run);
         let events = &self.events;
         let partition = events.publisher().partition_of(&in_flight.task.id);
@@ -117,8 +120,8 @@ impl EventReporter {
                 started_at_ms,
                 output,
             };
-            success.encode(bytes);
-        });
+            success.encode(bytes)
+        })
     }
 
     pub(super) fn results_are_due(&self, now: Instant) -> bool {

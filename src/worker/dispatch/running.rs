@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::Verdict;
 use crate::handlers::Context;
+use crate::model::event::AttemptFailure;
 use crate::worker::attempt::AttemptEnd;
 use crate::worker::decode::InFlight;
 
@@ -30,6 +31,12 @@ impl Running {
     /// Number of this attempt, from 1.
     pub(super) fn attempt(&self) -> u32 {
         self.in_flight.attempts + 1
+    }
+
+    /// Failure of this attempt.
+    pub(super) fn failure(&self, kind: &str, message: String) -> AttemptFailure {
+        let started_at_ms = Some(self.started_at_ms);
+        AttemptFailure { started_at_ms, ..AttemptFailure::new(kind, message, self.attempt()) }
     }
 
     /// Returns the token that stops the attempt, and creates it if necessary.

@@ -16,7 +16,7 @@ use super::running::Running;
 use super::{DispatcherDeps, LONGEST_WAIT};
 use crate::config::{Order, TypePolicy, WorkerConfig};
 use crate::control::Verdict;
-use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::event::{AttemptFailure, Event, Payload};
 use crate::model::json::RawJson;
 use crate::worker::attempt::output::OutputBuffer;
 use crate::worker::attempt::publish_children::OutputPublisher;
@@ -75,7 +75,9 @@ impl Tasks {
         let Running { in_flight, started_at_ms, .. } = running;
         self.metrics.record_success(took);
         self.queue.release_key(&in_flight);
-        self.reporter.add_success(in_flight, started_at_ms, output, clock);
+        if let Err((in_flight, error)) = self.reporter.add_success(in_flight, started_at_ms, output, clock) {
+            self.refuse_result(in_flight, &error);
+        }
     }
 
     /// Ends a task with its terminal event; the input is complete when Kafka has acknowledged it.
@@ -95,11 +97,10 @@ impl Tasks {
     /// Ends a task that was not started before its expiry.
     pub(super) async fn expire(&mut self, in_flight: Box<InFlight>, now: i64) {
         self.metrics.record_outcome("expired", Duration::ZERO);
-        let mut event = self.reporter.event(Kind::Expired, &in_flight);
         let late =
             now.saturating_sub(in_flight.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
-        event.error =
-            Some(Box::new(ErrorInfo::new("expired", format!("it was not started in time: {late} ms late"), 0)));
+        let failure = AttemptFailure::new("expired", format!("it was not started in time: {late} ms late"), 0);
+        let event = self.reporter.event(Payload::Expired(failure), &in_flight);
         self.end(in_flight, event).await;
     }
 
@@ -108,8 +109,8 @@ impl Tasks {
         let wait = Duration::from_millis((due_ms - now).max(0) as u64).min(LONGEST_WAIT);
         let at_tracker = waits_at_tracker(&self.policy, &self.config, wait);
         if at_tracker || !in_flight.announced {
-            let mut event = self.reporter.event(Kind::Scheduled, &in_flight);
-            event.due_ms = Some(due_ms);
+            let payload = Payload::Scheduled { due_ms: Some(due_ms), record: None };
+            let event = self.reporter.event(payload, &in_flight);
             if at_tracker {
                 return self.hand_over(in_flight, event).await;
             }
@@ -126,7 +127,7 @@ impl Tasks {
             self.background.hand_over(&self.task_type, in_flight, event);
             return;
         }
-        event.record = Some(Box::new(self.reporter.events.publisher().kept(&in_flight.task, None)));
+        event.payload.set_record(self.reporter.events.publisher().kept(&in_flight.task, None));
         self.end(in_flight, event).await;
     }
 
@@ -134,10 +135,10 @@ impl Tasks {
     pub(super) async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Verdict) {
         self.reporter.schedule_flush(Instant::now());
         self.metrics.record_outcome("cancelled", Duration::ZERO);
-        let mut event = self.reporter.event(Kind::Cancelled, &in_flight);
+        let failure = AttemptFailure::new(verdict.kind, verdict.message, in_flight.attempts);
+        let mut event = self.reporter.event(Payload::Cancelled(failure), &in_flight);
         event.attempt = in_flight.attempts;
         event.by = verdict.by.map(Into::into);
-        event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, in_flight.attempts)));
         self.end(in_flight, event).await;
     }
 
@@ -145,12 +146,9 @@ impl Tasks {
     pub(super) async fn cancel_running(&mut self, mut running: Running, verdict: Verdict) {
         self.reporter.publish_last_output(&mut running).await;
         self.metrics.record_outcome("cancelled", running.started_at.elapsed());
-        let attempt = running.attempt();
-        let mut event = self.reporter.event(Kind::Cancelled, &running.in_flight);
-        event.attempt = attempt;
-        event.started_at_ms = Some(running.started_at_ms);
+        let payload = Payload::Cancelled(running.failure(verdict.kind, verdict.message));
+        let mut event = self.reporter.event_of_attempt(payload, &running);
         event.by = verdict.by.map(Into::into);
-        event.error = Some(Box::new(ErrorInfo::new(verdict.kind, verdict.message, attempt)));
         self.end(running.in_flight, event).await;
     }
 }

@@ -144,7 +144,7 @@ pub async fn records_round_trip(fixture: &Fixture) {
         by: Some("ops".into()),
         ignored: true,
     });
-    let changes = Changes { nodes: vec![(id("a"), rich.encode()), record("a:b", 1)], ..Changes::default() };
+    let changes = Changes { nodes: vec![(id("a"), rich.encode().unwrap()), record("a:b", 1)], ..Changes::default() };
     let (mut writer, _) = fixture.open(0).await;
     writer.apply(&changes, None, checkpoint(1)).await.unwrap();
     let wanted = [id("a:b"), id("unknown"), id("a"), id("a:b")];
@@ -166,7 +166,7 @@ pub async fn batch_larger_than_a_command_is_atomic(fixture: &Fixture) {
     let ids: Vec<_> = (0..MANY).map(|n| id(&format!("r{n:05}"))).collect();
     let entries = || ids.iter().map(|id| Entry { seen_ms: 1, id: id.clone() });
     let mut changes = adds(&Index::Roots, entries());
-    changes.nodes = (0..).zip(&ids).map(|(run, id)| (id.clone(), node(run).encode())).collect();
+    changes.nodes = (0..).zip(&ids).map(|(run, id)| (id.clone(), node(run).encode().unwrap())).collect();
     fixture.put(0, changes).await;
     let nodes = fixture.store.nodes(0, &ids).await.unwrap();
     assert!((0..).zip(&nodes).all(|(run, found)| found.as_ref() == Some(&node(run))));

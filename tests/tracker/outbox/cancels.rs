@@ -96,7 +96,7 @@ fn abort_transaction(fixture: &Fixture) {
     let topic = fixture.names.tasks(TYPE);
     let record = ProducerRecord { topic: &topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &[] };
     let mut nowhere = |_: &[(i32, i64)]| {
-        vec![DependentRecord { topic: topic.as_str().into(), partition: 99, key: Vec::new(), value: Vec::new() }]
+        Ok(vec![DependentRecord { topic: topic.as_str().into(), partition: 99, key: Vec::new(), value: Vec::new() }])
     };
     let name = format!("{topic}.given-up");
     let given_up =
@@ -142,7 +142,7 @@ async fn cancels_of_many_trees_share_transactions() {
         .flat_map(|tree| [submitted(tree), scheduled(&format!("{tree}:waits"), later), succeeded(tree)])
         .collect();
     let (log, sends) = log_of_cancels(&event_log, &trees).await;
-    let reached = log.iter().filter(|event| event.kind == Kind::CancelRequested && event.id.segment() == "waits");
+    let reached = log.iter().filter(|event| event.kind() == Kind::CancelRequested && event.id.segment() == "waits");
     assert_eq!(reached.count(), TREES);
     assert!((sends as usize) < TREES / 2, "{sends} transactions for {TREES} cancels");
 }
@@ -159,9 +159,9 @@ async fn long_subtree_command_blocks_nothing() {
     let places = |is: &dyn Fn(&Event) -> bool| -> Vec<usize> {
         log.iter().enumerate().filter(|(_, event)| is(event)).map(|(place, _)| place).collect()
     };
-    let walked = places(&|event| event.kind == Kind::CancelRequested && event.id.as_str().starts_with("big:"));
-    let released = places(&|event| event.kind == Kind::Released);
-    let small = places(&|event| event.kind == Kind::EffectDone && event.id == id("small"));
+    let walked = places(&|event| event.kind() == Kind::CancelRequested && event.id.as_str().starts_with("big:"));
+    let released = places(&|event| event.kind() == Kind::Released);
+    let small = places(&|event| event.kind() == Kind::EffectDone && event.id == id("small"));
     assert_eq!((walked.len(), released.len()), (CHILDREN, DUE));
     let end = walked[CHILDREN - 1];
     assert!(released[DUE - 1] < end, "all timers fire before the command is complete");

@@ -12,7 +12,7 @@ use kafleet::broker::{
 };
 use kafleet::config::TrackerConfig;
 use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
-use kafleet::model::event::{Event, Kind};
+use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::outbox::KeptRecord;
 use kafleet::model::record::TaskRecord;
@@ -46,13 +46,12 @@ pub fn make_topics(fixture: &Fixture) {
 /// A delayed task.
 pub fn scheduled(task: &str, due_ms: i64) -> Event {
     let mut event = submitted(task);
-    event.kind = Kind::Scheduled;
-    event.due_ms = Some(due_ms);
     event.task.as_mut().unwrap().position = None;
     let headers = [("ce_id", task), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_announced", "1")];
     let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
     let params = RawJson::parse(format!("{{\"of\":\"{task}\"}}").as_bytes()).unwrap();
-    event.record = Some(Box::new(KeptRecord::of(None, headers, params)));
+    let record = Some(Box::new(KeptRecord::of(None, headers, params)));
+    event.payload = Payload::Scheduled { due_ms: Some(due_ms), record };
     event
 }
 
@@ -202,7 +201,7 @@ pub fn placed(task: &str, position: Position) -> Event {
 
 fn ended(kind: Kind, task: &str) -> Event {
     let mut event = event(kind, task);
-    event.error = Some(Box::new(kafleet::model::event::ErrorInfo::new("error", "broken", 1)));
+    event.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
     event
 }
 
@@ -259,7 +258,7 @@ pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
     }
     fixture.write(&event_log).await;
     let mut only = event(Kind::RetryRequested, "r");
-    only.only_failed = true;
+    only.payload = Payload::RetryRequested { only_failed: true, new_run: None, record: None };
     let tracker = fixture.tracker().await;
     until_state(&fixture, "r", State::Failed).await;
     fixture.write(&[only]).await;

@@ -23,7 +23,7 @@ use crate::dead_letters::headers::has_moved_on;
 use crate::dead_letters::{
     DeadLetterId, DeadLetterIndex, DeadLetterRecord, Resolution, ResolvedBy, resolution_headers,
 };
-use crate::model::event::{Event, Kind};
+use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::outbox::KeptRecord;
 use crate::model::task::id::TaskId;
@@ -202,10 +202,10 @@ async fn prepare_one(
 async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> Result<Option<OwnedRecord>, ApiError> {
     let Some((id, _)) = &letter.task else { return Ok(None) };
     let Some(found) = api.reads.read(id).await? else { return Ok(None) };
-    let mut event = Event::new(Kind::DeadDropped, id.clone(), found.record.run, now_ms());
+    let mut event = Event::new(Payload::DeadDropped, id.clone(), found.record.run, now_ms());
     event.message = Some(format!("the dead letter {} was dropped", letter.id));
     event.by = request.by.clone();
-    Ok(Some(event_record(api, &event)))
+    event_record(api, &event).map(Some)
 }
 
 /// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again.
@@ -233,11 +233,12 @@ async fn redrive(
         let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
         return Err(ApiError::new(Code::DeadLetterSuperseded, why));
     }
-    let mut event = Event::new(Kind::RetryRequested, task.id.clone(), run, now_ms());
+    let record = embedded_record(letter).map(Box::new);
+    let payload = Payload::RetryRequested { only_failed: false, new_run: None, record };
+    let mut event = Event::new(payload, task.id.clone(), run, now_ms());
     event.message = Some(format!("redriven from the dead letter {}", letter.id));
-    event.record = embedded_record(letter).map(Box::new);
     event.by = request.by.clone();
-    Ok(event_record(api, &event))
+    event_record(api, &event)
 }
 
 /// Checks that the task is still at the end of the dead letter's run.
@@ -280,16 +281,16 @@ fn marker(api: &Api, letter: &DeadLetterRecord, request: &Request) -> OwnedRecor
     }
 }
 
-fn event_record(api: &Api, event: &Event) -> OwnedRecord {
+fn event_record(api: &Api, event: &Event) -> Result<OwnedRecord, ApiError> {
     let mut value = Vec::with_capacity(256);
-    event.encode(&mut value);
-    OwnedRecord {
+    event.encode(&mut value).map_err(BrokerError::from)?;
+    Ok(OwnedRecord {
         topic: api.publisher.names().events(),
         partition: i32::try_from(api.publisher.partition_of(&event.id)).ok(),
         key: Some(event.id.root().as_bytes().to_vec()),
         value: Some(value),
         headers: Vec::new(),
-    }
+    })
 }
 
 /// Writes the records of all unresolved dead letters. Returns the letters that other requests have resolved.

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::model::event::{Event, Kind};
-use crate::model::projection::tests::{any_event, fold_log};
+use crate::model::event::Event;
+use crate::model::projection::tests::{any_event, began, fold_log};
 use crate::model::task::id::TaskId;
 use crate::model::task::parse_time;
 use crate::store::Checkpoint;
@@ -16,8 +16,6 @@ const BEGINNING_MS: i64 = 1_000;
 fn timed(log: Vec<Event>) -> Vec<Event> {
     let time = |(n, mut event): (usize, Event)| {
         event.at_ms = BEGINNING_MS + n as i64;
-        event.started_at_ms =
-            matches!(event.kind, Kind::Succeeded | Kind::Failed | Kind::Retrying).then_some(event.at_ms);
         if let Some(task) = event.task.as_mut() {
             task.created_at_ms = event.at_ms;
             // Notify about all states, so that all of their times are checked.
@@ -26,7 +24,8 @@ fn timed(log: Vec<Event>) -> Vec<Event> {
                 action.on = State::ALL.into_iter().filter(|state| *state != State::Expected).collect();
             });
         }
-        event
+        let at_ms = event.at_ms;
+        began(event, Some(at_ms))
     };
     log.into_iter().enumerate().map(time).collect()
 }
@@ -58,7 +57,7 @@ fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
     for delivery in node.told.iter().flat_map(|told| &told.deliveries) {
         documents.push(time_text(delivery.at_ms).into());
         let event = delivery_event(id, node, *delivery, false, BEGINNING_MS).unwrap();
-        documents.extend(event.and_then(|event| event.record?.params.value().ok()));
+        documents.extend(event.and_then(|event| event.payload.into_record()?.params.value().ok()));
     }
     documents
 }

@@ -20,8 +20,7 @@ fn cancel_applies_to_tasks_created_before_it() {
     assert_eq!((due("r"), due("r:late")), (None, Some((1_003 + 2_000, TimerKind::Cancel))));
     assert_eq!(kept.node("r").effects[0].id(), "cancel-2");
     // The effect requests the cancel for each descendant.
-    let mut below = event(Kind::CancelRequested, "r:a");
-    below.asof = Some(2);
+    let below = cancelled_below("r:a", 2);
     let kept = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
     assert_eq!((kept.node("r:a").state, kept.node("r:a").effects.len()), (State::Cancelling, 0));
     assert!(kept.node("r:a").history.last().unwrap().ignored, "a repetition changes nothing");
@@ -29,8 +28,7 @@ fn cancel_applies_to_tasks_created_before_it() {
 
 #[test]
 fn cancel_is_withdrawn_when_all_descendants_have_ended() {
-    let mut below = event(Kind::CancelRequested, "r:a");
-    below.asof = Some(2);
+    let below = cancelled_below("r:a", 2);
     let log = [
         submitted("r"),
         submitted("r:a"),
@@ -51,7 +49,7 @@ fn cancel_is_withdrawn_when_all_descendants_have_ended() {
 
 #[test]
 fn withdrawn_cancel_is_published_again_for_a_late_descendant() {
-    let done = |effect: &str| Event { effect: Some(effect.into()), ..event(Kind::EffectDone, "r") };
+    let done = |effect: &str| effect_done("r", effect);
     let end = |run| in_run(event(Kind::Succeeded, "r"), run);
     let withdrawn = [
         submitted("r"),
@@ -74,7 +72,7 @@ fn withdrawn_cancel_is_published_again_for_a_late_descendant() {
 /// No worker has it, and the cancel has ended it.
 #[test]
 fn withdrawn_cancel_is_not_published_for_an_external_descendant() {
-    let done = |effect: &str| Event { effect: Some(effect.into()), ..event(Kind::EffectDone, "r") };
+    let done = |effect: &str| effect_done("r", effect);
     let log = [
         submitted("r"),
         event(Kind::CancelRequested, "r"),
@@ -137,8 +135,7 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
     ];
     for (start, later, goes_on) in stories {
         let offset = (start.len() + later.len()) as i64;
-        let mut below = event(Kind::CancelRequested, goes_on);
-        below.asof = Some(offset);
+        let below = cancelled_below(goes_on, offset);
         let log = [&start[..], &later, &[cancel.clone(), below, cancel.clone()]].concat();
         let kept = fold_log(&log[..log.len() - 1], 2, 9);
         assert_eq!(kept.node(goes_on).state, State::Cancelling, "{goes_on}");
@@ -161,8 +158,8 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
 #[test]
 fn cancel_of_a_single_task_can_be_widened_but_not_narrowed() {
     let wide = event(Kind::CancelRequested, "r");
-    let mut narrow = event(Kind::CancelRequested, "r");
-    narrow.subtree = false;
+    let scope = CancelScope { subtree: false, ..CancelScope::default() };
+    let narrow = event(Payload::CancelRequested(scope), "r");
     let log = [submitted("r"), external("r:x", true), narrow.clone(), wide, narrow];
     assert_eq!(effects_of(&log[..3], "r"), "cancel-2");
     assert_eq!(effects_of(&log, "r"), "cancel-3");
@@ -201,7 +198,9 @@ fn asked_by(task: &str, by: &str, reason: &str) -> Event {
 /// one that appears later, and for an external one, which ends at once.
 #[test]
 fn cancelled_child_records_ancestor_requester_and_reason() {
-    let below = |task: &str| Event { with: Some(id("r")), asof: Some(3), ..asked_by(task, "ann", "too dear") };
+    let scope = CancelScope { with: Some(id("r")), asof: Some(3), subtree: true };
+    let payload = Payload::CancelRequested(scope);
+    let below = |task: &str| Event { payload: payload.clone(), ..asked_by(task, "ann", "too dear") };
     let start = [submitted("r"), submitted("r:a"), external("r:x", true), asked_by("r", "ann", "too dear")];
     let log = [&start[..], &[below("r:a"), below("r:x"), submitted("r:late"), external("r:later", true)]].concat();
     let kept = fold_log(&log, 3, 9);
@@ -258,6 +257,6 @@ fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     // A task created later on purpose runs, and so does one whose worker was quicker.
     let on_purpose = [&log[..], &[known_of(submitted("r"), 3)]].concat();
     assert_eq!(states(&on_purpose, "r").last(), Some(&"queued"));
-    let quick = [&log[..], &[Event { kind: Kind::Succeeded, ..submitted("r") }]].concat();
+    let quick = [&log[..], &[Event { payload: Kind::Succeeded.into(), ..submitted("r") }]].concat();
     assert_eq!(states(&quick, "r").last(), Some(&"succeeded"));
 }

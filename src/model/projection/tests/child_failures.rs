@@ -13,8 +13,7 @@ fn effects(kept: &Kept, task: &str) -> String {
 
 #[test]
 fn first_failed_child_cancels_the_others() {
-    let mut below = event(Kind::CancelRequested, "r:b");
-    below.asof = Some(4);
+    let below = cancelled_below("r:b", 4);
     let log = [
         failing_fast("r", None),
         submitted("r:a"),
@@ -90,7 +89,8 @@ fn running_parent_is_stopped_and_fails() {
 /// The running attempt may fail too before its worker receives the cancel.
 #[test]
 fn parent_that_waits_for_its_retry_fails_with_its_child() {
-    let waits = Event { kind: Kind::Retrying, ..failed("r") };
+    let failure = AttemptFailure::new("error", "broken", 1);
+    let waits = event(Payload::Retrying { failure, due_ms: None, record: None }, "r");
     let start = [failing_fast("r", None), event(Kind::Started, "r"), submitted("r:a")];
     for middle in [[failed("r:a"), waits.clone()], [waits.clone(), failed("r:a")]] {
         let log = [&start[..], &middle, &[event(Kind::Cancelled, "r")]].concat();
@@ -147,7 +147,7 @@ fn retry_recovers_a_task_that_failed_fast_and_may_fail_again() {
     let mut again = log.to_vec();
     again.insert(5, submitted("r:b"));
     again[5].task.as_mut().unwrap().asof = Some(4);
-    again[6].kind = Kind::Failed;
+    again[6].payload = Kind::Failed.into();
     let kept = fold_log(&again, 2, 9);
     assert_eq!((kept.node("r").state, effects(&kept, "r").as_str()), (State::WaitingForChildren, "cancel-6"));
 }

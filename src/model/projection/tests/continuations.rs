@@ -137,7 +137,7 @@ fn late_policy_starts_due_continuations() {
 #[test]
 fn handler_adds_continuations() {
     let mut started = followed("r", vec![then(On::Failed)]);
-    (started.kind, started.then) = (Kind::Started, vec![then(On::Succeeded)]);
+    started.payload = Payload::Started { then: vec![then(On::Succeeded)] };
     let log = [started, event(Kind::Succeeded, "r")];
     let kept = fold_log(&log, 1, 9);
     assert_eq!((kept.nodes.len(), kept.node("r:then-2").state), (2, State::Queued));

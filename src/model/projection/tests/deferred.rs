@@ -5,13 +5,12 @@ use crate::model::outbox::TimerKind;
 
 #[test]
 fn scheduled_task_waits_with_its_record_until_its_release() {
-    let mut scheduled = with_record(submitted("a"), 700);
-    scheduled.kind = Kind::Scheduled;
-    let kept = fold_log(&[scheduled.clone()], 1, 9);
+    let scheduled = deferred("a", 700);
+    let kept = fold_log(std::slice::from_ref(&scheduled), 1, 9);
     let node = kept.node("a");
     assert_eq!((node.state, node.due_ms, node.record_event_offset), (State::Scheduled, Some(700), Some(0)));
     assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, TimerKind::Release)));
-    assert_eq!(kept.kept[&id("a")], record().encode());
+    assert_eq!(kept.kept[&id("a")], record().encode().unwrap());
     let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
     assert_eq!(states(&log, "a"), ["scheduled", "queued", "queued", "running", "running"]);
     assert!(
@@ -23,8 +22,7 @@ fn scheduled_task_waits_with_its_record_until_its_release() {
 
 #[test]
 fn deferred_retry_waits_until_its_release_or_the_end_of_the_task() {
-    let mut retrying = with_record(failed("a"), 900);
-    (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
+    let retrying = retrying("a", 2, 900);
     let ends = [Kind::Released, Kind::Succeeded, Kind::Failed, Kind::Cancelled].map(|kind| (kind, 0));
     // Late events of a worker that was cut off in its next attempt before another one deferred the record.
     let goes_on = [Kind::Started, Kind::Warned, Kind::Retrying, Kind::Scheduled, Kind::Progress, Kind::Submitted];
@@ -40,10 +38,12 @@ fn deferred_retry_waits_until_its_release_or_the_end_of_the_task() {
 
 #[test]
 fn unknown_kind_does_not_defer_its_record() {
-    let mut retrying = failed("a");
-    (retrying.kind, retrying.attempt, retrying.due_ms) = (Kind::Retrying, 1, Some(900));
-    let mut unknown = with_record(event(Kind::Unknown, "a"), 900);
-    unknown.attempt = 2;
+    let mut retrying = event(Kind::Retrying, "a");
+    retrying.attempt = 1;
+    retrying.payload.set_due(900);
+    let unknown =
+        br#"{"v":1,"kind":"rested","id":"a","attempt":2,"at_ms":5,"due_ms":900,"record":{"headers":[],"params":1}}"#;
+    let unknown = Event::decode(unknown).unwrap();
     let kept = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
     assert_eq!((kept.kept.len(), kept.node("a").timer()), (0, None));
 }
@@ -51,8 +51,7 @@ fn unknown_kind_does_not_defer_its_record() {
 /// A worker that missed the acknowledgement of its events sends them again, after later events.
 #[test]
 fn resent_events_neither_remove_nor_restore_a_deferred_record() {
-    let mut retrying = with_record(failed("a"), 900);
-    (retrying.kind, retrying.attempt) = (Kind::Retrying, 2);
+    let retrying = retrying("a", 2, 900);
     for kind in [Kind::Started, Kind::Warned, Kind::Retrying] {
         let mut again = event(kind, "a");
         again.attempt = 2;
@@ -75,10 +74,8 @@ fn released(attempt: u32) -> Event {
 /// released, whose first attempt fails too: whichever of the two waits is released in the end.
 #[test]
 fn release_of_one_wait_does_not_end_another() {
-    let mut scheduled = with_record(submitted("a"), 700);
-    scheduled.kind = Kind::Scheduled;
-    let mut retrying = with_record(failed("a"), 900);
-    (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
+    let scheduled = deferred("a", 700);
+    let retrying = retrying("a", 1, 900);
     let log = [scheduled.clone(), released(0), scheduled, retrying.clone(), released(0), retrying, released(1)];
     let expected = ["scheduled", "queued", "queued", "retrying", "retrying", "retrying", "queued"];
     assert_eq!(states(&log, "a"), expected);
@@ -114,8 +111,7 @@ fn record_deferred_after_a_takeover_is_stored() {
 fn release_without_a_position_clears_the_position() {
     let mut placed = submitted("a");
     placed.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 7 });
-    let mut retrying = with_record(failed("a"), 900);
-    (retrying.kind, retrying.attempt) = (Kind::Retrying, 1);
+    let retrying = retrying("a", 1, 900);
     let mut again = submitted("a");
     again.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 70 });
     let of_the_first_record = placed.clone();
@@ -130,19 +126,16 @@ fn release_without_a_position_clears_the_position() {
 fn publisher_reports_the_position_of_the_record() {
     let at = |offset| Some(Position { partition: 1, offset });
     let placed = |mut event: Event, offset| {
-        event.position = at(offset);
+        event.payload.set_position(Position { partition: 1, offset });
         event
     };
     let mut failed = event(Kind::Failed, "a");
     failed.attempt = 1;
-    let mut log =
-        vec![with_record(submitted("a"), 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
-    log[0].kind = Kind::Scheduled;
+    let mut log = vec![deferred("a", 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
     let effects = |log: &[Event]| fold_log(log, 1, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
     let position = |log: &[Event]| fold_log(log, 1, 9).node("a").position;
     assert_eq!((position(&log), effects(&log).len()), (at(8), 1));
-    let mut done = event(Kind::EffectDone, "a");
-    done.effect = Some(effects(&log)[0].as_str().into());
+    let done = effect_done("a", &effects(&log)[0]);
     let mut again = log.clone();
     again.push(placed(done.clone(), 9));
     assert_eq!((position(&again), effects(&again).len()), (at(9), 0));
@@ -155,11 +148,7 @@ fn publisher_reports_the_position_of_the_record() {
 #[test]
 fn withdrawals_sort_after_all_other_effects() {
     let cancelled = [submitted("a"), event(Kind::CancelRequested, "a"), event(Kind::Cancelled, "a")];
-    let with_done = |log: &[Event], effect: &str| {
-        let mut done = event(Kind::EffectDone, "a");
-        done.effect = Some(effect.into());
-        [log, &[done]].concat()
-    };
+    let with_done = |log: &[Event], effect: &str| [log, &[effect_done("a", effect)]].concat();
     let turn = |log: &[Event]| fold_log(log, 1, 9).node("a").turn();
     let waits = with_done(&cancelled, "cancel-1");
     assert_eq!((turn(&cancelled), turn(&with_done(&waits, "uncancel-2"))), (Some(1), None));
@@ -170,13 +159,12 @@ fn withdrawals_sort_after_all_other_effects() {
 #[test]
 fn deferred_record_beyond_the_limit_fails_the_task() {
     let mut working_set = WorkingSet::resume(MAX_KEPT_BYTES - 3, Lifetimes::default());
-    let mut scheduled = with_record(submitted("a"), 700);
-    scheduled.kind = Kind::Scheduled;
+    let scheduled = deferred("a", 700);
     working_set.load(id("a"), None);
-    working_set.fold(&scheduled, LogPosition { offset: 1, log_time_ms: 2 });
+    working_set.fold(&scheduled, LogPosition { offset: 1, log_time_ms: 2 }).unwrap();
     let node = working_set.node("a").unwrap();
     assert_eq!((node.state, node.kept, working_set.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
     assert_eq!(node.record_event_offset, Some(1), "a retry finds the record in this event");
     assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
-    assert!(working_set.take_changes().kept.is_empty());
+    assert!(working_set.take_changes().unwrap().kept.is_empty());
 }

@@ -5,7 +5,7 @@ use oracle::recompute;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::event::{Announcement, ErrorInfo, Event, Kind};
+use crate::model::event::{Announcement, AttemptFailure, CancelScope, Event, Kind, Payload};
 use crate::model::json::RawJson;
 use crate::model::outbox::{Effect, KeptRecord, MAX_KEPT_BYTES};
 use crate::model::projection::changes::{Changes, Entry, Index};
@@ -82,9 +82,9 @@ pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
         }
         for (n, event) in events.iter().enumerate() {
             let offset = (number * batch.max(1) + n) as i64;
-            working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset });
+            working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset }).unwrap();
         }
-        kept.apply(working_set.take_changes());
+        kept.apply(working_set.take_changes().unwrap());
         assert_eq!(working_set.kept_bytes(), kept.kept.values().map(|kept| kept.len() as u64).sum::<u64>());
         working_set.shrink(cache);
     }
@@ -95,8 +95,8 @@ fn id(text: &str) -> TaskId {
     TaskId::parse(text).unwrap()
 }
 
-fn event(kind: Kind, task: &str) -> Event {
-    Event::new(kind, id(task), 1, 5)
+fn event(payload: impl Into<Payload>, task: &str) -> Event {
+    Event::new(payload, id(task), 1, 5)
 }
 
 fn submitted(task: &str) -> Event {
@@ -117,9 +117,7 @@ fn with_policy(task: &str, policy: Policy) -> Event {
 }
 
 fn failed(task: &str) -> Event {
-    let mut event = event(Kind::Failed, task);
-    event.error = Some(Box::new(ErrorInfo::new("error", "broken", 1)));
-    event
+    event(Payload::Failed(AttemptFailure::new("error", "broken", 1)), task)
 }
 
 fn in_run(mut event: Event, run: u32) -> Event {
@@ -131,15 +129,57 @@ fn record() -> Box<KeptRecord> {
     Box::new(KeptRecord::of(None, [("ce_id", b"x".as_slice())].into_iter(), RawJson::null()))
 }
 
-fn with_record(mut event: Event, due_ms: i64) -> Event {
-    (event.record, event.due_ms) = (Some(record()), Some(due_ms));
+/// Sets the start of the attempt in events that have one.
+pub(crate) fn began(mut event: Event, at_ms: Option<i64>) -> Event {
+    match &mut event.payload {
+        Payload::Succeeded { started_at_ms, .. } => *started_at_ms = at_ms,
+        Payload::Retrying { failure, .. }
+        | Payload::Failed(failure)
+        | Payload::Cancelled(failure)
+        | Payload::Expired(failure) => failure.started_at_ms = at_ms,
+        _ => {}
+    }
     event
 }
 
-fn reported(task: &str, state: State) -> Event {
-    let mut event = event(Kind::Reported, task);
-    event.state = Some(state);
+/// Adds the deferred record.
+fn with_record(mut event: Event, due_ms: i64) -> Event {
+    event.payload.set_record(*record());
+    event.payload.set_due(due_ms);
     event
+}
+
+/// Task that is scheduled with its record.
+fn deferred(task: &str, due_ms: i64) -> Event {
+    with_record(Event { payload: Kind::Scheduled.into(), ..submitted(task) }, due_ms)
+}
+
+/// Failed attempt whose retry is deferred.
+fn retrying(task: &str, attempt: u32, due_ms: i64) -> Event {
+    let failure = AttemptFailure::new("error", "broken", 1);
+    let event = event(Payload::Retrying { failure, due_ms: None, record: None }, task);
+    with_record(Event { attempt, ..event }, due_ms)
+}
+
+fn effect_done(task: &str, effect: &str) -> Event {
+    event(Payload::EffectDone { effect: Some(effect.into()), position: None }, task)
+}
+
+/// Cancel that an ancestor's request of this offset causes.
+fn cancelled_below(task: &str, asof: i64) -> Event {
+    event(Payload::CancelRequested(CancelScope { asof: Some(asof), ..CancelScope::default() }), task)
+}
+
+fn retry_of_failed() -> Payload {
+    Payload::RetryRequested { only_failed: true, new_run: None, record: None }
+}
+
+fn retry_in_run(run: u32) -> Payload {
+    Payload::RetryRequested { only_failed: false, new_run: Some(run), record: None }
+}
+
+fn reported(task: &str, state: State) -> Event {
+    event(Payload::Reported { state: Some(state), output: None, error: None }, task)
 }
 
 fn external(task: &str, block_when_done: bool) -> Event {
@@ -160,8 +200,8 @@ fn states(log: &[Event], task: &str) -> Vec<&'static str> {
 
 #[test]
 fn task_goes_from_submitted_to_succeeded() {
-    let mut done = event(Kind::Succeeded, "a");
-    done.output = RawJson::parse(b"{\"n\":1}").ok();
+    let output = RawJson::parse(b"{\"n\":1}").ok();
+    let done = event(Payload::Succeeded { started_at_ms: None, output }, "a");
     let log = [submitted("a"), event(Kind::Started, "a"), done, event(Kind::Started, "a"), failed("a")];
     assert_eq!(states(&log, "a"), ["queued", "running", "succeeded", "succeeded", "succeeded"]);
     let kept = fold_log(&log, 2, 100);
@@ -369,21 +409,24 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
             let rules =
                 Rules { external, block_when_done, fail_fast, max_failed, options: None, then, actions, checks };
             let mut event = with_policy(task, Policy { on_failure, rules, ..Policy::default() });
-            event.kind = kind;
             event.run = run;
-            event.lines = if kind == Kind::Log { vec!["line".into()] } else { Vec::new() };
-            event.state = (kind == Kind::Reported).then_some(state);
-            event.only_failed = ignore;
-            event.record = (external && matches!(kind, Kind::Scheduled | Kind::Retrying)).then(record);
-            event.due_ms = event.record.is_some().then_some(9_000 + i64::from(run));
-            event.effect = (kind == Kind::EffectDone)
-                .then(|| format!("{}-{}", if ignore { "cancel" } else { "publish" }, state.index()).into());
-            event.check = (kind == Kind::Checked).then_some(continuations as u32);
+            event.payload = match kind {
+                Kind::Log => Payload::Log { lines: vec!["line".into()], dropped: 0 },
+                Kind::Reported => Payload::Reported { state: Some(state), output: None, error: None },
+                Kind::RetryRequested => Payload::RetryRequested { only_failed: ignore, new_run: None, record: None },
+                Kind::EffectDone => {
+                    let effect = format!("{}-{}", if ignore { "cancel" } else { "publish" }, state.index());
+                    Payload::EffectDone { effect: Some(effect.into()), position: None }
+                }
+                Kind::Checked => Payload::Checked { check: Some(continuations as u32) },
+                Kind::Started if continuations == 0 => Payload::Started { then: some_continuations(2) },
+                other => other.into(),
+            };
+            if external && matches!(kind, Kind::Scheduled | Kind::Retrying) {
+                event = with_record(event, 9_000 + i64::from(run));
+            }
             if let Some(task) = event.task.as_mut().filter(|_| !block_when_done) {
                 task.asof = Some(state.index() as i64);
-            }
-            if kind == Kind::Started && continuations == 0 {
-                event.then = some_continuations(2);
             }
             if !matches!(kind, Kind::Submitted | Kind::Started) {
                 event.task = None;
@@ -417,7 +460,7 @@ proptest! {
         let before = fold_log(&log, 7, 1_000);
         let mut longer = log.clone();
         // Reports on external tasks that may be reopened, and retries, are requests: repeating them has an effect.
-        let is_request = |event: &Event| matches!(event.kind, Kind::Reported | Kind::RetryRequested);
+        let is_request = |event: &Event| matches!(event.kind(), Kind::Reported | Kind::RetryRequested);
         let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| !is_request(event));
         longer.extend(repeats);
         let after = fold_log(&longer, 7, 1_000);

@@ -25,9 +25,7 @@ fn notified(kept: &Kept, task: &str) -> Vec<String> {
 }
 
 fn due(number: u32, task: &str) -> Event {
-    let mut event = event(Kind::Checked, task);
-    event.check = Some(number);
-    event
+    event(Payload::Checked { check: Some(number) }, task)
 }
 
 #[test]
@@ -96,7 +94,8 @@ fn state_reached_again_is_notified_again() {
 }
 
 fn at(kind: Kind, attempt: u32, at_ms: i64, started_at_ms: Option<i64>) -> Event {
-    Event { attempt, at_ms, started_at_ms, worker: Some("w".into()), ..event(kind, "a") }
+    let event = Event { attempt, at_ms, worker: Some("w".into()), ..event(kind, "a") };
+    began(event, started_at_ms)
 }
 
 fn asking(states: &[State]) -> Event {
@@ -129,7 +128,7 @@ fn quick_task_notifies_each_state_in_order() {
             assert_eq!(notified(&kept, "a"), expected, "{log:?}");
             let node = kept.node("a");
             let times: Vec<i64> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.at_ms).collect();
-            let queued_ms = if log[0].kind == Kind::Submitted { 12 } else { 4 };
+            let queued_ms = if log[0].kind() == Kind::Submitted { 12 } else { 4 };
             assert_eq!(times, [queued_ms, queued_ms.max(10), queued_ms.max(11)], "{log:?}: times never decrease");
             let changes: Vec<u32> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.change).collect();
             assert_eq!((changes, node.effects.len()), (vec![1, 2, 3], 3));
@@ -173,7 +172,10 @@ fn task_that_waited_in_its_worker_notifies_queued_before_running() {
 #[test]
 fn second_start_of_an_attempt_leaves_its_warning() {
     let states = [State::Running, State::Warning, State::Succeeded];
-    let more = Event { then: vec![Continuation::new("after", 1.into())], ..at(Kind::Started, 1, 8, None) };
+    let more = Event {
+        payload: Payload::Started { then: vec![Continuation::new("after", 1.into())] },
+        ..at(Kind::Started, 1, 8, None)
+    };
     let log = [
         asking(&states),
         at(Kind::Started, 1, 6, None),
@@ -335,7 +337,7 @@ fn check_without_notification_is_only_recorded() {
 #[test]
 fn timer_is_the_earlier_of_check_and_release() {
     let mut start = telling("a", &[], &[check(50, State::Queued)]);
-    (start.kind, start.record, start.due_ms) = (Kind::Scheduled, Some(record()), Some(90));
+    start = with_record(Event { payload: Kind::Scheduled.into(), ..start }, 90);
     let timer = |log: &[Event]| fold_log(log, 1, 9).node("a").timer().map(|timer| (timer.due_ms, timer.what));
     assert_eq!(timer(std::slice::from_ref(&start)), Some((54, TimerKind::Check(0))));
     assert_eq!(timer(&[start.clone(), due(0, "a")]), Some((90, TimerKind::Release)));

@@ -13,9 +13,7 @@ fn retry_starts_a_new_run_and_recovers_the_parents() {
     assert_eq!((node.run, node.state, node.asof, node.announced), (2, State::Queued, 4, true));
     assert_eq!(node.effects.iter().map(Effect::id).collect::<Vec<_>>(), ["publish-4"]);
     assert!(node.history.last().unwrap().ignored, "the second request is late");
-    let mut done = event(Kind::EffectDone, "r:a");
-    done.effect = Some("publish-4".into());
-    log.extend([done, in_run(event(Kind::Succeeded, "r:a"), 2)]);
+    log.extend([effect_done("r:a", "publish-4"), in_run(event(Kind::Succeeded, "r:a"), 2)]);
     let kept = fold_log(&log, 3, 9);
     assert_eq!(
         (kept.node("r").state, kept.node("r:a").effects.len(), kept.node("r").highest_run),
@@ -33,13 +31,8 @@ fn pending_task_is_not_retried() {
 
 #[test]
 fn failed_tasks_are_retried_in_one_run_chosen_at_the_request() {
-    let mut only = event(Kind::RetryRequested, "r");
-    only.only_failed = true;
-    let of = |task: &str| {
-        let mut event = event(Kind::RetryRequested, task);
-        event.new_run = Some(2);
-        event
-    };
+    let only = event(retry_of_failed(), "r");
+    let of = |task: &str| event(retry_in_run(2), task);
     let ends =
         [submitted("r"), submitted("r:a"), submitted("r:b"), event(Kind::Succeeded, "r"), failed("r:a"), failed("r:b")];
     let log = [&ends[..], &[only, of("r:a"), of("r:b"), of("r:b")]].concat();
@@ -64,8 +57,7 @@ fn retry_after_a_cancel_runs() {
 fn run_beyond_the_limit_changes_nothing() {
     let in_run = |kind: Kind, run: u32| Event { run, ..event(kind, "a") };
     for beyond in [MAX_RUN + 1, u32::MAX] {
-        let mut walked = in_run(Kind::RetryRequested, 1);
-        walked.new_run = Some(beyond);
+        let walked = event(retry_in_run(beyond), "a");
         let log = [
             submitted("a"),
             failed("a"),
@@ -86,8 +78,7 @@ fn run_beyond_the_limit_changes_nothing() {
 /// The task had failed when the request was made, and was reported as succeeded before the request was in the log.
 #[test]
 fn retry_of_failed_tasks_uses_no_run_if_nothing_has_failed() {
-    let mut only = event(Kind::RetryRequested, "r");
-    only.only_failed = true;
+    let only = event(retry_of_failed(), "r");
     let log = [submitted("r"), submitted("r:a"), event(Kind::Succeeded, "r"), event(Kind::Succeeded, "r:a"), only];
     let kept = fold_log(&log, 1, 9);
     let root = kept.node("r");
@@ -98,8 +89,7 @@ fn retry_of_failed_tasks_uses_no_run_if_nothing_has_failed() {
 /// Workers restart neither external tasks nor tasks that were never published.
 #[test]
 fn retry_of_failed_tasks_uses_no_run_if_only_external_ones_have_failed() {
-    let mut only = event(Kind::RetryRequested, "r");
-    only.only_failed = true;
+    let only = event(retry_of_failed(), "r");
     let broken = reported("r:x", State::Failed);
     let log = [submitted("r"), external("r:x", true), failed("r:y"), event(Kind::Succeeded, "r"), broken, only.clone()];
     let kept = fold_log(&log, 1, 9);

@@ -4,6 +4,7 @@ use ::redis::{Pipeline, cmd, pipe};
 use rustc_hash::FxHashMap;
 
 use super::{CHUNK, Writer, watch};
+use crate::model::encode_error::EncodeError;
 use crate::model::task::id::TaskId;
 use crate::store::keys::{self, Keys};
 use crate::store::log_tail::LogTail;
@@ -21,7 +22,12 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn build(writer: &mut Writer, changes: &Changes, zeroed: &[String], to: Checkpoint) -> Self {
+    pub(super) fn build(
+        writer: &mut Writer,
+        changes: &Changes,
+        zeroed: &[String],
+        to: Checkpoint,
+    ) -> Result<Self, EncodeError> {
         let keys = &writer.keys;
         let mut commands = pipe();
         commands.cmd("MULTI");
@@ -35,7 +41,7 @@ impl Batch {
         change_attachments(&mut commands, keys, changes);
         delete_records(&mut commands, keys, &mut writer.tails, changes);
         if let Some(lifetimes) = &changes.lifetimes {
-            commands.cmd("SET").arg(keys.lifetimes()).arg(serde_json::to_vec(lifetimes).unwrap_or_default());
+            commands.cmd("SET").arg(keys.lifetimes()).arg(serde_json::to_vec(lifetimes)?);
         }
         change_indexes(&mut commands, keys, changes);
         change_done(&mut commands, keys, changes);
@@ -56,7 +62,7 @@ impl Batch {
         }
         commands.cmd("EXEC");
         watch(&mut commands, keys);
-        Self { commands, counters, first_counter }
+        Ok(Self { commands, counters, first_counter })
     }
 }
 

@@ -134,7 +134,7 @@ impl Writer {
         }
         self.load_tails(connection, changes).await?;
         let zeroed = std::mem::take(&mut self.zeroed);
-        let batch = Batch::build(self, changes, &zeroed, to);
+        let batch = Batch::build(self, changes, &zeroed, to)?;
         let mut answers = send(&self.connector, connection, &batch.commands).await?;
         let (found, watched) = (answers.pop().unwrap_or_default(), answers.pop().unwrap_or_default());
         let executed = match answers.pop().unwrap_or_default() {
