@@ -301,7 +301,7 @@ fn number(place: &str) -> i64 {
 /// Name that an event gives to the task.
 fn name_in<'a>(event: &'a Event, id: &str) -> Option<&'a str> {
     let patch = event.patch.as_deref().filter(|_| event.kind == Kind::Patched && event.id.as_str() == id)?;
-    patch.name.as_ref()?.as_deref()
+    patch.changes.values().name.as_deref()
 }
 
 /// Checks that a dead letter is redriven once: one accepted request, and one new run of its task.
