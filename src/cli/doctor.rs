@@ -12,7 +12,7 @@ use super::globals::Globals;
 use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
 use crate::broker::{Broker, BrokerError, Partition, Watermarks};
-use crate::config::{Bytes, Config, Names};
+use crate::config::{Config, Names};
 use crate::control::settings::read_control;
 use crate::control::{ControlState, ControlWatch, keep};
 use crate::handlers::Registry;

@@ -195,7 +195,7 @@ pub(super) fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
             children(task),
             task.seen_at.clone().into(),
             time_text(task.state, task.started_at.as_deref(), task.ended_at.as_deref(), now_ms).into(),
-            task.name.clone().into(),
+            task.fields.name.clone().into(),
         ]);
     }
     rows
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn table_has_a_line_per_task() {
         let mut parent = samples::status();
-        parent.name = Some("cover".into());
+        parent.fields.0.name = Some("cover".into());
         parent.children.total = 3;
         parent.children.pending = 1;
         parent.state = State::Running;

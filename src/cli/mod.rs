@@ -23,6 +23,7 @@ mod dead_letters;
 mod dev;
 mod doctor;
 mod exit;
+mod field_args;
 mod globals;
 mod kill_switch;
 mod list;

@@ -1,5 +1,7 @@
 //! Text view of a task: one field per line, absent fields omitted.
 
+use serde_json::Value;
+
 use super::output::{Paint, one_line};
 use crate::api::documents::{Children, Deliveries, Delivery, Outcome, Status, Tree};
 use crate::model::event::ErrorInfo;
@@ -22,11 +24,7 @@ fn render_task_at(task: &Status, paint: Paint, now_ms: i64) -> String {
     fields.add("id", &task.id);
     fields.add_optional("type", task.task_type.as_deref());
     fields.add_painted("state", &state_text(task, paint));
-    fields.add_optional("name", task.name.as_deref());
-    fields.add_optional("creator", task.creator.as_deref());
-    fields.add_optional("tags", Some(task.tags.join(", ")).filter(|tags| !tags.is_empty()).as_deref());
-    fields.add_optional("link", task.link.as_deref());
-    fields.json("options", task.options.as_ref().and_then(|options| RawJson::of(options).ok()).as_ref());
+    task.fields.labels().for_each(|(name, value)| fields.label(name, &value));
     fields.add_optional("attempt", attempt_text(task).as_deref());
     fields.add_optional("created", task.created_at.as_deref());
     fields.add_optional("seen", task.seen_at.as_deref());
@@ -79,13 +77,26 @@ impl Fields {
 
     /// Adds a value that may contain colour codes.
     fn add_painted(&mut self, name: &str, value: &str) {
-        let name = self.paint.dim(&format!("{name:<INDENT$}"));
+        let name = self.paint.dim(&format!("{name:<width$} ", width = INDENT - 1));
         self.lines.push(format!("{name}{value}"));
     }
 
     fn add_optional(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.add(name, value);
+        }
+    }
+
+    /// Adds a text, a list of texts or other JSON, unless it is empty.
+    fn label(&mut self, name: &str, value: &Value) {
+        match value {
+            Value::Null => {}
+            Value::String(text) => self.add(name, text),
+            Value::Array(items) if items.is_empty() => {}
+            Value::Array(items) => {
+                self.add(name, &items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "))
+            }
+            value => self.json(name, RawJson::of(value).ok().as_ref()),
         }
     }
 
@@ -299,8 +310,8 @@ result    {\"hello\":\"world\"}";
         let mut task = samples::status();
         task.state = State::WaitingForChildren;
         task.attempt = 2;
-        task.name = Some("a\u{1b}[31mname".into());
-        task.tags = vec!["x".into(), "y".into()];
+        task.fields.0.name = Some("a\u{1b}[31mname".into());
+        task.fields.0.tags = vec!["x".into(), "y".into()];
         task.started_at = None;
         task.ended_at = None;
         task.result = None;

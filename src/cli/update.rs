@@ -1,15 +1,16 @@
 //! `update`: changes the name, tags, options, times and limits of a task.
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::client::Method;
 use super::exit::{Code, Failure, Outcome};
+use super::field_args::FieldArgs;
 use super::globals::Globals;
-use super::submit::json;
 use super::task_view::render_task;
 use crate::api::documents::Status;
-use crate::model::task::parse_time;
+use crate::model::task::field::Scope;
+use crate::model::task::{Policy, parse_time};
 use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 
@@ -17,18 +18,8 @@ use crate::publish::time_text;
 pub(super) struct UpdateArgs {
     /// The task's id
     pub id: String,
-    /// Display name
-    #[arg(long)]
-    pub name: Option<String>,
-    /// Tag, replacing the present tags; repeatable
-    #[arg(long = "tag", value_name = "TAG")]
-    pub tags: Vec<String>,
-    /// Link shown with the task
-    #[arg(long, value_name = "URL")]
-    pub link: Option<String>,
-    /// JSON object stored with the task, replaced as a whole
-    #[arg(long, value_name = "JSON")]
-    pub options: Option<String>,
+    #[command(flatten)]
+    pub fields: FieldArgs<CHANGE>,
     /// Delay before the task starts (scheduled tasks only)
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
     pub delay: Option<Millis>,
@@ -38,28 +29,18 @@ pub(super) struct UpdateArgs {
     /// Maximum time from now to the start
     #[arg(long, value_name = "DURATION")]
     pub expires: Option<Millis>,
-    /// Number of retries
-    #[arg(long, value_name = "N")]
-    pub retries: Option<u32>,
-    /// Wait before the second attempt; doubles with each further attempt
-    #[arg(long, value_name = "DURATION")]
-    pub min_backoff: Option<Millis>,
-    /// Maximum wait between two attempts
-    #[arg(long, value_name = "DURATION")]
-    pub max_backoff: Option<Millis>,
-    /// Time limit of one attempt
-    #[arg(long, value_name = "DURATION")]
-    pub timeout: Option<Millis>,
-    /// Time limit of the whole task, including all attempts and waits
-    #[arg(long, value_name = "DURATION")]
-    pub total_timeout: Option<Millis>,
     /// Field to reset to its default; repeatable
-    #[arg(long, value_name = "FIELD", value_parser = CLEARABLE)]
+    #[arg(long, value_name = "FIELD", value_parser = clearable())]
     pub clear: Vec<String>,
 }
 
-const CLEARABLE: [&str; 10] =
-    ["name", "tags", "link", "options", "expires", "retries", "min_backoff", "max_backoff", "timeout", "total_timeout"];
+const CHANGE: u8 = Scope::Change as u8;
+
+/// Fields that `--clear` accepts.
+fn clearable() -> Vec<&'static str> {
+    let changeable = Policy::fields().filter(|field| field.is_in(Scope::Change));
+    changeable.map(|field| field.name).chain(["expires"]).collect()
+}
 
 pub(super) async fn update(args: UpdateArgs, globals: &Globals) -> Outcome {
     let id = args.id.clone();
@@ -78,28 +59,13 @@ pub(super) async fn update(args: UpdateArgs, globals: &Globals) -> Outcome {
 /// Returns the patch document: only the given fields.
 fn document(args: UpdateArgs) -> Result<Value, Failure> {
     let span = |span: Option<Millis>| span.map(|span| Value::from(span.to_string()));
-    let options = args.options.as_deref().map(json).transpose()?;
     let at = args.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
-    let tags = (!args.tags.is_empty()).then(|| Value::from(args.tags));
-    let fields = [
-        ("name", args.name.map(Value::from)),
-        ("tags", tags),
-        ("link", args.link.map(Value::from)),
-        ("options", options),
-        ("delay", span(args.delay)),
-        ("at", at.map(|at| time_text(at).into())),
-        ("expires", span(args.expires)),
-        ("retries", args.retries.map(Value::from)),
-        ("min_backoff", span(args.min_backoff)),
-        ("max_backoff", span(args.max_backoff)),
-        ("timeout", span(args.timeout)),
-        ("total_timeout", span(args.total_timeout)),
-    ];
-    let mut document: Map<String, Value> =
-        fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect();
+    let times =
+        [("delay", span(args.delay)), ("at", at.map(|at| time_text(at).into())), ("expires", span(args.expires))];
+    let mut document = args.fields.document()?;
+    document.extend(times.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))));
     for field in args.clear {
-        let empty = if field == "tags" { Value::Array(Vec::new()) } else { Value::Null };
-        if document.insert(field.clone(), empty).is_some() {
+        if document.insert(field.clone(), Value::Null).is_some() {
             return Err(Failure::usage(format_args!("`{field}` is both set and cleared")));
         }
     }
@@ -112,23 +78,39 @@ fn document(args: UpdateArgs) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{CommandFactory, Parser};
     use serde_json::json;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: UpdateArgs,
+    }
+
+    fn typed(line: &str) -> Result<Value, Failure> {
+        let words = std::iter::once("update").chain(line.split_whitespace());
+        document(Typed::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}")).args)
+    }
 
     #[test]
     fn patch_has_only_the_given_fields() {
-        let args = UpdateArgs {
-            tags: vec!["a".into()],
-            min_backoff: Some(Millis::secs(5)),
-            clear: vec!["name".into()],
-            ..UpdateArgs::default()
-        };
-        assert_eq!(document(args), Ok(json!({"tags": ["a"], "min_backoff": "5s", "name": null})));
         assert_eq!(
-            document(UpdateArgs { clear: vec!["tags".into()], ..UpdateArgs::default() }),
-            Ok(json!({"tags": []}))
+            typed("x --tag a --min-backoff 5s --clear name"),
+            Ok(json!({"tags": ["a"], "min_backoff": "5s", "name": null}))
         );
-        assert!(document(UpdateArgs::default()).unwrap_err().message.contains("no changes are given"));
-        let both = UpdateArgs { name: Some("n".into()), clear: vec!["name".into()], ..UpdateArgs::default() };
-        assert!(document(both).unwrap_err().message.contains("`name` is both set and cleared"));
+        assert_eq!(typed(r#"x --clear tags --options {"n":1}"#), Ok(json!({"tags": null, "options": {"n": 1}})));
+        assert!(typed("x").unwrap_err().message.contains("no changes are given"));
+        assert!(typed("x --name n --clear name").unwrap_err().message.contains("`name` is both set and cleared"));
+        assert!(typed("x --options {n}").unwrap_err().message.contains("`{n}` is not JSON"));
+    }
+
+    #[test]
+    fn every_changeable_field_can_be_given_and_cleared() {
+        let command = Typed::command();
+        let names: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        for field in Policy::fields().filter(|field| field.is_in(Scope::Change)) {
+            assert!(names.contains(&field.argument.unwrap().long), "{}", field.name);
+            assert!(typed(&format!("x --clear {}", field.name)).is_ok(), "{}", field.name);
+        }
     }
 }

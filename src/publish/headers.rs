@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::broker::ProducerRecord;
-use crate::model::task::{OnFailure, Policy, Rules, Task, header};
+use crate::model::task::{Policy, Task, header};
 
 /// Name and value of a header.
 pub type TextHeader<'a> = (&'static str, Cow<'a, str>);
@@ -57,26 +57,14 @@ pub(super) fn headers_at<'a>(task: &'a Task, source: &'a str, time: Cow<'a, str>
 }
 
 fn policy_headers<'a>(policy: &'a Policy, set: &mut impl FnMut(&'static str, Option<Cow<'a, str>>)) {
-    let text = |text: &'a Option<String>| text.as_deref().map(Cow::Borrowed);
     set(header::NOT_BEFORE, policy.not_before_ms.map(|at| time_text(at).into()));
     set(header::EXPIRES, policy.expires_at_ms.map(|at| time_text(at).into()));
-    set(header::RETRIES, policy.retries.map(|retries| retries.to_string().into()));
-    set(header::MIN_BACKOFF, policy.min_backoff.map(|span| span.to_string().into()));
-    set(header::MAX_BACKOFF, policy.max_backoff.map(|span| span.to_string().into()));
-    set(header::TIMEOUT, policy.timeout.map(|span| span.to_string().into()));
-    set(header::TOTAL_TIMEOUT, policy.total_timeout.map(|span| span.to_string().into()));
-    set(header::ON_FAILURE, (policy.on_failure == OnFailure::Ignore).then_some("ignore".into()));
-    set(header::NAME, text(&policy.name));
-    set(header::CREATOR, text(&policy.creator));
-    set(header::TAGS, (!policy.tags.is_empty()).then(|| policy.tags.join(",").into()));
-    set(header::LINK, text(&policy.link));
-    let rules = (policy.rules != Rules::default()).then(|| serde_json::to_string(&policy.rules).ok()).flatten();
-    set(header::POLICY, rules.map(Cow::Owned));
+    policy.headers(set);
 }
 
 /// Replaces the policy in the headers of a record.
 pub fn set_policy(headers: &mut Vec<(String, Vec<u8>)>, policy: &Policy) {
-    headers.retain(|(name, _)| !header::OF_POLICY.contains(&name.as_str()));
+    headers.retain(|(name, _)| !header::is_policy(name));
     policy_headers(policy, &mut |name, value: Option<Cow<'_, str>>| {
         headers.extend(value.map(|value| (name.to_owned(), value.into_owned().into_bytes())));
     });

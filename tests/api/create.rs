@@ -91,7 +91,7 @@ async fn task_is_created_without_waiting_for_the_projection() {
     assert_eq!(answer.headers()["location"], "/v1/tasks/a");
     let status: Status = answer.json().await.unwrap();
     assert_eq!((status.state, status.own_state, status.run), (State::Queued, State::Queued, 1));
-    assert_eq!((status.name.as_deref(), status.tags.as_slice()), (Some("first"), &["x".to_owned()][..]));
+    assert_eq!((status.fields.name.as_deref(), status.fields.tags.as_slice()), (Some("first"), &["x".to_owned()][..]));
     let position: Position = status.position.parse().unwrap();
     let record = fleet.record(&fleet.events(position), position.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
@@ -103,7 +103,7 @@ async fn task_is_created_without_waiting_for_the_projection() {
     fleet.track();
     let folded: Status = fleet.get(&format!("/v1/tasks/a?after={}", status.position)).await;
     assert_eq!(
-        (folded.state, folded.creator.as_deref(), folded.task_type.as_deref()),
+        (folded.state, folded.fields.creator.as_deref(), folded.task_type.as_deref()),
         (State::Queued, Some("me"), Some("echo"))
     );
     assert!(folded.record.is_some() && folded.seen_at.is_some());
@@ -122,7 +122,7 @@ async fn record_contains_the_requested_options() {
         fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace).json(&body).send().await.unwrap();
     let made: Status = answer.json().await.unwrap();
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
-    assert_eq!((status.state, status.options), (State::Queued, Some(json!({"o": 1}))));
+    assert_eq!((status.state, &status.fields.rules.options), (State::Queued, &Some(json!({"o": 1}))));
     let place: Position = status.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
     let record = fleet.record(&topic, place.offset).unwrap();
@@ -132,7 +132,7 @@ async fn record_contains_the_requested_options() {
         found.map(|(_, value)| String::from_utf8(value.clone().unwrap()).unwrap()).unwrap_or_default()
     };
     assert_eq!(
-        (header(header::RETRIES), header(header::TIMEOUT), header(header::TOTAL_TIMEOUT), header(header::ON_FAILURE)),
+        (header("ce_retries"), header("ce_timeout"), header("ce_totaltimeout"), header("ce_onfailure")),
         ("7".into(), "10m".into(), "1h".into(), "ignore".into())
     );
     assert_eq!((header(header::TRACE_PARENT), header(header::ANNOUNCED)), (trace.into(), "1".into()));
@@ -148,7 +148,7 @@ async fn delayed_task_is_scheduled_with_its_params() {
     let made = fleet.create(body.clone()).await;
     assert_eq!((made.state, made.due_at.is_some()), (State::Scheduled, true));
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
-    assert_eq!((status.state, status.tags.join(",").as_str(), status.record), (State::Scheduled, "t", None));
+    assert_eq!((status.state, status.fields.tags.join(",").as_str(), status.record), (State::Scheduled, "t", None));
     assert_eq!(status.due_at, made.due_at);
     let params: Params = fleet.get("/v1/tasks/a/params").await;
     assert_eq!(params.params, json!({"n": 1}));
@@ -271,7 +271,7 @@ async fn external_task_needs_no_topic() {
     let made =
         fleet.create(json!({"type": "human-review", "external": true, "id": "e", "options": {"who": "me"}})).await;
     let status: Status = fleet.get(&format!("/v1/tasks/e?after={}", made.position)).await;
-    assert_eq!((status.external, status.state, status.record), (true, State::Queued, None));
+    assert_eq!((status.fields.rules.external, status.state, status.record), (true, State::Queued, None));
     assert_eq!(fleet.problem("/v1/tasks/e/params").await.code, "no_params");
 }
 

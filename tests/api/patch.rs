@@ -28,15 +28,21 @@ async fn descriptive_fields_change_in_any_state() {
     fleet.folded().await;
     let changed =
         change(&fleet, "a", json!({"name": "new", "tags": ["y", "z"], "options": {"n": 1}, "link": null})).await;
-    assert_eq!((changed.name.as_deref(), changed.link.as_deref()), (Some("new"), None));
-    assert_eq!((changed.tags.join(" ").as_str(), changed.options.clone()), ("y z", Some(json!({"n": 1}))));
+    assert_eq!((changed.fields.name.as_deref(), changed.fields.link.as_deref()), (Some("new"), None));
+    let options = &changed.fields.rules.options;
+    assert_eq!((changed.fields.tags.join(" ").as_str(), options), ("y z", &Some(json!({"n": 1}))));
     fleet.succeed("a", json!(1)).await;
     let ended = change(&fleet, "a", json!({"options": null})).await;
-    assert_eq!((ended.options, ended.state, ended.name.as_deref()), (None, State::Succeeded, Some("new")));
+    let fields = &ended.fields;
+    assert_eq!((&fields.rules.options, ended.state, fields.name.as_deref()), (&None, State::Succeeded, Some("new")));
     let found: Value = fleet.get("/v1/tasks?tag=z&name=ne").await;
     assert_eq!(found["tasks"][0]["id"], "a");
     assert_eq!(fleet.get::<Value>("/v1/tasks?tag=x").await["tasks"], json!([]));
-    assert_eq!(change(&fleet, "a", json!({"tags": null})).await.tags, Vec::<String>::new(), "`null` clears a field");
+    assert_eq!(
+        change(&fleet, "a", json!({"tags": null})).await.fields.tags,
+        Vec::<String>::new(),
+        "`null` clears a field"
+    );
     let history: History = fleet.get("/v1/tasks/a/history").await;
     let said: Vec<_> = history.events.iter().filter(|item| item.kind == "patched").collect();
     assert_eq!((said.len(), said[2].message.as_deref()), (3, Some("changed: tags")));
@@ -84,7 +90,7 @@ async fn change_with_an_immutable_field_is_rejected_as_a_whole() {
         assert_eq!((answer.status, answer.code.as_str()), (status, code), "{body}: {answer:?}");
         assert!(pointer.is_none() || answer.pointer.as_deref() == pointer, "{answer:?}");
     }
-    assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.name, None);
+    assert_eq!(fleet.get::<Status>("/v1/tasks/a").await.fields.name, None);
 }
 
 /// The record published by the tracker at the start time contains the change.
@@ -99,7 +105,7 @@ async fn scheduled_task_takes_new_start_time_and_limits() {
     assert_eq!(later.state, State::Scheduled);
     assert!(later.due_at.as_ref().unwrap() > made.due_at.as_ref().unwrap(), "{later:?}");
     let now = change(&fleet, "a", json!({"delay": "0s", "name": null})).await;
-    assert_eq!(now.name, None);
+    assert_eq!(now.fields.name, None);
     until("the task is released", async || fleet.get::<Status>("/v1/tasks/a").await.state == State::Queued).await;
     let topic = fleet.names.tasks("echo");
     let records = fleet.log.topics(&topic, DEADLINE).unwrap()[0].partitions;

@@ -11,7 +11,8 @@ use kafleet::api::documents;
 use kafleet::config::{Overrides, load_with};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::offsets::{Mark, Metadata};
-use kafleet::model::task::{Position, Source, header, read_task};
+use kafleet::model::task::field::{Change, Scope};
+use kafleet::model::task::{Policy, Position, Source, header, read_task};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, schema_for};
 use serde_json::{Value, json};
@@ -98,7 +99,6 @@ fn generated() -> Vec<(String, Value)> {
         ("event.json".to_owned(), of::<Event>()),
         ("control.json".to_owned(), of::<kafleet::control::ByKey>()),
         ("heartbeat.json".to_owned(), of::<kafleet::control::heartbeat::Heartbeat>()),
-        ("status.json".to_owned(), of::<documents::Status>()),
         ("problem.json".to_owned(), of::<documents::Problem>()),
         ("api.json".to_owned(), api()),
         ("openapi.json".to_owned(), kafleet::api::openapi_document()),
@@ -152,6 +152,55 @@ fn generated_schemas_are_up_to_date() {
     );
 }
 
+/// Page of the fields of a task's policy.
+fn field_page() -> String {
+    let mut page = String::from(
+        "# Task fields\n\n\
+         Options of a task besides its type, params, id, parent, key and times. JSON has them in the same object as the other fields of\n\
+         a task. A field without a header of its own is part of the JSON in `ce_policy`. Generated from `src/model/task/policy.rs` by\n\
+         `KAFLEET_UPDATE=1 cargo test --test schemas`.\n\n\
+         | field | header | argument | accepted in | change | meaning |\n|---|---|---|---|---|---|\n",
+    );
+    for field in Policy::fields() {
+        let header = field.header.map_or("`ce_policy`".to_owned(), |header| format!("`{header}`"));
+        let argument = field.argument.map_or(String::new(), |argument| {
+            format!("`{}`", format!("--{} {}", argument.long, argument.value_name).trim_end())
+        });
+        let scopes = field.scopes.iter().map(|scope| match scope {
+            Scope::Create => "tasks",
+            Scope::Continue => "[continuations](trees.md#what-follows-then)",
+            Scope::Schedule => "[schedules](schedules.md)",
+            Scope::Change | Scope::Status => unreachable!("not a scope of creation"),
+        });
+        let scopes = scopes.collect::<Vec<_>>().join(", ");
+        let change = match field.change {
+            Change::Never => "",
+            Change::Always => "any time",
+            Change::BeforePublish => "before publishing",
+        };
+        let (name, description) = (field.name, field.description);
+        page.push_str(&format!("| `{name}` | {header} | {argument} | {scopes} | {change} | {description} |\n"));
+    }
+    page.push_str(
+        "\n\
+         Change: [`PATCH /v1/tasks/{id}`](api.md#changing-a-task) and [`kafleet update`](cli.md#update). \"Before publishing\" means while no\n\
+         record with the field is in a topic, or after the task's end. Arguments are those of [`submit`](cli.md#submit), `update` and\n\
+         [`schedules`](cli.md#schedules), as far as they accept the field. See also [failed children](trees.md#children-that-fail) and\n\
+         [notifications](callbacks.md).\n",
+    );
+    page
+}
+
+#[test]
+fn page_of_task_fields_is_up_to_date() {
+    let path = schemas().join("../docs/task-fields.md");
+    if std::env::var_os("KAFLEET_UPDATE").is_some() {
+        std::fs::write(&path, field_page()).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(page, field_page(), "run `KAFLEET_UPDATE=1 cargo test --test schemas`");
+}
+
 #[test]
 fn each_file_is_a_schema_or_checked_here() {
     let known: BTreeSet<String> = generated().into_iter().map(|(name, _)| name).collect();
@@ -198,15 +247,14 @@ fn declared(source: &str) -> BTreeSet<&str> {
 
 #[test]
 fn each_header_is_described() {
-    for (file, source) in [
-        ("task-headers.json", include_str!("../../src/model/task/header.rs")),
-        ("dead-letter-headers.json", include_str!("../../src/dead_letters/headers.rs")),
+    for (file, declared) in [
+        ("task-headers.json", header::all().collect()),
+        ("dead-letter-headers.json", declared(include_str!("../../src/dead_letters/headers.rs"))),
     ] {
         let schema = read(file);
         let described: BTreeSet<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(described, declared(source), "schemas/{file} against the code");
+        assert_eq!(described, declared, "schemas/{file} against the code");
     }
-    assert!(declared(include_str!("../../src/model/task/header.rs")).contains(header::ID));
 }
 
 fn fits(schema: &str, value: &Value) -> Result<(), String> {

@@ -233,13 +233,8 @@ fn never_begun(fleet: &Fleet, log: &[Logged], violations: &mut Vec<String>) {
 
 /// Checks that the cancel of every task that the tracker ends before a worker took it is published to the workers.
 fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut Vec<String>) {
-<<<<<<< HEAD
     let cancels = published_cancels(fleet);
-    for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind == Kind::Cancelled) {
-=======
-    let cancels = fleet.published_cancels();
     for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind() == Kind::Cancelled) {
->>>>>>> w-h-model
         let record = records.get(event.id.as_str()).filter(|record| event.worker.is_none() && !record.is_external());
         let Some(record) = record.filter(|record| record.run == event.run) else { continue };
         let applies = |cancel: &Cancel| cancel.asof > record.asof && cancel.asof < *offset;
@@ -309,7 +304,7 @@ fn number(place: &str) -> i64 {
 /// Name that an event gives to the task.
 fn name_in<'a>(event: &'a Event, id: &str) -> Option<&'a str> {
     let Payload::Patched { patch: Some(patch) } = &event.payload else { return None };
-    patch.name.as_ref().filter(|_| event.id.as_str() == id)?.as_deref()
+    patch.changes.values().name.as_deref().filter(|_| event.id.as_str() == id)
 }
 
 /// Checks that a dead letter is redriven once: one accepted request, and one new run of its task.

@@ -352,8 +352,10 @@ impl ContinuationSpec {
     fn continuation(&self) -> Continuation {
         let script = &self.task.script;
         let mut then = Continuation::new(task_type(self.task.unordered), json!(script)).on(self.on);
-        (then.with_results, then.fail_fast, then.max_failed) = (self.with_results, script.fail_fast, script.max_failed);
-        then.then = script.requested_continuations();
+        then.with_results = self.with_results;
+        let rules = &mut then.policy.rules;
+        (rules.fail_fast, rules.max_failed) = (script.fail_fast, script.max_failed);
+        rules.then = script.requested_continuations();
         if self.task.ignore_failure { then.ignore_failure() } else { then }
     }
 }

@@ -11,6 +11,7 @@ use kafleet::model::event::{Event, Kind};
 use kafleet::model::record::state::State as TaskState;
 use kafleet::model::schedule::step::{Outcome, State};
 use kafleet::model::schedule::{Overlap, Paused, Schedule, Spec, Template, task_of};
+use kafleet::model::task::Policy;
 use kafleet::publish::time_text;
 use kafleet::runtime::now_ms;
 use kafleet::store::memory::Memory;
@@ -29,8 +30,8 @@ const HOUR: i64 = 3_600_000;
 /// A schedule with this many times, one per second, all in the past and unfired.
 fn past(times: i64, overlap: Overlap) -> Schedule {
     let from_ms = now_ms() / 1_000 * 1_000 - HOUR;
-    let task =
-        Template { task_type: TYPE.into(), params: json!({"n": 1}), tags: vec!["x".into()], ..Template::default() };
+    let policy = Policy { tags: vec!["x".into()], ..Policy::default() };
+    let task = Template { task_type: TYPE.into(), params: json!({"n": 1}), policy, ..Template::default() };
     let end_at = Some(time_text(from_ms + (times + 1) * 1_000));
     let spec = Spec { every: Some("1s".parse().unwrap()), end_at, overlap, task, ..Spec::default() };
     Schedule { v: CONTROL_VERSION, at_ms: now_ms(), from_ms, paused: None, applied: false, spec }

@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
-use crate::model::task::OnFailure;
-use crate::model::task::action::{Action, Check};
-use crate::model::task::continuation::Continuation;
-use crate::model::task::patch::given;
+use crate::model::task::Policy;
+use crate::model::task::document::{ChangeFields, CreateFields, ShownFields, document};
+use crate::model::task::field::Scope;
+use crate::model::task::patch::{Changes, given};
 use crate::model::units::duration::Millis;
 
 mod dead_letters;
@@ -30,7 +30,7 @@ pub use why::*;
 
 /// Body of `POST /v1/tasks`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct CreateTask {
     #[serde(rename = "type")]
     pub task_type: String,
@@ -44,17 +44,6 @@ pub struct CreateTask {
     /// Ordering key. Default: the task id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub creator: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tags: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<String>,
-    /// Free-form JSON object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub options: Option<Value>,
     /// Delay before the task starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Millis>,
@@ -64,55 +53,20 @@ pub struct CreateTask {
     /// Expire the task if it has not started within this time after creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min_backoff: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_backoff: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Millis>,
-    /// Limit for all attempts and waits together, counted from creation or, if later, from the earliest start time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub total_timeout: Option<Millis>,
-    #[serde(default)]
-    pub on_failure: OnFailure,
-    /// Cancel the task and everything still open below it when more than `max_failed` children have failed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fail_fast: bool,
-    /// Number of direct children that may fail, be cancelled or expire before the task fails. Default 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_failed: Option<u32>,
-    /// Continuations to start when the task and everything below it have ended; at most 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub then: Vec<Continuation>,
-    /// Notifications to send on state changes; at most 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<Action>,
-    /// State checks to run at given times; at most 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub checks: Vec<Check>,
-    /// The task is run by an external system, which reports its state. It needs no topic and no handler.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub external: bool,
     /// External tasks: ignore reports after the task has ended. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_when_done: Option<bool>,
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing, with = "CreateFields")]
+    pub policy: Policy,
 }
+
+document!(CreateTask, Scope::Create, policy);
 
 /// Body of `PATCH /v1/tasks/{id}`. Omitted fields stay as they are; `null` clears a field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(remote = "Self", deny_unknown_fields, default)]
 pub struct PatchTask {
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub name: Option<Option<String>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub tags: Option<Option<Vec<String>>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub link: Option<Option<String>>,
-    /// JSON object that replaces all options.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub options: Option<Option<Value>>,
     /// Delay before the task starts (scheduled tasks only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Millis>,
@@ -122,17 +76,12 @@ pub struct PatchTask {
     /// Expire the task if it has not started within this time from now.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub expires: Option<Option<Millis>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub retries: Option<Option<u32>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub min_backoff: Option<Option<Millis>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub max_backoff: Option<Option<Millis>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub timeout: Option<Option<Millis>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub total_timeout: Option<Option<Millis>>,
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing, with = "ChangeFields")]
+    pub changes: Changes,
 }
+
+document!(PatchTask, Scope::Change, changes);
 
 /// Status of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -148,26 +97,8 @@ pub struct Status {
     pub own_state: State,
     pub run: u32,
     pub attempt: u32,
-    pub name: Option<String>,
-    pub creator: Option<String>,
-    pub tags: Vec<String>,
-    pub link: Option<String>,
-    pub options: Option<Value>,
-    pub external: bool,
-    #[serde(default)]
-    pub fail_fast: bool,
-    /// Number of direct children that may fail before the task fails.
-    #[serde(default)]
-    pub max_failed: Option<u32>,
-    /// Continuations.
-    #[serde(default)]
-    pub then: Vec<Continuation>,
-    /// Notifications to send on state changes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<Action>,
-    /// State checks to run at given times.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub checks: Vec<Check>,
+    #[serde(flatten)]
+    pub fields: ShownFields,
     /// Notifications sent so far. Only in `GET /v1/tasks/{id}`, and only for tasks with actions or checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliveries: Option<Deliveries>,

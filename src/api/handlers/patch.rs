@@ -11,27 +11,14 @@ use crate::api::read::status::status;
 use crate::api::state::Api;
 use crate::api::write::validate::check_policy;
 use crate::model::event::{Event, Payload};
+use crate::model::task::Policy;
+use crate::model::task::field::Change;
 use crate::model::task::id::clip;
 use crate::model::task::patch::Patch;
 use crate::runtime::now_ms;
 
-/// Immutable fields.
-const FIXED: [&str; 14] = [
-    "type",
-    "params",
-    "id",
-    "parent",
-    "key",
-    "creator",
-    "on_failure",
-    "fail_fast",
-    "max_failed",
-    "then",
-    "actions",
-    "checks",
-    "external",
-    "block_when_done",
-];
+/// Fields of a task besides its policy that cannot be changed.
+const FIXED: [&str; 6] = ["type", "params", "id", "parent", "key", "block_when_done"];
 
 pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     refuse_fixed(&request.body)?;
@@ -58,7 +45,8 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
 
 fn refuse_fixed(body: &[u8]) -> Result<(), ApiError> {
     let Ok(Value::Object(input)) = read_json::<Value>(body) else { return Ok(()) };
-    match input.keys().find(|field| FIXED.contains(&field.as_str())) {
+    let is_fixed = |name: &str| Policy::field(name).is_some_and(|field| field.change == Change::Never);
+    match input.keys().find(|name| FIXED.contains(&name.as_str()) || is_fixed(name)) {
         Some(field) => {
             Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(field)))
                 .pointer(format!("/{field}"))
@@ -74,37 +62,12 @@ fn not_now(why: String) -> ApiError {
 }
 
 fn patch_of(api: &Api, input: PatchTask, now_ms: i64) -> Result<Patch, ApiError> {
-    let PatchTask {
-        name,
-        tags,
-        link,
-        options,
-        delay,
-        at,
-        expires,
-        retries,
-        min_backoff,
-        max_backoff,
-        timeout,
-        total_timeout,
-    } = input;
+    let PatchTask { delay, at, expires, changes } = input;
     let starts = delay.is_some() || at.is_some();
     let not_before_ms =
         starts.then(|| api.writes.start_time(delay, at.as_deref(), now_ms)).transpose()?.map(|at| at.unwrap_or(now_ms));
     let expires_at_ms = expires.map(|span| span.map(|span| now_ms.saturating_add(span.as_i64())));
-    let patch = Patch {
-        name,
-        tags: tags.map(Option::unwrap_or_default),
-        link,
-        options,
-        not_before_ms,
-        expires_at_ms,
-        retries,
-        min_backoff,
-        max_backoff,
-        timeout,
-        total_timeout,
-    };
+    let patch = Patch { not_before_ms, expires_at_ms, changes };
     match patch.fields().is_empty() {
         true => Err(ApiError::new(Code::BadField, "no change given").hint(
             "give at least one field, such as `{\"name\": \"…\"}`; a start time cannot be removed, but \

@@ -212,11 +212,11 @@ async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
     let params =
         RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
     api.types.check_params(&task.task_type, &params, &format!("{at}/task/params"))?;
-    api.types.check_continuation_params(&task.then, &format!("{at}/task/then"))?;
-    api.types.check_continuation_types(&task.then).await.map_err(|error| error.below(&format!("{at}/task")))?;
-    let (rules, at) = (task.rules(), format!("{at}/task"));
-    api.types.check_notifications(&rules, now_ms()).map_err(|error| error.below(&at))?;
-    api.types.check_notification_types(&rules).await.map_err(|error| error.below(&at))
+    let (rules, at) = (&task.policy.rules, format!("{at}/task"));
+    api.types.check_continuation_params(&rules.then, &format!("{at}/then"))?;
+    api.types.check_continuation_types(&rules.then).await.map_err(|error| error.below(&at))?;
+    api.types.check_notifications(rules, now_ms()).map_err(|error| error.below(&at))?;
+    api.types.check_notification_types(rules).await.map_err(|error| error.below(&at))
 }
 
 async fn set_schedule(api: &Arc<Api>, id: &str, new: Schedule, status: u16) -> Result<Response, ApiError> {

@@ -142,7 +142,7 @@ impl TypeCatalog {
                 let params = RawJson::of(&then.params).map_err(|why| bad_field("then", why.to_string()))?;
                 self.check_params(&then.task_type, &params, &format!("{here}/params"))?;
             }
-            self.check_continuation_params(&then.then, &format!("{here}/then"))?;
+            self.check_continuation_params(&then.policy.rules.then, &format!("{here}/then"))?;
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl TypeCatalog {
 fn types_of<'a>(continuations: &'a [Continuation], at: &str, types: &mut Vec<(String, &'a str)>) {
     for (n, then) in continuations.iter().enumerate() {
         types.push((format!("{at}/{n}/type"), &then.task_type));
-        types_of(&then.then, &format!("{at}/{n}/then"), types);
+        types_of(&then.policy.rules.then, &format!("{at}/{n}/then"), types);
     }
 }
 

@@ -8,10 +8,11 @@ use super::Writes;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
 use crate::model::json::RawJson;
-use crate::model::task::continuation::{check_continuations, number_of};
+use crate::model::task::continuation::number_of;
+use crate::model::task::field::Change;
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, check_type};
-use crate::model::task::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, Policy, Rules, Trace, check_tags, parse_time};
+use crate::model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, Trace, parse_time};
 use crate::model::units::duration::Millis;
 use crate::publish::NewTask;
 
@@ -39,7 +40,7 @@ impl Writes {
         check_type(&input.task_type).map_err(|why| bad_field("type", why))?;
         let (id, generated) = id_of(&input)?;
         let params = params_of(&input)?;
-        if input.external {
+        if input.policy.rules.external {
             check_external(&input)?;
         } else {
             self.types.check_params(&input.task_type, &params, "/params")?;
@@ -57,22 +58,15 @@ impl Writes {
     }
 
     fn policy_of(&self, input: CreateTask, now_ms: i64) -> Result<Policy, ApiError> {
-        let policy = Policy {
-            not_before_ms: self.start_time(input.delay, input.at.as_deref(), now_ms)?,
-            expires_at_ms: input.expires.map(|span| now_ms.saturating_add(span.as_i64())),
-            retries: input.retries,
-            min_backoff: input.min_backoff,
-            max_backoff: input.max_backoff,
-            timeout: input.timeout,
-            total_timeout: input.total_timeout,
-            on_failure: input.on_failure,
-            rules: rules_of(&input)?,
-            name: input.name,
-            creator: input.creator,
-            tags: input.tags,
-            link: input.link,
-        };
+        let mut policy = input.policy;
+        policy.not_before_ms = self.start_time(input.delay, input.at.as_deref(), now_ms)?;
+        policy.expires_at_ms = input.expires.map(|span| now_ms.saturating_add(span.as_i64()));
+        if input.block_when_done.is_some() && !policy.rules.external {
+            return Err(bad_field("block_when_done", "it applies to external tasks only".into()));
+        }
+        policy.rules.block_when_done = input.block_when_done.unwrap_or(true);
         check_policy(&policy)?;
+        policy.rules.check_all().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
         Ok(policy)
     }
 
@@ -149,13 +143,10 @@ fn check_external(input: &CreateTask) -> Result<(), ApiError> {
         ("delay", input.delay.is_some()),
         ("at", input.at.is_some()),
         ("expires", input.expires.is_some()),
-        ("retries", input.retries.is_some()),
-        ("min_backoff", input.min_backoff.is_some()),
-        ("max_backoff", input.max_backoff.is_some()),
-        ("timeout", input.timeout.is_some()),
-        ("total_timeout", input.total_timeout.is_some()),
     ];
-    match lost.iter().find(|(_, given)| *given) {
+    let of_attempts = Policy::fields().filter(|field| field.change == Change::BeforePublish);
+    let of_attempts = of_attempts.map(|field| (field.name, input.policy.is_set(field)));
+    match lost.into_iter().chain(of_attempts).find(|(_, given)| *given) {
         Some((field, _)) => {
             let why = format!("external tasks do not support `{field}`");
             Err(bad_field(field, why).hint("use `options` for data about the task"))
@@ -166,16 +157,11 @@ fn check_external(input: &CreateTask) -> Result<(), ApiError> {
 
 /// Validates a policy as a whole.
 pub(crate) fn check_policy(policy: &Policy) -> Result<(), ApiError> {
-    check_tags(&policy.tags).map_err(|why| bad_field("tags", why))?;
-    for (field, text) in [("name", &policy.name), ("creator", &policy.creator), ("link", &policy.link)] {
-        check_short(field, text.as_deref())?;
+    if let Some((field, why)) = policy.errors().into_iter().next() {
+        return Err(bad_field(&field, why));
     }
     if policy.expires_at_ms.zip(policy.not_before_ms).is_some_and(|(expires, start)| expires <= start) {
         return Err(bad_field("expires", "the task would expire before its start time".into()));
-    }
-    check_attempts(policy)?;
-    if policy.rules.options.as_ref().is_some_and(|options| !options.is_object()) {
-        return Err(bad_field("options", "it must be a JSON object".into()));
     }
     let bytes = serde_json::to_vec(&policy.rules).map_or(0, |text| text.len());
     if bytes > MAX_POLICY_BYTES {
@@ -183,35 +169,6 @@ pub(crate) fn check_policy(policy: &Policy) -> Result<(), ApiError> {
         return Err(ApiError::new(Code::TooLarge, why).pointer("/options"));
     }
     Ok(())
-}
-
-fn check_attempts(policy: &Policy) -> Result<(), ApiError> {
-    if policy.retries.is_some_and(|retries| retries > MAX_RETRIES) {
-        return Err(bad_field("retries", format!("at most {MAX_RETRIES} retries are allowed")));
-    }
-    if policy.timeout.is_some_and(|timeout| timeout.0 == 0) {
-        return Err(bad_field("timeout", "it must be greater than zero".into()));
-    }
-    if policy.total_timeout.is_some_and(|timeout| timeout.0 == 0) {
-        return Err(bad_field("total_timeout", "it must be greater than zero".into()));
-    }
-    if policy.min_backoff.zip(policy.max_backoff).is_some_and(|(min, max)| min > max) {
-        return Err(bad_field("min_backoff", "it is longer than `max_backoff`".into()));
-    }
-    Ok(())
-}
-
-fn rules_of(input: &CreateTask) -> Result<Rules, ApiError> {
-    let CreateTask { options, external, block_when_done, fail_fast, max_failed, then, actions, checks, .. } =
-        input.clone();
-    if block_when_done.is_some() && !external {
-        return Err(bad_field("block_when_done", "it applies to external tasks only".into()));
-    }
-    check_continuations(&then).map_err(|(at, why)| bad_field(&format!("then{at}"), why))?;
-    let block_when_done = block_when_done.unwrap_or(true);
-    let rules = Rules { options, external, block_when_done, fail_fast, max_failed, then, actions, checks };
-    rules.own_rules().check().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
-    Ok(rules)
 }
 
 fn check_short(field: &str, text: Option<&str>) -> Result<(), ApiError> {

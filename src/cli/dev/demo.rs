@@ -301,7 +301,7 @@ mod tests {
             let task: CreateTask = serde_json::from_value(task).unwrap();
             let id = task.id.clone().unwrap();
             assert!(ids.insert(id.clone()), "`{id}` is used twice");
-            if !task.external {
+            if !task.policy.rules.external {
                 serde_json::from_value::<Play>(task.params.clone()).unwrap_or_else(|why| panic!("`{id}`: {why}"));
             }
             for (ticks, call) in later {

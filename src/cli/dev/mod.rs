@@ -22,6 +22,7 @@ use crate::control::{CONTROL_VERSION, put_schedule};
 use crate::handlers::Registry;
 use crate::handlers::builtin::register_samples;
 use crate::model::schedule::Schedule;
+use crate::model::task::Policy;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 use crate::store::{Store, memory::Memory};
@@ -139,8 +140,8 @@ async fn apply_schedules(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), F
 /// Submits a sample task over the api, waits for its end, and prints it.
 async fn sample(client: &Client, setup: &Setup, globals: &Globals) -> Outcome {
     let params = json!({"hello": "world"});
-    let task =
-        CreateTask { task_type: "echo".into(), params, name: Some("a first task".into()), ..CreateTask::default() };
+    let policy = Policy { name: Some("a first task".into()), ..Policy::default() };
+    let task = CreateTask { task_type: "echo".into(), params, policy, ..CreateTask::default() };
     let started = Instant::now();
     let created = tokio::select! {
         created = client.create(&task, Duration::from(SAMPLE_WAIT)) => created?,

@@ -8,7 +8,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Output, Rows, eprint_line};
-use super::submit::TaskArgs;
+use super::submit::{SCHEDULE, TaskArgs};
 use crate::api::documents::{
     NewSchedule, PauseType, ResumeType, ScheduleDocument, ScheduleRequestOutcome, ScheduleTimes, Schedules, Status,
 };
@@ -71,7 +71,7 @@ pub(super) struct CreateArgs {
     #[command(flatten)]
     pub spec: SpecArgs,
     #[command(flatten)]
-    pub task: TaskArgs,
+    pub task: TaskArgs<SCHEDULE>,
 }
 
 #[derive(Debug, Args)]
@@ -87,7 +87,7 @@ pub(super) struct ChangeArgs {
     #[command(flatten)]
     pub spec: SpecArgs,
     #[command(flatten)]
-    pub task: TaskArgs,
+    pub task: TaskArgs<SCHEDULE>,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::cli::exit::Failure;
-use crate::cli::submit::{TaskArgs, json};
+use crate::cli::submit::{SCHEDULE, TaskArgs, json};
 use crate::model::schedule::{Overlap, Spec, Template};
 use crate::model::task::id::clip;
 use crate::model::task::parse_time;
@@ -92,22 +92,14 @@ impl SpecArgs {
 }
 
 /// Sets the given fields of a schedule's tasks.
-pub(super) fn apply_task_args(args: TaskArgs, task: &mut Template) -> Result<(), Failure> {
+pub(super) fn apply_task_args(args: TaskArgs<SCHEDULE>, task: &mut Template) -> Result<(), Failure> {
     let actions = args.actions()?;
     let checks = args.checks()?;
     set(&mut task.key, args.key);
-    set(&mut task.name, args.name);
-    set(&mut task.creator, args.creator);
-    set(&mut task.link, args.link);
-    set(&mut task.options, args.options.as_deref().map(json).transpose()?);
     set(&mut task.expires, args.expires);
-    set(&mut task.retries, args.retries);
-    set(&mut task.min_backoff, args.min_backoff);
-    set(&mut task.max_backoff, args.max_backoff);
-    set(&mut task.timeout, args.timeout);
-    replace_list(&mut task.tags, args.tags);
-    replace_list(&mut task.actions, actions);
-    replace_list(&mut task.checks, checks);
+    args.fields.changes()?.apply(&mut task.policy);
+    replace_list(&mut task.policy.rules.actions, actions);
+    replace_list(&mut task.policy.rules.checks, checks);
     Ok(())
 }
 
@@ -121,14 +113,14 @@ mod tests {
         #[command(flatten)]
         spec: SpecArgs,
         #[command(flatten)]
-        task: TaskArgs,
+        task: TaskArgs<SCHEDULE>,
     }
 
     #[test]
     fn omitted_options_keep_their_values() {
         let mut spec =
             Spec { cron: Some("0 3 * * *".into()), timezone: Some("Europe/Berlin".into()), ..Spec::default() };
-        spec.task.tags = vec!["a".into()];
+        spec.task.policy.tags = vec!["a".into()];
         let typed = Typed::parse_from([
             "x",
             "--overlap",
@@ -144,10 +136,10 @@ mod tests {
         apply_task_args(typed.task, &mut spec.task).unwrap();
         assert_eq!((spec.when().as_str(), spec.overlap), ("0 3 * * * Europe/Berlin", Overlap::BufferOne));
         assert_eq!(
-            (spec.task.retries, spec.task.tags.len(), spec.start_at.as_deref()),
+            (spec.task.policy.retries, spec.task.policy.tags.len(), spec.start_at.as_deref()),
             (Some(2), 1, Some("2026-01-31T12:00:00.000Z"))
         );
-        assert_eq!((spec.task.min_backoff, spec.task.max_backoff), (None, Some(Millis::secs(300))));
+        assert_eq!((spec.task.policy.min_backoff, spec.task.policy.max_backoff), (None, Some(Millis::secs(300))));
         Typed::parse_from(["x", "--every", "10m"]).spec.apply_to(&mut spec).unwrap();
         assert_eq!((spec.when().as_str(), spec.cron.is_some(), spec.timezone.is_some()), ("every 10m", false, false));
         let notified = Typed::parse_from([
@@ -159,7 +151,10 @@ mod tests {
         ]);
         apply_task_args(notified.task, &mut spec.task).unwrap();
         Typed::parse_from(["x", "--name", "n"]).task.actions().unwrap();
-        assert_eq!((spec.task.actions.len(), spec.task.checks.len(), spec.task.tags.len()), (1, 1, 1));
+        assert_eq!(
+            (spec.task.policy.rules.actions.len(), spec.task.policy.rules.checks.len(), spec.task.policy.tags.len()),
+            (1, 1, 1)
+        );
         assert!(overlap("both").unwrap_err().contains("`skip`, `allow`, `buffer_one`, `replace`"));
     }
 }

@@ -10,12 +10,14 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
+use super::field_args::FieldArgs;
 use super::globals::Globals;
 use super::output::{Output, eprint_line};
 use crate::api::documents::CreateTask;
 use crate::model::task::action::{Action, Callback, Check, ends};
 use crate::model::task::continuation::Continuation;
-use crate::model::task::{OnFailure, parse_time};
+use crate::model::task::field::Scope;
+use crate::model::task::{OnFailure, Policy, parse_time};
 use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 
@@ -61,73 +63,39 @@ pub(super) struct TaskOptions {
     #[arg(long, value_name = "ID")]
     pub parent: Option<String>,
     #[command(flatten)]
-    pub task: TaskArgs,
+    pub task: TaskArgs<CREATE>,
     /// Delay before the task starts
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
     pub delay: Option<Millis>,
     /// Start at this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub at: Option<String>,
-    /// Time limit of the whole task, including all attempts and waits
-    #[arg(long, value_name = "DURATION")]
-    pub total_timeout: Option<Millis>,
     /// Do not fail the parent when this task fails
     #[arg(long)]
     pub ignore_failure: bool,
-    /// Cancel all open descendants when the first child fails
-    #[arg(long)]
-    pub fail_fast: bool,
-    /// Number of children that may fail before the task fails
-    #[arg(long, value_name = "N")]
-    pub max_failed: Option<u32>,
     /// Continuation after the task's end: a JSON object or array; repeatable
     #[arg(long, value_name = "JSON")]
     pub then: Vec<String>,
     /// File with continuations, as for --then
     #[arg(long, value_name = "FILE")]
     pub then_file: Option<PathBuf>,
-    /// External task: run by another system, which reports its state; needs no handler
-    #[arg(long)]
-    pub external: bool,
 }
+
+pub(super) const CREATE: u8 = Scope::Create as u8;
+pub(super) const SCHEDULE: u8 = Scope::Schedule as u8;
 
 /// Options of any task, including the tasks of a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Task options")]
-pub(super) struct TaskArgs {
+pub(super) struct TaskArgs<const SCOPE: u8> {
     /// Ordering key [default: the task's id]
     #[arg(long)]
     pub key: Option<String>,
-    /// Display name
-    #[arg(long)]
-    pub name: Option<String>,
-    /// Creator of the task [default for schedules: schedule/ID]
-    #[arg(long)]
-    pub creator: Option<String>,
-    /// Tag; repeatable
-    #[arg(long = "tag", value_name = "TAG")]
-    pub tags: Vec<String>,
-    /// Link shown with the task
-    #[arg(long, value_name = "URL")]
-    pub link: Option<String>,
-    /// JSON object stored with the task and returned with its status
-    #[arg(long, value_name = "JSON")]
-    pub options: Option<String>,
+    #[command(flatten)]
+    pub fields: FieldArgs<SCOPE>,
     /// Maximum time from submission (or firing) to the start
     #[arg(long, value_name = "DURATION")]
     pub expires: Option<Millis>,
-    /// Number of retries
-    #[arg(long, value_name = "N")]
-    pub retries: Option<u32>,
-    /// Wait before the second attempt; doubles with each further attempt
-    #[arg(long, value_name = "DURATION")]
-    pub min_backoff: Option<Millis>,
-    /// Maximum wait between two attempts
-    #[arg(long, value_name = "DURATION")]
-    pub max_backoff: Option<Millis>,
-    /// Time limit of one attempt
-    #[arg(long, value_name = "DURATION")]
-    pub timeout: Option<Millis>,
     /// URL to call (POST, JSON) when the task ends; repeatable
     #[arg(long, value_name = "URL")]
     pub callback: Vec<String>,
@@ -202,11 +170,12 @@ fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
     match (source, task_type) {
         (Some(source), task_type) => Ok(Submission::Many { source, shape: shape(&args, task_type)? }),
         (None, Some(task_type)) => {
+            let task = document(args.options, task_type)?;
             // An external task has no params: the system that runs it keeps them.
-            let none = if args.options.external { Value::Null } else { json!({}) };
+            let none = if task.policy.rules.external { Value::Null } else { json!({}) };
             let params = args.params.as_deref().map_or(Ok(none), json)?;
-            let id = args.options.id.clone().or_else(|| Some(ndjson::new_id()));
-            Ok(Submission::One(Box::new(CreateTask { params, id, ..document(args.options, task_type)? })))
+            let id = task.id.clone().or_else(|| Some(ndjson::new_id()));
+            Ok(Submission::One(Box::new(CreateTask { params, id, ..task })))
         }
         (None, None) => {
             Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`"))
@@ -248,7 +217,7 @@ fn continuations(options: &TaskOptions) -> Result<Vec<Continuation>, Failure> {
     parse_objects("--then", &texts, r#"'{"on": "succeeded", "type": "echo"}'"#)
 }
 
-impl TaskArgs {
+impl<const SCOPE: u8> TaskArgs<SCOPE> {
     /// Parses notifications from `--action` and `--callback`.
     pub(super) fn actions(&self) -> Result<Vec<Action>, Failure> {
         let example = r#"'{"on": ["failed"], "callback": {"url": "https://…"}}'"#;
@@ -284,45 +253,21 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
     let actions = options.task.actions()?;
     let checks = options.task.checks()?;
     let at = options.at.as_deref().map(parse_time).transpose().map_err(Failure::usage)?;
-    let TaskArgs {
-        key,
-        name,
-        creator,
-        tags,
-        link,
-        options: own,
-        expires,
-        retries,
-        min_backoff,
-        max_backoff,
-        timeout,
-        ..
-    } = options.task;
+    let mut policy = Policy::default();
+    options.task.fields.changes()?.apply(&mut policy);
+    policy.on_failure = if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail };
+    policy.rules.then = then;
+    policy.rules.actions = actions;
+    policy.rules.checks = checks;
     Ok(CreateTask {
         task_type,
         id: options.id,
         parent: options.parent,
-        key,
-        name,
-        creator,
-        tags,
-        link,
-        options: own.as_deref().map(json).transpose()?,
+        key: options.task.key,
         delay: options.delay,
         at: at.map(time_text),
-        expires,
-        retries,
-        min_backoff,
-        max_backoff,
-        timeout,
-        total_timeout: options.total_timeout,
-        on_failure: if options.ignore_failure { OnFailure::Ignore } else { OnFailure::Fail },
-        fail_fast: options.fail_fast,
-        max_failed: options.max_failed,
-        then,
-        actions,
-        checks,
-        external: options.external,
+        expires: options.task.expires,
+        policy,
         ..CreateTask::default()
     })
 }
@@ -330,6 +275,7 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::task::field::ArgumentKind;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -348,9 +294,12 @@ mod tests {
         let line = r#"echo {"a":1} --id x --tag b --tag c --at 2026-01-31T13:00:00+01:00 --expires 1h --min-backoff 2s --max-backoff 1m"#;
         let Ok(Submission::One(task)) = typed(line) else { panic!("expected one task") };
         assert_eq!((task.task_type.as_str(), task.id.as_deref(), &task.params), ("echo", Some("x"), &json!({"a": 1})));
-        assert_eq!((task.tags.join(" ").as_str(), task.at.as_deref()), ("b c", Some("2026-01-31T12:00:00.000Z")));
+        assert_eq!(
+            (task.policy.tags.join(" ").as_str(), task.at.as_deref()),
+            ("b c", Some("2026-01-31T12:00:00.000Z"))
+        );
         assert_eq!(task.expires, Some(Millis::secs(3600)));
-        assert_eq!((task.min_backoff, task.max_backoff), (Some(Millis::secs(2)), Some(Millis::secs(60))));
+        assert_eq!((task.policy.min_backoff, task.policy.max_backoff), (Some(Millis::secs(2)), Some(Millis::secs(60))));
     }
 
     #[test]
@@ -361,12 +310,17 @@ mod tests {
         );
         let Ok(Submission::One(task)) = typed(&line) else { panic!("expected one task") };
         let urls: Vec<_> = task
+            .policy
+            .rules
             .actions
             .iter()
             .map(|action| (action.on.len(), action.callback.as_ref().unwrap().url.as_str()))
             .collect();
         assert_eq!(urls, [(1, "https://b"), (4, "https://a")]);
-        assert_eq!((task.actions[1].callback.as_ref().unwrap().secret.as_deref(), task.checks.len()), (Some("k"), 1));
+        assert_eq!(
+            (task.policy.rules.actions[1].callback.as_ref().unwrap().secret.as_deref(), task.policy.rules.checks.len()),
+            (Some("k"), 1)
+        );
         let wrong = typed(r#"echo --action {"on":["failed"],"mail":{}}"#).unwrap_err();
         assert!(wrong.message.contains("unknown field `mail`") && wrong.hint.is_some(), "{wrong:?}");
     }
@@ -381,7 +335,26 @@ mod tests {
             assert!(task.id.is_some(), "an id assigned by the client makes a repeated request safe");
         }
         let Ok(Submission::One(task)) = typed(r#"job --external --options {"ticket":7}"#) else { panic!("one task") };
-        assert_eq!((&task.params, &task.options), (&Value::Null, &Some(json!({"ticket": 7}))));
+        assert_eq!((&task.params, &task.policy.rules.options), (&Value::Null, &Some(json!({"ticket": 7}))));
+    }
+
+    #[test]
+    fn every_argument_of_a_task_field_sets_it() {
+        for field in Policy::fields().filter(|field| field.is_in(Scope::Create)) {
+            let Some(argument) = field.argument else { continue };
+            let value = match argument.kind {
+                ArgumentKind::Flag => "",
+                ArgumentKind::Number => "7",
+                ArgumentKind::Duration => "7s",
+                ArgumentKind::Json => r#"{"n":7}"#,
+                ArgumentKind::Text | ArgumentKind::List => "text",
+            };
+            let Ok(Submission::One(task)) = typed(&format!("echo --{} {value}", argument.long)) else {
+                panic!("{}", field.name)
+            };
+            assert!(task.policy.is_set(field), "{}", field.name);
+            assert_eq!(Policy::fields().filter(|other| task.policy.is_set(other)).count(), 1, "{}", field.name);
+        }
     }
 
     #[test]

@@ -172,6 +172,7 @@ fn not_json(why: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::task::Policy;
 
     fn lines(text: &[u8], shape: Shape) -> Vec<Line> {
         Lines { input: text, shape, number: 0, end: 0 }.map(Result::unwrap).collect()
@@ -192,7 +193,8 @@ mod tests {
 
     #[test]
     fn params_are_inserted_into_the_template() {
-        let template = CreateTask { task_type: "echo".into(), tags: vec!["t".into()], ..CreateTask::default() };
+        let policy = Policy { tags: vec!["t".into()], ..Policy::default() };
+        let template = CreateTask { task_type: "echo".into(), policy, ..CreateTask::default() };
         let found = lines(b"1\n{\"a\":2}\n", Shape::Params(Box::new(template)));
         let first = value(&found[0]);
         let second = value(&found[1]);

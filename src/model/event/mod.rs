@@ -178,7 +178,7 @@ pub enum DecodeError {
 
 /// The published schema is that of the flat JSON object.
 impl schemars::JsonSchema for Event {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
+    fn schema_name() -> Cow<'static, str> {
         "Event".into()
     }
 

@@ -7,7 +7,7 @@ use crate::model::outbox::KeptRecord;
 use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
 use crate::model::task::continuation::Continuation;
-use crate::model::task::patch::Patch;
+use crate::model::task::patch::{Changes, Patch};
 
 fn decode(text: &str) -> Result<Event, DecodeError> {
     Event::decode(text.as_bytes())
@@ -151,7 +151,10 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                     Payload::Reported { state: flag.then_some(State::Warning), output, error: failure.error }
                 }
                 Kind::Patched => Payload::Patched {
-                    patch: text.map(|name| Box::new(Patch { name: Some(Some(name)), ..Patch::default() })),
+                    patch: text.map(|name| {
+                        let values = Map::from_iter([("name".to_owned(), Value::from(name))]);
+                        Box::new(Patch { changes: Changes::of(values).unwrap(), ..Patch::default() })
+                    }),
                 },
                 Kind::Attached => Payload::Attached { attachment },
                 Kind::Detached => Payload::Detached { attachment },

@@ -95,13 +95,12 @@ impl Records {
 
 /// Announcement of a continuation. Cancels up to its creation do not apply to it, including one that ended its task.
 fn announcement(then: &Continuation, cause: Change<'_>) -> Announcement {
-    let policy = then.policy();
     Announcement {
         task_type: then.task_type.clone(),
         created_at_ms: cause.at_ms,
         position: None,
         hash: None,
-        policy: (policy != Default::default()).then(|| Box::new(policy)),
+        policy: (then.policy != Default::default()).then(|| Box::new(then.policy.clone())),
         asof: Some(cause.position.offset),
     }
 }

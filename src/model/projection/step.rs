@@ -106,7 +106,7 @@ pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: Log
 
 /// Distinguishes the cancel of a descendant, published by the tracker, from a request for the task itself.
 fn is_inherited_cancel(event: &Event) -> bool {
-    event.kind == Kind::CancelRequested && event.asof.is_some()
+    matches!(&event.payload, Payload::CancelRequested(scope) if scope.asof.is_some())
 }
 
 /// Resets the record for a new run; groups of children of older runs are superseded.

@@ -1,14 +1,18 @@
 //! Recurring schedules: [`times`] computes the times at which a schedule fires, [`step`] the decisions at those
 //! times.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::task::action::{Action, Check, NotificationRules};
-use super::task::continuation::{Continuation, check_continuations};
+use super::task::action::NotificationRules;
+use super::task::continuation::check_continuations;
+use super::task::document::{ScheduleFields, document};
+use super::task::field::Scope;
 use super::task::id::{TaskId, check_type, clip};
-use super::task::{MAX_RETRIES, MAX_TEXT_CHARS, Rules, check_tags};
+use super::task::{MAX_TEXT_CHARS, Policy};
 use super::units::duration::Millis;
 
 pub mod step;
@@ -85,7 +89,7 @@ impl Overlap {
 
 /// Task template of a schedule: a task to submit, without the fields that each firing sets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 #[schemars(rename = "ScheduledTask")]
 pub struct Template {
     #[serde(rename = "type")]
@@ -95,45 +99,15 @@ pub struct Template {
     /// Ordering key; default: the task's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Default: `schedule/` followed by the schedule's name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub creator: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tags: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<String>,
-    /// JSON object; `schedule` and `scheduled_for` are added to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub options: Option<Value>,
     /// Time after the firing until which the task may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min_backoff: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_backoff: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Millis>,
-    /// Cancels the task and everything pending below when a child fails beyond `max_failed`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fail_fast: bool,
-    /// Number of children that may fail before the task fails.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_failed: Option<u32>,
-    /// Continuations of the task.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub then: Vec<Continuation>,
-    /// Notifications when the task reaches a state; at most 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<Action>,
-    /// State checks at given times; at most 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub checks: Vec<Check>,
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing, with = "ScheduleFields")]
+    pub policy: Policy,
 }
+
+document!(Template, Scope::Schedule, policy);
 
 /// Stored schedule: the value of `schedule/<name>` on the control topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -165,14 +139,14 @@ pub struct Paused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     /// Path of the field from the spec on, such as `task/tags`.
-    pub at: &'static str,
+    pub at: Cow<'static, str>,
     pub what: String,
     pub hint: Option<&'static str>,
 }
 
 impl SpecError {
-    fn new(at: &'static str, what: impl Into<String>) -> Self {
-        Self { at, what: what.into(), hint: None }
+    fn new(at: impl Into<Cow<'static, str>>, what: impl Into<String>) -> Self {
+        Self { at: at.into(), what: what.into(), hint: None }
     }
 
     fn hint(self, hint: &'static str) -> Self {
@@ -225,59 +199,27 @@ impl Template {
     fn errors(&self) -> Vec<SpecError> {
         let mut errors = Vec::new();
         errors.extend(check_type(&self.task_type).err().map(|why| SpecError::new("task/type", why)));
-        errors.extend(check_tags(&self.tags).err().map(|why| SpecError::new("task/tags", why)));
-        let texts = [
-            ("task/key", &self.key),
-            ("task/name", &self.name),
-            ("task/creator", &self.creator),
-            ("task/link", &self.link),
-        ];
-        for (at, text) in texts {
-            if text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
-                errors.push(SpecError::new(at, format!("it has more than {MAX_TEXT_CHARS} characters")));
-            }
+        if self.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
+            errors.push(SpecError::new("task/key", format!("it has more than {MAX_TEXT_CHARS} characters")));
         }
-        if self.options.as_ref().is_some_and(|options| !options.is_object()) {
-            errors.push(SpecError::new("task/options", "it must be an object"));
-        }
-        if self.retries.is_some_and(|retries| retries > MAX_RETRIES) {
-            errors.push(SpecError::new("task/retries", format!("at most {MAX_RETRIES} retries are allowed")));
-        }
-        if self.timeout == Some(Millis(0)) {
-            errors.push(SpecError::new("task/timeout", "the timeout of an attempt must not be zero"));
-        }
-        if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
-            errors.push(SpecError::new("task/min_backoff", "it is longer than `max_backoff`"));
-        }
+        let at_task = |field: &str| format!("task/{field}");
+        errors.extend(self.policy.errors().into_iter().map(|(field, why)| SpecError::new(at_task(&field), why)));
+        let rules = &self.policy.rules;
         let message = |(at, why): (String, String)| format!("`{}`: {why}", at.trim_start_matches('/'));
-        errors.extend(check_continuations(&self.then).err().map(|flaw| SpecError::new("task/then", message(flaw))));
-        let notifications = [("task/actions", &self.actions[..], &[][..]), ("task/checks", &[][..], &self.checks[..])];
+        errors.extend(check_continuations(&rules.then).err().map(|flaw| SpecError::new("task/then", message(flaw))));
+        let notifications =
+            [("task/actions", &rules.actions[..], &[][..]), ("task/checks", &[][..], &rules.checks[..])];
         for (at, actions, checks) in notifications {
             let flaw = NotificationRules { at: String::new(), actions, checks }.check().err();
             errors.extend(flaw.map(|flaw| SpecError::new(at, message(flaw))));
         }
-        let rules = self.rules();
-        for has_rules in
-            rules.all_rules().iter().filter(|has_rules| has_rules.checks.iter().any(|check| check.at.is_some()))
-        {
+        let at_a_time = |has_rules: &&NotificationRules<'_>| has_rules.checks.iter().any(|check| check.at.is_some());
+        for has_rules in rules.all_rules().iter().filter(at_a_time) {
             let what = "`at` is a single time, but a schedule creates many tasks";
             let at = if has_rules.at.is_empty() { "task/checks" } else { "task/then" };
             errors.push(SpecError::new(at, what).hint("give `after`, which counts from each firing"));
         }
         errors
-    }
-
-    /// Rules of the schedule's tasks.
-    pub fn rules(&self) -> Rules {
-        Rules {
-            options: self.options.clone(),
-            fail_fast: self.fail_fast,
-            max_failed: self.max_failed,
-            then: self.then.clone(),
-            actions: self.actions.clone(),
-            checks: self.checks.clone(),
-            ..Rules::default()
-        }
     }
 }
 

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::step::{Fire, Outcome, State};
 use super::*;
-use crate::model::task::action::ends;
-use crate::model::task::parse_time;
+use crate::model::task::action::{Action, Check, ends};
+use crate::model::task::{Policy, Rules, parse_time};
 
 fn ms(text: &str) -> i64 {
     parse_time(text).unwrap()
@@ -119,7 +119,13 @@ fn interval_counts_from_its_anchor() {
 }
 
 fn telling(actions: Vec<Action>, checks: Vec<Check>) -> Spec {
-    Spec { task: Template { task_type: "a".into(), actions, checks, ..Template::default() }, ..every("1h") }
+    let rules = Rules { actions, checks, ..Rules::default() };
+    with_rules(rules)
+}
+
+fn with_rules(rules: Rules) -> Spec {
+    let policy = Policy { rules, ..Policy::default() };
+    Spec { task: Template { task_type: "a".into(), policy, ..Template::default() }, ..every("1h") }
 }
 
 fn check(at: Option<&str>) -> Check {
@@ -169,25 +175,18 @@ fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
     assert_refused([
         (Spec { jitter: Some("2d".parse().unwrap()), ..every("1h") }, "jitter"),
         (Spec { task: Template::default(), ..every("1h") }, "task/type"),
-        (
-            Spec { task: Template { options: Some(3.into()), task_type: "a".into(), ..Template::default() }, ..every("1h") },
-            "task/options",
-        ),
+        (with_rules(Rules { options: Some(3.into()), ..Rules::default() }), "task/options"),
         (telling(vec![Action { on: ends(), callback: None, email: None }], Vec::new()), "task/actions: `actions/0`: give exactly one of"),
         (telling(Vec::new(), vec![check(None)]), "task/checks: `checks/0`: give `after` or `at`"),
         (telling(Vec::new(), vec![check(Some("2030-01-01T00:00:00Z"))]), "task/checks: `at` is a single time"),
         (
-            Spec {
-                task: Template {
-                    task_type: "a".into(),
-                    then: serde_json::from_str(
-                        r#"[{"type":"b","checks":[{"at":"2030-01-01T00:00:00Z","expect":["succeeded"],"failed":{"callback":{"url":"https://a/b"}}}]}]"#,
-                    )
-                    .unwrap(),
-                    ..Template::default()
-                },
-                ..every("1h")
-            },
+            with_rules(Rules {
+                then: serde_json::from_str(
+                    r#"[{"type":"b","checks":[{"at":"2030-01-01T00:00:00Z","expect":["succeeded"],"failed":{"callback":{"url":"https://a/b"}}}]}]"#,
+                )
+                .unwrap(),
+                ..Rules::default()
+            }),
             "task/then: `at` is a single time",
         ),
         (

@@ -251,8 +251,9 @@ impl Rules {
 fn rules_below<'a>(at: &str, continuations: &'a [Continuation], all: &mut Vec<NotificationRules<'a>>) {
     for (n, then) in continuations.iter().enumerate() {
         let at = format!("{at}/{n}");
-        rules_below(&format!("{at}/then"), &then.then, all);
-        all.push(NotificationRules { at, actions: &then.actions, checks: &then.checks });
+        let rules = &then.policy.rules;
+        rules_below(&format!("{at}/then"), &rules.then, all);
+        all.push(NotificationRules { at, actions: &rules.actions, checks: &rules.checks });
     }
 }
 

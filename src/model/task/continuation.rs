@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::action::{Action, Check, NotificationRules};
+use super::document::{ContinueFields, document};
+use super::field::Scope;
 use super::id::{TaskId, check_type};
-use super::{MAX_POLICY_BYTES, MAX_RETRIES, MAX_TEXT_CHARS, OnFailure, Policy, Rules, check_tags};
+use super::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, OnFailure, Policy};
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
-use crate::model::units::duration::Millis;
 
 /// Maximum number of continuations of one task.
 pub const MAX_CONTINUATIONS: usize = 8;
@@ -24,7 +25,7 @@ const SEGMENT: &str = "then";
 
 /// Task started when another one has ended, as its child `then`, `then-2`, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct Continuation {
     /// Outcome that starts the continuation.
     #[serde(default)]
@@ -40,35 +41,12 @@ pub struct Continuation {
     /// Ordering key; default: the continuation's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tags: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min_backoff: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_backoff: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Millis>,
-    /// Effect of its failure on the preceding task.
-    #[serde(default, skip_serializing_if = "is_fail")]
-    pub on_failure: OnFailure,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fail_fast: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_failed: Option<u32>,
-    /// Notifications when the continuation reaches a state; at most 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<Action>,
-    /// State checks at given times; at most 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub checks: Vec<Check>,
-    /// Continuations of the continuation.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub then: Vec<Continuation>,
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing, with = "ContinueFields")]
+    pub policy: Policy,
 }
+
+document!(Continuation, Scope::Continue, policy);
 
 /// Outcome of a task, including its regular children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -123,18 +101,7 @@ impl Continuation {
             params,
             with_results: false,
             key: None,
-            name: None,
-            tags: Vec::new(),
-            retries: None,
-            min_backoff: None,
-            max_backoff: None,
-            timeout: None,
-            on_failure: OnFailure::Fail,
-            fail_fast: false,
-            max_failed: None,
-            actions: Vec::new(),
-            checks: Vec::new(),
-            then: Vec::new(),
+            policy: Policy::default(),
         }
     }
 
@@ -147,56 +114,33 @@ impl Continuation {
         Self { with_results: true, ..self }
     }
 
-    pub fn name(self, name: impl Into<String>) -> Self {
-        Self { name: Some(name.into()), ..self }
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.policy.name = Some(name.into());
+        self
     }
 
     /// Keeps a failure of the continuation from failing the preceding task.
-    pub fn ignore_failure(self) -> Self {
-        Self { on_failure: OnFailure::Ignore, ..self }
+    pub fn ignore_failure(mut self) -> Self {
+        self.policy.on_failure = OnFailure::Ignore;
+        self
     }
 
     /// Adds a continuation of the continuation.
     pub fn then(mut self, next: Continuation) -> Self {
-        self.then.push(next);
+        self.policy.rules.then.push(next);
         self
     }
 
     /// Adds an action.
     pub fn action(mut self, action: Action) -> Self {
-        self.actions.push(action);
+        self.policy.rules.actions.push(action);
         self
     }
 
     /// Adds a state check.
     pub fn check(mut self, check: Check) -> Self {
-        self.checks.push(check);
+        self.policy.rules.checks.push(check);
         self
-    }
-
-    pub fn rules(&self) -> Rules {
-        Rules {
-            fail_fast: self.fail_fast,
-            max_failed: self.max_failed,
-            then: self.then.clone(),
-            actions: self.actions.clone(),
-            checks: self.checks.clone(),
-            ..Rules::default()
-        }
-    }
-
-    pub fn policy(&self) -> Policy {
-        Policy {
-            retries: self.retries,
-            min_backoff: self.min_backoff,
-            max_backoff: self.max_backoff,
-            timeout: self.timeout,
-            on_failure: self.on_failure,
-            name: self.name.clone(),
-            tags: self.tags.clone(),
-            rules: self.rules(),
-            ..Policy::default()
-        }
     }
 }
 
@@ -204,7 +148,7 @@ impl Continuation {
 pub fn check_continuations(continuations: &[Continuation]) -> Result<(), (String, String)> {
     check(continuations, 1, "")?;
     for (n, then) in continuations.iter().enumerate() {
-        let bytes = serde_json::to_vec(&then.rules()).map_or(0, |text| text.len());
+        let bytes = serde_json::to_vec(&then.policy.rules).map_or(0, |text| text.len());
         if bytes > MAX_POLICY_BYTES {
             let why = format!(
                 "its continuations and notifications have {bytes} bytes: at most {MAX_POLICY_BYTES} are allowed"
@@ -230,20 +174,15 @@ fn check(continuations: &[Continuation], depth: usize, at: &str) -> Result<(), (
         if let Err(why) = check_type(&then.task_type) {
             return wrong(&format!("/{n}/type"), why);
         }
-        if let Err(why) = check_tags(&then.tags) {
-            return wrong(&format!("/{n}/tags"), why);
+        if then.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
+            return wrong(&format!("/{n}/key"), format!("it has more than {MAX_TEXT_CHARS} characters"));
         }
-        let long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS);
-        for (field, bad) in [("name", long(&then.name)), ("key", long(&then.key))] {
-            if bad {
-                return wrong(&format!("/{n}/{field}"), format!("it has more than {MAX_TEXT_CHARS} characters"));
-            }
+        if let Some((field, why)) = then.policy.errors().into_iter().next() {
+            return wrong(&format!("/{n}/{field}"), why);
         }
-        if then.retries.is_some_and(|retries| retries > MAX_RETRIES) {
-            return wrong(&format!("/{n}/retries"), format!("at most {MAX_RETRIES} retries are allowed"));
-        }
-        NotificationRules { at: format!("{at}/{n}"), actions: &then.actions, checks: &then.checks }.check()?;
-        check(&then.then, depth + 1, &format!("{at}/{n}/then"))?;
+        let rules = &then.policy.rules;
+        NotificationRules { at: format!("{at}/{n}"), actions: &rules.actions, checks: &rules.checks }.check()?;
+        check(&rules.then, depth + 1, &format!("{at}/{n}/then"))?;
     }
     Ok(())
 }
@@ -268,13 +207,9 @@ pub fn ids_below(id: &TaskId, continuations: &[Continuation], first: usize, ids:
     for (n, then) in continuations.iter().enumerate().take(MAX_CONTINUATIONS) {
         if let Ok(next) = id.child(&segment(first + n)) {
             ids.push(next.clone());
-            ids_below(&next, &then.then, 0, ids);
+            ids_below(&next, &then.policy.rules.then, 0, ids);
         }
     }
-}
-
-fn is_fail(on_failure: &OnFailure) -> bool {
-    *on_failure == OnFailure::Fail
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::continuation::check_continuations;
 use super::id::{IdError, TaskId, clip};
 use super::{
-    MAX_POLICY_BYTES, MAX_RETRIES, MAX_RUN, MAX_TAGS, MAX_TEXT_CHARS, OnFailure, Policy, Position, Reject, Rules,
-    STRUCTURED, Task, Trace, header,
+    MAX_POLICY_BYTES, MAX_RUN, MAX_TAGS, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED, Task, Trace,
+    header,
 };
 use crate::model::json::RawJson;
 use crate::model::units::duration::Millis;
@@ -118,29 +117,15 @@ impl<'a> Draft<'a> {
     }
 
     fn policy_header(&mut self, name: &str, text: &str) -> Result<(), Reject> {
-        let duration = || Millis::parse(text).map_err(|why| bad_header(name, &why));
-        // The box is allocated only for a policy header, because most tasks have none.
-        macro_rules! set {
-            ($field:ident, $value:expr) => {{
-                let value = $value;
-                self.policy.get_or_insert_default().$field = value;
-            }};
-        }
         match name {
-            header::NOT_BEFORE => set!(not_before_ms, Some(time(name, text)?)),
-            header::RETRIES => set!(retries, Some(number(name, text, 0, u64::from(MAX_RETRIES))? as u32)),
-            header::MIN_BACKOFF => set!(min_backoff, Some(duration()?)),
-            header::MAX_BACKOFF => set!(max_backoff, Some(duration()?)),
-            header::TIMEOUT => set!(timeout, Some(duration()?)),
-            header::TOTAL_TIMEOUT => set!(total_timeout, Some(duration()?)),
-            header::ON_FAILURE => set!(on_failure, on_failure(name, text)?),
-            header::NAME => set!(name, Some(short(name, text)?)),
-            header::CREATOR => set!(creator, Some(short(name, text)?)),
-            header::TAGS => set!(tags, tags(name, text)?),
-            header::LINK => set!(link, Some(short(name, text)?)),
-            header::POLICY => set!(rules, rules(name, text)?),
+            header::NOT_BEFORE => self.policy.get_or_insert_default().not_before_ms = Some(time(name, text)?),
+            header::POLICY => self.policy.get_or_insert_default().rules = rules(name, text)?,
             header::SPEC_VERSION | header::SOURCE => {}
-            _ => self.has_foreign_headers = true,
+            _ => {
+                let is_field =
+                    Policy::read_header(&mut self.policy, name, text).map_err(|why| bad_header(name, &why))?;
+                self.has_foreign_headers |= !is_field;
+            }
         }
         Ok(())
     }
@@ -288,21 +273,6 @@ fn short(name: &str, text: &str) -> Result<String, Reject> {
     Ok(text.to_owned())
 }
 
-fn on_failure(name: &str, text: &str) -> Result<OnFailure, Reject> {
-    match text {
-        "fail" => Ok(OnFailure::Fail),
-        "ignore" => Ok(OnFailure::Ignore),
-        _ => Err(bad_header(name, &format!("`{}` is unknown: use `fail` or `ignore`", clip(text)))),
-    }
-}
-
-/// Parses tags separated by commas.
-fn tags(name: &str, text: &str) -> Result<Vec<String>, Reject> {
-    let tags: Vec<String> = text.split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
-    check_tags(&tags).map_err(|why| bad_header(name, &why))?;
-    Ok(tags)
-}
-
 /// Checks tags: at most 32, of 1 to 128 characters each, without commas.
 pub fn check_tags(tags: &[String]) -> Result<(), String> {
     if tags.len() > MAX_TAGS {
@@ -323,13 +293,6 @@ fn rules(name: &str, text: &str) -> Result<Rules, Reject> {
         return Err(bad_header(name, "it must be a JSON object"));
     }
     let rules: Rules = serde_json::from_str(text).map_err(|why| bad_header(name, &format!("it is invalid: {why}")))?;
-    if rules.options.as_ref().is_some_and(|options| !options.is_object()) {
-        return Err(bad_header(name, "`options` must be a JSON object"));
-    }
-    check_continuations(&rules.then).map_err(|(at, why)| bad_header(name, &format!("`then{at}`: {why}")))?;
-    rules
-        .own_rules()
-        .check()
-        .map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+    rules.check_all().map_err(|(at, why)| bad_header(name, &format!("`{}`: {why}", at.trim_start_matches('/'))))?;
     Ok(rules)
 }

@@ -1,4 +1,7 @@
-//! Header names. All headers are optional: a bare JSON line is a valid task.
+//! Header names. All headers are optional: a bare JSON line is a valid task. The tables of
+//! [`Policy`] have the names of its fields' headers.
+
+use super::Policy;
 
 pub const SPEC_VERSION: &str = "ce_specversion";
 pub const ID: &str = "ce_id";
@@ -14,36 +17,14 @@ pub const ANNOUNCED: &str = "ce_announced";
 pub const HASH: &str = "ce_hash";
 pub const NOT_BEFORE: &str = "ce_notbefore";
 pub const EXPIRES: &str = "ce_expires";
-pub const RETRIES: &str = "ce_retries";
-pub const MIN_BACKOFF: &str = "ce_minbackoff";
-pub const MAX_BACKOFF: &str = "ce_maxbackoff";
-pub const TIMEOUT: &str = "ce_timeout";
-pub const TOTAL_TIMEOUT: &str = "ce_totaltimeout";
-pub const ON_FAILURE: &str = "ce_onfailure";
-pub const NAME: &str = "ce_name";
-pub const CREATOR: &str = "ce_creator";
-pub const TAGS: &str = "ce_tags";
-pub const LINK: &str = "ce_link";
 pub const POLICY: &str = "ce_policy";
 pub const TRACE_PARENT: &str = "traceparent";
 pub const TRACE_STATE: &str = "tracestate";
 
-/// Headers that make up the policy.
-pub const OF_POLICY: [&str; 13] = [
-    NOT_BEFORE,
-    EXPIRES,
-    RETRIES,
-    MIN_BACKOFF,
-    MAX_BACKOFF,
-    TIMEOUT,
-    TOTAL_TIMEOUT,
-    ON_FAILURE,
-    NAME,
-    CREATOR,
-    TAGS,
-    LINK,
-    POLICY,
-];
+/// Returns true for headers that make up the policy.
+pub fn is_policy(name: &str) -> bool {
+    matches!(name, NOT_BEFORE | EXPIRES | POLICY) || Policy::fields().any(|field| field.header == Some(name))
+}
 
 const OTHERS: [&str; 14] = [
     SPEC_VERSION,
@@ -64,5 +45,11 @@ const OTHERS: [&str; 14] = [
 
 /// Returns true for headers that become part of the task; others are only copied.
 pub fn is_known(name: &str) -> bool {
-    OTHERS.contains(&name) || OF_POLICY.contains(&name)
+    OTHERS.contains(&name) || is_policy(name)
+}
+
+/// All headers of a task record.
+pub fn all() -> impl Iterator<Item = &'static str> {
+    let of_fields = Policy::fields().filter_map(|field| field.header);
+    OTHERS.into_iter().chain([NOT_BEFORE, EXPIRES, POLICY]).chain(of_fields)
 }

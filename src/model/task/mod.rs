@@ -10,6 +10,8 @@ pub mod action;
 pub mod continuation;
 mod decode;
 pub mod delivery;
+pub(crate) mod document;
+pub mod field;
 pub mod hash;
 pub mod header;
 pub mod id;

@@ -1,40 +1,38 @@
 //! Changes to a task after its creation.
 
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use std::fmt;
+
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::Policy;
+use super::document::{ChangeFields, FieldReader};
+use super::field::{Change, Field, Scope};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
-use crate::model::units::duration::Millis;
+
+/// New values of fields: omitted ones stay, `null` removes a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    given: Vec<&'static str>,
+    /// Values of the given fields.
+    values: Policy,
+}
 
 /// Changes to a task: omitted fields stay, `null` removes a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Patch {
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub name: Option<Option<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tags: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub link: Option<Option<String>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub options: Option<Option<Value>>,
     /// New start (epoch ms), while the task is deferred before its first attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before_ms: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub expires_at_ms: Option<Option<i64>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub retries: Option<Option<u32>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub min_backoff: Option<Option<Millis>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub max_backoff: Option<Option<Millis>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub timeout: Option<Option<Millis>>,
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub total_timeout: Option<Option<Millis>>,
+    #[serde(flatten)]
+    #[schemars(with = "ChangeFields")]
+    pub changes: Changes,
 }
 
 /// Distinguishes `null` from an omitted field.
@@ -42,49 +40,100 @@ pub fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<
     Option::deserialize(from).map(Some)
 }
 
-impl Patch {
+impl Changes {
+    /// New values of any fields, by their names in JSON.
+    ///
+    /// # Errors
+    /// A value has another type than its field.
+    pub fn of(values: Map<String, Value>) -> Result<Self, serde_json::Error> {
+        let given = Policy::fields().map(|field| field.name).filter(|name| values.contains_key(*name)).collect();
+        Ok(Self { given, values: serde_json::from_value(Value::Object(values))? })
+    }
+
+    /// Changed fields, in the order of the table.
+    pub fn fields(&self) -> impl Iterator<Item = &'static Field> {
+        Policy::fields().filter(|field| self.given.contains(&field.name))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    /// New values of the changed fields; the others have their defaults.
+    pub fn values(&self) -> &Policy {
+        &self.values
+    }
+
     pub fn apply(&self, policy: &mut Policy) {
-        fn set<T: Clone>(target: &mut T, given: &Option<T>) {
-            if let Some(given) = given {
-                target.clone_from(given);
+        self.fields().for_each(|field| policy.copy(field, &self.values));
+    }
+}
+
+impl FieldReader for Changes {
+    fn read_field<'de, M: MapAccess<'de>>(&mut self, field: &'static Field, map: &mut M) -> Result<(), M::Error> {
+        self.given.push(field.name);
+        self.values.read_or_clear(field, map)
+    }
+}
+
+impl Serialize for Changes {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.given.len()))?;
+        for field in self.fields() {
+            self.values.write(field, &mut map)?;
+        }
+        map.end()
+    }
+}
+
+/// Ignores fields that cannot be changed.
+impl<'de> Deserialize<'de> for Changes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Changes;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("changes to a task")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Changes, M::Error> {
+                let mut changes = Changes::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    match Policy::field(&name).filter(|field| field.is_in(Scope::Change)) {
+                        Some(field) => changes.read_field(field, &mut map)?,
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(changes)
             }
         }
-        set(&mut policy.name, &self.name);
-        set(&mut policy.tags, &self.tags);
-        set(&mut policy.link, &self.link);
-        set(&mut policy.rules.options, &self.options);
-        set(&mut policy.not_before_ms, &self.not_before_ms.map(Some));
-        set(&mut policy.expires_at_ms, &self.expires_at_ms);
-        set(&mut policy.retries, &self.retries);
-        set(&mut policy.min_backoff, &self.min_backoff);
-        set(&mut policy.max_backoff, &self.max_backoff);
-        set(&mut policy.timeout, &self.timeout);
-        set(&mut policy.total_timeout, &self.total_timeout);
+        from.deserialize_map(Read)
+    }
+}
+
+impl Patch {
+    pub fn apply(&self, policy: &mut Policy) {
+        self.changes.apply(policy);
+        if let Some(start) = self.not_before_ms {
+            policy.not_before_ms = Some(start);
+        }
+        if let Some(expires) = self.expires_at_ms {
+            policy.expires_at_ms = expires;
+        }
     }
 
     /// Changed fields by their names in the API.
     pub fn fields(&self) -> Vec<&'static str> {
-        let shown = [
-            ("name", self.name.is_some()),
-            ("tags", self.tags.is_some()),
-            ("link", self.link.is_some()),
-            ("options", self.options.is_some()),
-            ("start", self.not_before_ms.is_some()),
-        ];
-        shown.into_iter().filter(|(_, given)| *given).map(|(field, _)| field).chain(self.attempt_fields()).collect()
+        let always = self.changes.fields().filter(|field| field.change == Change::Always).map(|field| field.name);
+        let start = self.not_before_ms.map(|_| "start");
+        always.chain(start).chain(self.attempt_fields()).collect()
     }
 
     /// Changed fields that workers read from the task's record.
-    pub fn attempt_fields(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let fields = [
-            ("expires", self.expires_at_ms.is_some()),
-            ("retries", self.retries.is_some()),
-            ("min_backoff", self.min_backoff.is_some()),
-            ("max_backoff", self.max_backoff.is_some()),
-            ("timeout", self.timeout.is_some()),
-            ("total_timeout", self.total_timeout.is_some()),
-        ];
-        fields.into_iter().filter(|(_, given)| *given).map(|(field, _)| field)
+    pub fn attempt_fields(&self) -> impl Iterator<Item = &'static str> {
+        let changed = self.changes.fields().filter(|field| field.change == Change::BeforePublish);
+        self.expires_at_ms.map(|_| "expires").into_iter().chain(changed.map(|field| field.name))
     }
 
     /// Reason why the patch cannot be applied to a task in its current state; `None` if it can.
@@ -110,6 +159,7 @@ impl Patch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::units::duration::Millis;
 
     fn patch(text: &str) -> Patch {
         serde_json::from_str(text).unwrap()

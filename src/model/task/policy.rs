@@ -1,9 +1,17 @@
-//! Options of a task beyond type and params.
+//! Options of a task beyond type and params. The two tables are the only place that lists them: headers, API documents,
+//! continuations, schedules, changes, command-line arguments and `docs/task-fields.md` follow from them.
 
+use std::borrow::Cow;
+
+use serde::de::MapAccess;
+use serde::ser::{SerializeMap, Serializer as _};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::action::{Action, Check};
-use super::continuation::Continuation;
+use super::continuation::{Continuation, check_continuations};
+use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
+use super::{MAX_RETRIES, MAX_TEXT_CHARS, check_tags, header};
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -17,89 +25,253 @@ pub enum OnFailure {
     Ignore,
 }
 
-/// Options of a task beyond type and params. Unset fields default to the settings of the type.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(default)]
-pub struct Policy {
-    /// Earliest start (epoch ms).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_before_ms: Option<i64>,
-    /// Latest start (epoch ms).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at_ms: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_backoff: Option<Millis>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_backoff: Option<Millis>,
-    /// Timeout of one attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Millis>,
-    /// Timeout of all attempts and waits together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub total_timeout: Option<Millis>,
-    #[serde(skip_serializing_if = "is_default")]
-    pub on_failure: OnFailure,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub creator: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tags: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub link: Option<String>,
-    #[serde(flatten)]
-    pub rules: Rules,
-}
+const EVERYWHERE: &[Scope] = &[Scope::Create, Scope::Continue, Scope::Schedule];
 
-/// Part of the policy that travels as JSON in `ce_policy`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(default)]
-pub struct Rules {
-    /// Free-form options; a JSON object that people may change later.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub options: Option<serde_json::Value>,
-    /// The task runs outside the fleet, and its state is reported.
-    #[serde(skip_serializing_if = "is_default")]
-    pub external: bool,
-    /// Whether reports after the end are ignored (external tasks).
-    #[serde(skip_serializing_if = "is_true")]
-    pub block_when_done: bool,
-    /// Cancels the task and everything pending below when a child fails beyond `max_failed`.
-    #[serde(skip_serializing_if = "is_default")]
-    pub fail_fast: bool,
-    /// Number of direct children that may fail, be cancelled or expire before the task fails. Default 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_failed: Option<u32>,
-    /// Continuations, started once the task and everything below have ended; at most 8.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub then: Vec<Continuation>,
-    /// Notifications when the task reaches a state; at most 8.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<Action>,
-    /// State checks at given times; at most 8.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub checks: Vec<Check>,
-}
+fields! {
+    /// Options of a task beyond type and params. Unset fields default to the settings of the type.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+    #[serde(default)]
+    pub struct Policy {
+        /// Earliest start (epoch ms).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub not_before_ms: Option<i64> = None,
+        /// Latest start (epoch ms).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub expires_at_ms: Option<i64> = None,
+        #[serde(flatten)]
+        pub rules: Rules = Rules::default(),
+        table {
+            /// Display name.
+            name: Option<String>, header "ce_name", check short,
+            Field::at(EVERYWHERE).change(Change::Always).visible(Visibility::Label)
+                .argument(Argument::text("name", "NAME", "Display name"));
 
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            options: None,
-            external: false,
-            block_when_done: true,
-            fail_fast: false,
-            max_failed: None,
-            then: Vec::new(),
-            actions: Vec::new(),
-            checks: Vec::new(),
+            /// Creator of the task. Default for the tasks of schedules: `schedule/` followed by the schedule's name.
+            creator: Option<String>, header "ce_creator", check short,
+            Field::at(&[Scope::Create, Scope::Schedule]).visible(Visibility::Label)
+                .argument(Argument::text(
+                    "creator", "CREATOR", "Creator of the task [default for schedules: schedule/ID]",
+                ));
+
+            /// Tags: at most 32, of 1 to 128 characters each, without commas.
+            tags: Vec<String>, header "ce_tags", check tags,
+            Field::at(EVERYWHERE).change(Change::Always).visible(Visibility::Label)
+                .argument(Argument::list("tag", "TAG", "Tag; repeatable")
+                    .update("Tag, replacing the present tags; repeatable"));
+
+            /// Link shown with the task.
+            link: Option<String>, header "ce_link", check short,
+            Field::at(&[Scope::Create, Scope::Schedule]).change(Change::Always).visible(Visibility::Label)
+                .argument(Argument::text("link", "URL", "Link shown with the task"));
+
+            /// Number of retries, at most 1,000. Default: the type's.
+            retries: Option<u32>, header "ce_retries", check retries,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::number("retries", "Number of retries"));
+
+            /// Wait before the second attempt; doubles with each further attempt. Default: the type's.
+            min_backoff: Option<Millis>, header "ce_minbackoff", check any,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::duration(
+                    "min-backoff", "Wait before the second attempt; doubles with each further attempt",
+                ));
+
+            /// Maximum wait between two attempts. Default: the type's.
+            max_backoff: Option<Millis>, header "ce_maxbackoff", check any,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::duration("max-backoff", "Maximum wait between two attempts"));
+
+            /// Timeout of one attempt. Default: the type's.
+            timeout: Option<Millis>, header "ce_timeout", check any,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::duration("timeout", "Time limit of one attempt"));
+
+            /// Timeout of all attempts and waits together, counted from creation or, if later, from the earliest start.
+            /// Default: the type's.
+            total_timeout: Option<Millis>, header "ce_totaltimeout", check any,
+            Field::at(&[Scope::Create]).change(Change::BeforePublish)
+                .argument(Argument::duration(
+                    "total-timeout", "Time limit of the whole task, including all attempts and waits",
+                ));
+
+            /// Effect of the task's failure on its parent or, for a continuation, on the preceding task: `fail`
+            /// (default) or `ignore`.
+            on_failure: OnFailure, header "ce_onfailure", check any,
+            Field::at(&[Scope::Create, Scope::Continue]);
         }
     }
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
+fields! {
+    /// Part of the policy that travels as JSON in `ce_policy`.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+    #[serde(default)]
+    pub struct Rules {
+        /// Whether reports after the end are ignored (external tasks).
+        #[serde(skip_serializing_if = "is_true")]
+        pub block_when_done: bool = true,
+        table {
+            /// Free-form JSON object. Schedules add `schedule` and `scheduled_for` to it; a change replaces it as a
+            /// whole.
+            options: Option<Value>, check object,
+            Field::at(&[Scope::Create, Scope::Schedule]).change(Change::Always).visible(Visibility::Label)
+                .argument(Argument::json("options", "JSON object stored with the task and returned with its status")
+                    .update("JSON object stored with the task, replaced as a whole"));
+
+            /// The task is run by an external system, which reports its state. It needs no topic and no handler.
+            external: bool, check any,
+            Field::at(&[Scope::Create]).visible(Visibility::Status)
+                .argument(Argument::flag(
+                    "external", "External task: run by another system, which reports its state; needs no handler",
+                ));
+
+            /// Cancels the task and everything pending below when a child fails beyond `max_failed`.
+            fail_fast: bool, check any,
+            Field::at(EVERYWHERE).visible(Visibility::Status)
+                .argument(Argument::flag("fail-fast", "Cancel all open descendants when the first child fails"));
+
+            /// Number of direct children that may fail, be cancelled or expire before the task fails. Default 0.
+            max_failed: Option<u32>, check any,
+            Field::at(EVERYWHERE).visible(Visibility::Status)
+                .argument(Argument::number("max-failed", "Number of children that may fail before the task fails"));
+
+            /// Continuations, started once the task and everything below have ended; at most 8.
+            then: Vec<Continuation>, check any,
+            Field::at(EVERYWHERE).visible(Visibility::Status);
+
+            /// Notifications when the task reaches a state; at most 8.
+            actions: Vec<Action>, check any,
+            Field::at(EVERYWHERE).visible(Visibility::IfSet);
+
+            /// State checks at given times; at most 8.
+            checks: Vec<Check>, check any,
+            Field::at(EVERYWHERE).visible(Visibility::IfSet);
+        }
+    }
+}
+
+impl Policy {
+    /// All fields of the two tables.
+    pub fn fields() -> impl Iterator<Item = &'static Field> {
+        Self::TABLE.iter().chain(Rules::TABLE)
+    }
+
+    /// Field by its name in JSON.
+    pub fn field(name: &str) -> Option<&'static Field> {
+        Self::fields().find(|field| field.name == name)
+    }
+
+    /// Reads the value of a field from JSON.
+    pub(super) fn read<'de, M: MapAccess<'de>>(&mut self, field: &Field, map: &mut M) -> Result<(), M::Error> {
+        let _ = self.read_own(field.name, false, map)? || self.rules.read_own(field.name, false, map)?;
+        Ok(())
+    }
+
+    /// Reads the value of a field from JSON; `null` is its default.
+    pub(super) fn read_or_clear<'de, M: MapAccess<'de>>(&mut self, field: &Field, map: &mut M) -> Result<(), M::Error> {
+        let _ = self.read_own(field.name, true, map)? || self.rules.read_own(field.name, true, map)?;
+        Ok(())
+    }
+
+    /// Writes the value of a field as JSON.
+    pub(super) fn write<M: SerializeMap>(&self, field: &Field, map: &mut M) -> Result<(), M::Error> {
+        let _ = self.write_own(field.name, map)? || self.rules.write_own(field.name, map)?;
+        Ok(())
+    }
+
+    /// Copies the value of a field.
+    pub(super) fn copy(&mut self, field: &Field, from: &Self) {
+        self.copy_own(field.name, from);
+        self.rules.copy_own(field.name, &from.rules);
+    }
+
+    /// Value of a field as JSON.
+    pub fn value(&self, field: &Field) -> Value {
+        let mut entry = Value::Null;
+        if let Ok(mut map) = serde_json::value::Serializer.serialize_map(Some(1))
+            && self.write(field, &mut map).is_ok()
+            && let Ok(object) = map.end()
+        {
+            entry = object;
+        }
+        entry[field.name].take()
+    }
+
+    /// Names and values of the fields that people are shown.
+    pub fn labels(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        Self::fields().filter(|field| field.is_label()).map(|field| (field.name, self.value(field)))
+    }
+
+    /// Returns true if a field has another value than its default.
+    pub fn is_set(&self, field: &Field) -> bool {
+        self.is_set_own(field.name) || self.rules.is_set_own(field.name)
+    }
+
+    /// Headers of a record; `None` for default values.
+    pub fn headers<'a>(&'a self, set: &mut impl FnMut(&'static str, Option<Cow<'a, str>>)) {
+        self.write_headers(set);
+        let rules = (self.rules != Rules::default()).then(|| serde_json::to_string(&self.rules).ok()).flatten();
+        set(header::POLICY, rules.map(Cow::Owned));
+    }
+
+    /// Invalid fields: JSON pointers without the leading slash, and reasons.
+    pub fn errors(&self) -> Vec<(String, String)> {
+        let mut errors = Vec::new();
+        self.errors_own(&mut errors);
+        self.rules.errors_own(&mut errors);
+        for (field, span) in [("timeout", self.timeout), ("total_timeout", self.total_timeout)] {
+            if span == Some(Millis(0)) {
+                errors.push((field.to_owned(), "it must be greater than zero".to_owned()));
+            }
+        }
+        if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
+            errors.push(("min_backoff".to_owned(), "it is longer than `max_backoff`".to_owned()));
+        }
+        errors
+    }
+}
+
+impl Rules {
+    /// Checks all rules, with the continuations and notifications. The error has the JSON pointer of the invalid field
+    /// and the reason.
+    pub fn check_all(&self) -> Result<(), (String, String)> {
+        let mut errors = Vec::new();
+        self.errors_own(&mut errors);
+        errors.into_iter().next().map_or(Ok(()), |(field, why)| Err((format!("/{field}"), why)))?;
+        check_continuations(&self.then).map_err(|(at, why)| (format!("/then{at}"), why))?;
+        self.own_rules().check()
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the signature of a check")]
+fn any<T>(_: &T) -> Result<(), String> {
+    Ok(())
+}
+
+/// Checks the length of a text.
+fn short(text: &Option<String>) -> Result<(), String> {
+    match text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
+        true => Err(format!("it has more than {MAX_TEXT_CHARS} characters")),
+        false => Ok(()),
+    }
+}
+
+fn tags(tags: &Vec<String>) -> Result<(), String> {
+    check_tags(tags)
+}
+
+fn retries(retries: &Option<u32>) -> Result<(), String> {
+    match retries.filter(|retries| *retries > MAX_RETRIES) {
+        Some(many) => Err(format!("`{many}` is not a number of retries from 0 to {MAX_RETRIES}")),
+        None => Ok(()),
+    }
+}
+
+fn object(value: &Option<Value>) -> Result<(), String> {
+    match value.as_ref().is_some_and(|value| !value.is_object()) {
+        true => Err("it must be a JSON object".to_owned()),
+        false => Ok(()),
+    }
 }
 
 fn is_true(value: &bool) -> bool {

@@ -154,7 +154,7 @@ fn invalid_records_are_rejected_with_the_reason() {
         (&[("ce_tags", &long)], "1", "bad_header", "1 to 128 characters"),
         (&[("ce_policy", "{")], "1", "bad_header", "it is invalid"),
         (&[("ce_policy", "[{},true]")], "1", "bad_header", "must be a JSON object"),
-        (&[("ce_policy", "{\"options\":[]}")], "1", "bad_header", "`options` must be a JSON object"),
+        (&[("ce_policy", "{\"options\":[]}")], "1", "bad_header", "`options`: it must be a JSON object"),
         (&[("ce_policy", &big)], "1", "bad_header", "at most 16384 are allowed"),
     ];
     for (headers, value, code, reason) in cases {

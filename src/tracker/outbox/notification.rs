@@ -87,11 +87,6 @@ fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> 
         ("run", json!(delivery.run)),
         ("change", json!(delivery.change)),
         ("attempt", json!(node.attempt)),
-        ("name", json!(policy.name)),
-        ("creator", json!(policy.creator)),
-        ("tags", json!(policy.tags)),
-        ("link", json!(policy.link)),
-        ("options", if lean { Value::Null } else { json!(policy.rules.options) }),
         ("created_at", json!(node.created_at_ms.map(time_text))),
         ("started_at", json!(time(node.started_at_ms))),
         ("ended_at", json!(time(node.ended_at_ms))),
@@ -99,5 +94,9 @@ fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> 
         ("error", json!(node.error.as_deref().filter(|_| is_current))),
     ]
     .into();
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    let labels = policy.labels().map(|(name, value)| match (name, lean) {
+        ("options", true) => (name, Value::Null),
+        _ => (name, value),
+    });
+    fields.into_iter().chain(labels).map(|(name, value)| (name.to_owned(), value)).collect()
 }

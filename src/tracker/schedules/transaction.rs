@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::presence;
@@ -16,7 +16,6 @@ use crate::model::json::RawJson;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
-use crate::model::task::{Policy, Rules};
 use crate::publish::{NewTask, scheduled_event, time_text};
 use crate::tracker::outbox::entry::{Message, event_message};
 use crate::tracker::setup::TrackerSetup;
@@ -307,25 +306,17 @@ impl TaskFactory {
 
 fn new_task(schedule: &str, id: TaskId, template: &Template, time_ms: i64, now_ms: i64) -> Result<NewTask, String> {
     let params = RawJson::of(&template.params).map_err(|why| why.to_string())?;
-    let mut options: Map<String, Value> =
-        template.options.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut policy = template.policy.clone();
+    let options = policy.rules.options.take();
+    let mut options = options.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
     options.insert("schedule".into(), json!(schedule));
     options.insert("scheduled_for".into(), json!(time_text(time_ms)));
+    policy.rules.options = Some(options.into());
+    policy.creator.get_or_insert_with(|| format!("schedule/{schedule}"));
+    policy.expires_at_ms = template.expires.map(|span| now_ms.saturating_add(span.as_i64()));
     let mut new = NewTask::new(&template.task_type, params);
     new.id = Some(id);
     new.key = template.key.clone();
-    new.policy = Policy {
-        expires_at_ms: template.expires.map(|span| now_ms.saturating_add(span.as_i64())),
-        retries: template.retries,
-        min_backoff: template.min_backoff,
-        max_backoff: template.max_backoff,
-        timeout: template.timeout,
-        name: template.name.clone(),
-        creator: Some(template.creator.clone().unwrap_or_else(|| format!("schedule/{schedule}"))),
-        tags: template.tags.clone(),
-        link: template.link.clone(),
-        rules: Rules { options: Some(options.into()), ..template.rules() },
-        ..Policy::default()
-    };
+    new.policy = policy;
     Ok(new)
 }

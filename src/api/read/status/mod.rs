@@ -7,7 +7,7 @@ use crate::api::documents::{Children, History, HistoryItem, StateDocument, Statu
 use crate::model::record::rollup::{Counts, children_of};
 use crate::model::record::state::{Category, State};
 use crate::model::record::{HistoryEntry, TaskRecord};
-use crate::model::task::Policy;
+use crate::model::task::document::ShownFields;
 use crate::publish::time_text;
 
 /// Returns the position of the last event included in a record.
@@ -17,8 +17,8 @@ pub(crate) fn position(found: &TaskView) -> String {
 
 pub(crate) fn status(found: &TaskView) -> Status {
     let record = &found.record;
-    let policy = record.policy.as_deref().cloned().unwrap_or_default();
-    let Policy { name, creator, tags, link, rules, .. } = policy;
+    let mut policy = record.policy.as_deref().cloned().unwrap_or_default();
+    policy.rules.then = record.continuations().cloned().collect();
     Status {
         id: found.id.to_string(),
         parent: found.id.parent().map(str::to_owned),
@@ -28,17 +28,7 @@ pub(crate) fn status(found: &TaskView) -> Status {
         own_state: record.own,
         run: record.run,
         attempt: record.attempt,
-        name,
-        creator,
-        tags,
-        link,
-        options: rules.options,
-        external: rules.external,
-        fail_fast: rules.fail_fast,
-        max_failed: rules.max_failed,
-        then: record.continuations().cloned().collect(),
-        actions: rules.actions,
-        checks: rules.checks,
+        fields: ShownFields(policy),
         deliveries: None,
         created_at: record.created_at_ms.map(time_text),
         seen_at: Some(time_text(record.seen_ms)),
