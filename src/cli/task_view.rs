@@ -94,7 +94,7 @@ impl Fields {
             Value::String(text) => self.add(name, text),
             Value::Array(items) if items.is_empty() => {}
             Value::Array(items) => {
-                self.add(name, &items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "))
+                self.add(name, &items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
             }
             value => self.json(name, RawJson::of(value).ok().as_ref()),
         }

@@ -82,7 +82,7 @@ pub(super) fn reissue_cancel(node: &mut TaskRecord, position: LogPosition) {
     }
     let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.request.with.is_none()) else { return };
     cancel.named = true;
-    // The workers receive the cancel only now, so the tracker waits for their answer anew.
+    // The workers receive the cancel only now, so the tracker waits for their answer again.
     cancel.due_ms = position.log_time_ms + CANCEL_GRACE_MS;
     let asof = cancel.asof;
     let subtree = cancel.subtree;

@@ -256,6 +256,7 @@ fn short(text: &Option<String>) -> Result<(), String> {
     }
 }
 
+#[expect(clippy::ptr_arg, reason = "the table calls it with a reference to the field")]
 fn tags(tags: &Vec<String>) -> Result<(), String> {
     check_tags(tags)
 }

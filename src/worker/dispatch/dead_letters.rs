@@ -90,7 +90,8 @@ impl Tasks {
         let message = format!("{at} do not fit the type: {}", error.message);
         let failure = AttemptFailure::new("schema", message.clone(), 0);
         let event = self.reporter.event(Payload::Failed(failure), &in_flight);
-        self.record_rejected();
+        self.reporter.schedule_flush(Instant::now());
+        self.metrics.record_outcome("rejected", Duration::ZERO);
         self.queue.release_key(&in_flight);
         self.write_dead_letter(in_flight, event, Reason { code: "schema", message, pointer: Some(error.pointer) });
     }
@@ -162,10 +163,6 @@ impl Tasks {
             body: Body::Record(invalid),
         };
         self.background.write(letter, event, tag);
-        self.record_rejected();
-    }
-
-    fn record_rejected(&mut self) {
         self.reporter.schedule_flush(Instant::now());
         self.metrics.record_outcome("rejected", Duration::ZERO);
     }

@@ -33,8 +33,7 @@ fn late_announcement_of_a_later_run_stands_before_that_run() {
 #[test]
 fn late_cancel_request_of_a_descendant_stands_before_its_end() {
     let scope = CancelScope { with: Some(id("r")), asof: Some(3), subtree: true };
-    let request =
-        Event { by: Some("ann".into()), ..event(Payload::CancelRequested(scope), "r:a") };
+    let request = Event { by: Some("ann".into()), ..event(Payload::CancelRequested(scope), "r:a") };
     let ended = Event { worker: Some("w".into()), ..event(Kind::Cancelled, "r:a") };
     let log = [
         submitted("r"),
