@@ -141,7 +141,7 @@ impl Client<'_> {
         if let Some((200, body)) = self.call(Method::POST, "/v1/dead/redrive", Some(asked)).await {
             let done = body["done"].as_array().into_iter().flatten().filter_map(Value::as_str);
             done.for_each(|letter| {
-                *self.fleet.requests.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1
+                *self.fleet.requests.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1;
             });
         }
     }

@@ -94,7 +94,7 @@ impl Client<'_> {
         let headers = [
             (task::ID, Some(id.to_owned())),
             (task::EXPIRES, duration(script.expires_ms)),
-            (task::TOTAL_TIMEOUT, duration(script.total_timeout_ms)),
+            ("ce_totaltimeout", duration(script.total_timeout_ms)),
             (task::POLICY, Some(json!(script.rules()).to_string())),
         ];
         let headers: Vec<(&str, &[u8])> =

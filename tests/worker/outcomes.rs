@@ -439,7 +439,6 @@ async fn task_handed_over_to_the_tracker_keeps_its_whole_record() {
             .unwrap()
             .payload
             .record()
-            .clone()
             .unwrap();
         assert_eq!(kept.key_bytes().as_deref(), Some(key));
         let released = kept.released(1);
