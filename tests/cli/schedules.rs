@@ -43,7 +43,7 @@ fn schedule_is_created_triggered_changed_and_deleted() {
     dev.run(&["schedules", "show", "tick"]).exits_with(3).stderr_has(&["there is no schedule `tick`"]);
     dev.run(&["schedules", "create", "bad", "echo", "--cron", "61 * * * *"])
         .exits_with(2)
-        .stderr_has(&["no cron expression", "five fields"]);
+        .stderr_has(&["is not a cron expression", "five fields"]);
     dev.run(&["schedules", "create", "bad", "ehco", "--every", "1h"])
         .exits_with(3)
         .stderr_has(&["did you mean `echo`"]);
