@@ -100,20 +100,24 @@ fn task_log(random: &mut fastrand::Rng, task: &str) -> Vec<Event> {
     let mut again = succeeded(task);
     again.run = 2;
     events.extend(match random.u8(..10) {
-        0 | 1 => vec![failed(Kind::Failed, task)],
-        2 => vec![failed(Kind::Retrying, task), succeeded(task)],
+        0 | 1 => vec![failed(task)],
+        2 => vec![retrying(task), succeeded(task)],
         3 => vec![event(Kind::Cancelled, task)],
-        4 => vec![failed(Kind::Failed, task), again, succeeded(task)],
+        4 => vec![failed(task), again, succeeded(task)],
         5 => vec![],
         _ => vec![succeeded(task)],
     });
     events
 }
 
-fn failed(kind: Kind, task: &str) -> Event {
-    let mut event = event(kind, task);
-    event.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
-    event
+fn failed(task: &str) -> Event {
+    let payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
+    Event { payload, ..event(Kind::Failed, task) }
+}
+
+fn retrying(task: &str) -> Event {
+    let failure = AttemptFailure::new("error", "broken", 1);
+    Event { payload: Payload::Retrying { failure, due_ms: None, record: None }, ..event(Kind::Retrying, task) }
 }
 
 fn log(task: &str, lines: usize) -> Event {

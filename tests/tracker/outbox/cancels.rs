@@ -30,7 +30,7 @@ pub async fn cancel_ends_waiting_tasks_and_is_sent_to_workers(fixture: Fixture) 
             (Some(&b"cancel/c"[..]), &json!(1), &json!(asof))
         );
     }
-    fixture.write(&[ended(Kind::Cancelled, "c:runs")]).await;
+    fixture.write(&[ended(Payload::Cancelled, "c:runs")]).await;
     until_state(&fixture, "c", State::Cancelled).await;
     until("the cancel is withdrawn", || async { control().last().unwrap().value.is_none() }).await;
     assert!(published(&fixture).is_empty(), "a cancelled task is not released");

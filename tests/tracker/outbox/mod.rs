@@ -199,10 +199,9 @@ pub fn placed(task: &str, position: Position) -> Event {
     event
 }
 
-fn ended(kind: Kind, task: &str) -> Event {
-    let mut event = event(kind, task);
-    event.payload = Payload::Failed(AttemptFailure::new("error", "broken", 1));
-    event
+/// Event of a task that has ended; `kind` is the constructor of its payload.
+fn ended(kind: fn(AttemptFailure) -> Payload, task: &str) -> Event {
+    Event { payload: kind(AttemptFailure::new("error", "broken", 1)), ..event(Kind::Failed, task) }
 }
 
 pub async fn retry_publishes_the_record_again(fixture: Fixture) {
@@ -211,9 +210,9 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     let there = placed("again", position);
     let gone = placed("gone", Position { partition: 1, offset: 999 });
     let mut waited = vec![scheduled("waited", now_ms() - 1)];
-    waited.push(ended(Kind::Failed, "waited"));
+    waited.push(ended(Payload::Failed, "waited"));
     let tracker = fixture.tracker().await;
-    fixture.write(&[there, ended(Kind::Failed, "again"), gone, ended(Kind::Failed, "gone")]).await;
+    fixture.write(&[there, ended(Payload::Failed, "again"), gone, ended(Payload::Failed, "gone")]).await;
     fixture.write(&waited).await;
     fixture.write(&["again", "gone", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
     let failed = until_state(&fixture, "gone", State::Failed).await;
@@ -254,7 +253,11 @@ pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
     let mut event_log = vec![submitted("r"), succeeded("r")];
     for n in 0..700 {
         event_log.push(submitted(&format!("r:{n}")));
-        event_log.push(if n % 10 == 0 { ended(Kind::Failed, &format!("r:{n}")) } else { succeeded(&format!("r:{n}")) });
+        event_log.push(if n % 10 == 0 {
+            ended(Payload::Failed, &format!("r:{n}"))
+        } else {
+            succeeded(&format!("r:{n}"))
+        });
     }
     fixture.write(&event_log).await;
     let mut only = event(Kind::RetryRequested, "r");
@@ -386,7 +389,7 @@ async fn retry_waits_for_an_uncommitted_record() {
     let position = put_task(&fixture, "x").await;
     let there = placed("x", position);
     let tracker = fixture.tracker().await;
-    fixture.write(&[there, ended(Kind::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
+    fixture.write(&[there, ended(Payload::Failed, "x"), event(Kind::RetryRequested, "x")]).await;
     until("the retry is pending", || async { node(&fixture, "x").await.is_some_and(|node| node.effects.len() == 1) })
         .await;
     fixture.write(&many(20, "a")).await;
