@@ -1,5 +1,6 @@
 //! Changes to a task after its creation.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -16,7 +17,8 @@ use crate::model::record::state::State;
 /// New values of fields: omitted ones stay, `null` removes a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    given: Vec<&'static str>,
+    /// Names of the changed fields. A set: neither their order nor repetition in a document makes a difference.
+    given: BTreeSet<&'static str>,
     /// Values of the given fields.
     values: Policy,
 }
@@ -52,7 +54,7 @@ impl Changes {
 
     /// Changed fields, in the order of the table.
     pub fn fields(&self) -> impl Iterator<Item = &'static Field> {
-        Policy::fields().filter(|field| self.given.contains(&field.name))
+        Policy::fields().filter(|field| self.given.contains(field.name))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -71,7 +73,7 @@ impl Changes {
 
 impl FieldReader for Changes {
     fn read_field<'de, M: MapAccess<'de>>(&mut self, field: &'static Field, map: &mut M) -> Result<(), M::Error> {
-        self.given.push(field.name);
+        self.given.insert(field.name);
         self.values.read_or_clear(field, map)
     }
 }
