@@ -16,7 +16,7 @@ const CHILD_FAILED: &str = "child_failed";
 /// Returns true if the task fails fast and more children have failed than it tolerates.
 pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
     node.definition.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
-        && rollup::is_lost(&node.tree.below, node.tolerated())
+        && rollup::is_lost(&node.tree.below, node.definition.tolerated())
 }
 
 /// Returns true if pending descendants must be cancelled because the task failed fast, and no request has done so
@@ -70,7 +70,7 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
     if node.is_external() && !node.own.is_terminal() && node.deferral.record_bytes == 0 {
         node.own = State::Failed;
     }
-    node.push_history(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
+    node.history.push(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
 }
 
 /// Clears the error of a task failed by its children once retries of descendants have succeeded.

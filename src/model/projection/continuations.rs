@@ -22,7 +22,7 @@ pub(super) fn has_due(node: &TaskRecord) -> bool {
 
 /// Continuations that are due and not yet created in this run.
 fn due(node: &TaskRecord) -> Vec<(usize, Continuation)> {
-    let ended = rollup::settled(node.own, &node.tree.below, node.tolerated());
+    let ended = rollup::settled(node.own, &node.tree.below, node.definition.tolerated());
     let continuations = node.continuations().take(MAX_CONTINUATIONS).enumerate();
     continuations
         .filter(|(n, then)| node.continuations.created_mask & (1 << n) == 0 && then.on.is(ended))
@@ -41,7 +41,7 @@ impl Records {
                 Ok(next) => self.create_continuation(id, &next, &then, cause),
                 Err(error) => {
                     let message = format!("the continuation has no valid id: {error}");
-                    node.push_history(entry(Kind::Warned, run, cause, message));
+                    node.history.push(entry(Kind::Warned, run, cause, message));
                 }
             }
         }
@@ -71,7 +71,7 @@ impl Records {
             node.own = State::Queued;
             node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::PublishContinuation { run } });
         }
-        node.push_history(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
+        node.history.push(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
         if has_due(node) {
             // The continuation had ended before, and its own continuations are known only now.
             self.create_continuations(next, cause);

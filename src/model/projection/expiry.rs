@@ -90,7 +90,7 @@ fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records
 fn expire_unannounced(records: &mut Records, id: &TaskId, position: LogPosition) {
     let Some(node) = records.node_mut(id) else { return };
     node.expire_unannounced();
-    node.push_history(entry(node.run, NEVER_ANNOUNCED, position));
+    node.history.push(entry(node.run, NEVER_ANNOUNCED, position));
 }
 
 /// Ends an expired root; an effect ends its pending descendants and informs the workers.
@@ -109,7 +109,7 @@ fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
             ..Cancel::default()
         }));
     }
-    node.push_history(entry(node.run, OVERDUE, position));
+    node.history.push(entry(node.run, OVERDUE, position));
     if node.own.is_terminal() {
         return;
     }

@@ -213,7 +213,7 @@ impl Records {
                 message: Some(conflict),
                 ..history_entry(event, position, Verdict::Ignored)
             };
-            node.push_history(entry);
+            node.history.push(entry);
         }
     }
 }
@@ -241,7 +241,7 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
         if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room)? } else { None };
     let deferred = deferred.map(|change| (change, kept_before, node.deferral.record_bytes));
     add_to_history(node, event, position, &step);
-    inherited.into_iter().for_each(|entry| node.push_history(entry));
+    inherited.into_iter().for_each(|entry| node.history.push(entry));
     node.folded_to = position.offset + 1;
     notifications::notify_passed_states(node, &step.passed, cause);
     let is_fresh = seen != (node.definition.announced, node.run);

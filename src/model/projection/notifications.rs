@@ -101,7 +101,7 @@ pub(super) fn run_check(node: &mut TaskRecord, number: Option<u32>, at_ms: i64, 
         notify(node, &mut log, if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) }, position.offset, at_ms);
     }
     node.notifications = Some(log);
-    node.push_history(entry(node, at_ms, position, message));
+    node.history.push(entry(node, at_ms, position, message));
     step
 }
 

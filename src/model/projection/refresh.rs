@@ -13,14 +13,18 @@ use crate::model::task::id::TaskId;
 pub(super) fn rollup_input(id: &TaskId, node: &TaskRecord) -> RollupInput {
     let (_, _, tree) = rollup::children_of(&node.tree.below);
     let then = number_of(id.segment()).is_some();
-    let ignored = node.on_failure() == OnFailure::Ignore;
+    let ignored = node.definition.on_failure() == OnFailure::Ignore;
     let restartable = u64::from(node.is_restartable()) + node.restartable_below();
     RollupInput { run: node.run, then, state: node.state, ignored, tree, restartable }
 }
 
 pub(super) fn state_of(node: &TaskRecord) -> State {
     let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
-    if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.tree.below, node.tolerated()) }
+    if cancelling {
+        State::Cancelling
+    } else {
+        rollup::combine(node.own, &node.tree.below, node.definition.tolerated())
+    }
 }
 
 /// Recomputes the state and the fields derived from it.

@@ -86,7 +86,7 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         passed.clear();
     }
     let is_late_announcement =
-        verdict == Verdict::Ignored && event.kind() == Kind::Submitted && node.has_unannounced_events();
+        verdict == Verdict::Ignored && event.kind() == Kind::Submitted && node.history.has_unannounced_events(node.run);
     let in_history = !matches!(event.kind(), Kind::Progress | Kind::Log);
     let started = !was_started && node.times.started_at_ms.is_some();
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
@@ -95,12 +95,12 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
 /// Adds the event to the history.
 pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: LogPosition, step: &Step) {
     if step.is_late_announcement {
-        node.insert_announcement(late_announcement(event, position));
+        node.history.insert_announcement(late_announcement(event, position));
     } else if step.verdict == Verdict::Ignored && is_inherited_cancel(event) && node.own == State::Cancelled {
         // The workers ended the descendant before the tracker's request for it was projected.
-        node.insert_before_cancelled(history_entry(event, position, Verdict::Applied));
+        node.history.insert_before_cancelled(history_entry(event, position, Verdict::Applied));
     } else if step.in_history {
-        node.push_history(history_entry(event, position, step.verdict));
+        node.history.push(history_entry(event, position, step.verdict));
     }
 }
 

@@ -268,10 +268,6 @@ impl TaskRecord {
         self.definition.policy.as_ref().is_none_or(|policy| policy.rules.block_when_done)
     }
 
-    pub fn on_failure(&self) -> OnFailure {
-        self.definition.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
-    }
-
     /// Returns true if the task has continuations.
     pub fn has_continuations(&self) -> bool {
         self.continuations.from_handler.is_some()
@@ -290,43 +286,50 @@ impl TaskRecord {
         ids_below(id, asked, 0, ids);
         ids_below(id, self.continuations.from_handler.as_deref().unwrap_or_default(), asked.len(), ids);
     }
+}
+
+impl Definition {
+    pub fn on_failure(&self) -> OnFailure {
+        self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
+    }
 
     /// Number of children that may fail before the task fails.
     pub fn tolerated(&self) -> u32 {
-        self.definition.policy.as_ref().and_then(|policy| policy.rules.max_failed).unwrap_or(0)
+        self.policy.as_ref().and_then(|policy| policy.rules.max_failed).unwrap_or(0)
     }
+}
 
-    pub fn push_history(&mut self, entry: HistoryEntry) {
-        self.make_room_in_history();
-        self.history.entries.push(entry);
+impl History {
+    pub fn push(&mut self, entry: HistoryEntry) {
+        self.make_room();
+        self.entries.push(entry);
     }
 
     /// Inserts a late announcement before the first entry of its run that created or moved the record.
     pub fn insert_announcement(&mut self, entry: HistoryEntry) {
-        self.make_room_in_history();
-        let first = self.history.entries.iter().position(|known| known.run == entry.run && known.kind.creates());
-        self.history.entries.insert(first.unwrap_or(self.history.entries.len()), entry);
+        self.make_room();
+        let first = self.entries.iter().position(|known| known.run == entry.run && known.kind.creates());
+        self.entries.insert(first.unwrap_or(self.entries.len()), entry);
     }
 
     /// Inserts a late cancel request before the end that it caused.
     pub fn insert_before_cancelled(&mut self, entry: HistoryEntry) {
-        self.make_room_in_history();
-        let end =
-            self.history.entries.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);
-        self.history.entries.insert(end.unwrap_or(self.history.entries.len()), entry);
+        self.make_room();
+        let end = self.entries.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);
+        self.entries.insert(end.unwrap_or(self.entries.len()), entry);
     }
 
-    fn make_room_in_history(&mut self) {
-        if self.history.entries.len() >= MAX_HISTORY {
+    fn make_room(&mut self) {
+        if self.entries.len() >= MAX_HISTORY {
             // The first entry shows the origin of the task and stays.
-            self.history.entries.remove(1);
-            self.history.dropped += 1;
+            self.entries.remove(1);
+            self.dropped += 1;
         }
     }
 
-    /// Returns true if the history of this run contains events of attempts but no `submitted`.
-    pub fn has_unannounced_events(&self) -> bool {
-        let mut of_run = self.history.entries.iter().filter(|entry| entry.run == self.run);
+    /// Returns true if the entries of the run contain events of attempts but no `submitted`.
+    pub fn has_unannounced_events(&self, run: u32) -> bool {
+        let mut of_run = self.entries.iter().filter(|entry| entry.run == run);
         of_run.clone().any(|entry| entry.worker.is_some()) && !of_run.any(|entry| entry.kind == Kind::Submitted)
     }
 }

@@ -23,7 +23,7 @@ pub(crate) async fn params(
         return Ok(RawJson::of(&continuation.params).map_err(|why| why.to_string()));
     }
     // The parent's rolled-up state waits for its continuations, so use the state without them.
-    let settled = rollup::settled(node.own, &node.tree.below, node.tolerated());
+    let settled = rollup::settled(node.own, &node.tree.below, node.definition.tolerated());
     let task = Ended { state: settled, ..ended(id.clone(), node) };
     let mut joined = Joined { params: continuation.params.clone(), task, results: Vec::new() };
     let (mut after, mut bytes) = (None::<Entry>, size(&joined));

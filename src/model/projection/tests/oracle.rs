@@ -64,7 +64,8 @@ fn recompute_counts(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
 
 /// Worst state of the failed children that matter, if they are more than tolerated.
 fn worst_of(children: &[&TaskRecord], tolerated: u32) -> Option<State> {
-    let failed = children.iter().filter(|child| child.on_failure() == OnFailure::Fail).map(|child| child.state);
+    let failed =
+        children.iter().filter(|child| child.definition.on_failure() == OnFailure::Fail).map(|child| child.state);
     let failed: Vec<State> = failed.filter(|state| state.category() == Category::Failed).collect();
     failed.iter().max().copied().filter(|_| failed.len() > tolerated as usize)
 }
@@ -73,13 +74,16 @@ fn worst_of(children: &[&TaskRecord], tolerated: u32) -> Option<State> {
 fn recompute_state(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
     let is_cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
     assert_eq!(node.state == State::Cancelling, is_cancelling, "{id} is being cancelled");
-    assert!(is_cancelling || node.state == combine(node.own, &node.tree.below, node.tolerated()), "state of {id}");
+    assert!(
+        is_cancelling || node.state == combine(node.own, &node.tree.below, node.definition.tolerated()),
+        "state of {id}"
+    );
     let regular = children(nodes, id, false);
     let continuations = children(nodes, id, true);
     let is_pending =
         |children: &[&TaskRecord]| children.iter().any(|child| child.state.category() == Category::Pending);
     let pending = is_pending(&regular) || is_pending(&continuations);
-    let worst = worst_of(&regular, node.tolerated());
+    let worst = worst_of(&regular, node.definition.tolerated());
     let fails_fast = node.definition.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast);
     if fails_fast && worst.is_some_and(|worst| worst > State::Cancelled) {
         assert!(node.requests.cancel.is_some(), "{id} fails fast: a cancel must be in force");
