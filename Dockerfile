@@ -29,7 +29,7 @@ COPY --from=build /out/kafleet /usr/local/bin/kafleet
 USER 65532:65532
 # A mounted kafleet.toml is read from here; its paths are relative to this folder.
 WORKDIR /etc/kafleet
-# Ports of the api, and of health and metrics of workers and trackers.
+# Ports of the API, and of health and metrics of workers and trackers.
 EXPOSE 8080 9464
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["kafleet"]

@@ -1,7 +1,7 @@
 //! kafleet: a Kafka-native task fleet.
 //!
 //! Producers publish typed tasks to per-type Kafka topics, stateless workers run them and publish events, a
-//! tracker projects the events into Redis, and an api serves the state. The modules in the order of the data flow:
+//! tracker projects the events into Redis, and an API serves the state. The modules in the order of the data flow:
 //!
 //! [`model`] → [`config`] → [`handlers`] → [`publish`] → [`broker`] → [`worker`] → [`tracker`] → [`store`] → [`api`] →
 //! [`cli`]. An application with its own task types starts with [`app()`].

@@ -110,7 +110,7 @@ pub struct ScheduleMetrics {
     pub count: IntGaugeVec,
 }
 
-/// Metrics of the api.
+/// Metrics of the API.
 #[derive(Clone)]
 pub struct HttpMetrics {
     pub requests: IntCounterVec,
@@ -329,10 +329,10 @@ impl HttpMetrics {
         Ok(Self {
             requests: new.counter(
                 "kafleet_http_requests_total",
-                "Requests to the api, by route and status.",
+                "Requests to the API, by route and status.",
                 &["route", "status"],
             )?,
-            time: new.histogram("kafleet_http_request_seconds", "Duration of api requests.", &["route"], SECONDS)?,
+            time: new.histogram("kafleet_http_request_seconds", "Duration of API requests.", &["route"], SECONDS)?,
         })
     }
 }

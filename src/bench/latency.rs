@@ -238,7 +238,7 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Publishes tasks one by one, as requests to an api do.
+/// Publishes tasks one by one, as requests to an API do.
 async fn submit(
     publisher: &Publisher,
     times: &Arc<TaskTimes>,

@@ -272,7 +272,7 @@ fn succeeded(task: &Task, attempt: u32, out: &mut Vec<u8>) -> Result<(), EncodeE
     Success { task, attempt, worker: WORKER, at_ms, started_at_ms: at_ms, output: &output }.encode(out)
 }
 
-/// Publishes tasks with tracking, as an api does.
+/// Publishes tasks with tracking, as an API does.
 pub(super) async fn publish_tracked(
     services: &Services,
     prefix: &str,

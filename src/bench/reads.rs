@@ -1,4 +1,4 @@
-//! `bench reads`: status reads over HTTP from an api in its own process: latency while a tracker projects at full
+//! `bench reads`: status reads over HTTP from an API in its own process: latency while a tracker projects at full
 //! speed, and CPU cost on an idle fleet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +73,7 @@ pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<Report>
         rounds.push(one_round(bench, &services.linger(5)).await?);
     }
     let of = |figure: &dyn Fn(&ReadsRound) -> f64| rounds.iter().map(figure).collect::<Vec<f64>>();
-    report.add("api CPU", "µs/read", of(&|round| micros(round.api_cpu, round.idle_reads.len() as u64)));
+    report.add("API CPU", "µs/read", of(&|round| micros(round.api_cpu, round.idle_reads.len() as u64)));
     report.add("redis CPU", "µs/read", of(&|round| micros(round.redis_cpu, round.idle_reads.len() as u64)));
     report.add("reads", "1/s", of(&|round| round.rate));
     for (label, permille) in [("p50", 500), ("p99", 990)] {
@@ -87,7 +87,7 @@ pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<Report>
             of(&|round| percentile(round.busy_reads.clone(), permille)),
         );
     }
-    report.add("api peak memory", "MiB", of(&|round| mib(round.api_bytes)));
+    report.add("API peak memory", "MiB", of(&|round| mib(round.api_bytes)));
     report.redis = rounds.last().map(|round| round.version.clone());
     report.checked = true;
     Ok(report)
@@ -138,7 +138,7 @@ async fn one_round(bench: &Reads, services: &Services) -> anyhow::Result<ReadsRo
     })
 }
 
-/// Starts an api and waits until it is ready.
+/// Starts an API and waits until it is ready.
 async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(Process, Client)> {
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let prefix = topics.names.prefix.clone();
@@ -156,7 +156,7 @@ async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(
     while !is_ready().await {
         process.check()?;
         if Instant::now() > until {
-            bail!("the api is not ready after {} s", START.as_secs());
+            bail!("the API is not ready after {} s", START.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -1,4 +1,4 @@
-//! `bench watch`: very many clients that watch one api. Measures the cost of an idle client, and of a change that
+//! `bench watch`: very many clients that watch one API. Measures the cost of an idle client, and of a change that
 //! some of them receive.
 
 use std::sync::Arc;
@@ -64,13 +64,13 @@ pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<Report>
         .await?;
     let tasks_only = fleet.settle().await;
     let idle = fleet.cpu_share(Duration::from_secs(10)).await;
-    report.add("api memory without watchers", "MiB", vec![mib(empty.resident_bytes)]);
+    report.add("API memory without watchers", "MiB", vec![mib(empty.resident_bytes)]);
     report.add(
         "memory of a watcher",
         "KiB",
         vec![kib_each(tasks_only.resident_bytes, empty.resident_bytes, bench.watchers)],
     );
-    report.add("api CPU while nothing happens", "% of a core", vec![idle * 100.0]);
+    report.add("API CPU while nothing happens", "% of a core", vec![idle * 100.0]);
     let few = fleet.changes(bench, &watchers, WATCHERS_PER_TASK).await?;
     report.add(&format!("CPU of a change with {WATCHERS_PER_TASK} receivers"), "µs", vec![few.0]);
     report.add("delivery of such a change", "ms", vec![few.1]);
@@ -141,7 +141,7 @@ impl Watchers {
     }
 }
 
-/// An api, a tracker, and tasks to watch.
+/// An API, a tracker, and tasks to watch.
 struct WatchFleet {
     address: String,
     api: Process,
@@ -195,7 +195,7 @@ impl WatchFleet {
         self.api.cost()
     }
 
-    /// Measures the api's CPU use, as a fraction of a core.
+    /// Measures the API's CPU use, as a fraction of a core.
     async fn cpu_share(&self, span: Duration) -> f64 {
         let from = self.api.cost();
         let started = Instant::now();
@@ -203,7 +203,7 @@ impl WatchFleet {
         self.api.cost().cpu.saturating_sub(from.cpu).as_secs_f64() / started.elapsed().as_secs_f64()
     }
 
-    /// Publishes changes of the first task; returns the api's additional CPU per change in µs, and the time until all
+    /// Publishes changes of the first task; returns the API's additional CPU per change in µs, and the time until all
     /// receivers have the change in ms.
     async fn changes(&self, bench: &Watch, watchers: &Watchers, receivers: u64) -> anyhow::Result<(f64, f64)> {
         let idle = self.cpu_share(SETTLE_TIME).await;

@@ -96,7 +96,7 @@ pub(super) async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Out
     Ok(Code::Ok)
 }
 
-/// Reads a file, or stdin for `-`, up to the api's limit; a larger one is an error.
+/// Reads a file, or stdin for `-`, up to the API's limit; a larger one is an error.
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let mut data = Vec::new();
     let limit = MAX_BYTES as u64 + 1;
@@ -112,7 +112,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(data)
 }
 
-/// Prints the api's document as JSON, or a table; `empty` is the message for an empty table.
+/// Prints the API's document as JSON, or a table; `empty` is the message for an empty table.
 fn show(
     output: &Output,
     document: &impl Serialize,

@@ -35,7 +35,7 @@ pub(super) enum BenchVerb {
     Timers(bench::Timers),
     /// Tasks of producers that send no event: time from the record to `queued`
     Unannounced(bench::Unannounced),
-    /// Very many clients watching one api: cost while idle, and cost of a change
+    /// Very many clients watching one API: cost while idle, and cost of a change
     Watch(bench::Watch),
     /// Peak memory of a worker: long backlog, large params, many types
     Memory(bench::MemoryBench),

@@ -1,4 +1,4 @@
-//! `doctor`: checks configuration, Kafka, topics, Redis and the api, with a hint for each problem.
+//! `doctor`: checks configuration, Kafka, topics, Redis and the API, with a hint for each problem.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ const FULL_PERCENT: u128 = 90;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// Do not check the api
+    /// Do not check the API
     #[arg(long)]
     pub no_api: bool,
     /// Do not check Redis

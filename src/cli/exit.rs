@@ -14,7 +14,7 @@ pub(super) enum Code {
     Usage = 2,
     /// Unknown task, type or file.
     NotFound = 3,
-    /// The api, Kafka or Redis does not answer, or temporarily refuses requests.
+    /// The API, Kafka or Redis does not answer, or temporarily refuses requests.
     Unavailable = 4,
     /// The waiting time given by the caller is over.
     TimedOut = 5,

@@ -19,7 +19,7 @@ pub(super) struct Globals {
     #[arg(long, global = true, value_name = "HOST:PORT,…", env = "KAFLEET_BROKERS")]
     pub brokers: Option<String>,
 
-    /// Redis URL, for tracker, api and doctor; overrides the configuration
+    /// Redis URL, for `tracker`, `api` and `doctor`; overrides the configuration
     #[arg(long, global = true, value_name = "URL", env = "KAFLEET_REDIS", hide_env_values = true)]
     pub redis: Option<String>,
 
@@ -27,11 +27,11 @@ pub(super) struct Globals {
     #[arg(long, global = true, value_name = "NAME", env = "KAFLEET_PREFIX")]
     pub prefix: Option<String>,
 
-    /// URL of the api, for client verbs
+    /// URL of the API, for client verbs
     #[arg(long, global = true, value_name = "URL", env = "KAFLEET_API", default_value = "http://127.0.0.1:8080")]
     pub api: String,
 
-    /// Bearer token for the api
+    /// Bearer token for the API
     #[arg(long, global = true, value_name = "TOKEN", env = "KAFLEET_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 

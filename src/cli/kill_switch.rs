@@ -61,7 +61,7 @@ pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outc
     Ok(Code::Ok)
 }
 
-/// Prints the api's document as JSON, or a table.
+/// Prints the API's document as JSON, or a table.
 fn show(output: &Output, document: &impl Serialize, kills: &[KillSwitchDocument]) -> Result<(), super::exit::Failure> {
     if output.is_json() {
         return output.json(document);

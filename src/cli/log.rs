@@ -100,7 +100,7 @@ async fn append(client: &Client, output: &Output, id: &str, text: String) -> Out
     Ok(Code::Ok)
 }
 
-/// Reads text from stdin, up to more than the api accepts in one request.
+/// Reads text from stdin, up to more than the API accepts in one request.
 fn read_stdin() -> Result<String, Failure> {
     let mut text = String::new();
     let limit = 2 * MAX_EVENT_BYTES as u64;

@@ -1,6 +1,6 @@
 //! The command line: one thin function per verb.
 //!
-//! Client verbs (`submit`, `status`, `tree`, …) talk REST to an api and use neither Kafka nor Redis. Roles (`dev`,
+//! Client verbs (`submit`, `status`, `tree`, …) talk REST to an API and use neither Kafka nor Redis. Roles (`dev`,
 //! `worker`, `tracker`, `api`) and setup verbs (`topics`, `offsets`, `doctor`) are wired in `setup`, and only there.
 //! Data goes to stdout, messages go to stderr; the exit codes are `exit::Code`.
 
@@ -78,7 +78,7 @@ enum Verb {
     Worker(serve::WorkerArgs),
     /// Run a tracker: projects events into Redis
     Tracker(serve::TrackerArgs),
-    /// Run the REST api
+    /// Run the REST API
     Api(serve::ApiArgs),
     /// Create and update the fleet's topics
     #[command(subcommand)]
@@ -88,7 +88,7 @@ enum Verb {
     /// Set the offsets at which workers start
     #[command(subcommand)]
     Offsets(offsets::OffsetsVerb),
-    /// Check configuration, Kafka, topics, Redis and api
+    /// Check configuration, Kafka, topics, Redis and API
     Doctor(doctor::DoctorArgs),
     /// Submit a task, or many from a file or stdin
     Submit(Box<submit::SubmitArgs>),

@@ -13,7 +13,7 @@ pub(super) struct ParamsArgs {
     pub id: String,
 }
 
-/// Prints the params as indented JSON; with `-o json`, the api's document.
+/// Prints the params as indented JSON; with `-o json`, the API's document.
 pub(super) async fn params(args: ParamsArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let params: Params = globals.client()?.get(&["v1", "tasks", &args.id, "params"], &Vec::new()).await?;

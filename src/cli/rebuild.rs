@@ -303,7 +303,7 @@ fn difference(partition: u32, one: &Difference) -> String {
 
 fn steps(target: &str) -> [String; 2] {
     [
-        format!("restart every api with the new store (`[redis] url` or KAFLEET_REDIS): {target}"),
+        format!("restart every API with the new store (`[redis] url` or KAFLEET_REDIS): {target}"),
         "then restart the trackers with it, one by one".to_owned(),
     ]
 }

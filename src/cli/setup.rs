@@ -36,7 +36,7 @@ const MIN_ATTEMPT: Duration = Duration::from_millis(200);
 const ATTEMPT_GRACE: Duration = Duration::from_millis(300);
 /// Additional shutdown time after running attempts have ended, for their last events and for leaving the groups.
 const LEAVE_GRACE: Duration = Duration::from_secs(15);
-/// Linger of an api's producer.
+/// Linger of an API's producer.
 const API_LINGER_MS: i64 = 1;
 /// Time between an abort and giving up on tasks that do not stop.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
@@ -128,7 +128,7 @@ impl Setup {
         Ok(running)
     }
 
-    /// Binds the api's address; refuses a public address without tokens before anything is started.
+    /// Binds the API's address; refuses a public address without tokens before anything is started.
     pub(super) async fn bind_api(&self) -> Result<TcpListener, Failure> {
         let listener = bind(&self.config.api.listen, "--listen").await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
@@ -314,7 +314,7 @@ impl Setup {
 
     pub(super) fn start_api(&self, running: &mut JoinSet<Ended>, setup: ApiSetup, listener: TcpListener) {
         let needs = RequiredTopics::api(&setup.names, setup.events_partitions);
-        let topics = self.watch_topics(&setup.broker, needs, "api's topics");
+        let topics = self.watch_topics(&setup.broker, needs, "API's topics");
         let shutdown = self.shutdown.clone();
         running.spawn(async move {
             let _topics = topics;

@@ -1,4 +1,4 @@
-//! `[api]`: address, tokens and size limits of the api.
+//! `[api]`: address, tokens and size limits of the API.
 
 use std::collections::BTreeSet;
 

@@ -29,7 +29,7 @@ pub struct Overrides {
     /// `--prefix`, `KAFLEET_PREFIX`: `[topics]` `prefix`.
     pub prefix: Option<String>,
     /// Sections that this process does not use. Unset variables in them are ignored, so that a worker needs
-    /// none of the api's secrets.
+    /// none of the API's secrets.
     pub unused: &'static [&'static str],
 }
 

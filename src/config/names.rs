@@ -38,7 +38,7 @@ impl Names {
     pub fn observer_group(&self) -> String {
         format!("{}.observer", self.prefix)
     }
-    /// Transactional id of an api process.
+    /// Transactional id of an API process.
     pub fn api_sender(&self, process: &str) -> String {
         format!("{}.api.{process}", self.prefix)
     }

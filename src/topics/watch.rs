@@ -268,7 +268,7 @@ mod tests {
             let matches = |problem: &String| problem.contains(expected) && problem.contains("(hint: ");
             assert!(problem.as_ref().is_some_and(matches), "{problem:?} {expected}");
         }
-        assert_eq!(api.problem(&without("t.tasks.echo")), None, "a missing type does not affect the api");
+        assert_eq!(api.problem(&without("t.tasks.echo")), None, "a missing type does not affect the API");
     }
 
     #[test]

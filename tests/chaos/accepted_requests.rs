@@ -244,7 +244,7 @@ fn is_ended(document: &Value) -> bool {
     ["succeeded", "failed", "cancelled", "expired"].iter().any(|end| document["state"] == *end)
 }
 
-/// Reads the status of each task from the api; unknown tasks are omitted.
+/// Reads the status of each task from the API; unknown tasks are omitted.
 async fn documents(requests: &Requests, ids: impl Iterator<Item = &String>) -> BTreeMap<String, Value> {
     let until = Instant::now() + PATIENCE;
     let statuses = ids.cloned().map(|id| async move {
@@ -286,7 +286,7 @@ fn created(
     violations: &mut Vec<String>,
 ) {
     for (id, item) in items {
-        // A task that its api could not announce is announced by its worker.
+        // A task that its API could not announce is announced by its worker.
         let is_announced = log.of_task(id).iter().any(|event| event.task.is_some());
         let is_known = documents.get(id).is_some_and(|document| document["state"] != "expected");
         let has_record = topics.tasks.keys().any(|(task, ..)| task == id);

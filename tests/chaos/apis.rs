@@ -1,4 +1,4 @@
-//! Requests to the apis by a patient client, which alternates between them and retries until the deadline.
+//! Requests to the APIs by a patient client, which alternates between them and retries until the deadline.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 const CALL: Duration = Duration::from_secs(15);
-/// Longer than the api takes to answer `outcome_unknown`.
+/// Longer than the API takes to answer `outcome_unknown`.
 const ONCE: Duration = Duration::from_secs(75);
 const PAUSE: Duration = Duration::from_millis(200);
 

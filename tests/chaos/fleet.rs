@@ -1,4 +1,4 @@
-//! Fleet of three workers, two trackers and two apis, each a process, with one configuration.
+//! Fleet of three workers, two trackers and two APIs, each a process, with one configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -84,11 +84,11 @@ impl Fleet {
         panic!("`{}` does not succeed: {stderr}", arguments.join(" "));
     }
 
-    /// Creates the schedule from the configuration once an api is ready.
+    /// Creates the schedule from the configuration once an API is ready.
     async fn schedule(&self) {
         let url = &self.calls.urls[0];
         let ready = || async { self.calls.responds(url, "/readyz").await.then_some(()) };
-        wait_until("an api is ready", Duration::from_secs(120), ready, || self.apis[0].log_tail()).await;
+        wait_until("an API is ready", Duration::from_secs(120), ready, || self.apis[0].log_tail()).await;
         self.run(&["schedules", "apply", "--api", url]).await;
     }
 }

@@ -16,7 +16,7 @@ use crate::load::{PATIENCE, PublishedTree};
 use crate::topics::Topics;
 use crate::trees::{ExpectedTask, Source};
 
-/// Maximum time for the api to reach the expected state after the last tree has ended.
+/// Maximum time for the API to reach the expected state after the last tree has ended.
 const SETTLE: Duration = Duration::from_secs(90);
 /// Number of trees checked concurrently.
 const CONCURRENCY: usize = 16;
@@ -44,7 +44,7 @@ pub struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    /// Violations in the api's responses, once there are none or after [`SETTLE`]. `read` reads the topics for each
+    /// Violations in the API's responses, once there are none or after [`SETTLE`]. `read` reads the topics for each
     /// try, because the last scheduled task may come late.
     pub async fn violations(&self, read: &dyn Fn() -> Topics) -> Violations {
         let until = Instant::now() + SETTLE;

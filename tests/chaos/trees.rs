@@ -93,7 +93,7 @@ impl Tree {
         Self { root, operation, via, join }
     }
 
-    /// Continuations as JSON for the api and the publisher.
+    /// Continuations as JSON for the API and the publisher.
     pub fn continuations(&self) -> Value {
         let on = if self.operation == Operation::Retry { "succeeded" } else { "ended" };
         let results = self.root.work.children.len();

@@ -17,7 +17,7 @@ fn lines_of_one_tree_are_submitted_atomically() {
     let send =
         |lines: &str, more: &[&str]| run_with_stdin(dev.command(&[&["submit", "--atomic", "-"], more].concat()), lines);
 
-    // A single invalid line refuses all, whether the client or the api finds it.
+    // A single invalid line refuses all, whether the client or the API finds it.
     let broken = send(&(root.clone() + "{oops\n" + &child("a")), &[]).exits_with(1);
     broken.stderr_has(&["line 2: not JSON", "nothing was submitted"]);
     let foreign = line(json!({"type": "echo", "id": "other"}));

@@ -28,7 +28,7 @@ fn end(reason: &str) -> String {
     event("end", &json!({"reason": reason}))
 }
 
-/// Starts a fake api that sends these answers, one per connection; returns its address.
+/// Starts a fake API that sends these answers, one per connection; returns its address.
 fn api(answers: Vec<(&'static str, String)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -71,9 +71,9 @@ fn watch_reconnects_after_shutdown_and_after_being_slow() {
         (STREAM, event("status", &status("failed")) + &end("finished")),
     ]);
     let ran = run(kafleet(["watch", "a", "--api", &api])).exits_with(1).stderr_has(&[
-        "connection lost (the api is shutting down), reconnecting",
+        "connection lost (the API is shutting down), reconnecting",
         "connection lost (changes were not read in time), reconnecting",
-        "connection lost (the api closed the stream), reconnecting",
+        "connection lost (the API closed the stream), reconnecting",
     ]);
     let states: Vec<&str> = ran.out.lines().filter_map(|line| line.split("  ").nth(1)).collect();
     assert_eq!(states, ["running", "failed"], "unchanged states are not repeated: {ran:?}");
@@ -106,7 +106,7 @@ fn foreign_server_is_reported() {
         .stderr_has(&["does not answer like a kafleet api", "hint: check the address"]);
 }
 
-/// Starts a fake api for watches of many tasks: it sends one stream per watch request, and answers reads according to
+/// Starts a fake API for watches of many tasks: it sends one stream per watch request, and answers reads according to
 /// the number of streams sent. Returns its address and the requests.
 fn fleet_api(streams: Vec<String>, read: fn(&str, usize) -> Option<Value>) -> (String, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -144,7 +144,7 @@ fn changed(ids: Value, event_id: &str) -> String {
 fn watch_of_a_tree_resumes_after_the_last_event() {
     let streams = vec![
         changed(json!(null), "x-1") + &changed(json!(["a"]), "x-2") + &end("shutdown"),
-        // The next api does not know that event id.
+        // The next API does not know that event id.
         changed(json!(null), "y-1"),
         changed(json!(["a", "a:b"]), "y-2"),
     ];
@@ -154,7 +154,7 @@ fn watch_of_a_tree_resumes_after_the_last_event() {
     });
     let ran = run(kafleet(["watch", "a", "--tree", "--api", &api]))
         .exits_with(0)
-        .stderr_has(&["connection lost (the api is shutting down)"]);
+        .stderr_has(&["connection lost (the API is shutting down)"]);
     let states: Vec<&str> = ran.out.lines().filter_map(|line| line.split("  ").nth(3)).collect();
     assert_eq!((states.first(), states.last()), (Some(&"queued"), Some(&"succeeded")), "{ran:?}");
     assert!(states.len() <= 3, "unchanged states are not repeated: {ran:?}");

@@ -46,7 +46,7 @@ fn wrong_usage_is_reported_on_stderr_with_code_2() {
         ("offsets init echo --at sometime", "`sometime` is not an offset"),
         ("dev --once --no-sample", "cannot be used with"),
         ("completions cobol", "possible values"),
-        ("status a --api 127.0.0.1:80", "is not the address of an api"),
+        ("status a --api 127.0.0.1:80", "is not the address of an API"),
         ("status a -o yaml", "possible values: table, json"),
     ] {
         let ran = run(kafleet(line.split_whitespace())).exits_with(2).stderr_has(&[expected]);

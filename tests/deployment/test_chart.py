@@ -122,7 +122,7 @@ def test_pods_have_the_variables_of_their_role(values):
         if labels["app.kubernetes.io/component"] == "api":
             assert variables_in(config) <= set(variables), name
         else:
-            # Programs started by a worker inherit its environment, so it must not contain the api's tokens.
+            # Programs started by a worker inherit its environment, so it must not contain the API's tokens.
             assert variables_in(config) - api_only <= set(variables) and not api_only & set(variables), name
 
 

@@ -170,7 +170,7 @@ async fn digests_match_sha256sum() {
     running.iter_mut().for_each(Process::assert_running);
 }
 
-/// Submits the task as documented, once the api is ready, and waits for its end.
+/// Submits the task as documented, once the API is ready, and waits for its end.
 async fn submit(fleet: &ProcessFleet, params: &str, running: &mut [Process]) -> Value {
     ready(fleet.api.strip_prefix("http://").unwrap(), running.last_mut().unwrap()).await;
     let output = fleet.run(&["submit", "digest-tree", params, "--id", ROOT, "--wait=500s", "-o", "json"]);

@@ -47,7 +47,7 @@ struct CliFleet {
 impl CliFleet {
     fn start(&mut self) {
         self.running = ["tracker", "api", "worker"].map(|role| self.processes.start(role)).into();
-        self.wait_until("the api responds", |fleet| fleet.output_of(&["types", "-o", "json"]).0 == 0);
+        self.wait_until("the API responds", |fleet| fleet.output_of(&["types", "-o", "json"]).0 == 0);
     }
 
     fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
@@ -155,7 +155,7 @@ fn assert_messages_of_further_cancels(fleet: &mut CliFleet) {
         ("a b", 2, "the id `a b` has the character ` `"),
         ("", 2, "the id is empty"),
     ] {
-        // An api that is behind the log asks to try again.
+        // An API that is behind the log asks to try again.
         let mut output = String::new();
         fleet.wait_until(&format!("cancelling `{id}` exits with {code}"), |fleet| {
             let (found, text) = fleet.output_of(&["cancel", id]);

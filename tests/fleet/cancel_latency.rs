@@ -1,4 +1,4 @@
-//! Time from a cancel over the api to the cancellation token of the attempt.
+//! Time from a cancel over the API to the cancellation token of the attempt.
 
 use std::time::{Duration, Instant};
 

@@ -67,7 +67,7 @@ async fn handler_continuation_runs_and_unknown_type_fails(mut fleet: Fleet) {
         fleet.record("by-handler:then").await.unwrap().outcome.output.unwrap().text(),
         "\"added by the handler\""
     );
-    // The api refuses an unknown type; other producers are not validated.
+    // The API refuses an unknown type; other producers are not validated.
     let policy = json!({"then": [{"type": "nobody-has-this"}]}).to_string();
     fleet.publish_bare("echo", &[("ce_id", b"off"), ("ce_policy", policy.as_bytes())], "1").await;
     assert_eq!(fleet.wait_for_end("off").await.state, State::Failed);

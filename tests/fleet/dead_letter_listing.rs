@@ -117,7 +117,7 @@ async fn listing_equals_the_topic(mut fleet: Fleet) {
         left.remove(letter);
         assert_eq!(listed(&fleet, "broken").await, left, "immediately after dropping {letter}");
     }
-    // An api without any cached offsets lists the same.
+    // An API without any cached offsets lists the same.
     let old = fleet.api.clone();
     fleet.start_api_on(fleet.broker.clone()).await;
     assert_ne!(fleet.api, old);

@@ -1,4 +1,4 @@
-//! Dead letters over the api: from the worker that writes them to the redriven run.
+//! Dead letters over the API: from the worker that writes them to the redriven run.
 
 use kafleet::broker::{Partition, Record};
 use kafleet::handlers::Registered;

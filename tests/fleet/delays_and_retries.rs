@@ -14,7 +14,7 @@ async fn post(fleet: &Fleet, path: &str, body: &Value) -> (u16, Value) {
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// Delayed over the api and with the header of a plain Kafka client.
+/// Delayed over the API and with the header of a plain Kafka client.
 async fn delayed_task_starts_when_due(mut fleet: Fleet) {
     fleet.start_worker();
     let begun = now_ms();
@@ -111,7 +111,7 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
         .await;
     let (code, problem) = post(&fleet, "/v1/tasks/held/retry", &json!({})).await;
     assert_eq!((code, &problem["code"]), (409, &json!("not_finished")));
-    // The api answers 404 only once the tracker has caught up.
+    // The API answers 404 only once the tracker has caught up.
     let (code, problem) = wait_until("a response about an unknown task", || async {
         Some(post(&fleet, "/v1/tasks/nobody/retry", &json!({})).await).filter(|(code, _)| *code != 503)
     })

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::support::wait::DEADLINE;
 
-/// Request types of Kafka's protocol (api keys).
+/// Request types of Kafka's protocol (API keys).
 pub const PRODUCE: i16 = 0;
 pub const METADATA: i16 = 3;
 pub const FIND_COORDINATOR: i16 = 10;

@@ -26,14 +26,14 @@ async fn post(url: String, body: &Value) -> (u16, Value) {
     .await
 }
 
-/// Addresses of two apis of the fleet.
+/// Addresses of two APIs of the fleet.
 async fn two_apis(fleet: &mut Fleet) -> [String; 2] {
     let first = fleet.api.clone();
     fleet.start_api_on(fleet.broker.clone()).await;
     [first, fleet.api.clone()]
 }
 
-/// Sends the bodies concurrently, alternating between the apis.
+/// Sends the bodies concurrently, alternating between the APIs.
 async fn post_all(apis: &[String; 2], path: &str, bodies: &[Value]) -> Vec<(u16, Value)> {
     let sent = bodies.iter().enumerate().map(|(n, body)| post(format!("{}{path}", apis[n % 2]), body));
     futures::future::join_all(sent).await

@@ -77,7 +77,7 @@ impl Fleet {
         Some(Self::start(kafka, Arc::new(store), Some(redis)).await)
     }
 
-    /// Creates the topics and starts a tracker and an api; tests start their workers.
+    /// Creates the topics and starts a tracker and an API; tests start their workers.
     async fn start(broker: Arc<dyn Broker>, store: Arc<dyn Store>, redis: Option<Server>) -> Self {
         let (gate, failure_gate, cancel_log) = (Gate::closed(), FailureGate(Gate::closed()), CancelLog::default());
         let mut registry = Registry::default();
@@ -154,14 +154,14 @@ impl Fleet {
         self.roles.push(tokio::spawn(api::run(setup, listener, self.shutdown.clone())));
     }
 
-    /// Starts another api on the given broker and directs later requests to it.
+    /// Starts another API on the given broker and directs later requests to it.
     pub async fn start_api_on(&mut self, broker: Arc<dyn Broker>) {
         let own = std::mem::replace(&mut self.broker, broker);
         self.start_api(Config::default()).await;
         self.broker = own;
     }
 
-    /// Adds a type with its topics, and an api that knows it; later requests go there.
+    /// Adds a type with its topics, and an API that knows it; later requests go there.
     pub async fn add_type(&mut self, name: &str, registered: Registered) {
         self.registry.add_reserved(name, registered);
         let mut config = Config::default();
@@ -226,7 +226,7 @@ impl Fleet {
         .await
     }
 
-    /// Response of the api with any status but `503`, which it gives while the tracker is behind.
+    /// Response of the API with any status but `503`, which it gives while the tracker is behind.
     pub async fn response(&self, path: &str) -> (u16, String) {
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         wait_until(&format!("a response to {path}"), || async {
@@ -237,7 +237,7 @@ impl Fleet {
         .await
     }
 
-    /// Body of a successful response of the api.
+    /// Body of a successful response of the API.
     pub async fn get(&self, path: &str) -> Value {
         let (status, text) = self.response(path).await;
         assert!((200..300).contains(&status), "{path}: {status} {text}");

@@ -1,4 +1,4 @@
-//! Migration of a fleet to another Redis under load: a rebuild that is killed and resumed, then the api and the
+//! Migration of a fleet to another Redis under load: a rebuild that is killed and resumed, then the API and the
 //! trackers are moved one by one.
 
 use std::collections::BTreeMap;
@@ -174,14 +174,14 @@ async fn fleet_moves_to_another_redis_under_load() {
     assert_eq!(second.all("begins")[0]["resumed"], json!(true));
     assert_eq!(second.all("verified").len(), all.len(), "{:?}", second.documents);
 
-    // The api reads the new store first, while trackers still fold into the old one.
+    // The API reads the new store first, while trackers still fold into the old one.
     let address = format!("127.0.0.1:{}", free_port());
     let api = fleet.start_with("api", &["--redis", &url, "--listen", &address]);
     running.push(api);
     let api = format!("http://{address}");
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let responses = async || client.get(format!("{api}/v1/types")).send().await.is_ok();
-    wait_until("the api responds", &mut running, responses).await;
+    wait_until("the API responds", &mut running, responses).await;
     let querying = tokio::spawn(query(api, stop.clone(), published.clone()));
 
     move_trackers(&fleet, &url, &mut running, &second).await;

@@ -187,7 +187,7 @@ async fn scheduled_tasks_and_continuations_notify(mut fleet: Fleet) {
     task["checks"] = json!([{"after": "1ms", "expect": ["failed"], "failed": {"callback": check}}]);
     let (code, made) = post(&fleet, "/v1/schedules", &with(task)).await;
     assert_eq!(code, 201, "{made}");
-    let run = wait_until("the api knows the schedule", || async {
+    let run = wait_until("the API knows the schedule", || async {
         post(&fleet, "/v1/schedules/s/run", &Value::Null).await.1["tasks"][0].as_str().map(str::to_owned)
     });
     let run = run.await;
@@ -306,7 +306,7 @@ async fn killed_tracker_loses_no_callback() {
         std::thread::sleep(Duration::from_millis(50));
     };
     while !fleet.command(&["types", "-o", "json"]).output().unwrap().status.success() {
-        check(&mut running, "the api responds");
+        check(&mut running, "the API responds");
     }
     let lines = (0..TASKS).map(|n| {
         let action = json!({"callback": {"url": format!("{}/ok", receiver.url)}});

@@ -137,7 +137,7 @@ async fn task_published_with_kcat_is_listed() {
     assert_eq!((&document["state"], &document["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
 }
 
-/// Id of the only task, once the api lists it.
+/// Id of the only task, once the API lists it.
 async fn only_task_id(fleet: &ProcessFleet, processes: &mut [Process]) -> String {
     let end = Instant::now() + DEADLINE;
     loop {

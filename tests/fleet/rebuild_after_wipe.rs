@@ -97,7 +97,7 @@ async fn notifying(fleet: &Fleet, receiver: &Receiver) {
 
 const TASKS: [&str; 9] = ["doc", "later", "soon", "tree", "tree:1", "tree:1:1", "cancelled", "running", "notifying"];
 
-/// Every document that the api serves about the tasks.
+/// Every document that the API serves about the tasks.
 async fn documents(fleet: &Fleet) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let parts = ["", "/history", "/log?limit=10000", "/attachments", "/tree"];

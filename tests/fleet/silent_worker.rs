@@ -32,7 +32,7 @@ fn killed_worker_is_reported_and_its_task_can_be_cancelled() {
         serde_json::from_slice::<Value>(&output).unwrap_or_default()
     };
     let has_state = |state: &'static str| move |status: Value| status["state"] == state;
-    wait_until("the api responds", &mut running, || query(&["types", "-o", "json"]).is_object());
+    wait_until("the API responds", &mut running, || query(&["types", "-o", "json"]).is_object());
     fleet.run(&["submit", "foreach", r#"{"count":2,"pause":"10m"}"#, "--id", "long"]);
     wait_until("the task runs", &mut running, || has_state("running")(query(&["status", "long", "-o", "json"])));
     worker.kill();

@@ -87,7 +87,7 @@ fn api() -> Value {
     );
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Documents of the api",
+        "title": "Documents of the API",
         "$defs": generator.take_definitions(true),
     })
 }

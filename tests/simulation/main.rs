@@ -1,4 +1,4 @@
-//! Deterministic simulation: the real worker, tracker, api and fold on an in-memory broker and store, on one thread,
+//! Deterministic simulation: the real worker, tracker, API and fold on an in-memory broker and store, on one thread,
 //! with a simulated clock. All choices follow from a seed. CONTRIBUTING.md describes longer runs.
 
 #[macro_use]

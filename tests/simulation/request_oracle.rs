@@ -166,7 +166,7 @@ fn published_cancels(fleet: &Fleet) -> BTreeMap<String, Vec<Cancel>> {
     all
 }
 
-/// Whether an api that crashes, freezes or loses calls may leave a cancel on the control topic.
+/// Whether an API that crashes, freezes or loses calls may leave a cancel on the control topic.
 pub fn may_leave_cancels(fleet: &Fleet) -> bool {
     let harms = |step: &Step| match step {
         Step::Crash { process_id, .. } | Step::Freeze { process_id, .. } | Step::Restart { process_id, .. } => {

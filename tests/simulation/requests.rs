@@ -1,4 +1,4 @@
-//! Client requests to a simulated fleet, over the api or as a plain Kafka producer.
+//! Client requests to a simulated fleet, over the API or as a plain Kafka producer.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ pub enum ProcessId {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SubmitVia {
-    /// Over the api, with a delay.
+    /// Over the API, with a delay.
     Api { delay_ms: u64 },
     /// With a plain Kafka producer, without an event.
     Kafka,

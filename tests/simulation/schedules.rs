@@ -1,4 +1,4 @@
-//! Schedules: requested over the api, and checked against the control topic and plain arithmetic on times.
+//! Schedules: requested over the API, and checked against the control topic and plain arithmetic on times.
 
 use std::collections::{BTreeMap, BTreeSet};
 

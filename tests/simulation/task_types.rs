@@ -37,7 +37,7 @@ pub struct Script {
     /// Continuations: first those of the request, then those added by the handler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub continuations: Vec<ContinuationSpec>,
-    /// Expiry after creation (requests over the api only).
+    /// Expiry after creation (requests over the API only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

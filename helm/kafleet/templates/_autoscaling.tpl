@@ -1,5 +1,5 @@
 {{/*
-Scaling on the number of queued and running tasks of the types, as counted by the api, instead of the group's committed lag: one
+Scaling on the number of queued and running tasks of the types, as counted by the API, instead of the group's committed lag: one
 long task at the head of a partition holds the committed offset back while thousands of tasks behind it are done, so the lag would
 count finished tasks.
 
@@ -22,7 +22,7 @@ spec:
   # Never 0: Kafka drops the commits of a group that is empty for a week.
   minReplicaCount: {{ $scale.minReplicas }}
   maxReplicaCount: {{ $scale.maxReplicas }}
-  # While the api does not respond: the usual number of replicas, neither the last nor the minimum.
+  # While the API does not respond: the usual number of replicas, neither the last nor the minimum.
   fallback:
     failureThreshold: 4
     replicas: {{ max $scale.minReplicas (min .role.replicas $scale.maxReplicas) }}

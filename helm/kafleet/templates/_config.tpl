@@ -72,7 +72,7 @@
 
 {{/*
 The keys of the Secret for a role, as {VARIABLE: key}. Programs that a worker starts inherit its environment, so variables that only
-`[api]` names are set in the api only, and the Redis URL with its password is not set in workers, which do not use Redis.
+`[api]` names are set in the API only, and the Redis URL with its password is not set in workers, which do not use Redis.
 Takes root and component.
 */}}
 {{- define "kafleet.secretKeys" -}}
@@ -104,7 +104,7 @@ Takes root and component.
 {{- if eq $scale.kind "keda" -}}
 {{- if not .types }}{{ fail (printf "worker %q: scaling on the backlog needs `types`" .name) }}{{ end -}}
 {{- if not (or $scale.backlogPerReplica .slots) }}{{ fail (printf "worker %q: scaling on the backlog needs `slots` or `autoscaling.backlogPerReplica`" .name) }}{{ end -}}
-{{- if not $.Values.api.enabled }}{{ fail (printf "worker %q: scaling on the backlog needs the api\nhint: api.enabled" .name) }}{{ end -}}
+{{- if not $.Values.api.enabled }}{{ fail (printf "worker %q: scaling on the backlog needs the API\nhint: api.enabled" .name) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

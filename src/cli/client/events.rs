@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
 
-/// Idle time after which the connection counts as lost; the api sends comments more often than that.
+/// Idle time after which the connection counts as lost; the API sends comments more often than that.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum size of an event; a status with the largest result fits.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -51,7 +51,7 @@ impl EventStream {
             }
             let chunk = match tokio::time::timeout(IDLE_TIMEOUT, self.answer.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
-                Ok(Ok(None)) => return StreamEvent::Lost { reason: "the api closed the stream".into() },
+                Ok(Ok(None)) => return StreamEvent::Lost { reason: "the API closed the stream".into() },
                 Ok(Err(why)) => return StreamEvent::Lost { reason: super::innermost(&why) },
                 Err(_) => return StreamEvent::Lost { reason: format!("no data for {} s", IDLE_TIMEOUT.as_secs()) },
             };
@@ -84,10 +84,10 @@ fn document<T: DeserializeOwned>(data: &str, of: impl FnOnce(Box<T>) -> StreamEv
 fn end(data: &str) -> StreamEvent {
     let reason = match serde_json::from_str::<StreamEnd>(data).map(|end| end.reason) {
         Ok(EndReason::Gone) => return StreamEvent::Gone,
-        Ok(EndReason::Shutdown) => "the api is shutting down",
+        Ok(EndReason::Shutdown) => "the API is shutting down",
         Ok(EndReason::Slow) => "changes were not read in time",
         Ok(EndReason::Finished) => return StreamEvent::Finished,
-        Err(_) => "the api ended the stream",
+        Err(_) => "the API ended the stream",
     };
     StreamEvent::Lost { reason: reason.into() }
 }
@@ -187,10 +187,10 @@ mod tests {
         assert_eq!(end(r#"{"reason":"gone"}"#), StreamEvent::Gone);
         assert_eq!(end(r#"{"reason":"finished"}"#), StreamEvent::Finished);
         for (data, expected) in [
-            (r#"{"reason":"shutdown"}"#, "the api is shutting down"),
+            (r#"{"reason":"shutdown"}"#, "the API is shutting down"),
             (r#"{"reason":"slow"}"#, "changes were not read in time"),
-            (r#"{"reason":"moved"}"#, "the api ended the stream"),
-            ("", "the api ended the stream"),
+            (r#"{"reason":"moved"}"#, "the API ended the stream"),
+            ("", "the API ended the stream"),
         ] {
             assert_eq!(end(data), StreamEvent::Lost { reason: expected.into() }, "{data}");
         }

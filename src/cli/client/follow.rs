@@ -47,7 +47,7 @@ impl<'a> ReconnectingStream<'a> {
         Self::of(client, Source::Task(id))
     }
 
-    /// Creates a follower with an open connection, or fails at once if the api cannot be reached.
+    /// Creates a follower with an open connection, or fails at once if the API cannot be reached.
     pub(crate) async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
         Self::opened(client, Source::Task(id)).await
     }
@@ -77,8 +77,8 @@ impl<'a> ReconnectingStream<'a> {
         loop {
             match self.event().await? {
                 StreamEvent::Status(status) => return Ok(status),
-                // The task's end was returned before: it was reopened, or another api lags behind.
-                StreamEvent::Finished => self.lost("the api ended the stream")?,
+                // The task's end was returned before: it was reopened, or another API lags behind.
+                StreamEvent::Finished => self.lost("the API ended the stream")?,
                 _ => {}
             }
         }
@@ -100,7 +100,7 @@ impl<'a> ReconnectingStream<'a> {
         }
     }
 
-    /// Returns the next change. A new connection resumes after the last event; if the api cannot, it sends a change
+    /// Returns the next change. A new connection resumes after the last event; if the API cannot, it sends a change
     /// that names no tasks.
     pub(crate) async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
         loop {
@@ -173,7 +173,7 @@ impl<'a> ReconnectingStream<'a> {
         self.tries += 1;
         if self.tries > TRIES {
             return Err(Failure::unavailable(format_args!("the connection was lost {TRIES} times in a row: {reason}"))
-                .hint("check the api's /readyz and log"));
+                .hint("check the API's /readyz and log"));
         }
         eprint_line(format_args!("connection lost ({reason}), reconnecting"));
         Ok(())
@@ -183,7 +183,7 @@ impl<'a> ReconnectingStream<'a> {
 fn gone(source: &Source<'_>) -> Failure {
     match source {
         Source::Task(id) | Source::Log { id, .. } => record_removed(id),
-        Source::Fleet { .. } => Failure::unavailable("the api ended the stream"),
+        Source::Fleet { .. } => Failure::unavailable("the API ended the stream"),
     }
 }
 
@@ -202,11 +202,11 @@ mod tests {
         let client = Client::new("http://127.0.0.1:9", None).unwrap();
         let mut follow = ReconnectingStream::new(&client, "a");
         for n in 0..TRIES {
-            assert_eq!(follow.lost("the api is shutting down"), Ok(()), "{n}");
+            assert_eq!(follow.lost("the API is shutting down"), Ok(()), "{n}");
         }
-        let failure = follow.lost("the api is shutting down").unwrap_err();
+        let failure = follow.lost("the API is shutting down").unwrap_err();
         assert_eq!(failure.code, Code::Unavailable);
-        assert_eq!(failure.message, "the connection was lost 12 times in a row: the api is shutting down");
+        assert_eq!(failure.message, "the connection was lost 12 times in a row: the API is shutting down");
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
         follow.tries = TRIES;
         let Some(long_ago) = Instant::now().checked_sub(STABLE) else { return };
         follow.opened = long_ago;
-        assert_eq!(follow.lost("the api is shutting down"), Ok(()));
+        assert_eq!(follow.lost("the API is shutting down"), Ok(()));
         assert_eq!(follow.tries, 1);
     }
 }

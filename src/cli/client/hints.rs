@@ -2,16 +2,16 @@
 
 /// Parts of messages and hints, and their replacements. Longer parts precede their prefixes.
 const REPLACEMENTS: [(&str, &str); 23] = [
-    ("the request has no bearer token", "the api requires a token, and none was given"),
-    ("the bearer token is invalid", "the api does not know the token"),
+    ("the request has no bearer token", "the API requires a token, and none was given"),
+    ("the bearer token is invalid", "the API does not know the token"),
     ("send the header `Authorization: Bearer TOKEN`", "give a valid token with --token or KAFLEET_TOKEN"),
     (
         "GET /openapi.json describes all endpoints",
-        "the api may have another version than this `kafleet`: compare `kafleet --version`",
+        "the API may have another version than this `kafleet`: compare `kafleet --version`",
     ),
     (
         "the `allow` header lists the supported methods",
-        "the api may have another version than this `kafleet`: compare `kafleet --version`",
+        "the API may have another version than this `kafleet`: compare `kafleet --version`",
     ),
     ("GET /v1/tasks/{id}/attachments", "`kafleet attachments list ID`"),
     ("POST /v1/tasks/{id}/retry", "`kafleet retry ID`"),
@@ -33,7 +33,7 @@ const REPLACEMENTS: [(&str, &str); 23] = [
     ("`then` of the parent", "the parent with --then"),
 ];
 
-/// Translates a message or hint of the api.
+/// Translates a message or hint of the API.
 pub(super) fn for_shell(text: &str) -> String {
     let text = REPLACEMENTS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
     if text.starts_with("the path ends after `") {
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    /// Collects the code lines of the api, which include all messages.
+    /// Collects the code lines of the API, which include all messages.
     fn lines(folder: &Path, lines: &mut Vec<(PathBuf, String)>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -101,7 +101,7 @@ mod tests {
         let calls = ["GET /", "PUT /", "POST /", "PATCH /", "DELETE /"];
         let names_call = |text: &str| calls.iter().any(|call| text.contains(call));
         let named: Vec<_> = code.iter().filter(|(_, line)| names_call(line)).collect();
-        assert!(named.len() > 5, "no hints found in the api's code");
+        assert!(named.len() > 5, "no hints found in the API's code");
         for (path, line) in named {
             assert!(!names_call(&for_shell(line)), "{}: no verb replaces the call in: {line}", path.display());
         }

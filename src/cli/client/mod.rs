@@ -21,9 +21,9 @@ use follow::Source;
 pub(super) use follow::{ReconnectingStream, record_removed};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of a request that the api answers at once.
+/// Timeout of a request that the API answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum wait requested from the api in one request.
+/// Maximum wait requested from the API in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Maximum length of an unexpected response in a message.
 const EXCERPT_CHARS: usize = 200;
@@ -54,7 +54,7 @@ impl Client {
         Ok(Self { http, base, token: token.map(str::to_owned) })
     }
 
-    /// Address of the api, as given.
+    /// Address of the API, as given.
     pub(super) fn base(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
@@ -221,12 +221,12 @@ impl Client {
         if why.is_timeout() && !why.is_connect() {
             return self.timed_out();
         }
-        Failure::unavailable(format_args!("the api at `{}` cannot be reached: {}", self.base(), innermost(why)))
+        Failure::unavailable(format_args!("the API at `{}` cannot be reached: {}", self.base(), innermost(why)))
             .hint("start one with `kafleet dev` or `kafleet api`, or name its address with --api or KAFLEET_API")
     }
 
     fn timed_out(&self) -> Failure {
-        Failure::unavailable(format_args!("the api at `{}` does not answer in time", self.base()))
+        Failure::unavailable(format_args!("the API at `{}` does not answer in time", self.base()))
             .hint("check its /readyz, or try again")
     }
 
@@ -238,7 +238,7 @@ impl Client {
 
 fn base_url(api: &str) -> Result<Url, Failure> {
     let wrong = |why: &str| {
-        Failure::usage(format_args!("`{api}` is not the address of an api: {why}"))
+        Failure::usage(format_args!("`{api}` is not the address of an API: {why}"))
             .hint("write it as http://127.0.0.1:8080")
     };
     let url = Url::parse(api).map_err(|why| wrong(&why.to_string()))?;

@@ -39,7 +39,7 @@ mod demo;
 
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
-    /// Address of the api; port 0 for any free port [default: 127.0.0.1:8080, with --once any free port]
+    /// Address of the API; port 0 for any free port [default: 127.0.0.1:8080, with --once any free port]
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
     /// Exit after the sample task; the exit code is its outcome
@@ -56,7 +56,7 @@ pub(super) struct DevArgs {
 pub(super) async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
     // Failures of the demo's tasks are intended.
     init_logs(if args.demo { "error" } else { "warn" });
-    // With --once only the sample task uses the api, so its port does not matter.
+    // With --once only the sample task uses the API, so its port does not matter.
     let listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
     let options = SetupOptions {
         api_listen: listen,
@@ -137,7 +137,7 @@ async fn apply_schedules(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), F
     Ok(())
 }
 
-/// Submits a sample task over the api, waits for its end, and prints it.
+/// Submits a sample task over the API, waits for its end, and prints it.
 async fn sample(client: &Client, setup: &Setup, globals: &Globals) -> Outcome {
     let params = json!({"hello": "world"});
     let policy = Policy { name: Some("a first task".into()), ..Policy::default() };

@@ -22,7 +22,7 @@ const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 1 << 20;
 /// Time a batch waits for more lines.
 const LINGER: Duration = Duration::from_millis(50);
-/// Time a batch is retried while the api is unavailable.
+/// Time a batch is retried while the API is unavailable.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of refused lines to report; further ones are only counted.
 const MAX_REPORTED_LINES: u64 = 100;
@@ -168,7 +168,7 @@ async fn attempt(
             false
         }
         None if last_try => {
-            outcomes.push(LineOutcome::refused(line, "the api returned no result for this line"));
+            outcomes.push(LineOutcome::refused(line, "the API returned no result for this line"));
             false
         }
         _ => true,

@@ -145,7 +145,7 @@ impl Shape {
     }
 }
 
-/// Passes a document on unchanged, for the api to validate, with an id if it has none.
+/// Passes a document on unchanged, for the API to validate, with an id if it has none.
 fn with_id(line: &[u8]) -> Result<Value, String> {
     let mut document: Map<String, Value> = match serde_json::from_slice(line).map_err(|why| not_json(&why))? {
         Value::Object(document) => document,

@@ -68,7 +68,7 @@ async fn fetch(client: &Client, args: &TreeArgs) -> Result<TreeNode, Failure> {
     client.get(&["v1", "tasks", &args.id, "tree"], &query).await
 }
 
-/// Fetches the tree again, retrying while the api is unavailable.
+/// Fetches the tree again, retrying while the API is unavailable.
 async fn refetch(client: &Client, args: &TreeArgs) -> Result<TreeNode, Failure> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {

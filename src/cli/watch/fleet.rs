@@ -1,4 +1,4 @@
-//! Watches many tasks. The api's change stream names changed tasks; each is read again at the position of its change,
+//! Watches many tasks. The API's change stream names changed tasks; each is read again at the position of its change,
 //! and printed if it differs from the last printed line.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -54,7 +54,7 @@ impl Scope {
         }
     }
 
-    /// Filters by type: the api also reports tasks whose type it cannot look up.
+    /// Filters by type: the API also reports tasks whose type it cannot look up.
     fn has(&self, status: &Status) -> bool {
         match self {
             Self::Type(name) => status.task_type.as_deref() == Some(name),
@@ -344,7 +344,7 @@ async fn read_tree(client: &Client, root: &str) -> Result<Vec<Status>, Failure> 
     }
 }
 
-/// Repeats a request a few times while the api is unavailable.
+/// Repeats a request a few times while the API is unavailable.
 async fn with_retries<T>(mut request: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(3));
     for _ in 1..TRIES {
