@@ -249,7 +249,7 @@ impl BenchTopics {
 
 impl Drop for BenchTopics {
     fn drop(&mut self) {
-        if let Err(error) = self.broker.delete_topics(&self.names.prefix, CALL_DEADLINE) {
+        if let Err(error) = self.broker.delete_topics(&self.names.topics(), CALL_DEADLINE) {
             eprintln!("cannot delete the topics `{}*`: {error}", self.names.prefix);
         }
     }

@@ -11,7 +11,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
-use crate::broker::{Broker, BrokerError, Partition, Watermarks};
+use crate::broker::{Broker, BrokerError, Partition, TopicInfo, Watermarks};
 use crate::config::{Config, Names};
 use crate::control::settings::read_control;
 use crate::control::{ControlState, ControlWatch, keep};
@@ -173,16 +173,16 @@ fn check_kafka(
     brokers: &str,
 ) -> (Vec<Finding>, Option<Vec<Watermarks>>) {
     let names = Names::new(&config.topics.prefix);
-    let count = match broker.topics(&format!("{}.", names.prefix), CALL_DEADLINE) {
-        Ok(topics) => topics.len(),
+    let present = match broker.topics(&names.topics(), CALL_DEADLINE) {
+        Ok(present) => present,
         Err(why) => {
             let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running";
             return (vec![Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint)], None);
         }
     };
     let mut found = vec![Finding::ok("kafka", format!("`{brokers}` answers"))];
-    found.extend(topic_findings(broker, config, registry, count));
-    match check_commits(broker, config, registry) {
+    found.extend(topic_findings(broker, config, registry, present.len()));
+    match check_commits(broker, config, registry, &present) {
         Ok(findings) => found.extend(findings),
         Err(why) => found.push(Finding::error("offsets", why.to_string())),
     }
@@ -219,8 +219,13 @@ impl From<topics::Finding> for Finding {
     }
 }
 
-/// Reports committed offsets that Kafka has dropped or that lie outside the log.
-fn check_commits(broker: &dyn Broker, config: &Config, registry: &Registry) -> Result<Vec<Finding>, BrokerError> {
+/// Reports committed offsets that Kafka has dropped or that lie outside the log. Missing topics have a finding already.
+fn check_commits(
+    broker: &dyn Broker,
+    config: &Config,
+    registry: &Registry,
+    present: &[TopicInfo],
+) -> Result<Vec<Finding>, BrokerError> {
     let names = Names::new(&config.topics.prefix);
     let Ok(control) = read_control(broker, &names, CALL_DEADLINE) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -229,7 +234,7 @@ fn check_commits(broker: &dyn Broker, config: &Config, registry: &Registry) -> R
         let topic: Arc<str> = names.tasks(&task_type).into();
         let numbers = control.consumed.iter().filter(|(name, _)| *name == task_type).map(|(_, number)| *number);
         let partitions: Vec<Partition> = numbers.map(|number| Partition::new(topic.clone(), number)).collect();
-        if partitions.is_empty() {
+        if partitions.is_empty() || !present.iter().any(|info| *info.name == *topic) {
             continue;
         }
         let committed = broker.group_offsets(&names.group(&task_type), &partitions, CALL_DEADLINE)?;
@@ -404,6 +409,11 @@ fn text(found: &[Finding], paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::TopicSpec;
+    use crate::broker::memory::{Memory, MemoryOptions};
+    use crate::broker::shared_producer::SharedProducer;
+    use crate::config::TypeConfig;
+    use crate::control::settings::mark_partition_consumed;
 
     #[test]
     fn findings_are_aligned_with_their_hints() {
@@ -417,6 +427,25 @@ error    redis          no answer
                           at all
                         hint: start it";
         assert_eq!(text(&found, Paint(false)), expected);
+    }
+
+    #[tokio::test]
+    async fn missing_topic_has_no_second_finding_about_offsets() {
+        let broker: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
+        let names = Names::new("t");
+        let spec = |name: String| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() };
+        broker.apply_topics(&[spec(names.control()), spec("t2.tasks.echo".into())], CALL_DEADLINE).unwrap();
+        let link = SharedProducer::open(broker.clone(), None).unwrap();
+        mark_partition_consumed(&link, &names, "echo", 0).await.unwrap();
+        let mut config = Config::default();
+        config.topics.prefix = "t".into();
+        config.types.insert("echo".into(), TypeConfig::default());
+        let (found, _) = check_kafka(&*broker, &config, &Registry::default(), "b");
+        let about: Vec<&str> = found.iter().map(|one| one.subject.as_str()).collect();
+        assert!(about.contains(&"t.tasks.echo") && !about.contains(&"offsets"), "{found:?}");
+        broker.apply_topics(&[spec(names.tasks("echo"))], CALL_DEADLINE).unwrap();
+        let (found, _) = check_kafka(&*broker, &config, &Registry::default(), "b");
+        assert!(found.iter().any(|one| one.what.contains("dropped the committed offset")), "{found:?}");
     }
 
     #[test]

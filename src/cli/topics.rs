@@ -40,7 +40,7 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
     setup
         .wait_for("kafka", &what, hint, args.start_timeout.into(), |deadline| {
             let broker = broker.clone();
-            let prefix = setup.names.prefix.clone();
+            let prefix = setup.names.topics();
             async move {
                 let asked = blocking(move || broker.topics(&prefix, deadline)).await;
                 asked.map_err(StartError::Permanent)?.map(drop).map_err(StartError::from)

@@ -10,6 +10,10 @@ impl Names {
     pub fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }
+    /// Common prefix of all topics of the fleet. The separator excludes fleets whose prefix begins with this one.
+    pub fn topics(&self) -> String {
+        format!("{}.", self.prefix)
+    }
     pub fn tasks(&self, task_type: &str) -> String {
         format!("{}.tasks.{task_type}", self.prefix)
     }

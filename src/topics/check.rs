@@ -50,7 +50,7 @@ pub fn check(
     let begun = Instant::now();
     let left = || deadline.saturating_sub(begun.elapsed());
     let names = Names::new(&config.topics.prefix);
-    let present = broker.topics(&names.prefix, left())?;
+    let present = broker.topics(&names.topics(), left())?;
     let cluster = broker.topics(CLUSTER_TOPIC, left())?;
     let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);
     let mut findings = Vec::new();

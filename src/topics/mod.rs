@@ -127,7 +127,7 @@ fn apply_blocking(
 ) -> Result<(Vec<TopicOutcome>, Option<u32>), ApplyError> {
     let begun = Instant::now();
     let left = || deadline.saturating_sub(begun.elapsed());
-    let present = broker.topics(&names.prefix, left())?;
+    let present = broker.topics(&names.topics(), left())?;
     let recorded = match find(&present, &names.control()) {
         Some(_) => read_control(broker, names, left())?.events_partitions,
         None => None,
