@@ -33,6 +33,11 @@ pub fn init_logs(default: &str) {
     };
 }
 
+/// Joins an error and its hint into one line, for a field of a log record.
+pub fn log_line(text: &str) -> String {
+    text.replace("\n\n", "; ")
+}
+
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
 const SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0];
@@ -298,7 +303,7 @@ impl TrackerMetrics {
             )?,
             lost: new.counter(
                 "kafleet_tasks_removed_by_retention_total",
-                "Queued tasks whose records Kafka removed before a worker received them.",
+                "Tasks whose records Kafka removed, and that no worker holds.",
                 &["type"],
             )?,
         })

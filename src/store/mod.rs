@@ -70,10 +70,12 @@ pub enum StoreError {
     /// The server's configuration or version is not suitable.
     #[error("store misconfigured: {0}")]
     Misconfigured(String),
-    /// The store has lost data, so the partition must be folded again. It was emptied, or marked so that the next
-    /// open empties it.
+    /// The store has lost data. The partition is marked, and the next open empties it.
     #[error("the store has lost data: {0}")]
     Damaged(String),
+    /// The open has emptied a partition that had lost data. The next open starts from scratch.
+    #[error("the partition was emptied because the store had lost data: {0}")]
+    Emptied(String),
     #[error("{0}")]
     Invalid(String),
 }
@@ -187,8 +189,9 @@ pub trait PartitionWriter: Send {
     /// most `limit`, and fewer if they are large.
     async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError>;
 
-    /// Marks the partition as damaged: the next open empties it. Closes the writer.
-    async fn mark_damaged(&mut self) -> Result<(), StoreError>;
+    /// Marks the partition as damaged: the next open empties it and returns [`StoreError::Emptied`] with this reason.
+    /// Closes the writer.
+    async fn mark_damaged(&mut self, reason: &str) -> Result<(), StoreError>;
 
     /// Applies a batch atomically, moves the checkpoint from `from` to `to` and publishes a notice.
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError>;
@@ -279,7 +282,7 @@ fn decode(partition: u32, id: &TaskId, bytes: &[u8], wipe: &str) -> Result<TaskR
     TaskRecord::decode(bytes).ok_or_else(|| {
         StoreError::Invalid(format!(
             "the record of `{id}` in partition {partition} was written by another version and cannot be decoded\n\n\
-             hint: {wipe}; a tracker folds the partition again from the log"
+             hint: {wipe}; a tracker projects the partition again from the log"
         ))
     })
 }

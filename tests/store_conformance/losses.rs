@@ -12,10 +12,10 @@ fn is_damaged(result: &Result<(), StoreError>, expected: &str) -> bool {
     matches!(result, Err(StoreError::Damaged(text)) if text.contains(expected))
 }
 
-/// The next open empties the partition, and the one after it starts from scratch.
-async fn expect_emptied(server: &Server, fixture: &Fixture) {
-    let message = fixture.store.open(0).await.map(drop);
-    assert!(is_unavailable(&message, "folded again"), "{message:?}");
+/// The next open empties the partition and returns the reason; the one after it starts from scratch.
+async fn expect_emptied(server: &Server, fixture: &Fixture, reason: &str) {
+    let opened = fixture.store.open(0).await.map(drop);
+    assert!(matches!(&opened, Err(StoreError::Emptied(text)) if text.contains(reason)), "{opened:?}");
     let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
     assert_eq!(left, Vec::<String>::new());
     let (mut writer, found) = fixture.open(0).await;
@@ -70,12 +70,12 @@ async fn evictions_without_a_writer_are_detected_on_open() {
     evict(&server);
     let checked = writer.check().await;
     assert!(is_damaged(&checked, "redis has evicted 1 keys"), "{checked:?}");
-    expect_emptied(&server, &fixture).await;
+    expect_emptied(&server, &fixture, "redis has evicted 1 keys").await;
     fixture.put(0, full_batch("a")).await;
     evict(&server);
     let opened = fixture.store.open(0).await.map(drop);
     assert!(is_damaged(&opened, "redis has evicted 1 keys"), "{opened:?}");
-    expect_emptied(&server, &fixture).await;
+    expect_emptied(&server, &fixture, "redis has evicted 1 keys").await;
 }
 
 #[tokio::test]
@@ -98,8 +98,8 @@ async fn deleted_keys_are_detected_by_sizes() {
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
         let fault = writer.verify_totals().await.unwrap();
         assert!(fault.as_ref().is_some_and(|fault| fault.contains(expected)), "{key}: {fault:?}");
-        writer.mark_damaged().await.unwrap();
-        expect_emptied(&server, &fixture).await;
+        writer.mark_damaged(&fault.unwrap()).await.unwrap();
+        expect_emptied(&server, &fixture, expected).await;
     }
 }
 
@@ -113,7 +113,7 @@ async fn missing_checkpoint_or_batch_counts_are_detected_on_open() {
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
         let opened = fixture.store.open(0).await.map(drop);
         assert!(is_damaged(&opened, expected), "{key}: {opened:?}");
-        expect_emptied(&server, &fixture).await;
+        expect_emptied(&server, &fixture, expected).await;
     }
 }
 
@@ -127,7 +127,7 @@ async fn negative_counter_is_detected_by_the_batch() {
     let changes = Changes { counts: ended, ..Changes::default() };
     let applied = writer.apply(&changes, found, checkpoint(2)).await;
     assert!(is_damaged(&applied, "`echo/queued` is negative"), "{applied:?}");
-    expect_emptied(&server, &fixture).await;
+    expect_emptied(&server, &fixture, "`echo/queued` is negative").await;
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn partition_of_another_writer_is_not_marked_damaged() {
     fixture.put(0, full_batch("a")).await;
     let (mut zombie, _) = fixture.open(0).await;
     let to = fixture.put(0, full_batch("b")).await;
-    let refused = zombie.mark_damaged().await;
+    let refused = zombie.mark_damaged("").await;
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
     assert_eq!(fixture.open(0).await.1, Some(to));
 }

@@ -295,7 +295,7 @@ async fn torn_batch_is_detected() {
         server.restart();
         let message = fixture.store.open(0).await.map(drop);
         assert!(
-            matches!(&message, Err(StoreError::Damaged(why)) if why == "only a part of a batch was applied"),
+            matches!(&message, Err(StoreError::Emptied(why)) if why == "only a part of a batch was applied"),
             "{message:?}"
         );
         let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();

@@ -401,13 +401,14 @@ macro_rules! delegate {
         }
     };
     (@ PartitionWriter mark_damaged [$($to:tt)+]) => {
-        fn mark_damaged<'life0, 'async_trait>(
+        fn mark_damaged<'life0, 'life1, 'async_trait>(
             &'life0 mut self,
+            reason: &'life1 str,
         ) -> crate::support::delegate::StoreFuture<'async_trait, ()>
         where
-            'life0: 'async_trait, Self: 'async_trait,
+            'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait,
         {
-            Box::pin(async move { self.$($to)+.mark_damaged().await })
+            Box::pin(async move { self.$($to)+.mark_damaged(reason).await })
         }
     };
     (@ PartitionWriter apply [$($to:tt)+]) => {

@@ -160,7 +160,10 @@ async fn lost_records_are_found_by_the_audit() {
     }
     listening.abort();
     let heard = heard.lock().unwrap().clone();
-    assert!(heard.iter().any(|reason| reason.contains("is missing") && reason.contains("folded again")), "{heard:?}");
+    assert!(
+        heard.iter().any(|reason| reason.contains("is missing") && reason.contains("projected again")),
+        "{heard:?}"
+    );
     tracker.stop().await;
 }
 
@@ -188,7 +191,7 @@ async fn events_topic_with_short_retention_is_not_folded() {
         expect_agreement(&fixture).await;
         tracker.is_well().await;
         tracker.stop().await;
-        fixture.store.open(0).await.unwrap().0.mark_damaged().await.unwrap();
+        fixture.store.open(0).await.unwrap().0.mark_damaged("").await.unwrap();
     }
 }
 

@@ -207,12 +207,12 @@ async fn store_of_another_fleet_is_refused() {
     let checkpoint =
         Checkpoint { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Checkpoint::default() };
     for (partition, checkpoint, expected) in [
-        (0, Checkpoint { rebuild: 0, ..checkpoint }, "trackers fold into this store"),
+        (0, Checkpoint { rebuild: 0, ..checkpoint }, "trackers project into this store"),
         (0, Checkpoint { offset: 1_000_000, ..checkpoint }, "the log holds 0 to"),
         (
             0,
             Checkpoint { log_time_ms: now - 7_200_000, ..checkpoint },
-            "belongs to another fleet: partition 0 is folded to offset 1",
+            "belongs to another fleet: partition 0 is projected up to offset 1",
         ),
         (0, Checkpoint { log_time_ms: now + 7_200_000, ..checkpoint }, "another fleet"),
         (2, checkpoint, "it has a partition 2, this fleet has 0 to 1"),

@@ -334,7 +334,7 @@ impl PartitionWriter for Writer {
         Ok(page)
     }
 
-    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
+    async fn mark_damaged(&mut self, _reason: &str) -> Result<(), StoreError> {
         let seen = self.revision.take().ok_or_else(closed_writer)?;
         let mut contents = self.store.lock();
         let (found, revision) = contents.checkpoint(self.partition);

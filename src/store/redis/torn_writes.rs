@@ -4,8 +4,8 @@
 //! starts again (Redis up to 8 and Valkey up to 9, wherever the cut is not between two commands). The damage appears
 //! at the following start, which reads that part and the next transaction as one. Each batch therefore increments a
 //! counter of begun batches and ends by writing that number as ended: the two differ after a partial application. The
-//! partition is then emptied and folded again from the log. A partition that has lost keys is marked and emptied in
-//! the same way.
+//! partition is then emptied and projected again from the log. A partition that has lost keys is marked, with the
+//! reason, and emptied in the same way.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Pipeline, RedisResult, Value, cmd, from_redis_value, pipe};
@@ -15,6 +15,8 @@ use crate::store::keys::Keys;
 
 const BEGUN: &str = "begun";
 const ENDED: &str = "ended";
+/// Reason for which the partition was marked as damaged.
+const REASON: &str = "reason";
 /// Value of `begun` in a partition that must be emptied.
 const DAMAGED: i64 = -1;
 /// COUNT of a SCAN.
@@ -32,34 +34,32 @@ pub(super) fn end(commands: &mut Pipeline, keys: &Keys, number: u64) {
 
 /// Marks the partition as damaged and deletes its checkpoint: the next open empties it. Applied only if nothing was
 /// written since the connection's WATCH.
-pub(super) fn mark_damaged(commands: &mut Pipeline, keys: &Keys) {
+pub(super) fn mark_damaged(commands: &mut Pipeline, keys: &Keys, reason: &str) {
     commands.cmd("MULTI");
-    commands.cmd("HSET").arg(keys.batches()).arg(BEGUN).arg(DAMAGED).arg(ENDED).arg(0);
+    commands.cmd("HSET").arg(keys.batches()).arg(BEGUN).arg(DAMAGED).arg(ENDED).arg(0).arg(REASON).arg(reason);
     commands.cmd("DEL").arg(keys.checkpoint());
     commands.cmd("EXEC");
 }
 
-/// Reads both counters.
+/// Reads both counters, and the reason of a damage.
 pub(super) fn ask(commands: &mut Pipeline, keys: &Keys) {
-    commands.cmd("HMGET").arg(keys.batches()).arg(BEGUN).arg(ENDED);
+    commands.cmd("HMGET").arg(keys.batches()).arg(BEGUN).arg(ENDED).arg(REASON);
 }
 
 /// State derived from the two counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Batches {
     /// All batches were applied in full.
     Whole(u64),
-    /// A part of a batch was applied.
-    Torn,
-    /// Marked as damaged because keys were lost.
-    Damaged,
+    /// A part of a batch was applied, or keys were lost; with the reason.
+    Damaged(String),
 }
 
-pub(super) fn read(numbers: Value) -> RedisResult<Batches> {
-    let (begun, ended): (Option<i64>, Option<i64>) = from_redis_value(numbers)?;
+pub(super) fn read(fields: Value) -> RedisResult<Batches> {
+    let (begun, ended, reason): (Option<i64>, Option<i64>, Option<String>) = from_redis_value(fields)?;
     Ok(match begun {
-        Some(DAMAGED) => Batches::Damaged,
-        _ if begun != ended => Batches::Torn,
+        Some(DAMAGED) => Batches::Damaged(reason.unwrap_or_else(|| "keys are missing".to_owned())),
+        _ if begun != ended => Batches::Damaged("only a part of a batch was applied".to_owned()),
         _ => Batches::Whole(begun.unwrap_or(0).unsigned_abs()),
     })
 }

@@ -338,7 +338,7 @@ impl PollLoop {
         batcher.stop_at(
             at,
             format!(
-                "offset {at} is out of range: events were removed before they were folded, or the topic was recreated"
+                "offset {at} is out of range: events were removed before they were projected, or the topic was recreated"
             ),
         );
     }

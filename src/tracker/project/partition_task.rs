@@ -15,6 +15,7 @@ use crate::broker::Partition;
 use crate::model::projection::FOLD_VERSION;
 use crate::runtime::{self, Backoff};
 use crate::store::{Checkpoint, StoreError};
+use crate::telemetry::log_line;
 use crate::topics::TopicStatus;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
@@ -67,8 +68,8 @@ enum End {
     Rewind { reason: &'static str, message: String },
     /// An operator must act.
     Stuck(String),
-    /// The store has lost data: the partition must be folded again.
-    Damaged(String),
+    /// The store has lost data: the partition must be emptied and projected again.
+    Lost(String),
 }
 
 impl From<StoreError> for End {
@@ -78,7 +79,7 @@ impl From<StoreError> for End {
             StoreError::Conflict { .. } => Self::Rewind { reason: "fence", message },
             StoreError::Unavailable(_) => Self::Rewind { reason: "store", message },
             StoreError::Misconfigured(_) | StoreError::Invalid(_) => Self::Stuck(message),
-            StoreError::Damaged(why) => Self::Damaged(why),
+            StoreError::Damaged(why) | StoreError::Emptied(why) => Self::Lost(why),
         }
     }
 }
@@ -104,7 +105,11 @@ impl PartitionTask {
             let wait = match end {
                 End::Stopped => break,
                 End::Rewind { reason, message } => {
-                    tracing::warn!(partition = self.number, reason = %message, "resuming from the checkpoint");
+                    tracing::warn!(
+                        partition = self.number,
+                        reason = log_line(&message),
+                        "stopped; continuing from the checkpoint in the store"
+                    );
                     self.setup
                         .metrics
                         .tracker
@@ -114,9 +119,10 @@ impl PartitionTask {
                     self.setup.health.set(&self.health_part(), message);
                     backoff.next_wait()
                 }
-                End::Damaged(why) => self.record_loss(why, &mut backoff),
+                End::Lost(why) => self.record_loss(why, &mut backoff),
                 End::Stuck(message) => {
-                    tracing::error!(partition = self.number, reason = %message, "the partition cannot be folded");
+                    let reason = log_line(&message);
+                    tracing::error!(partition = self.number, reason, "the partition cannot be projected");
                     self.setup.health.set(&self.health_part(), message);
                     STUCK_RETRY
                 }
@@ -130,12 +136,20 @@ impl PartitionTask {
         self.setup.health.clear(&self.health_part());
     }
 
-    /// Records a loss and returns the wait before the partition is opened again, which empties it.
+    /// Records a loss and returns the wait before the partition is opened again. A loss is reported twice: when it is
+    /// found, possibly by another task or process, and when the partition is emptied.
     fn record_loss(&mut self, why: String, backoff: &mut Backoff) -> Duration {
+        if self.lost.is_some() {
+            return backoff.next_wait();
+        }
         let partition = self.number.to_string();
-        tracing::error!(partition, reason = %why, "the store has lost records: the partition is emptied and folded again");
+        tracing::error!(
+            partition,
+            reason = %why,
+            "the store has lost records; the partition is projected again from the beginning of the log"
+        );
         self.setup.metrics.tracker.store_losses.with_label_values(&[&*partition]).inc();
-        let message = format!("the store has lost records ({why}); the partition is folded again");
+        let message = format!("the store has lost records ({why}); the partition is projected again");
         self.setup.health.set(&self.health_part(), message.as_str());
         self.lost = Some(message);
         backoff.next_wait()
@@ -151,8 +165,8 @@ impl PartitionTask {
                 Some(Refold { why, end })
             }
             Some(checkpoint) if checkpoint.offset < checkpoint.complete_at => {
-                let why =
-                    known_reason.unwrap_or_else(|| "the partition is folded from the beginning of the log".to_owned());
+                let why = known_reason
+                    .unwrap_or_else(|| "the partition is projected from the beginning of the log".to_owned());
                 Some(Refold { why, end: checkpoint.complete_at })
             }
             Some(_) => None,
@@ -185,7 +199,7 @@ impl PartitionTask {
         self.generation += 1;
         let request = SeekRequest { partition: self.number, generation: self.generation, offset: start };
         self.seek_sender.send(request).map_err(|_| End::Stopped)?;
-        tracing::info!(partition = self.number, offset = start, "folding starts");
+        tracing::info!(partition = self.number, offset = start, "projection starts");
         if self.stuck_at != Some(start) {
             self.report_offset(start);
         }
@@ -278,7 +292,7 @@ impl PartitionTask {
         tracing::error!(
             partition = self.number,
             reason = %fault,
-            "the store differs in the same way after each fold: a defect of this build, or another client deletes the same key; checks are paused for an hour"
+            "the store differs in the same way after each projection: a defect of this build, or another client deletes the same key; checks are paused for an hour"
         );
         Ok(())
     }
@@ -298,7 +312,7 @@ impl PartitionTask {
             tracing::info!(
                 partition = self.number,
                 offset = refold.end,
-                "fold from the beginning of the log is complete"
+                "projection from the beginning of the log is complete"
             );
         }
         match &self.refold {
@@ -361,21 +375,21 @@ impl PartitionTask {
         let Some(checkpoint) = found else { return Ok((ends.first, ends.end)) };
         if checkpoint.version > FOLD_VERSION {
             let message = format!(
-                "the store has fold version {} and this build has {FOLD_VERSION}: upgrade trackers first",
+                "the store has fold version {} and this build has {FOLD_VERSION}\n\nhint: upgrade trackers first",
                 checkpoint.version
             );
             return Err(End::Stuck(message));
         }
         if checkpoint.version < FOLD_VERSION {
             let message = format!(
-                "the store has fold version {}, older than this build's {FOLD_VERSION}: fold into an empty store",
+                "the store has fold version {}, older than this build's {FOLD_VERSION}\n\nhint: project into an empty store",
                 checkpoint.version
             );
             return Err(End::Stuck(message));
         }
         if checkpoint.offset < ends.first || checkpoint.offset > ends.end {
             let message = format!(
-                "the store is folded up to offset {} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were folded? (hint: fold into an empty store)",
+                "the store is projected up to offset {} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were projected?\n\nhint: project into an empty store",
                 checkpoint.offset, ends.first, ends.end
             );
             return Err(End::Stuck(message));
@@ -389,5 +403,5 @@ impl PartitionTask {
 }
 
 fn panicked() -> End {
-    End::Stuck("the fold panicked, which is a defect of this build; see its log".into())
+    End::Stuck("the projection panicked, which is a defect of this build; see its log".into())
 }

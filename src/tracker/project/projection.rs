@@ -106,7 +106,7 @@ impl Projection {
 
     /// Marks the partition as damaged in the store, so that no writer continues from its checkpoint.
     pub async fn mark_damaged(&mut self, fault: String) -> StoreError {
-        match self.writer.mark_damaged().await {
+        match self.writer.mark_damaged(&fault).await {
             Ok(()) => StoreError::Damaged(fault),
             Err(error) => error,
         }

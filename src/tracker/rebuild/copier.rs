@@ -9,6 +9,7 @@ use super::{Job, RebuildError, RebuildEvent, Report};
 use crate::broker::{Partition, Watermarks};
 use crate::runtime::Backoff;
 use crate::store::{Checkpoint, StoreError};
+use crate::telemetry::log_line;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::project::projection::Projection;
@@ -61,7 +62,7 @@ impl Copier {
                 End::TakenOver => return self.taken_over(),
                 End::Over(why) => return self.report(Report::Over(RebuildError::Unsuitable(why))),
                 End::Again(why) => {
-                    tracing::warn!(partition = self.number, reason = %why, "resuming from the checkpoint");
+                    tracing::warn!(partition = self.number, reason = log_line(&why), "continuing from the checkpoint");
                     let wait = backoff.next_wait();
                     tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(wait) => {} }
                 }
@@ -135,7 +136,7 @@ impl Copier {
         let message = error.to_string();
         match error {
             StoreError::Conflict { found } => self.check_owner(found).err().unwrap_or(End::Again(message)),
-            StoreError::Unavailable(_) | StoreError::Damaged(_) => End::Again(message),
+            StoreError::Unavailable(_) | StoreError::Damaged(_) | StoreError::Emptied(_) => End::Again(message),
             StoreError::Misconfigured(_) | StoreError::Invalid(_) => End::Over(message),
         }
     }

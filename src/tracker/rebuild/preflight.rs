@@ -24,7 +24,7 @@ const CLOCK_SLACK_MS: i64 = 3_600_000;
 impl From<StoreError> for RebuildError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(_) => Self::Unavailable(error.to_string()),
+            StoreError::Unavailable(_) | StoreError::Emptied(_) => Self::Unavailable(error.to_string()),
             _ => Self::Unsuitable(error.to_string()),
         }
     }
@@ -114,7 +114,8 @@ impl Preflight<'_> {
         let trackers = self.copy.iter().flatten().filter(|checkpoint| checkpoint.rebuild == 0).count();
         let rebuilds = self.copy.iter().flatten().filter(|checkpoint| checkpoint.rebuild > 0).count();
         if trackers > 0 && rebuilds == 0 {
-            let what = format!("trackers fold into this store: they own {trackers} of {} partitions", self.copy.len());
+            let what =
+                format!("trackers project into this store: they own {trackers} of {} partitions", self.copy.len());
             return unsuitable(what, "name an empty store; a store maintained by trackers needs no rebuild");
         }
         let store = &self.setup.tracker.store;
@@ -143,7 +144,7 @@ impl Preflight<'_> {
             if checkpoint.offset < ends.first || checkpoint.offset > ends.end {
                 let (first, end) = (ends.first, ends.end);
                 let what = format!(
-                    "the store belongs to another fleet, or the log was truncated: partition {number} is folded to offset {}, the log holds {first} to {end}",
+                    "the store belongs to another fleet, or the log was truncated: partition {number} is projected up to offset {}, the log holds {first} to {end}",
                     checkpoint.offset
                 );
                 return unsuitable(what, HINT);
@@ -153,7 +154,7 @@ impl Preflight<'_> {
             {
                 let (log, store) = (time_text(time_ms), time_text(checkpoint.log_time_ms));
                 let what = format!(
-                    "the store belongs to another fleet: partition {number} is folded to offset {} with log time {store}, but this log has {log} there",
+                    "the store belongs to another fleet: partition {number} is projected up to offset {} with log time {store}, but this log has {log} there",
                     checkpoint.offset
                 );
                 return unsuitable(what, HINT);
@@ -217,7 +218,7 @@ impl Preflight<'_> {
         }
         unsuitable(
             format!("retention has removed the beginning of the log: {}", message.join("; ")),
-            "those trees would be missing or incomplete; `--partial` folds the rest of the log anyway",
+            "those trees would be missing or incomplete; `--partial` projects the rest of the log anyway",
         )
     }
 

@@ -189,16 +189,17 @@ impl Comparison<'_> {
             }
             if Instant::now() >= end {
                 return Err(StopReason::Unknown(format!(
-                    "the source store is folded to offset {theirs}, the copy to {ours}: does a tracker fold into the source?"
+                    "the source store is projected up to offset {theirs}, the copy up to {ours}: does a tracker project into the source?"
                 )));
             }
             tokio::time::sleep(SOURCE_INTERVAL).await;
         };
         while self.offset() < checkpoint {
             if Instant::now() >= end {
-                return Err(
-                    End::Again(format!("offset {checkpoint} of the log was not folded within {PATIENCE:?}")).into()
-                );
+                return Err(End::Again(format!(
+                    "offset {checkpoint} of the log was not projected within {PATIENCE:?}"
+                ))
+                .into());
             }
             self.copier.advance(self.projection, Some(checkpoint)).await?;
         }

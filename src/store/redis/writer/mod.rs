@@ -66,15 +66,14 @@ impl Writer {
         let opened = watch_at_owner(&connector, &keys).await;
         let (mut connection, numbers, answer) = opened.map_err(|error| connector.explain(&error))?;
         let state = torn_writes::read(numbers).map_err(|error| connector.explain(&error))?;
-        let Batches::Whole(batches) = state else {
-            tracing::warn!(partition, "emptying a damaged partition, to be folded again");
-            torn_writes::clear(&connector, &keys, &mut connection).await.map_err(|error| connector.explain(&error))?;
-            return Err(match state {
-                Batches::Torn => StoreError::Damaged("only a part of a batch was applied".to_owned()),
-                _ => connector.unavailable(&format!(
-                    "partition {partition} has lost keys and was emptied; it will be folded again"
-                )),
-            });
+        let batches = match state {
+            Batches::Whole(batches) => batches,
+            Batches::Damaged(reason) => {
+                torn_writes::clear(&connector, &keys, &mut connection)
+                    .await
+                    .map_err(|error| connector.explain(&error))?;
+                return Err(StoreError::Emptied(reason));
+            }
         };
         let checkpoint = read_checkpoint(&keys, answer)?;
         let server = ServerState::ask(&connector, &mut connection).await?;
@@ -98,7 +97,7 @@ impl Writer {
             outdated_fields,
         };
         if let Some(loss) = loss {
-            writer.mark_damaged().await?;
+            writer.mark_damaged(&loss).await?;
             return Err(StoreError::Damaged(loss));
         }
         Ok((writer, checkpoint))
@@ -111,13 +110,17 @@ impl Writer {
         now.check_memory(&self.connector, &self.keys, connection).await?;
         let loss = now.evicted_since(&self.server).filter(|_| self.checkpoint.is_some());
         let Some(loss) = loss else { return Ok(()) };
-        self.condemn_on(connection).await?;
+        self.mark_damaged_on(connection, &loss).await?;
         Err(StoreError::Damaged(loss))
     }
 
-    async fn condemn_on(&mut self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+    async fn mark_damaged_on(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        reason: &str,
+    ) -> Result<(), StoreError> {
         let mut commands = pipe();
-        torn_writes::mark_damaged(&mut commands, &self.keys);
+        torn_writes::mark_damaged(&mut commands, &self.keys, reason);
         let answer = ask(&self.connector, connection, &commands).await?.pop().unwrap_or_default();
         if answer == Value::Nil { Err(StoreError::Conflict { found: self.checkpoint }) } else { Ok(()) }
     }
@@ -153,8 +156,9 @@ impl Writer {
             .map_err(|error| self.connector.explain(&error))?;
         self.checkpoint = read_checkpoint(&self.keys, found)?;
         if let Some(counter) = self.negative.take() {
-            self.condemn_on(connection).await?;
-            return Err(StoreError::Damaged(format!("the counter `{counter}` is negative")));
+            let loss = format!("the counter `{counter}` is negative");
+            self.mark_damaged_on(connection, &loss).await?;
+            return Err(StoreError::Damaged(loss));
         }
         if executed { Ok(()) } else { Err(StoreError::Conflict { found: self.checkpoint }) }
     }
@@ -272,9 +276,9 @@ impl PartitionWriter for Writer {
         Ok(page)
     }
 
-    async fn mark_damaged(&mut self) -> Result<(), StoreError> {
+    async fn mark_damaged(&mut self, reason: &str) -> Result<(), StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
-        self.condemn_on(&mut connection).await
+        self.mark_damaged_on(&mut connection, reason).await
     }
 
     async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
