@@ -22,7 +22,7 @@ use crate::model::units::duration::Millis;
 use crate::runtime::{Backoff, Health, Shutdown, blocking};
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Store, StoreError};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, log_line};
 use crate::topics::{RequiredTopics, TopicWatch};
 use crate::tracker::{self, TrackerSetup};
 use crate::worker::child::Reentry;
@@ -241,7 +241,7 @@ impl Setup {
                 let failure = from_message(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
-            tracing::warn!(reason = %why.replace("\n\n", "; "), "waiting for {what}");
+            tracing::warn!(reason = log_line(&why), "waiting for {what}");
             let pause = backoff.next_wait().min(end.saturating_duration_since(Instant::now()));
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = self.shutdown.drain.cancelled() => {} }
         }

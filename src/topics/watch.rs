@@ -16,6 +16,7 @@ use crate::broker::{Broker, TopicInfo, TopicSpec};
 use crate::config::Names;
 use crate::model::retention::Lifetimes;
 use crate::runtime::{self, Health, blocking};
+use crate::telemetry::log_line;
 
 /// Deadline of one check.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
@@ -77,10 +78,10 @@ impl RequiredTopics {
             findings.into_iter().find(|finding| finding.severity == Severity::Error)
         });
         if let Some(finding) = finding {
-            return Some(format!("`{}`: {} (hint: {})", finding.subject, finding.what, finding.hint));
+            return Some(format!("`{}`: {}\n\nhint: {}", finding.subject, finding.what, finding.hint));
         }
         let other = agree(find(present, &events), Some(self.events_partitions), self.events_partitions).err()?;
-        Some(other.to_string().replace("\n\nhint: ", " (hint: ") + ")")
+        Some(other.to_string())
     }
 }
 
@@ -165,7 +166,7 @@ impl Drop for TopicWatch {
 
 async fn check(broker: &Arc<dyn Broker>, needs: &mut RequiredTopics, last: Option<TopicStatus>) -> TopicStatus {
     let asked = broker.clone();
-    let prefix = needs.names.prefix.clone();
+    let prefix = needs.names.topics();
     let listed = blocking(move || asked.topics(&prefix, CHECK_DEADLINE).map_err(|error| error.to_string())).await;
     status_of(listed.flatten(), needs, last)
 }
@@ -199,7 +200,7 @@ fn report(health: &Health, part: &str, now: &TopicStatus) {
             health.clear(part);
         }
         TopicStatus::Unsuitable(why) => {
-            tracing::error!(part, reason = %why, "not ready: a topic is not as required");
+            tracing::error!(part, reason = log_line(why), "not ready: a topic is not as required");
             health.set(part, why.as_str());
         }
     }
@@ -249,7 +250,7 @@ mod tests {
             (
                 &worker,
                 without("t.tasks.echo"),
-                "`t.tasks.echo`: the topic does not exist (hint: run `kafleet topics apply`)",
+                "`t.tasks.echo`: the topic does not exist\n\nhint: run `kafleet topics apply`",
             ),
             (&worker, without("t.dead.echo"), "`t.dead.echo`: the topic does not exist"),
             (&api, without("t.control"), "`t.control`: the topic does not exist"),
@@ -265,7 +266,7 @@ mod tests {
             (&worker, with("t.tasks.echo", 2, &[("cleanup.policy", "compact")]), "`cleanup.policy` is `compact`"),
         ] {
             let problem = needs.problem(&present);
-            let matches = |problem: &String| problem.contains(expected) && problem.contains("(hint: ");
+            let matches = |problem: &String| problem.contains(expected) && problem.contains("\n\nhint: ");
             assert!(problem.as_ref().is_some_and(matches), "{problem:?} {expected}");
         }
         assert_eq!(api.problem(&without("t.tasks.echo")), None, "a missing type does not affect the API");

@@ -20,7 +20,11 @@ pub(crate) async fn healthz(_request: ApiRequest) -> Result<Response, ApiError> 
 pub(crate) async fn readyz(request: ApiRequest) -> Result<Response, ApiError> {
     let api = &request.api;
     api.ops.ready()?;
-    let not_ready = |error: ApiError| ApiError::new(Code::NotReady, error.document().detail);
+    let not_ready = |error: ApiError| {
+        let problem = error.document();
+        let error = ApiError::new(Code::NotReady, problem.detail);
+        problem.hint.into_iter().fold(error, ApiError::hint)
+    };
     stored(api.reads.store.check()).await.map_err(not_ready)?;
     api.reads.event_ends(0, KAFKA_DEADLINE).await.map_err(not_ready)?;
     Ok(ready_response())
