@@ -6,6 +6,7 @@ use super::{CALL_DEADLINE, DeadLetterId, Resolution};
 use crate::broker::{Broker, BrokerError, Partition, Record, RecordRef};
 use crate::config::Names;
 use crate::dead_letters::headers::{digest, header, mark};
+use crate::model::task::header as task_header;
 use crate::model::task::id::TaskId;
 
 /// Code of records not written by kafleet.
@@ -23,6 +24,8 @@ pub struct DeadLetterRecord {
     pub pointer: Option<String>,
     /// Task and run, if the record named them.
     pub task: Option<(TaskId, u32)>,
+    /// Id in the header of a record that is not a task, because of another header.
+    pub header_id: Option<TaskId>,
     pub worker: Option<String>,
     /// Topic, partition and offset of the original record.
     pub source: Option<(String, i32, i64)>,
@@ -60,6 +63,7 @@ impl DeadLetterRecord {
             Some((text(header::TOPIC)?, text(header::PARTITION)?.parse().ok()?, text(header::OFFSET)?.parse().ok()?))
         };
         let task = text(header::TASK).and_then(|id| TaskId::parse(&id).ok());
+        let header_id = task.is_none().then(|| header_id(&headers)).flatten();
         let run = text(header::RUN).and_then(|run| run.parse().ok()).unwrap_or(1);
         let (code, error) = match begin {
             Some(_) => (text(header::CODE), text(header::ERROR)),
@@ -72,6 +76,7 @@ impl DeadLetterRecord {
             error: error.unwrap_or_default(),
             pointer: text(header::POINTER),
             task: task.map(|task| (task, run)),
+            header_id,
             worker: text(header::WORKER),
             source: origin(),
             by_reference: text(header::REFERENCE).is_some(),
@@ -98,6 +103,11 @@ impl DeadLetterRecord {
         }
         Ok(())
     }
+}
+
+fn header_id(headers: &[(String, Option<Vec<u8>>)]) -> Option<TaskId> {
+    let (_, value) = headers.iter().find(|(name, _)| name == task_header::ID)?;
+    TaskId::parse(std::str::from_utf8(value.as_deref()?).ok()?).ok()
 }
 
 fn digest_of(record: &Record) -> u64 {

@@ -263,6 +263,27 @@ async fn letter_by_reference_is_read_from_its_source() {
 }
 
 #[tokio::test]
+async fn letter_without_a_task_shows_the_id_of_its_header() {
+    let fleet = with_letters().await;
+    let own: &[(&str, &[u8])] = &[("ce_run", b"4294967295"), ("ce_id", b"r22")];
+    fleet.letter(Given { task: None, code: "bad_header", own, ..LETTER }, 0).await;
+    let page: DeadLetterPage = fleet.get("/v1/dead").await;
+    assert_eq!((page.letters[0].task.as_deref(), page.letters[0].run), (Some("r22"), None));
+}
+
+#[tokio::test]
+async fn selection_of_an_unknown_type_is_refused() {
+    let fleet = with_letters().await;
+    let listed = problem(fleet.request(Method::GET, "/v1/dead?type=nope")).await;
+    let dropped = problem(fleet.request(Method::POST, "/v1/dead/drop").json(&json!({"type": "nope"}))).await;
+    for answer in [listed, dropped] {
+        assert_eq!((answer.status, &*answer.code), (404, "unknown_type"), "{answer:?}");
+        assert!(answer.detail.contains("`nope`"), "{answer:?}");
+    }
+    assert!(fleet.listed("?type=echo").await.is_empty());
+}
+
+#[tokio::test]
 async fn selection_resolves_many_letters() {
     let fleet = with_letters().await;
     for n in 0..30_i64 {

@@ -12,9 +12,9 @@ pub struct DeadLetter {
     pub id: String,
     #[serde(rename = "type")]
     pub task_type: String,
-    /// Task id from the record, if it has one.
+    /// Task id from the record, if it has one. Without `run` the record is not a task, because of another header.
     pub task: Option<String>,
-    /// Run of the task that the record belongs to.
+    /// Run of the task that the record belongs to; null if the record could not be read as a task.
     #[serde(default)]
     pub run: Option<u32>,
     /// Stable reason code: `bad_json`, `schema`, `exhausted`, …

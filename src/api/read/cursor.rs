@@ -3,7 +3,7 @@
 use data_encoding::BASE64URL_NOPAD;
 
 use crate::api::http::problem::{ApiError, Code};
-use crate::model::task::id::TaskId;
+use crate::model::task::id::{TaskId, clip};
 use crate::store::Entry;
 
 pub(crate) fn encode(entry: &Entry) -> String {
@@ -11,10 +11,12 @@ pub(crate) fn encode(entry: &Entry) -> String {
 }
 
 pub(crate) fn decode(text: &str) -> Result<Entry, ApiError> {
-    read(text).ok_or_else(|| {
-        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this API")
-            .hint("omit it to start at the first page")
-    })
+    read(text).ok_or_else(|| bad_cursor(text))
+}
+
+pub(crate) fn bad_cursor(text: &str) -> ApiError {
+    ApiError::new(Code::BadCursor, format!("query parameter `cursor`: `{}` is not a cursor of this list", clip(text)))
+        .hint("omit it to start at the first page")
 }
 
 fn read(text: &str) -> Option<Entry> {

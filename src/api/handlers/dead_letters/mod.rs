@@ -7,7 +7,7 @@ use axum::response::Response;
 use data_encoding::{BASE64, BASE64URL_NOPAD};
 use futures::future::try_join_all;
 
-use crate::api::backends::detached;
+use crate::api::backends::{KAFKA_DEADLINE, detached};
 use crate::api::documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
     DeadLetterSelection,
@@ -15,6 +15,7 @@ use crate::api::documents::{
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
+use crate::api::read::cursor::bad_cursor;
 use crate::api::state::Api;
 use crate::broker::{Broker, Partition};
 use crate::dead_letters::headers::has_moved_on;
@@ -42,6 +43,7 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let filter = Filter { task_type: text("type"), code: text("code"), from_ms, to_ms };
     if let Some(name) = &filter.task_type {
         check_type(name).map_err(|why| bad_parameter("type", &why))?;
+        check_type_exists(&request.api, name).await?;
     }
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let bounds = request.query.text("cursor").map(|cursor| read_cursor(&request.api, cursor)).transpose()?;
@@ -96,6 +98,9 @@ pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<
     if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
         return Err(ApiError::new(Code::BadField, "`from` is after `to`").pointer("/from"));
     }
+    if let Some(name) = &filter.task_type {
+        check_type_exists(&request.api, name).await.map_err(|error| error.pointer("/type"))?;
+    }
     let page = list_letters(&request.api, filter, None, limit).await?;
     let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
@@ -126,7 +131,7 @@ fn document(letter: &DeadLetterRecord) -> DeadLetter {
     DeadLetter {
         id: letter.id.to_string(),
         task_type: letter.id.task_type.clone(),
-        task: letter.task.as_ref().map(|(id, _)| id.to_string()),
+        task: letter.task.as_ref().map(|(id, _)| id).or(letter.header_id.as_ref()).map(ToString::to_string),
         run: letter.task.as_ref().map(|(_, run)| *run),
         code: letter.code.clone(),
         error: letter.error.clone(),
@@ -136,6 +141,15 @@ fn document(letter: &DeadLetterRecord) -> DeadLetter {
         source: letter.source.as_ref().map(|(topic, partition, offset)| format!("{topic}/{partition}:{offset}")),
         by_reference: letter.by_reference,
     }
+}
+
+/// Rejects a type that has neither dead letters nor tasks.
+async fn check_type_exists(api: &Api, name: &str) -> Result<(), ApiError> {
+    let topic = api.publisher.names().dead(name);
+    if api.publisher.link().has_topic(&topic, KAFKA_DEADLINE).await? {
+        return Ok(());
+    }
+    api.writes.types.check_type_exists(name).await
 }
 
 /// Encodes positions as `<type>/<partition>/<offset>`, separated by spaces.
@@ -161,10 +175,7 @@ fn read_cursor(api: &Api, text: &str) -> Result<Bounds, ApiError> {
             })
             .collect::<Option<Bounds>>()
     };
-    read().ok_or_else(|| {
-        ApiError::new(Code::BadCursor, "`cursor` is not a cursor of this list")
-            .hint("omit it to start at the first page")
-    })
+    read().ok_or_else(|| bad_cursor(text))
 }
 
 /// Lists dead letters whose tasks have not moved on since. The page stays short if most letters are filtered out.

@@ -18,7 +18,13 @@ pub(super) static ROUTES: &[Route] = &[
             CURSOR,
             LIMIT,
         ],
-        problems: &[Code::BadParameter, Code::BadCursor, Code::StoreUnavailable, Code::KafkaUnavailable],
+        problems: &[
+            Code::BadParameter,
+            Code::BadCursor,
+            Code::UnknownType,
+            Code::StoreUnavailable,
+            Code::KafkaUnavailable,
+        ],
         ..read(
             "/v1/dead",
             "List the unresolved dead letters, newest first",

@@ -86,6 +86,7 @@ pub(super) const SETTLE_MANY: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,
     Code::BadField,
+    Code::UnknownType,
     Code::UnsupportedMedia,
     Code::TooLarge,
     Code::BodyTimeout,
