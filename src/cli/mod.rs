@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::handlers::Registry;
 use crate::worker::child::child_main;
@@ -151,7 +151,7 @@ pub fn run(registry: Registry) -> ExitCode {
         Ok(cli) => cli,
         Err(why) => {
             // Help and version are printed here too; a closed pipe is ignored.
-            let why = suggest_renamed_verb(why);
+            let why = with_plain_usage(suggest_renamed_verb(why));
             let _ = why.print();
             return ExitCode::from(if why.use_stderr() { Code::Usage as u8 } else { Code::Ok as u8 });
         }
@@ -210,6 +210,19 @@ fn suggest_renamed_verb(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// Replaces the usage in the error, which lists each option set by an environment variable as if it were required.
+fn with_plain_usage(mut error: clap::Error) -> clap::Error {
+    let Some(shown) = error.get(ContextKind::Usage).map(ToString::to_string) else { return error };
+    let mut command = Cli::command();
+    command.build();
+    for word in shown.split_whitespace().skip_while(|word| *word != "kafleet").skip(1) {
+        let Some(verb) = command.find_subcommand(word).cloned() else { break };
+        command = verb;
+    }
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
+    error
+}
+
 async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
     let globals = &cli.globals;
     if matches!(globals.format, Format::Mermaid | Format::Dot) && !matches!(cli.verb, Verb::Tree(_)) {
@@ -252,7 +265,6 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn parser_definition_is_valid() {

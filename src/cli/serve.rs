@@ -11,7 +11,7 @@ use crate::telemetry::init_logs;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct StartArgs {
-    /// Time to wait for Kafka, Redis and the topics
+    /// Time to wait for the services and topics that the role needs
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub start_timeout: Millis,
 }

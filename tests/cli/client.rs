@@ -194,7 +194,7 @@ fn refused_requests_are_reported_with_a_hint() {
     dev.run(&["submit", "echo", "--parent", "nobody"]).exits_with(3).stderr_has(&["nobody"]);
     dev.run(&["submit", "echo", "--id", "a:b"])
         .exits_with(2)
-        .stderr_has(&["the id `a:b` is a path but no parent is named", "(at `/id`)"]);
+        .stderr_has(&["the id `a:b` is a path but no parent is named", "(at `--id`)"]);
     for verb in ["status", "tree", "watch", "history", "log"] {
         dev.run(&[verb, "nobody"]).exits_with(3).stderr_has(&["error: there is no task `nobody`"]);
     }

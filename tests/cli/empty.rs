@@ -41,7 +41,9 @@ fn empty_list_suggests_the_next_verb() {
 #[test]
 fn refusal_names_options() {
     let dev = Dev::start();
-    dev.run(&["list", "--cursor", "nonsense"]).exits_with(2).stderr_has(&["--cursor is not a cursor of this API"]);
+    dev.run(&["list", "--cursor", "nonsense"])
+        .exits_with(2)
+        .stderr_has(&["`--cursor`: `nonsense` is not a cursor of this list"]);
     dev.run(&["schedules", "create", "x", "echo"])
         .exits_with(2)
         .stderr_has(&["neither --cron nor --every", "or --every 10m"]);

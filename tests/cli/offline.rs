@@ -55,6 +55,20 @@ fn wrong_usage_is_reported_on_stderr_with_code_2() {
 }
 
 #[test]
+fn usage_does_not_list_options_set_by_the_environment() {
+    for (line, usage) in [
+        ("status", "Usage: kafleet status [OPTIONS] <ID>"),
+        ("types pause", "Usage: kafleet types pause [OPTIONS] <TYPE>"),
+        ("list --nope", "Usage: kafleet list [OPTIONS]"),
+    ] {
+        let mut command = kafleet(line.split_whitespace());
+        command.env("KAFLEET_BROKERS", "b:9092").env("KAFLEET_REDIS", "redis://r").env("KAFLEET_API", "http://a");
+        let ran = run(command).exits_with(2).stderr_has(&[usage]);
+        assert!(!ran.err.contains("--brokers"), "{line}: {ran:?}");
+    }
+}
+
+#[test]
 fn completions_are_valid_scripts() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         run(kafleet(["completions", shell])).exits_with(0).stdout_has(&["kafleet", "submit"]);

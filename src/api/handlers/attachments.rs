@@ -98,7 +98,7 @@ fn attached<'a>(task: &'a TaskView, name: &str) -> Result<&'a Attached, ApiError
 
 fn unknown(task: &TaskView, name: &str) -> ApiError {
     ApiError::new(Code::UnknownAttachment, format!("`{}` has no attachment `{}`", task.id, clip(name)))
-        .hint("GET /v1/tasks/{id}/attachments lists them")
+        .hint(format!("GET /v1/tasks/{}/attachments lists its attachments", task.id))
 }
 
 fn document(attached: &Attached) -> AttachmentDocument {

@@ -72,7 +72,7 @@ pub(crate) async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     if api.fleet.control.state().plan.schedules.contains_key(&id) {
         return Err(ApiError::new(Code::DuplicateSchedule, format!("the schedule `{id}` already exists"))
             .pointer("/id")
-            .hint("change it with PUT /v1/schedules/{id}, or delete it first"));
+            .hint(format!("change it with PUT /v1/schedules/{id}, or delete it first")));
     }
     let now = now_ms();
     let paused = paused.then_some(schedule::Paused { at_ms: now, reason: None });

@@ -85,7 +85,10 @@ impl TypeCatalog {
     pub(crate) fn unknown_type(&self, name: &str, known: &[&str]) -> ApiError {
         let similar: Vec<String> = similar_names(name, known).iter().map(|name| format!("`{name}`")).collect();
         let hint = match similar.as_slice() {
-            [] => "`kafleet topics apply` creates the topics of configured types; GET /v1/types lists them".to_owned(),
+            [] => {
+                "`kafleet topics apply` creates the topics of configured types; GET /v1/types lists the existing types"
+                    .to_owned()
+            }
             similar => {
                 format!(
                     "did you mean {}? If the type is new, `kafleet topics apply` creates its topic",

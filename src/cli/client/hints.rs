@@ -1,7 +1,7 @@
 //! Translates messages of the REST API into the terms of the command line.
 
 /// Parts of messages and hints, and their replacements. Longer parts precede their prefixes.
-const REPLACEMENTS: [(&str, &str); 23] = [
+const REPLACEMENTS: [(&str, &str); 20] = [
     ("the request has no bearer token", "the API requires a token, and none was given"),
     ("the bearer token is invalid", "the API does not know the token"),
     ("send the header `Authorization: Bearer TOKEN`", "give a valid token with --token or KAFLEET_TOKEN"),
@@ -13,14 +13,11 @@ const REPLACEMENTS: [(&str, &str); 23] = [
         "the `allow` header lists the supported methods",
         "the API may have another version than this `kafleet`: compare `kafleet --version`",
     ),
-    ("GET /v1/tasks/{id}/attachments", "`kafleet attachments list ID`"),
-    ("POST /v1/tasks/{id}/retry", "`kafleet retry ID`"),
-    ("GET /v1/types", "`kafleet types -o json`"),
-    ("DELETE /v1/kill/{name}", "`kafleet kill-switch off NAME`"),
+    ("GET /v1/types shows", "`kafleet types -o json` shows"),
+    ("GET /v1/types", "`kafleet types`"),
     ("GET /v1/kill", "`kafleet kill-switch list`"),
-    ("PUT /v1/schedules/{id}", "`kafleet schedules change ID`"),
-    ("DELETE /v1/schedules/{id}", "`kafleet schedules delete ID`"),
     ("GET /v1/schedules", "`kafleet schedules list`"),
+    ("query parameter `cursor`", "`--cursor`"),
     ("neither `cron` nor `every`", "neither --cron nor --every"),
     ("`cron = \"0 3 * * *\"`", "--cron \"0 3 * * *\""),
     ("`every = \"10m\"`", "--every 10m"),
@@ -33,9 +30,35 @@ const REPLACEMENTS: [(&str, &str); 23] = [
     ("`then` of the parent", "the parent with --then"),
 ];
 
+/// Calls with a name in the path, as the parts before and after the name, and their verbs.
+const CALLS: [(&str, &str, &str); 5] = [
+    ("GET /v1/tasks/", "/attachments", "kafleet attachments list"),
+    ("POST /v1/tasks/", "/retry", "kafleet retry"),
+    ("DELETE /v1/kill/", "", "kafleet kill-switch off"),
+    ("PUT /v1/schedules/", "", "kafleet schedules change"),
+    ("DELETE /v1/schedules/", "", "kafleet schedules delete"),
+];
+
+/// Replaces a call by its verb. A placeholder such as `{name}` becomes `NAME`.
+fn replace_call(text: &str, (before, after, verb): (&str, &str, &str)) -> Option<String> {
+    let (start, rest) = text.split_once(before)?;
+    let end = rest.find([' ', ',', ';', '"']).unwrap_or(rest.len());
+    let name = rest[..end].strip_suffix(after)?;
+    let placeholder = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).map(str::to_uppercase);
+    Some(format!("{start}`{verb} {}`{}", placeholder.as_deref().unwrap_or(name), &rest[end..]))
+}
+
+/// Names the option behind a JSON pointer of a problem, if it was given on the command line.
+pub(super) fn location(pointer: &str, mut arguments: impl Iterator<Item = String>) -> String {
+    let option = format!("--{}", pointer.trim_start_matches('/').replace('_', "-"));
+    let is_given = arguments.any(|argument| argument.split('=').next() == Some(&option));
+    if is_given { option } else { pointer.to_owned() }
+}
+
 /// Translates a message or hint of the API.
 pub(super) fn for_shell(text: &str) -> String {
-    let text = REPLACEMENTS.iter().fold(text.to_owned(), |text, (call, verb)| text.replace(call, verb));
+    let text = CALLS.iter().fold(text.to_owned(), |text, call| replace_call(&text, *call).unwrap_or(text));
+    let text = REPLACEMENTS.iter().fold(text, |text, (call, verb)| text.replace(call, verb));
     if text.starts_with("the path ends after `") {
         return "a name is empty".to_owned();
     }
@@ -58,10 +81,18 @@ mod tests {
     fn hint_names_verbs_instead_of_calls() {
         for (text, expected) in [
             ("GET /v1/types shows the schema of `foreach`", "`kafleet types -o json` shows the schema of `foreach`"),
+            ("GET /v1/types lists the existing types", "`kafleet types` lists the existing types"),
             (
-                "change it with PUT /v1/schedules/{id}, or delete it first",
-                "change it with `kafleet schedules change ID`, or delete it first",
+                "change it with PUT /v1/schedules/nightly, or delete it first",
+                "change it with `kafleet schedules change nightly`, or delete it first",
             ),
+            ("delete one: DELETE /v1/kill/{name}", "delete one: `kafleet kill-switch off NAME`"),
+            (
+                "to run the task again anyway: POST /v1/tasks/a:b/retry",
+                "to run the task again anyway: `kafleet retry a:b`",
+            ),
+            ("GET /v1/tasks/a/attachments lists them", "`kafleet attachments list a` lists them"),
+            ("query parameter `cursor`: `x` is not a cursor", "`--cursor`: `x` is not a cursor"),
             (
                 "query parameter `name_like`: the compiled pattern is too large",
                 "`--name-like`: the compiled pattern is too large",
@@ -76,6 +107,19 @@ mod tests {
             ("there is no task `a`", "there is no task `a`"),
         ] {
             assert_eq!(for_shell(text), expected);
+        }
+    }
+
+    #[test]
+    fn location_is_the_option_that_was_given() {
+        let given = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>().into_iter();
+        for (pointer, line, expected) in [
+            ("/delay", "submit echo --delay 40d", "--delay"),
+            ("/name_like", "list --name-like=x", "--name-like"),
+            ("/delay", "submit - --file x", "/delay"),
+            ("/params/url", "submit echo {}", "/params/url"),
+        ] {
+            assert_eq!(location(pointer, given(line)), expected, "{line}");
         }
     }
 

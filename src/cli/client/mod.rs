@@ -262,7 +262,8 @@ pub(super) fn from_problem(problem: &Problem) -> Failure {
     let code = StatusCode::from_u16(problem.status).map_or(Code::Failed, code_of);
     let text = if problem.detail.is_empty() { &problem.title } else { &problem.detail };
     let location = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty());
-    let location = location.map(|pointer| format!(" (at `{pointer}`)")).unwrap_or_default();
+    let location = location.map(|pointer| format!(" (at `{}`)", hints::location(pointer, std::env::args())));
+    let location = location.unwrap_or_default();
     let plain = |text: &str| hints::for_shell(&super::output::one_line(text));
     let failure = Failure::new(code, format_args!("{}{location}", plain(text)));
     let existing = problem.existing.as_ref().map(|existing| format!("see `kafleet status {existing}`"));

@@ -247,7 +247,7 @@ async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<(), ApiError
     if has_moved_on(node, run) {
         let why = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);
         return Err(ApiError::new(Code::DeadLetterSuperseded, why)
-            .hint("to run the task again anyway, use POST /v1/tasks/{id}/retry"));
+            .hint(format!("to run the task again anyway: POST /v1/tasks/{id}/retry")));
     }
     if node.run < run {
         let why = format!("`{id}` is in run {}; the end of run {run} is not visible yet", node.run);
