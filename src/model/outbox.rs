@@ -197,9 +197,14 @@ impl CancelRequest {
     }
 }
 
-/// Cancel message: `cancelled on request`, or `cancelled with` the ancestor that the request named.
+/// Cancel message: `cancelled on request`, `cancelled with` the ancestor that the request named, or `cancelled by the
+/// tracker` at the end of a tree that exceeded its maximum age.
 pub fn cancel_message(with: Option<&str>, when: &str, reason: Option<&str>) -> String {
-    let what = with.map_or("on request".to_owned(), |with| format!("with `{with}`"));
+    let what = match with {
+        Some(with) => format!("with `{with}`"),
+        None if reason == Some(OVERDUE) => "by the tracker".to_owned(),
+        None => "on request".to_owned(),
+    };
     let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("cancelled {what}{when}{why}")
 }
@@ -338,6 +343,18 @@ impl TaskRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cancel_message_names_its_origin() {
+        for (with, reason, expected) in [
+            (None, None, "cancelled on request"),
+            (None, Some("too dear"), "cancelled on request: too dear"),
+            (Some("r"), Some(OVERDUE), "cancelled with `r`: open longer than max_tree_age"),
+            (None, Some(OVERDUE), "cancelled by the tracker: open longer than max_tree_age"),
+        ] {
+            assert_eq!(cancel_message(with, "", reason), expected);
+        }
+    }
 
     #[test]
     fn unpublished_record_of_a_later_run_is_pending_publication() {
