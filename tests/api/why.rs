@@ -303,6 +303,12 @@ async fn lost_task_reports_its_cause() {
         message.contains("deleted its record, 1:7 of the topic of `echo`") && message.contains("detected at 2"),
         "{message}"
     );
+    fleet.announce("ran", "echo", Some(Position { partition: 1, offset: 8 })).await;
+    fleet.publish_event("ran", Kind::Started, |event| (event.worker, event.attempt) = (Some("w-3".into()), 1)).await;
+    let failure = AttemptFailure::new("expired", "removed by retention", 1);
+    fleet.publish_event("ran", Payload::Expired(failure), |_| {}).await;
+    let message = &why(&fleet, "ran").await.findings[0].message;
+    assert!(message.starts_with("`w-3`, which ran it, has stopped") && message.contains("1:8"), "{message}");
     // A disconnected worker ran the task after all.
     fleet.publish_event("gone", Kind::Succeeded, |event| event.worker = Some("w-7".into())).await;
     let late = why(&fleet, "gone").await;

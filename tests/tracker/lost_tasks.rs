@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, memory as broker};
 use kafleet::config::TrackerConfig;
 use kafleet::control::heartbeat::HeartbeatState;
-use kafleet::model::event::Event;
+use kafleet::model::event::{Event, Kind};
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use kafleet::model::units::duration::Millis;
@@ -14,7 +14,7 @@ use kafleet::store::memory::Memory;
 
 use crate::tracker::ages::{heartbeat, short_intervals};
 use crate::tracker::cases::expect_agreement;
-use crate::tracker::event_log::{submitted, succeeded};
+use crate::tracker::event_log::{event, submitted, succeeded};
 use crate::tracker::faulty::{ANY, FaultyBroker, FaultyStore};
 use crate::tracker::fixture::{DEADLINE, Fixture, until};
 use crate::tracker::outbox::{make_topics, node, until_state};
@@ -114,6 +114,37 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
     }
     assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
     until("three are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
+/// A worker dies after Kafka has removed the record of its running task, which no other worker can receive.
+#[tokio::test(flavor = "multi_thread")]
+async fn running_task_of_a_dead_worker_expires_when_its_record_is_removed() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&fixture);
+    let partition = Partition::new(fixture.names.tasks("root"), 0);
+    put_records(&fixture, &partition.topic, 2).await;
+    let started = |task: &str, worker: &str| {
+        let mut started = event(Kind::Started, task);
+        (started.worker, started.attempt) = (Some(worker.into()), 1);
+        started
+    };
+    fixture.write(&[lies_at("there", 0), lies_at("gone", 1), started("there", "w1"), started("gone", "w2")]).await;
+    // The group has passed the record of `gone`.
+    let metadata = "kf1 open 100 0 r:AQE".to_owned();
+    let commit = Commit { partition: partition.clone(), offset: 0, metadata };
+    memory.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
+    memory.truncate_before(&partition, 2).unwrap();
+    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Running).await;
+    heartbeat(&fixture, "w2", 500, HeartbeatState::Running).await;
+    let tracker = short_intervals(&fixture).await;
+    let expired = until_state(&fixture, "gone", State::Expired).await;
+    assert_eq!(expired.outcome.error.map(|error| error.message).as_deref(), Some("removed by retention"));
+    assert_eq!(node(&fixture, "there").await.unwrap().state, State::Running, "its worker lives");
+    heartbeat(&fixture, "w1", 500, HeartbeatState::Stopped).await;
+    until_state(&fixture, "there", State::Expired).await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }

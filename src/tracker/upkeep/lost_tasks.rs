@@ -1,12 +1,13 @@
-//! Queued tasks whose records Kafka removed before a worker received them, so that no worker will ever report them.
+//! Tasks whose records Kafka removed, and which no worker holds, so that no worker will ever report them: queued tasks,
+//! and tasks at a worker that has stopped sending heartbeats.
 //!
 //! The removal of a record alone proves nothing, because a worker may have fetched it before. A task is lost only if
-//! no worker can hold its record: either the group's commit has passed the record while the task is still queued
+//! no worker can hold its record: either the group's commit has passed the record while the task is still open
 //! after all events up to that time (workers report the end of a task before they commit it, and commit past removed
 //! records), or no live worker takes the type, since workers that start later cannot find the record.
 //!
-//! The search runs only if a log has lost records that the group had not passed at the last check. It then visits all
-//! open trees of the partition once, in bounded steps.
+//! The search runs only if a log has lost records that the group had not passed at the last check, and after a worker
+//! has stopped sending heartbeats. It then visits all open trees of the partition once, in bounded steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use crate::store::{Entry, Index, Store};
 use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// States of tasks that may be lost.
+const SEARCHED: [State; 5] = [State::Queued, State::Running, State::Warning, State::Retrying, State::Scheduled];
 
 /// Type and partition of a task topic.
 type LogPosition = (Arc<str>, i32);
@@ -141,6 +144,11 @@ impl Searched {
         Gaps(pending)
     }
 
+    /// Forgets all searches, because the tasks of a silent worker may be lost in gaps that were searched before.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
     /// Records a completed search.
     pub(crate) fn record_search(&mut self, gaps: Gaps) {
         for (position, gap) in gaps.0 {
@@ -160,7 +168,9 @@ impl Gaps {
         let (Some(task_type), Some(position)) = (&node.task_type, node.definition.position) else { return false };
         let gap = self.0.get(&(task_type.clone(), position.partition));
         let waits = node.own == State::Queued && !node.is_to_be_published();
-        waits && gap.is_some_and(|gap| gap.has_lost(position.offset))
+        // A silent worker reports nothing more, and any other one reports a state before it runs the task again.
+        let is_abandoned = node.silent && !node.own.is_terminal();
+        (waits || is_abandoned) && gap.is_some_and(|gap| gap.has_lost(position.offset))
     }
 }
 
@@ -193,7 +203,8 @@ impl LostTaskSearch {
                 events.push(removed_event(&id, &node));
                 self.found.extend(node.task_type.clone());
             }
-            if children_of(&node.tree.below).2.get(State::Queued) > 0 {
+            let (_, _, tree) = children_of(&node.tree.below);
+            if SEARCHED.iter().any(|state| tree.get(*state) > 0) {
                 self.pending.push((Index::Children(id), None));
             }
         }
@@ -253,6 +264,22 @@ mod tests {
         assert!(step(50, 45), "records above the commit were removed");
         assert!(!step(50, 45), "the gap has not changed");
         assert!(step(50, 47) && step(50, 60) && !step(50, 60) && !step(60, 70));
+    }
+
+    #[test]
+    fn task_at_a_worker_is_lost_only_if_the_worker_is_silent() {
+        let gaps = gaps(Gap { abandoned: true, ..Gap::new(10, 20, None) });
+        let mut node = TaskRecord { task_type: Some("root".into()), ..TaskRecord::expected(2, 0) };
+        node.definition.position = Some(Position { partition: 1, offset: 9 });
+        for own in [State::Running, State::Warning, State::Retrying, State::Scheduled] {
+            node.own = own;
+            for silent in [false, true] {
+                node.silent = silent;
+                assert_eq!(gaps.contains_lost(&node), silent, "{own}");
+            }
+        }
+        node.own = State::Succeeded;
+        assert!(!gaps.contains_lost(&node), "the task has ended");
     }
 
     #[test]

@@ -272,11 +272,16 @@ impl PartitionUpkeep {
         if workers.is_empty() || !self.shared.has_read_heartbeats(&self.setup).await? {
             return Ok(());
         }
+        let mut has_found = false;
         for task_type in types {
             for state in State::ALL.into_iter().filter(|state| state.is_at_worker() || *state == State::Scheduled) {
-                self.publish_silent_tasks(&Index::Members { task_type: Arc::clone(&task_type), state }, &workers)
-                    .await?;
+                let index = Index::Members { task_type: Arc::clone(&task_type), state };
+                has_found |= self.publish_silent_tasks(&index, &workers).await?;
             }
+        }
+        if has_found {
+            self.searched.forget();
+            self.pending_search = None;
         }
         for id in workers {
             self.silent.entry(id).and_modify(|(_, searches)| *searches += 1);
@@ -284,18 +289,21 @@ impl PartitionUpkeep {
         Ok(())
     }
 
-    /// Publishes events for tasks of an index that are held by these workers.
-    async fn publish_silent_tasks(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<(), String> {
+    /// Publishes events for tasks of an index that are held by these workers. Returns whether there were any.
+    async fn publish_silent_tasks(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<bool, String> {
         let mut after: Option<Entry> = None;
+        let mut has_found = false;
         loop {
             let page = self.setup.store.page(self.number, index, after.as_ref(), STEP).await;
             let page = page.map_err(|error| error.to_string())?;
             let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
             let nodes = self.setup.store.nodes(self.number, &ids).await.map_err(|error| error.to_string())?;
             let events = ids.iter().zip(nodes).filter_map(|(id, node)| silent_event(id, node?, workers));
-            self.write(&events.collect::<Vec<_>>()).await?;
+            let events: Vec<Event> = events.collect();
+            has_found |= !events.is_empty();
+            self.write(&events).await?;
             if page.len() < STEP {
-                return Ok(());
+                return Ok(has_found);
             }
             after = page.last().cloned();
         }

@@ -276,6 +276,12 @@ fn explain_lost(task: &TaskView) -> Option<Finding> {
                          `{worker}`, which had been disconnected, reported {kind} at {at}, too late to count"
                     )
                 }
+                None if node.times.started_at_ms.is_some() => format!(
+                    "`{}`, which ran it, has stopped, and Kafka's retention deleted its record, {partition} of the \
+                     topic of `{name}`, so that no other worker can run it{noticed}; submit it again, and raise \
+                     `task_retention`",
+                    node.worker.as_deref().unwrap_or("an unknown worker")
+                ),
                 None => format!(
                     "Kafka's retention deleted its record, {partition} of the topic of `{name}`, before a worker \
                      started it{noticed}; submit it again, and check that workers keep up or raise `task_retention`"

@@ -67,8 +67,8 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
         QueuePosition::Deleted { first } => vec![Finding::new(
             Reason::RecordGone,
             format!(
-                "its record at {partition}, offset {}, has been deleted: the log starts at {first}; retention \
-                 was too short for the backlog",
+                "its record at {partition}, offset {}, has been deleted: the log starts at {first}; a worker that \
+                 has fetched it still runs it, otherwise it expires; raise `task_retention` or add workers",
                 position.offset
             ),
         )],
