@@ -31,6 +31,7 @@ fn demo_shows_something_in_every_verb() {
         "succeeded",
         "failed",
         "cancelled",
+        "expired",
     ] {
         wait_blocking(&format!("a task is {state}"), || {
             assert!(open_roots(&dev) <= MAX_OPEN);

@@ -138,12 +138,21 @@ fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         // The section applies to all clients, but some keys concern only producers or only consumers.
         return;
     }
-    match level {
-        RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => {
-            tracing::info!(target: "kafleet::kafka", facility, "{message}");
-        }
-        RDKafkaLogLevel::Debug => tracing::debug!(target: "kafleet::kafka", facility, "{message}"),
+    match log_level(level, facility, message) {
+        tracing::Level::INFO => tracing::info!(target: "kafleet::kafka", facility, "{message}"),
+        tracing::Level::DEBUG => tracing::debug!(target: "kafleet::kafka", facility, "{message}"),
         _ => tracing::warn!(target: "kafleet::kafka", facility, "{message}"),
+    }
+}
+
+fn log_level(level: RDKafkaLogLevel, facility: &str, message: &str) -> tracing::Level {
+    // A new cluster loads its coordinator on the first request for a producer id, which the client repeats.
+    let is_repeated = facility == "GETPID" && message.ends_with("retrying");
+    match level {
+        _ if is_repeated => tracing::Level::INFO,
+        RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => tracing::Level::INFO,
+        RDKafkaLogLevel::Debug => tracing::Level::DEBUG,
+        _ => tracing::Level::WARN,
     }
 }
 
@@ -202,4 +211,19 @@ fn offset_of(start: StartOffset) -> Offset {
 /// Returns the committed offset of a list entry, if there is one.
 fn committed(entry: native::Entry) -> Option<Committed> {
     (entry.offset >= 0).then_some(Committed { offset: entry.offset, metadata: entry.metadata })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_request_for_a_producer_id_is_no_warning() {
+        let message =
+            "[thrd:main]: Failed to acquire idempotence PID from broker b: Broker: Coordinator load in progress";
+        let level = |facility, message: &str| log_level(RDKafkaLogLevel::Warning, facility, message);
+        assert_eq!(level("GETPID", &format!("{message}: retrying")), tracing::Level::INFO);
+        assert_eq!(level("GETPID", message), tracing::Level::WARN);
+        assert_eq!(level("FAIL", "connection refused"), tracing::Level::WARN);
+    }
 }

@@ -16,7 +16,7 @@ use crate::handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
 use crate::model::units::duration::Millis;
 
 /// Number of different scenarios, which repeat with new ids.
-pub(super) const SCENARIOS: u64 = 12;
+pub(super) const SCENARIOS: u64 = 13;
 /// Maximum number of open roots; no scenario starts above it.
 const MAX_OPEN: usize = 24;
 /// Tick interval of the first round of scenarios, so that there is soon something to see.
@@ -151,17 +151,18 @@ fn scenario(number: u64) -> Scenario {
         5 => round
             .root("long", SLOW, "too long", json!({"steps": 200, "pause": "3s", "log": ["this takes a while"]}))
             .later(5, OperatorCall::Cancel(round.id("long"))),
-        6 => round.root("slow", SLOW, "one at a time", json!({"steps": 3, "pause": "1s"})),
-        7 => round
+        6 => round.root("late", SLOW, "starts too late behind a long one", step).with(json!({"expires": "500ms"})),
+        7 => round.root("slow", SLOW, "one at a time", json!({"steps": 3, "pause": "1s"})),
+        8 => round
             .root("flaky", FETCH, "fails until it is retried", json!({"steps": 1, "pause": "1s", "failing_runs": 1}))
             .later(4, OperatorCall::Retry(round.id("flaky"))),
-        8 => {
+        9 => {
             let params =
-                json!({"steps": 8, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]});
+                json!({"steps": 40, "pause": "1s", "warn": "the disk is nearly full", "log": ["reading", "writing"]});
             round.root("warned", REPORT, "with a warning", params)
         }
-        9 => round.many_parts(),
-        10 => round.root("lost", REPORT, "a dead letter", json!({"steps": 1, "pause": "1s", "dead": true})),
+        10 => round.many_parts(),
+        11 => round.root("lost", REPORT, "a dead letter", json!({"steps": 1, "pause": "1s", "dead": true})),
         _ => round.root("recalled", FETCH, "cancelled by a kill switch", json!({})).with(json!({"tags": [RECALLED]})),
     }
 }
