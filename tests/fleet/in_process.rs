@@ -95,7 +95,7 @@ impl Fleet {
             (unique("fleet"), 3, 4);
         topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
-        let control = settings::read_control(&*broker, &names, DEADLINE).unwrap();
+        let control = settings::read_control(&broker.client(), &names).await.unwrap();
         let events_partitions = control.require_events_partitions(&names).unwrap();
         let link = SharedProducer::open(broker.clone(), None).unwrap();
         let publisher = Publisher::new(link, names.clone(), events_partitions, "test");

@@ -55,8 +55,8 @@ impl TrackerShared {
         let workers = Arc::new(WorkerRegistry::default());
         let follower = heartbeat::listen(workers.clone(), setup.broker.clone(), &setup.names);
         let needs = RequiredTopics::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
-        let (broker, health) = (setup.broker.clone(), setup.health.clone());
-        let topics = TopicWatch::start(broker, needs, health, "tracker's topics", setup.topic_check.into());
+        let (client, health) = (setup.broker.client(), setup.health.clone());
+        let topics = TopicWatch::start(&client, needs, health, "tracker's topics", setup.topic_check.into());
         Arc::new(Self {
             workers,
             follower,
