@@ -82,7 +82,7 @@ async fn start_announcer(
         .call(move |_, _| Announcer::open(setup, shutdown))
         .await
         .context("the announcer's producer cannot be opened")?;
-    runtime::thread("kafleet-observer", announcer.run())
+    runtime::thread("kafleet-announcer", announcer.run())
         .context("a thread for the announcer cannot be started")
         .map(Some)
 }

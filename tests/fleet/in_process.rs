@@ -250,7 +250,7 @@ impl Fleet {
         let (broker, names, count) = (self.broker.clone(), self.names.clone(), self.events_partitions);
         let announced = move || {
             let partitions = task_partitions(&*broker, &names);
-            let committed = broker.group_offsets(&names.observer_group(), &partitions, DEADLINE).unwrap();
+            let committed = broker.group_offsets(&names.announcer_group(), &partitions, DEADLINE).unwrap();
             let done = partitions.iter().zip(committed).all(|(partition, committed)| {
                 let ends = broker.ends(partition, DEADLINE).unwrap();
                 let offset = committed.map_or(ends.first, |committed| committed.offset);

@@ -51,7 +51,7 @@ pub(crate) struct OutboxEntry {
 impl OutboxEntry {
     pub(crate) const TIMER: &str = "timer";
     /// Kind of a subtree command's step.
-    pub(crate) const SUBTREE: &str = "walk";
+    pub(crate) const SUBTREE: &str = "subtree_command";
 
     pub(crate) fn is_subtree_step(&self) -> bool {
         self.kind == Self::SUBTREE

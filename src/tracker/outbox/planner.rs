@@ -334,7 +334,7 @@ impl OutboxPlanner {
         });
         let message = message.transpose().map_err(|error| error.to_string())?;
         let messages = message.into_iter().chain([self.event(&effect_done(id, effect, now))?]).collect();
-        Ok(OutboxEntry::plain(id, dedup_key, "tell", messages))
+        Ok(OutboxEntry::plain(id, dedup_key, "notification", messages))
     }
 
     pub(super) fn event(&self, event: &Event) -> Result<Message, String> {

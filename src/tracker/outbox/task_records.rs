@@ -63,7 +63,7 @@ impl OutboxPlanner {
         run: u32,
         now: i64,
     ) -> Result<OutboxEntry, String> {
-        let kind = "follow";
+        let kind = "continuation";
         if node.run != run || node.own.is_terminal() {
             return self.completed(id, effect, kind, now);
         }
