@@ -50,6 +50,15 @@ impl PartialEq<serde_json::Value> for RawJson {
     }
 }
 
+/// Encodes plain data: structs, lists, strings, numbers, booleans, `Value`s, and maps with string keys. Encoding them
+/// into memory has no error case.
+pub(crate) fn plain_text(value: &impl Serialize) -> String {
+    match serde_json::to_string(value) {
+        Ok(text) => text,
+        Err(why) => unreachable!("plain data cannot fail to encode: {why}"),
+    }
+}
+
 /// Compact form without insignificant white space.
 impl std::fmt::Display for RawJson {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

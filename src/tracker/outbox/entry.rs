@@ -121,5 +121,5 @@ pub(super) fn terminal_event(
     now: i64,
 ) -> Event {
     let code = ended(AttemptFailure::default()).kind().name();
-    Event::new(ended(AttemptFailure::new(&code, why, 0)), id.clone(), run, now)
+    Event::new(ended(AttemptFailure::new(code, why, 0)), id.clone(), run, now)
 }

@@ -305,13 +305,13 @@ impl OutboxPlanner {
         effect: Effect,
         now: i64,
     ) -> Result<SubtreeCommand, String> {
-        let first = match effect.what {
-            EffectKind::End { asof } => Some(first_cancel_record(&self.control, id, node, (asof, true), now)),
-            EffectKind::Cancel { asof, subtree } => {
-                Some(first_cancel_record(&self.control, id, node, (asof, subtree), now))
-            }
+        let scope = match effect.what {
+            EffectKind::End { asof } => Some((asof, true)),
+            EffectKind::Cancel { asof, subtree } => Some((asof, subtree)),
             _ => None,
         };
+        let first = scope.map(|scope| first_cancel_record(&self.control, id, node, scope, now));
+        let first = first.transpose().map_err(|error| error.to_string())?;
         SubtreeCommand::new(id, node, effect, first, (&self.events, self.number), now)
             .map_err(|error| error.to_string())
     }
