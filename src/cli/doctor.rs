@@ -174,7 +174,7 @@ async fn check_cancels(client: &Client, names: &Names) -> Finding {
     let watch = ControlWatch::new(ControlState::default());
     let _reading = keep(watch.clone(), client.broker().clone(), names, None);
     if let Err(why) = watch.whole_within(CALL_DEADLINE, names).await {
-        return Finding::warning("cancels", why);
+        return Finding::warning("cancels", why.to_string());
     }
     cancel_count_finding(watch.state().cancels().len())
 }
