@@ -288,7 +288,7 @@ impl TrackerMetrics {
             )?,
             fired: new.counter(
                 "kafleet_tracker_fired_total",
-                "Timers and effects fired, by kind: release, expire, cancel, fail, retry, uncancel, walk.",
+                "Timers and effects published, by kind: cancel, check, continuation, expire, fail, notification, release, retry, subtree_command, uncancel.",
                 &["partition", "kind"],
             )?,
             removed: new.counter(

@@ -55,6 +55,6 @@ impl Fleet {
     /// Waits until the control topic has been read to its end.
     pub(crate) async fn wait_for_control_state(&self) -> Result<(), ApiError> {
         let loaded = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await;
-        loaded.map_err(|why| ApiError::new(Code::KafkaUnavailable, why).hint("retry"))
+        loaded.map_err(|why| ApiError::new(Code::KafkaUnavailable, why.to_string()).hint("retry"))
     }
 }

@@ -7,7 +7,6 @@ use anyhow::{Context as _, bail};
 use super::child_role::ChildRole;
 use super::process::{Cost, Process};
 use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, load, mib, micros, own_cpu};
-use crate::broker::shared_producer::SharedProducer;
 use crate::config::{Isolation, Order};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -56,8 +55,7 @@ impl BenchFleet {
         let worker = Process::start("worker", &worker)?;
         let role = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &role)?;
-        let broker = topics.broker.clone();
-        let producer = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
+        let producer = topics.producer().await?;
         let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
         let mut fleet = Self { store, publisher, worker, tracker, topics };
         load::publish(&fleet.publisher, FIRST, 0..1).await?;

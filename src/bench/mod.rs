@@ -2,6 +2,9 @@
 //!
 //! Each role runs in its own process (of the same binary), so that its CPU time and memory can be measured. Only
 //! acknowledged records count, and every run ends with a check that all tasks are present exactly once.
+//!
+//! Load generators and observers call the blocking broker traits on their own threads: the async client's change of
+//! thread per call would be measured as well.
 
 mod baseline;
 mod check;
@@ -36,7 +39,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::broker::kafka::Kafka;
-use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
+use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{Broker, Client, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
 use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
@@ -209,6 +213,11 @@ impl BenchTopics {
             events_partitions,
             commit_readers: Mutex::default(),
         })
+    }
+
+    /// Opens a producer for the tasks of this process.
+    async fn producer(&self) -> anyhow::Result<Arc<SharedProducer>> {
+        Ok(Client::new(self.broker.clone()).shared_producer(None).await?)
     }
 
     /// Number of records in a topic, from its partitions' watermarks.

@@ -11,7 +11,6 @@ use super::fleet::partitions;
 use super::latency::percentile;
 use super::process::Process;
 use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Report, Services, blocking, load, mib};
-use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, ConsumerSpec, Partition, StartOffset};
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
@@ -97,8 +96,7 @@ impl TimersFleet {
         let store = services.redis(&prefix)?;
         let tracker = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &tracker)?;
-        let broker = topics.broker.clone();
-        let producer = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
+        let producer = topics.producer().await?;
         let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
         Ok(Self { store, publisher, tracker, topics })
     }

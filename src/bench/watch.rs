@@ -13,7 +13,6 @@ use tokio::task::JoinSet;
 use super::child_role::ChildRole;
 use super::process::{Cost, Process};
 use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, load, mib};
-use crate::broker::shared_producer::SharedProducer;
 use crate::model::event::{Event, Payload};
 use crate::model::task::id::TaskId;
 use crate::publish::Publisher;
@@ -163,8 +162,7 @@ impl WatchFleet {
         let tracker = Process::start("tracker", &tracker)?;
         let api = ChildRole::Api { services: services.clone(), prefix, events_partitions, port: free.port() };
         let api = Process::start("api", &api)?;
-        let broker = topics.broker.clone();
-        let producer = blocking(move || Ok(SharedProducer::open(broker, None)?)).await?;
+        let producer = topics.producer().await?;
         let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
         let mut fleet = Self { address: free.to_string(), api, tracker, publisher, store, topics };
         let tasks = bench.watchers.div_ceil(WATCHERS_PER_TASK);

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::shared_producer::SharedProducer;
 use super::{
     Broker, BrokerError, Commit, Committed, CommittedProbe, Consumer, ConsumerSpec, DeliverySink, Partition, Record,
-    RecordListing, TopicInfo, TransactionalProducer, Watermarks,
+    RecordListing, TopicInfo, TopicOutcome, TopicSpec, TransactionalProducer, Watermarks,
 };
 use crate::runtime::blocking;
 
@@ -104,6 +104,11 @@ impl Client {
     pub async fn topics(&self, prefix: &str) -> Result<Vec<TopicInfo>, BrokerError> {
         let prefix = prefix.to_owned();
         self.call(move |broker, deadline| broker.topics(&prefix, deadline)).await
+    }
+
+    /// Creates missing topics and updates settings that differ; see [`Broker::apply_topics`].
+    pub async fn apply_topics(&self, topics: Vec<TopicSpec>) -> Result<Vec<TopicOutcome>, BrokerError> {
+        self.call(move |broker, deadline| broker.apply_topics(&topics, deadline)).await
     }
 
     /// Returns the low and high watermark of a partition.

@@ -11,14 +11,14 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
-use crate::broker::{Broker, BrokerError, Partition, TopicInfo, Watermarks};
+use crate::broker::{BrokerError, Client, Partition, TopicInfo, Watermarks};
 use crate::config::{Config, Names};
 use crate::control::settings::read_control;
 use crate::control::{ControlState, ControlWatch, keep};
 use crate::handlers::Registry;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::runtime::{blocking, now_ms};
+use crate::runtime::now_ms;
 use crate::store::{Checkpoint, MemoryUse, Reservation, Stage, Store, StoreError};
 use crate::telemetry::init_logs;
 use crate::topics::{self, Severity};
@@ -98,7 +98,7 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
         found.extend(setup.register().err().map(|why| Finding::of("types", why)));
         let watermarks = match setup.kafka() {
-            Ok(broker) => kafka(&setup, broker, &mut found).await,
+            Ok(broker) => kafka(&setup, &broker.client(), &mut found).await,
             Err(why) => {
                 found.push(Finding::of("kafka", why));
                 None
@@ -132,27 +132,49 @@ fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {
 }
 
 /// Checks Kafka; returns the watermarks of the events partitions if they could be read.
-async fn kafka(setup: &Setup, broker: Arc<dyn Broker>, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
-    let config = setup.config.clone();
-    let registry = setup.registry.clone();
+async fn kafka(setup: &Setup, client: &Client, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
     let brokers = setup.brokers();
-    let names = Names::new(&setup.config.topics.prefix);
-    let reader = broker.clone();
-    let checked = blocking(move || check_kafka(&*broker, &config, &registry, &brokers)).await;
-    let (findings, watermarks) = checked.unwrap_or_else(|why| (vec![Finding::error("kafka", why)], None));
-    found.extend(findings);
-    if watermarks.is_some() {
-        found.push(check_cancels(reader, &names).await);
+    let present = match client.topics(&setup.names.topics()).await {
+        Ok(present) => present,
+        Err(why) => {
+            let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running";
+            found.push(Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint));
+            return None;
+        }
+    };
+    found.push(Finding::ok("kafka", format!("`{brokers}` answers")));
+    found.extend(topic_findings(client, &setup.config, &setup.registry, present.len()).await);
+    match check_commits(client, setup, &present).await {
+        Ok(findings) => found.extend(findings),
+        Err(why) => found.push(Finding::error("offsets", why.to_string())),
     }
-    watermarks
+    let watermarks = events_watermarks(client, setup).await?;
+    let mut newest = None;
+    for (partition, watermarks) in &watermarks {
+        newest = newest.max(newest_ms(client, partition, *watermarks).await);
+    }
+    found.extend(newest.and_then(|newest_ms| check_clock(newest_ms, now_ms())));
+    found.push(check_cancels(client, &setup.names).await);
+    Some(watermarks.into_iter().map(|(_, watermarks)| watermarks).collect())
+}
+
+/// Returns the events partitions with their watermarks; `None` if one cannot be read.
+async fn events_watermarks(client: &Client, setup: &Setup) -> Option<Vec<(Partition, Watermarks)>> {
+    let mut found = Vec::new();
+    for index in 0..setup.config.topics.events_partitions {
+        let partition = Partition::new(setup.names.events(), i32::try_from(index).unwrap_or(i32::MAX));
+        let watermarks = client.watermarks(&partition).await.ok()?;
+        found.push((partition, watermarks));
+    }
+    Some(found)
 }
 
 /// Reports the number of cancels that every worker holds in memory.
-async fn check_cancels(broker: Arc<dyn Broker>, names: &Names) -> Finding {
+async fn check_cancels(client: &Client, names: &Names) -> Finding {
     let watch = ControlWatch::new(ControlState::default());
-    let _reading = keep(watch.clone(), broker, names, None);
+    let _reading = keep(watch.clone(), client.broker().clone(), names, None);
     if let Err(why) = watch.whole_within(CALL_DEADLINE, names).await {
-        return Finding::warning("cancels", why);
+        return Finding::warning("cancels", why.to_string());
     }
     cancel_count_finding(watch.state().cancels().len())
 }
@@ -166,41 +188,8 @@ fn cancel_count_finding(count: usize) -> Finding {
         .hint("a cancel is kept until workers have committed past its tasks: check that each type has workers (`kafleet types`)")
 }
 
-fn check_kafka(
-    broker: &dyn Broker,
-    config: &Config,
-    registry: &Registry,
-    brokers: &str,
-) -> (Vec<Finding>, Option<Vec<Watermarks>>) {
-    let names = Names::new(&config.topics.prefix);
-    let present = match broker.topics(&names.topics(), CALL_DEADLINE) {
-        Ok(present) => present,
-        Err(why) => {
-            let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running";
-            return (vec![Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint)], None);
-        }
-    };
-    let mut found = vec![Finding::ok("kafka", format!("`{brokers}` answers"))];
-    found.extend(topic_findings(broker, config, registry, present.len()));
-    match check_commits(broker, config, registry, &present) {
-        Ok(findings) => found.extend(findings),
-        Err(why) => found.push(Finding::error("offsets", why.to_string())),
-    }
-    let events = |index: u32| Partition::new(names.events(), i32::try_from(index).unwrap_or(i32::MAX));
-    let watermarks: Result<Vec<Watermarks>, _> =
-        (0..config.topics.events_partitions).map(|index| broker.ends(&events(index), CALL_DEADLINE)).collect();
-    let Ok(watermarks) = watermarks else { return (found, None) };
-    let newest = watermarks
-        .iter()
-        .zip(0..)
-        .filter_map(|(watermarks, index)| newest_ms(broker, &events(index), *watermarks))
-        .max();
-    found.extend(newest.and_then(|newest_ms| check_clock(newest_ms, now_ms())));
-    (found, Some(watermarks))
-}
-
-fn topic_findings(broker: &dyn Broker, config: &Config, registry: &Registry, count: usize) -> Vec<Finding> {
-    match topics::check(broker, config, registry, CALL_DEADLINE * 2) {
+async fn topic_findings(client: &Client, config: &Config, registry: &Registry, count: usize) -> Vec<Finding> {
+    match topics::check(client, config, registry, CALL_DEADLINE * 2).await {
         Ok(findings) if findings.is_empty() => {
             vec![Finding::ok("topics", format!("{count} with the prefix, all configured as required"))]
         }
@@ -220,16 +209,11 @@ impl From<topics::Finding> for Finding {
 }
 
 /// Reports committed offsets that Kafka has dropped or that lie outside the log. Missing topics have a finding already.
-fn check_commits(
-    broker: &dyn Broker,
-    config: &Config,
-    registry: &Registry,
-    present: &[TopicInfo],
-) -> Result<Vec<Finding>, BrokerError> {
-    let names = Names::new(&config.topics.prefix);
-    let Ok(control) = read_control(broker, &names, CALL_DEADLINE) else { return Ok(Vec::new()) };
+async fn check_commits(client: &Client, setup: &Setup, present: &[TopicInfo]) -> Result<Vec<Finding>, BrokerError> {
+    let names = &setup.names;
+    let Ok(control) = read_control(client, names).await else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    let types = config.types.keys().cloned().chain(registry.types().map(|(name, _)| name.to_string()));
+    let types = setup.config.types.keys().cloned().chain(setup.registry.types().map(|(name, _)| name.to_string()));
     for task_type in types.collect::<std::collections::BTreeSet<_>>() {
         let topic: Arc<str> = names.tasks(&task_type).into();
         let numbers = control.consumed.iter().filter(|(name, _)| *name == task_type).map(|(_, number)| *number);
@@ -237,9 +221,9 @@ fn check_commits(
         if partitions.is_empty() || !present.iter().any(|info| *info.name == *topic) {
             continue;
         }
-        let committed = broker.group_offsets(&names.group(&task_type), &partitions, CALL_DEADLINE)?;
+        let committed = client.group_offsets(&names.group(&task_type), partitions.clone()).await?;
         for (partition, committed) in partitions.iter().zip(committed) {
-            let watermarks = broker.ends(partition, CALL_DEADLINE)?;
+            let watermarks = client.watermarks(partition).await?;
             found.extend(check_commit(&task_type, partition, committed.map(|committed| committed.offset), watermarks));
         }
     }
@@ -267,13 +251,14 @@ fn check_commit(
 }
 
 /// Append time of the newest event, if one of the last offsets holds an event.
-fn newest_ms(broker: &dyn Broker, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
+async fn newest_ms(client: &Client, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
     // The last offsets may be transaction markers.
-    (watermarks.first..watermarks.end)
-        .rev()
-        .take(3)
-        .find_map(|offset| broker.read_at(partition, offset, CALL_DEADLINE).ok().flatten())
-        .map(|record| record.timestamp_ms)
+    for offset in (watermarks.first..watermarks.end).rev().take(3) {
+        if let Ok(Some(record)) = client.read_at(partition, offset).await {
+            return Some(record.timestamp_ms);
+        }
+    }
+    None
 }
 
 /// Reports a broker clock that is ahead; one that is behind looks like an idle log.

@@ -19,7 +19,7 @@ use crate::control::settings::{FleetSettingsError, read_control};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use crate::model::units::duration::Millis;
-use crate::runtime::{Backoff, Health, Shutdown, blocking};
+use crate::runtime::{Backoff, Health, Shutdown};
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Store, StoreError};
 use crate::telemetry::{Metrics, log_line};
@@ -185,14 +185,10 @@ impl Setup {
         let what = format!("kafka at `{}`", self.brokers());
         let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
         self.wait_for("kafka", &what, hint, timeout, |deadline| {
-            let broker = broker.clone();
-            let names = self.names.clone();
+            let client = broker.client().with_deadline(deadline);
             async move {
-                let read = blocking(move || {
-                    let control = read_control(&*broker, &names, deadline)?;
-                    control.require_events_partitions(&names)
-                });
-                read.await.map_err(StartError::Permanent)?.map_err(StartError::from)
+                let control = read_control(&client, &self.names).await?;
+                Ok(control.require_events_partitions(&self.names)?)
             }
         })
         .await
@@ -324,7 +320,7 @@ impl Setup {
 
     /// Checks topics until dropped. The tracker has its own check, because it stops projecting on problems.
     fn watch_topics(&self, broker: &Arc<dyn Broker>, needs: RequiredTopics, part: &'static str) -> TopicWatch {
-        TopicWatch::start(broker.clone(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
+        TopicWatch::start(&broker.client(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
     }
 
     /// Waits until all roles have ended. A role that fails stops the others.

@@ -10,7 +10,6 @@ use super::serve::StartArgs;
 use super::setup::{Setup, SetupOptions, StartError, from_message};
 use crate::broker::{TopicChange, TopicOutcome};
 use crate::handlers::Registry;
-use crate::runtime::blocking;
 use crate::telemetry::init_logs;
 use crate::topics::apply;
 
@@ -34,20 +33,17 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
             ..SetupOptions::default()
         },
     )?;
-    let broker = setup.kafka()?;
+    let client = setup.kafka()?.client();
     let what = format!("kafka at `{}`", setup.brokers());
     let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
     setup
         .wait_for("kafka", &what, hint, args.start_timeout.into(), |deadline| {
-            let broker = broker.clone();
+            let client = client.with_deadline(deadline);
             let prefix = setup.names.topics();
-            async move {
-                let asked = blocking(move || broker.topics(&prefix, deadline)).await;
-                asked.map_err(StartError::Permanent)?.map(drop).map_err(StartError::from)
-            }
+            async move { client.topics(&prefix).await.map(drop).map_err(StartError::from) }
         })
         .await?;
-    let outcomes = apply(broker, &setup.config, &setup.registry, APPLY_DEADLINE).await;
+    let outcomes = apply(&client, &setup.config, &setup.registry, APPLY_DEADLINE).await;
     show(&globals.output(), &outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?)
 }
 

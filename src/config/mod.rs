@@ -11,26 +11,44 @@ use serde::{Deserialize, Serialize};
 use crate::model::retention::Lifetimes;
 use crate::model::schedule::Spec;
 
+#[doc(hidden)]
 mod api;
+#[doc(hidden)]
 mod callbacks;
+#[doc(hidden)]
 mod document;
+#[doc(hidden)]
 mod email;
+#[doc(hidden)]
 mod email_address;
+#[doc(hidden)]
 mod kafka;
+#[doc(hidden)]
 mod load;
+#[doc(hidden)]
 mod names;
+#[doc(hidden)]
 mod ops;
 mod policy;
+#[doc(hidden)]
 mod problem;
 mod rate;
+#[doc(hidden)]
 mod redis;
+#[doc(hidden)]
 mod rules;
+#[doc(hidden)]
 mod secrets;
+#[doc(hidden)]
 mod shape;
+#[doc(hidden)]
 mod topics;
+#[doc(hidden)]
 mod tracker;
+#[doc(hidden)]
 mod type_rules;
 mod types;
+#[doc(hidden)]
 mod worker;
 
 pub use self::redis::RedisConfig;
@@ -53,6 +71,7 @@ pub use types::{HandlerKind, Isolation, MAX_SLOTS, OnError, Order, TypeConfig};
 pub use worker::{MAX_PAYLOAD, WorkerConfig};
 
 /// kafleet.toml. Every key has a default; an empty file is a valid one.
+#[doc(hidden)]
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

@@ -39,8 +39,8 @@ impl Names {
     pub fn tracker_group(&self) -> String {
         format!("{}.tracker", self.prefix)
     }
-    pub fn observer_group(&self) -> String {
-        format!("{}.observer", self.prefix)
+    pub fn announcer_group(&self) -> String {
+        format!("{}.announcer", self.prefix)
     }
     /// Transactional id of an API process.
     pub fn api_sender(&self, process: &str) -> String {

@@ -11,8 +11,11 @@ pub struct TypePolicy {
     pub concurrency: Option<u32>,
     /// Concurrent attempts in all workers together.
     pub max_concurrency: Option<u32>,
+    /// Limit of started attempts in all workers together. `None`: no limit.
     pub rate: Option<Rate>,
+    /// Order in which tasks run.
     pub order: Order,
+    /// Number of retries, and the waits between attempts.
     pub retry: RetryPolicy,
     /// Time limit of one attempt.
     pub timeout: Millis,
@@ -20,25 +23,35 @@ pub struct TypePolicy {
     pub total_timeout: Option<Millis>,
     /// Time limit without progress, log line or heartbeat.
     pub stall_timeout: Option<Millis>,
+    /// Consequence of a failed attempt.
     pub on_error: OnError,
+    /// Kinds of errors that are retried or final, whatever the handler says.
     pub kinds: ErrorKinds,
+    /// Number of failures that stops the type. `None`: no limit.
     pub alarm: Option<Alarm>,
+    /// Isolation of attempts from each other.
     pub isolation: Isolation,
+    /// Limits of child processes; only with [`Isolation::Process`].
     pub child_limits: ChildLimits,
+    /// Whether results are published to the type's results topic.
     pub publish_results: bool,
 }
 
 /// Kinds of errors that are retried or final, overriding the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorKinds {
+    /// Kinds retried even if the handler declares them final; `*` is any kind not named.
     pub retry_on: Vec<String>,
+    /// Kinds that are final even if the handler would retry them; `*` is any kind not named.
     pub fail_on: Vec<String>,
 }
 
 /// Limit of failed attempts within a period, above which the type is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alarm {
+    /// Number of failed attempts within `period` that does not stop the type.
     pub max_failures: u32,
+    /// Period in which failed attempts are counted.
     pub period: Millis,
 }
 
@@ -52,6 +65,7 @@ pub struct ChildLimits {
 }
 
 impl Alarm {
+    /// Default period, 10 s.
     pub const PERIOD: Millis = Millis::secs(10);
 }
 
@@ -98,6 +112,7 @@ impl TypePolicy {
         self.concurrency.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
     }
 
+    /// Overrides the policy with the values that are set in a section of the configuration.
     pub fn with(self, config: &TypeConfig) -> Self {
         let non_empty = |set: &Vec<String>, own: Vec<String>| if set.is_empty() { own } else { set.clone() };
         let period = config.failure_period.or(self.alarm.map(|alarm| alarm.period)).unwrap_or(Alarm::PERIOD);

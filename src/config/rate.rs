@@ -24,6 +24,7 @@ pub struct Rate {
     pub by: RateBy,
 }
 
+/// Scope of a rate limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RateBy {

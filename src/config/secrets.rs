@@ -49,8 +49,10 @@ pub(super) fn without_userinfo(text: &str) -> String {
 
 /// Implements `Debug` for a struct with secrets.
 pub(super) fn debug<T: Serialize>(name: &str, value: &T, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-    let value = serde_json::to_value(value).unwrap_or_default();
-    write!(f, "{name} {}", shown(&[], &value))
+    match serde_json::to_value(value) {
+        Ok(value) => write!(f, "{name} {}", shown(&[], &value)),
+        Err(why) => write!(f, "{name} (cannot be shown: {why})"),
+    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub struct TypeConfig {
     /// Rate limit of starting attempts, for all workers together. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// Order in which tasks run. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
     /// Number of retries. Default 5.
@@ -114,6 +115,7 @@ pub struct TypeConfig {
 }
 
 /// Built-in handler of a type without Rust code.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HandlerKind {
@@ -124,6 +126,7 @@ pub enum HandlerKind {
 }
 
 impl HandlerKind {
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",

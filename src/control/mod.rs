@@ -11,8 +11,8 @@ pub mod schedules;
 mod state;
 mod watch;
 
-pub use state::{ControlState, MAX_KILLS, Verdict};
-pub use watch::{ControlWatch, HEALTH_PART, keep};
+pub use state::{ControlState, InvalidRecord, MAX_KILLS, Verdict};
+pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, keep};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,22 +50,28 @@ pub enum ControlKey {
 
 impl ControlKey {
     /// Returns `None` for keys outside this module, and an error for invalid keys of these kinds.
-    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+    pub fn parse(text: &str) -> Result<Option<Self>, InvalidRecord> {
         let Some((kind, rest)) = text.split_once('/') else { return Ok(None) };
-        let of_type = |make: fn(String) -> Self| check_type(rest).map(|()| Some(make(rest.to_owned())));
+        let of_type = |make: fn(String) -> Self| match check_type(rest) {
+            Ok(()) => Ok(Some(make(rest.to_owned()))),
+            Err(why) => Err(InvalidRecord::Key(why)),
+        };
         match kind {
             "cancel" => crate::model::task::id::TaskId::parse(rest)
                 .map(|_| Some(Self::Cancel(rest.into())))
-                .map_err(|why| why.to_string()),
+                .map_err(|why| InvalidRecord::Key(why.to_string())),
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
             "rate" => of_type(Self::Rate),
-            "kill" => check_kill(rest).map(|()| Some(Self::Kill(rest.into()))),
+            "kill" => {
+                check_kill(rest).map_err(InvalidRecord::Key)?;
+                Ok(Some(Self::Kill(rest.into())))
+            }
             "offsets" => {
-                let (task_type, partition) = rest.rsplit_once('/').ok_or("its key names no partition")?;
-                check_type(task_type)?;
+                let (task_type, partition) = rest.rsplit_once('/').ok_or(InvalidRecord::NoPartition)?;
+                check_type(task_type).map_err(InvalidRecord::Key)?;
                 let partition = partition.parse::<i32>().ok().filter(|number| *number >= 0);
-                Ok(Some(Self::Offsets(task_type.into(), partition.ok_or("the partition in its key is not a number")?)))
+                Ok(Some(Self::Offsets(task_type.into(), partition.ok_or(InvalidRecord::NoPartition)?)))
             }
             _ => Ok(None),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::state::read;
+use super::state::{InvalidRecord, read};
 use crate::broker::RecordRef;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{Schedule, check_name};
@@ -51,8 +51,8 @@ pub enum ScheduleKey {
 
 impl ScheduleKey {
     /// Returns `None` for keys outside this module, and an error for invalid keys of these kinds.
-    pub fn parse(text: &str) -> Result<Option<Self>, String> {
-        let named = |name: &str| check_name(name).map(|()| name.to_owned());
+    pub fn parse(text: &str) -> Result<Option<Self>, InvalidRecord> {
+        let named = |name: &str| check_name(name).map(|()| name.to_owned()).map_err(InvalidRecord::Key);
         if let Some(name) = text.strip_prefix(SCHEDULE) {
             return Ok(Some(Self::Schedule(named(name)?)));
         }
@@ -60,12 +60,12 @@ impl ScheduleKey {
             return Ok(Some(Self::State(named(name)?)));
         }
         let Some(rest) = text.strip_prefix(ASK) else { return Ok(None) };
-        let (name, request) = rest.split_once('/').ok_or("its key names no request")?;
+        let (name, request) = rest.split_once('/').ok_or(InvalidRecord::NoRequest)?;
         let fits = (1..=MAX_ASK_CHARS).contains(&request.len()) && check_name(request).is_ok();
         if fits {
             Ok(Some(Self::ScheduleRequest(named(name)?, request.to_owned())))
         } else {
-            Err("the request in its key has no valid name".into())
+            Err(InvalidRecord::NoRequest)
         }
     }
 }
@@ -95,11 +95,11 @@ impl ScheduleState {
     }
 
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
-    pub(super) fn take(&mut self, key: ScheduleKey, record: &RecordRef<'_>) -> Result<(), String> {
+    pub(super) fn take(&mut self, key: ScheduleKey, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
         match (key, record.value) {
             (ScheduleKey::Schedule(name), Some(value)) => {
                 if self.schedules.len() >= MAX_SCHEDULES && !self.schedules.contains_key(&name) {
-                    return Err(format!("the limit of {MAX_SCHEDULES} schedules is reached"));
+                    return Err(InvalidRecord::TooMany { limit: MAX_SCHEDULES, what: "schedules" });
                 }
                 self.schedules.insert(name, Arc::new(read(value)?));
             }
@@ -108,7 +108,7 @@ impl ScheduleState {
             }
             (ScheduleKey::ScheduleRequest(name, request), Some(value)) => {
                 if self.requests.len() >= MAX_REQUESTS {
-                    return Err(format!("the limit of {MAX_REQUESTS} pending requests is reached"));
+                    return Err(InvalidRecord::TooMany { limit: MAX_REQUESTS, what: "pending requests" });
                 }
                 self.requests.insert((name, request), read(value)?);
             }

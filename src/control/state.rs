@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use super::schedules::{ScheduleKey, ScheduleState};
 use super::{CONTROL_VERSION, Cancel, ControlKey, Kill, Offsets, Pause, RateLimit, Slots};
 use crate::broker::RecordRef;
+use crate::config::MAX_SLOTS;
 use crate::model::outbox::cancel_message;
 use crate::model::task::Task;
 use crate::model::task::id::TaskId;
@@ -17,6 +18,29 @@ use crate::model::task::id::TaskId;
 const MAX_CANCELS: usize = 100_000;
 /// Maximum number of kill switches; every task is checked against each.
 pub const MAX_KILLS: usize = 100;
+
+/// Reason why a control record is ignored.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidRecord {
+    #[error("its key is not UTF-8")]
+    KeyEncoding,
+    /// Invalid name in the key.
+    #[error("{0}")]
+    Key(String),
+    #[error("its key names no partition, such as `offsets/echo/3`")]
+    NoPartition,
+    #[error("its key names no request, or its name is invalid")]
+    NoRequest,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it has version {0}, this build reads up to {CONTROL_VERSION}: upgrade this process")]
+    Newer(u32),
+    /// Invalid value of a field.
+    #[error("{0}")]
+    Value(String),
+    #[error("the limit of {limit} {what} is reached")]
+    TooMany { limit: usize, what: &'static str },
+}
 
 /// Active commands by type, id or name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,9 +80,9 @@ impl ControlState {
     }
 
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
-    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), String> {
+    pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
         let Some(key) = record.key else { return Ok(()) };
-        let key = std::str::from_utf8(key).map_err(|_| "its key is not UTF-8".to_owned())?;
+        let key = std::str::from_utf8(key).map_err(|_| InvalidRecord::KeyEncoding)?;
         if self.with_schedules
             && let Some(key) = ScheduleKey::parse(key)?
         {
@@ -71,21 +95,26 @@ impl ControlState {
             (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
             (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
             (ControlKey::Rate(name), value) => {
-                set(&mut self.rates, name, value, |limit: &RateLimit| limit.rate.check())?;
+                set(&mut self.rates, name, value, |limit: &RateLimit| {
+                    limit.rate.check().map_err(InvalidRecord::Value)
+                })?;
             }
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
-                return Err(format!("the limit of {MAX_KILLS} kill switches is reached"));
+                return Err(InvalidRecord::TooMany { limit: MAX_KILLS, what: "kill switches" });
             }
             (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
             (ControlKey::Offsets(name, partition), value) => {
-                let check = |at: &Offsets| if at.offset < 0 { Err("its offset is negative".into()) } else { Ok(()) };
+                let check = |at: &Offsets| match at.offset {
+                    ..0 => Err(InvalidRecord::Value("its offset is negative".to_owned())),
+                    _ => Ok(()),
+                };
                 set(&mut self.offsets, (name, partition), value, check)?;
             }
         }
         Ok(())
     }
 
-    fn cancel(&mut self, id: String, value: Option<&[u8]>, offset: i64) -> Result<(), String> {
+    fn cancel(&mut self, id: String, value: Option<&[u8]>, offset: i64) -> Result<(), InvalidRecord> {
         let Some(value) = value else {
             self.cancels.remove(&id);
             return Ok(());
@@ -164,23 +193,22 @@ impl ControlState {
     }
 }
 
-fn check_slots(limit: &Slots) -> Result<(), String> {
-    match (limit.slots, limit.max_concurrency) {
-        (None, None) => Err("it has neither `slots` nor `max_concurrency`".into()),
-        (Some(0), _) | (_, Some(0)) => Err("a limit of 0 is a pause: pause the type".into()),
-        (Some(slots), _) if slots > crate::config::MAX_SLOTS => {
-            Err(format!("{slots} slots: at most {} are allowed", crate::config::MAX_SLOTS))
-        }
-        _ => Ok(()),
-    }
+fn check_slots(limit: &Slots) -> Result<(), InvalidRecord> {
+    let why = match (limit.slots, limit.max_concurrency) {
+        (None, None) => "it has neither `slots` nor `max_concurrency`".to_owned(),
+        (Some(0), _) | (_, Some(0)) => "a limit of 0 is a pause: pause the type".to_owned(),
+        (Some(slots), _) if slots > MAX_SLOTS => format!("{slots} slots: at most {MAX_SLOTS} are allowed"),
+        _ => return Ok(()),
+    };
+    Err(InvalidRecord::Value(why))
 }
 
 fn set<K: Ord, T: DeserializeOwned>(
     map: &mut BTreeMap<K, T>,
     key: K,
     value: Option<&[u8]>,
-    check: impl Fn(&T) -> Result<(), String>,
-) -> Result<(), String> {
+    check: impl Fn(&T) -> Result<(), InvalidRecord>,
+) -> Result<(), InvalidRecord> {
     match value {
         Some(value) => {
             let record = read::<T>(value)?;
@@ -194,14 +222,14 @@ fn set<K: Ord, T: DeserializeOwned>(
     Ok(())
 }
 
-pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
+pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, InvalidRecord> {
     #[derive(Deserialize)]
     struct Versioned {
         v: u32,
     }
-    let Versioned { v } = serde_json::from_slice(value).map_err(|why| why.to_string())?;
+    let Versioned { v } = serde_json::from_slice(value)?;
     if v > CONTROL_VERSION {
-        return Err(format!("it has version {v}, this build reads up to {CONTROL_VERSION}: upgrade this process"));
+        return Err(InvalidRecord::Newer(v));
     }
-    serde_json::from_slice(value).map_err(|why| why.to_string())
+    Ok(serde_json::from_slice(value)?)
 }

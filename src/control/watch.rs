@@ -17,6 +17,15 @@ use crate::runtime::Health;
 /// Maximum number of logged records that cannot be decoded; further ones are only counted.
 const MAX_COMPLAINTS: u64 = 100;
 
+/// The control topic was not read to its end in time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{topic}` was not read within {} s", deadline.as_secs())]
+pub struct ControlNotRead {
+    pub topic: String,
+    pub deadline: Duration,
+}
+
+/// Control state of a process, with notification of changes.
 pub struct ControlWatch {
     state: RwLock<ControlState>,
     /// Incremented by every change.
@@ -67,8 +76,8 @@ impl ControlWatch {
     }
 
     /// Waits for [`Self::whole`] with a deadline; the error names the topic.
-    pub async fn whole_within(&self, deadline: Duration, names: &Names) -> Result<(), String> {
-        let late = |_| format!("`{}` was not read within {} s", names.control(), deadline.as_secs());
+    pub async fn whole_within(&self, deadline: Duration, names: &Names) -> Result<(), ControlNotRead> {
+        let late = |_| ControlNotRead { topic: names.control(), deadline };
         tokio::time::timeout(deadline, self.whole()).await.map_err(late)
     }
 
@@ -144,7 +153,7 @@ impl Sink for ControlFollower {
             None => self.shared.change(self.next, |state| outcome = state.take(record)),
         }
         if let Err(why) = outcome {
-            self.complain(record, &why);
+            self.complain(record, &why.to_string());
         }
     }
 

@@ -40,10 +40,15 @@ impl std::fmt::Display for DeadLetterId {
     }
 }
 
-impl std::str::FromStr for DeadLetterId {
-    type Err = String;
+/// The id of a dead letter has another form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a dead letter is named `<type>:<partition>:<offset>`, as shown by lists")]
+pub struct InvalidDeadLetterId;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for DeadLetterId {
+    type Err = InvalidDeadLetterId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidDeadLetterId> {
         let read = || {
             let mut parts = text.split(':');
             let task_type = parts.next()?;
@@ -52,7 +57,7 @@ impl std::str::FromStr for DeadLetterId {
             let whole = parts.next().is_none() && !task_type.is_empty() && partition >= 0 && offset >= 0;
             whole.then(|| Self { task_type: task_type.to_owned(), partition, offset })
         };
-        read().ok_or_else(|| "a dead letter is named `<type>:<partition>:<offset>`, as shown by lists".to_owned())
+        read().ok_or(InvalidDeadLetterId)
     }
 }
 

@@ -31,11 +31,15 @@ pub struct Context(Arc<Attempt>);
 
 /// Shared state of a [`Context`].
 pub struct Attempt {
+    /// Task id.
     pub id: TaskId,
+    /// Run of the task, from 1: a retry by an operator starts the next one.
     pub run: u32,
     /// 1 for the first attempt.
     pub number: u32,
+    /// Time at which the attempt is cancelled. `None`: no limit.
     pub deadline: Option<Instant>,
+    /// W3C trace context of the producer.
     pub trace: Option<Box<Trace>>,
     /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
@@ -50,8 +54,11 @@ pub struct Attempt {
 
 /// State shared by all attempts of a type in a worker.
 pub struct TypeEnv {
+    /// Name of the type.
     pub task_type: Arc<str>,
+    /// Name of the worker, as in events.
     pub worker: Arc<str>,
+    /// Application state.
     pub state: SharedState,
     /// Receives progress, log lines and immediate children while an attempt runs.
     pub sink: Arc<dyn AttemptSink>,
@@ -87,13 +94,18 @@ pub trait AttemptSink: Send + Sync {
 /// Output of a running attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Note {
+    /// State of the work; the newest replaces earlier ones.
     Progress(RawJson),
+    /// Line of the task's log.
     Log(String),
+    /// Warning, shown until the task ends.
     Warning(String),
+    /// Small value stored with the task.
     Attachment(Attachment),
 }
 
 impl Note {
+    /// Returns the kind of event that publishes this output.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Progress(_) => Kind::Progress,
@@ -107,12 +119,15 @@ impl Note {
 /// A child task to spawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Child {
+    /// Name of the child's type.
     pub task_type: Arc<str>,
+    /// Params, any JSON. They are validated by the worker that runs the child.
     pub params: Value,
     /// Last segment of the id. Default: derived from type and params, so that the same work gets the same id.
     pub segment: Option<String>,
     /// Ordering key. Default: the child's id.
     pub key: Option<String>,
+    /// Options of the task; unset ones have the defaults of its type.
     pub policy: Policy,
     /// The reason why the child cannot be published; fails the parent's attempt.
     #[serde(skip)]
@@ -120,6 +135,7 @@ pub struct Child {
 }
 
 impl Child {
+    /// Creates a child of any type. An invalid name of a type fails the attempt when its children are published.
     pub fn new(task_type: &str, params: Value) -> Self {
         let (segment, key, error) = (None, None, check_type(task_type).err());
         Self { task_type: task_type.into(), params, segment, key, policy: Policy::default(), error }
@@ -186,12 +202,19 @@ impl Child {
 
 /// Initial values of an attempt.
 pub struct AttemptStart {
+    /// Task id.
     pub id: TaskId,
+    /// Run of the task, from 1.
     pub run: u32,
+    /// Number of the attempt within the run, from 1.
     pub number: u32,
+    /// Time at which the attempt is cancelled. `None`: no limit.
     pub deadline: Option<Instant>,
+    /// W3C trace context of the producer.
     pub trace: Option<Box<Trace>>,
+    /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
+    /// State of the type.
     pub env: Arc<TypeEnv>,
 }
 
@@ -264,6 +287,7 @@ impl Context {
         self.spawn_child(Child::of(&task));
     }
 
+    /// Spawns a child per task; see [`Context::spawn`].
     pub fn spawn_all<T: Task>(&self, tasks: impl IntoIterator<Item = T>) {
         for task in tasks {
             self.spawn(task);
@@ -295,6 +319,7 @@ impl Context {
         self.cancel.get_or_init(CancellationToken::new)
     }
 
+    /// Returns whether the attempt should stop; see [`Context::cancelled`].
     pub fn is_cancelled(&self) -> bool {
         self.cancel.get().is_some_and(CancellationToken::is_cancelled)
     }
@@ -382,6 +407,7 @@ impl Context {
 pub struct Silent<'a>(&'a Context);
 
 impl Silent<'_> {
+    /// Publishes the task's progress; see [`Context::progress`]. A state that is not JSON is reported as a warning.
     pub fn progress(&self, state: impl Serialize) {
         match RawJson::of(&state) {
             Ok(state) => self.0.env.sink.note(self.0, Note::Progress(state)),
@@ -389,16 +415,19 @@ impl Silent<'_> {
         }
     }
 
+    /// Appends a line to the task's log; see [`Context::log`].
     pub fn log(&self, line: impl Into<String>) {
         self.0.env.sink.note(self.0, Note::Log(line.into()));
     }
 
+    /// Marks the task with a warning; see [`Context::warn`].
     pub fn warn(&self, message: impl Into<String>) {
         self.0.env.sink.note(self.0, Note::Warning(message.into()));
     }
 }
 
 impl Attempt {
+    /// Name of the type.
     pub fn task_type(&self) -> &str {
         &self.env.task_type
     }
@@ -427,6 +456,7 @@ impl Attempt {
         self.activity.load(Ordering::Relaxed)
     }
 
+    /// Returns whether the attempt has ended, so that its output is ignored.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }

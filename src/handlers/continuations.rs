@@ -1,21 +1,34 @@
 //! Continuations created by handlers.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{Child, Context, Failure, Task, TaskResult};
 use crate::model::task::continuation::{Continuation, Ended, MAX_CONTINUATIONS, check_continuations};
 
 impl Continuation {
     /// Creates a continuation of a Rust type. For [`Continuation::with_results`] use [`Continuation::join`].
-    pub fn of<T: Task>(task: &T) -> Self {
-        Self::new(T::TYPE, serde_json::to_value(task).unwrap_or_default())
+    ///
+    /// # Errors
+    /// The task cannot be encoded as JSON, for example because a map has keys that are not strings. The failure is final.
+    pub fn of<T: Task>(task: &T) -> TaskResult<Self> {
+        Ok(Self::new(T::TYPE, encode(task)?))
     }
 
     /// Creates a continuation whose params are a [`Joined`](crate::model::task::continuation::Joined): the given
     /// params and the results of the tasks it follows.
-    pub fn join<T: Task>(params: impl serde::Serialize) -> Self {
-        Self::new(T::TYPE, serde_json::to_value(params).unwrap_or_default()).with_results()
+    ///
+    /// # Errors
+    /// The params cannot be encoded as JSON. The failure is final.
+    pub fn join<T: Task>(params: impl Serialize) -> TaskResult<Self> {
+        Ok(Self::new(T::TYPE, encode(params)?).with_results())
     }
+}
+
+fn encode(params: impl Serialize) -> TaskResult<Value> {
+    let failure = |why| Failure::fail(format!("the params of a continuation are not JSON: {why}")).of_kind("bad_child");
+    serde_json::to_value(params).map_err(failure)
 }
 
 impl Child {
@@ -62,5 +75,35 @@ impl Context {
             Ok(()) => Ok(continuations),
             Err((at, why)) => Err(Failure::fail(format!("a continuation (`{at}`): {why}")).of_kind("bad_child")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    struct Keyed(BTreeMap<Option<u8>, u8>);
+
+    impl Task for Keyed {
+        const TYPE: &'static str = "keyed";
+        type Output = ();
+
+        async fn run(self, _: Context) -> TaskResult<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn continuation_that_is_not_json_is_a_final_failure() {
+        let params = BTreeMap::from([(Some(1), 2)]);
+        let failures = [Continuation::of(&Keyed(params.clone())), Continuation::join::<Keyed>(params)];
+        for failure in failures.map(|created| created.expect_err("the keys are not strings")) {
+            assert_eq!(&*failure.kind, "bad_child");
+            assert!(failure.message.contains("not JSON: key must be a string"), "{failure}");
+        }
+        assert!(Continuation::of(&Keyed(BTreeMap::new())).is_ok());
     }
 }

@@ -19,7 +19,9 @@ pub type TaskResult<T> = Result<T, Failure>;
 /// Error of an attempt, and the action to take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
+    /// Action to take.
     pub then: Fail,
+    /// Reason for people: lower case, with the value, and what to do.
     pub message: String,
     /// Stable identifier for programs (`ErrorInfo::kind`).
     pub kind: Cow<'static, str>,
@@ -29,7 +31,10 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fail {
     /// Retry after the type's backoff, or after this delay.
-    Retry { after: Option<Duration> },
+    Retry {
+        /// Wait before the next attempt. `None`: the type's backoff.
+        after: Option<Duration>,
+    },
     /// The task fails; further attempts would fail too.
     Final,
     /// The task fails and is kept as a dead letter for redrive.
@@ -39,14 +44,17 @@ pub enum Fail {
 }
 
 impl Failure {
+    /// Failure to be retried after the type's backoff, while it has retries left.
     pub fn retry(message: impl Into<String>) -> Self {
         Self { then: Fail::Retry { after: None }, message: message.into(), kind: "error".into() }
     }
 
+    /// Failure to be retried after this delay, while the type has retries left.
     pub fn retry_after(message: impl Into<String>, after: Duration) -> Self {
         Self { then: Fail::Retry { after: Some(after) }, message: message.into(), kind: "error".into() }
     }
 
+    /// Final failure: no retry.
     pub fn fail(message: impl Into<String>) -> Self {
         Self { then: Fail::Final, message: message.into(), kind: "error".into() }
     }
@@ -61,10 +69,12 @@ impl Failure {
         Self::retry(message).of_kind(if timed_out { TIMEOUT } else { UNREACHABLE })
     }
 
+    /// Final failure whose task is kept as a dead letter, for a redrive after the cause is fixed.
     pub fn dead(message: impl Into<String>) -> Self {
         Self { then: Fail::Dead, message: message.into(), kind: "error".into() }
     }
 
+    /// End of an attempt that was asked to stop. The task is cancelled, or repeated if only the worker stops.
     pub fn cancelled() -> Self {
         Self { then: Fail::Cancelled, message: "the attempt was cancelled".into(), kind: "cancelled".into() }
     }
@@ -83,7 +93,15 @@ impl Display for Failure {
 
 /// Converts an error to a failure, with or without a retry: `….retry()?` or `….fail()?`.
 pub trait OrFail<T> {
+    /// Converts the error to a failure that is retried after the type's backoff.
+    ///
+    /// # Errors
+    /// The converted error.
     fn retry(self) -> TaskResult<T>;
+    /// Converts the error to a final failure.
+    ///
+    /// # Errors
+    /// The converted error.
     fn fail(self) -> TaskResult<T>;
 }
 

@@ -14,13 +14,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::config::{Isolation, Order};
 use crate::model::json::RawJson;
 
 pub(crate) mod blocking_pool;
+#[doc(hidden)]
 pub mod builtin;
 pub mod context;
 mod continuations;
+#[doc(hidden)]
 pub mod egress;
 mod failure;
 pub(crate) mod reaper;
@@ -33,6 +34,9 @@ pub use failure::{Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
 pub use registry::{Registered, Registry, SharedState};
 pub use schema::{ParamsError, Schema};
 
+pub use crate::config::{Isolation, Order};
+pub use crate::model::record::attachment::Attachment;
+pub use crate::model::record::state::State;
 pub use crate::model::task::continuation::{Continuation, Ended, Joined, On};
 use blocking_pool::BlockingPool;
 
@@ -43,10 +47,13 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     const TYPE: &'static str;
     /// Maximum concurrent attempts in one worker; 0: the number of cores.
     const CONCURRENCY: u32 = 0;
+    /// Order in which tasks run; by default none, limited only by the slots.
     const ORDER: Order = Order::None;
     /// Attempts after the first one.
     const RETRIES: u32 = 5;
+    /// Wait before the second attempt; it doubles with each further attempt.
     const MIN_BACKOFF: Duration = Duration::from_secs(1);
+    /// Maximum wait between two attempts.
     const MAX_BACKOFF: Duration = Duration::from_secs(3);
     /// Timeout of one attempt.
     const TIMEOUT: Duration = Duration::from_secs(120);
@@ -72,6 +79,7 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
 
 /// The result of an attempt: JSON, or a failure.
 pub type Answer = Result<RawJson, Failure>;
+/// Future of an attempt.
 pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// Runs the attempts of one type. [`Task`]s are wrapped in an implementation; `exec` and `http` implement it

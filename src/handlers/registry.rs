@@ -13,8 +13,11 @@ use crate::model::task::id::{check_own_type, check_type};
 /// A registered type.
 #[derive(Clone)]
 pub struct Registered {
+    /// Handler of the type's attempts.
     pub handler: Arc<dyn Handler>,
+    /// JSON Schema of the params.
     pub schema: Schema,
+    /// Limits, retries and timeouts, before the overrides of kafleet.toml.
     pub policy: TypePolicy,
 }
 
@@ -63,6 +66,7 @@ pub struct Registry {
 pub struct SharedState(Arc<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
 impl SharedState {
+    /// Returns the value of a type; `None` if there is none.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.0.get(&TypeId::of::<T>()).cloned().and_then(|state| state.downcast().ok())
     }
@@ -104,6 +108,7 @@ impl Registry {
         self
     }
 
+    /// Returns a registered type by its name.
     pub fn get(&self, name: &str) -> Option<&Registered> {
         self.types.get(name)
     }
@@ -112,10 +117,12 @@ impl Registry {
         self.types.get_mut(name)
     }
 
+    /// Registered types, sorted by name.
     pub fn types(&self) -> impl Iterator<Item = (&Arc<str>, &Registered)> {
         self.types.iter()
     }
 
+    /// Application state of all handlers.
     pub fn state(&self) -> &SharedState {
         &self.state
     }

@@ -27,6 +27,7 @@ pub struct Schema {
 pub struct ParamsError {
     /// JSON pointer to the invalid part; empty for the whole.
     pub pointer: String,
+    /// Reason for people.
     pub message: String,
 }
 
@@ -61,10 +62,12 @@ impl Schema {
         Self::compile(schema.clone()).unwrap_or(Self { text: Arc::new(schema), check: None })
     }
 
+    /// Schema as JSON.
     pub fn json(&self) -> &Value {
         &self.text
     }
 
+    /// Returns whether any JSON is valid.
     pub fn accepts_anything(&self) -> bool {
         self.check.is_none()
     }

@@ -40,6 +40,7 @@ pub struct TestRun {
 /// The observed result of an attempt.
 #[derive(Debug)]
 pub struct Outcome {
+    /// Result, or failure.
     pub answer: Answer,
     /// Children of `spawn`, `spawn_all` and `spawn_child`, each with its segment. Empty if the attempt failed.
     pub children: Vec<Child>,
@@ -65,6 +66,7 @@ impl Default for TestRun {
 }
 
 impl TestRun {
+    /// Creates a setup with the defaults.
     pub fn new() -> Self {
         let (timeout, registry) = (Duration::from_secs(120), Registry::default());
         Self { id: "test".into(), number: 1, timeout, trace: None, registry }
@@ -202,11 +204,13 @@ impl Outcome {
         }
     }
 
+    /// Returns the published progress, in order.
     pub fn progress(&self) -> Vec<Value> {
         let progress = |note: &Note| if let Note::Progress(state) = note { state.value().ok() } else { None };
         self.notes.iter().filter_map(progress).collect()
     }
 
+    /// Returns the lines of the log, in order.
     pub fn log(&self) -> Vec<&str> {
         fn line(note: &Note) -> Option<&str> {
             if let Note::Log(line) = note { Some(line) } else { None }

@@ -8,6 +8,10 @@ use serde_json::value::RawValue;
 pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
+    /// Validates JSON text.
+    ///
+    /// # Errors
+    /// The text is not JSON in UTF-8.
     pub fn parse(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text).map(Self)
     }
@@ -17,10 +21,12 @@ impl RawJson {
         serde_json::value::to_raw_value(value).map(Self)
     }
 
+    /// JSON `null`.
     pub fn null() -> Self {
         Self(RawValue::NULL.to_owned())
     }
 
+    /// Returns the text as it was given.
     pub fn text(&self) -> &str {
         self.0.get()
     }
@@ -31,6 +37,7 @@ impl RawJson {
         serde_json::from_str(self.0.get())
     }
 
+    /// Returns the text in the form of `serde_json`.
     pub fn into_raw(self) -> Box<RawValue> {
         self.0
     }
@@ -47,6 +54,15 @@ impl Eq for RawJson {}
 impl PartialEq<serde_json::Value> for RawJson {
     fn eq(&self, other: &serde_json::Value) -> bool {
         self.value().is_ok_and(|value| value == *other)
+    }
+}
+
+/// Encodes plain data: structs, lists, strings, numbers, booleans, `Value`s, and maps with string keys. Encoding them
+/// into memory has no error case.
+pub(crate) fn plain_text(value: &impl Serialize) -> String {
+    match serde_json::to_string(value) {
+        Ok(text) => text,
+        Err(why) => unreachable!("plain data cannot fail to encode: {why}"),
     }
 }
 
@@ -97,6 +113,7 @@ impl schemars::JsonSchema for RawJson {
 }
 
 /// Optional values as JSON text, for binary formats.
+#[doc(hidden)]
 pub mod as_text {
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

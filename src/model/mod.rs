@@ -1,5 +1,8 @@
 //! The pure core: the definitions of tasks, events and trees, and the projection of events into task records.
 //!
+//! Checks of single values (names, times, sizes, fields of a task) return the reason as text: it is written for people,
+//! no code decides by it, and callers add the place, such as a header or a JSON pointer.
+//!
 //! Nothing in this folder does IO, waits, reads a clock or draws a random number. The same code therefore runs against
 //! Redis, in memory, in property tests and in the simulation, and always gives the same result.
 //!
@@ -8,15 +11,24 @@
 //! (follow-up tasks and notifications) → [`outbox`] (timers and effects) → [`record::rollup`] → [`projection`] →
 //! [`retry`] and [`offsets`] (the worker's arithmetic).
 
+#[doc(hidden)]
 pub mod encode_error;
+#[doc(hidden)]
 pub mod event;
 pub mod json;
+#[doc(hidden)]
 pub mod offsets;
+#[doc(hidden)]
 pub mod outbox;
+#[doc(hidden)]
 pub mod projection;
+#[doc(hidden)]
 pub mod record;
+#[doc(hidden)]
 pub mod retention;
+#[doc(hidden)]
 pub mod retry;
+#[doc(hidden)]
 pub mod schedule;
 pub mod task;
 pub mod units;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{ApplyError, FleetSettings, FleetSettingsError, find, specs};
-use crate::broker::{Broker, BrokerError, TopicInfo, TopicSpec};
+use crate::broker::{BrokerError, Client, TopicInfo, TopicSpec};
 use crate::config::{Config, Names};
 use crate::handlers::Registry;
 use crate::model::units::duration::Millis;
@@ -40,25 +40,25 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Compares existing topics with the required ones. An empty list means no problems. Blocks for at most `deadline`.
-pub fn check(
-    broker: &dyn Broker,
+/// Compares existing topics with the required ones. An empty list means no problems. Waits for at most `deadline`.
+pub async fn check(
+    client: &Client,
     config: &Config,
     registry: &Registry,
     deadline: Duration,
 ) -> Result<Vec<Finding>, BrokerError> {
     let begun = Instant::now();
-    let left = || deadline.saturating_sub(begun.elapsed());
+    let client_in_time = || client.with_deadline(deadline.saturating_sub(begun.elapsed()));
     let names = Names::new(&config.topics.prefix);
-    let present = broker.topics(&names.topics(), left())?;
-    let cluster = broker.topics(CLUSTER_TOPIC, left())?;
+    let present = client_in_time().topics(&names.topics()).await?;
+    let cluster = client_in_time().topics(CLUSTER_TOPIC).await?;
     let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);
     let mut findings = Vec::new();
     for spec in specs(config, registry) {
         findings.extend(compare(&spec, spec.name == names.events(), find(&present, &spec.name), copies));
     }
     if find(&present, &names.control()).is_some() {
-        let control = super::read_control(broker, &names, left());
+        let control = super::read_control(&client_in_time(), &names).await;
         findings.extend(fleet(control, find(&present, &names.events()), config, &names));
     }
     Ok(findings)

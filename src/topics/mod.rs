@@ -1,19 +1,16 @@
 //! Topics of a fleet: the required ones, their creation, and checks of existing ones.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, BrokerError, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
+use crate::broker::{BrokerError, Client, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
 use crate::config::{Config, Names, TypeConfig};
 use crate::control::settings::{FleetSettings, FleetSettingsError, read_control, set_fleet};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{callback, email};
 use crate::model::units::duration::Millis;
-use crate::runtime::blocking;
 
 mod check;
 mod watch;
@@ -90,50 +87,34 @@ pub enum ApplyError {
     FleetSettings(#[from] FleetSettingsError),
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    #[error("{0}")]
-    Internal(String),
 }
 
 /// Creates and alters topics, and records the number of events partitions. Returns one outcome per topic; the number
 /// is recorded only if the control and events topics are correct. Waits for at most `deadline`.
 pub async fn apply(
-    broker: Arc<dyn Broker>,
+    client: &Client,
     config: &Config,
     registry: &Registry,
     deadline: Duration,
 ) -> Result<Vec<TopicOutcome>, ApplyError> {
-    let specs = specs(config, registry);
+    let begun = Instant::now();
+    let client_in_time = || client.with_deadline(deadline.saturating_sub(begun.elapsed()));
     let names = Names::new(&config.topics.prefix);
     let wanted = config.topics.events_partitions;
-    let link_broker = broker.clone();
-    let own = names.clone();
-    let task = blocking(move || apply_blocking(&*broker, &specs, &own, wanted, deadline)).await;
-    let (outcomes, recorded) = task.map_err(ApplyError::Internal)??;
-    let failed =
-        |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
-    if recorded.is_none() && !failed(&names.control()) && !failed(&names.events()) {
-        let link = SharedProducer::open(link_broker, None)?;
-        set_fleet(&link, &names, wanted).await?;
-    }
-    Ok(outcomes)
-}
-
-fn apply_blocking(
-    broker: &dyn Broker,
-    specs: &[TopicSpec],
-    names: &Names,
-    wanted: u32,
-    deadline: Duration,
-) -> Result<(Vec<TopicOutcome>, Option<u32>), ApplyError> {
-    let begun = Instant::now();
-    let left = || deadline.saturating_sub(begun.elapsed());
-    let present = broker.topics(&names.topics(), left())?;
+    let present = client_in_time().topics(&names.topics()).await?;
     let recorded = match find(&present, &names.control()) {
-        Some(_) => read_control(broker, names, left())?.events_partitions,
+        Some(_) => read_control(&client_in_time(), &names).await?.events_partitions,
         None => None,
     };
     agree(find(&present, &names.events()), recorded, wanted)?;
-    Ok((broker.apply_topics(specs, left())?, recorded))
+    let outcomes = client_in_time().apply_topics(specs(config, registry)).await?;
+    let failed =
+        |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
+    if recorded.is_none() && !failed(&names.control()) && !failed(&names.events()) {
+        let link = client.shared_producer(None).await?;
+        set_fleet(&link, &names, wanted).await?;
+    }
+    Ok(outcomes)
 }
 
 /// Checks that the number of events partitions is unchanged.

@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use super::*;
-use crate::broker::Partition;
 use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::{Broker, Partition};
 use crate::config::{Overrides, load_with};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -21,11 +23,11 @@ fn broker() -> Arc<Memory> {
 }
 
 async fn applied(broker: &Arc<Memory>, config: &Config) -> Result<Vec<TopicOutcome>, ApplyError> {
-    apply(broker.clone(), config, &Registry::default(), DEADLINE).await
+    apply(&Client::new(broker.clone()), config, &Registry::default(), DEADLINE).await
 }
 
-fn findings(broker: &Arc<Memory>, config: &Config) -> Vec<String> {
-    let found = check(&**broker, config, &Registry::default(), DEADLINE).unwrap();
+async fn findings(broker: &Arc<Memory>, config: &Config) -> Vec<String> {
+    let found = check(&Client::new(broker.clone()), config, &Registry::default(), DEADLINE).await.unwrap();
     found.iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
 }
 
@@ -83,9 +85,9 @@ async fn apply_creates_topics_and_records_settings_once() {
     let outcomes = applied(&broker, &small()).await.unwrap();
     assert_eq!(outcomes.len(), 5);
     assert!(outcomes.iter().all(|one| one.change == TopicChange::Created), "{outcomes:?}");
-    let control = read_control(&*broker, &Names::new("t"), DEADLINE).unwrap();
+    let control = read_control(&Client::new(broker.clone()), &Names::new("t")).await.unwrap();
     assert_eq!(control.events_partitions, Some(4));
-    assert_eq!(findings(&broker, &small()), Vec::<String>::new());
+    assert_eq!(findings(&broker, &small()).await, Vec::<String>::new());
 
     let again = applied(&broker, &small()).await.unwrap();
     assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
@@ -102,7 +104,7 @@ async fn number_of_events_partitions_is_fixed() {
     let error = applied(&broker, &other).await.unwrap_err();
     assert_eq!(error, ApplyError::Fixed { recorded: 4, wanted: 8 });
     assert!(error.to_string().contains("hint: set `events_partitions = 4`"), "{error}");
-    let found = findings(&broker, &other);
+    let found = findings(&broker, &other).await;
     assert!(
         found.len() == 1 && found[0].starts_with("Error `t.control`: the events topic has 4 partitions"),
         "{found:?}"
@@ -111,7 +113,7 @@ async fn number_of_events_partitions_is_fixed() {
     tamper(&broker, "t.events", 6, None);
     let error = applied(&broker, &small()).await.unwrap_err();
     assert_eq!(error, ApplyError::Changed { topic: "t.events".into(), present: 6, recorded: 4 });
-    let found = findings(&broker, &small());
+    let found = findings(&broker, &small()).await;
     assert!(
         found.len() == 1 && found[0].starts_with("Error `t.events`: the topic `t.events` has 6 partitions"),
         "{found:?}"
@@ -128,12 +130,12 @@ async fn foreign_events_topic_is_adopted_only_with_the_configured_partitions() {
     let mut same = small();
     same.topics.events_partitions = 5;
     applied(&broker, &same).await.unwrap();
-    assert_eq!(findings(&broker, &same), Vec::<String>::new());
+    assert_eq!(findings(&broker, &same).await, Vec::<String>::new());
 }
 
-#[test]
-fn missing_topics_are_found() {
-    let found = findings(&broker(), &small());
+#[tokio::test]
+async fn missing_topics_are_found() {
+    let found = findings(&broker(), &small()).await;
     assert_eq!(found.len(), 5, "{found:#?}");
     assert_eq!(found[0], "Error `t.control`: the topic does not exist\n  hint: run `kafleet topics apply`");
 }
@@ -171,10 +173,10 @@ async fn harmful_settings_are_found() {
         let broker = broker();
         applied(&broker, &small()).await.unwrap();
         tamper(&broker, topic, 1, Some((key, value)));
-        let found = findings(&broker, &small());
+        let found = findings(&broker, &small()).await;
         assert!(found.len() == 1 && found[0].starts_with(expected), "{topic} {key}={value} gave {found:#?}");
         applied(&broker, &small()).await.unwrap();
-        assert_eq!(findings(&broker, &small()), Vec::<String>::new(), "apply corrects it");
+        assert_eq!(findings(&broker, &small()).await, Vec::<String>::new(), "apply corrects it");
     }
 }
 
@@ -185,7 +187,7 @@ async fn settings_above_the_required_ones_are_no_finding() {
     tamper(&broker, "t.events", 1, Some(("retention.ms", "-1")));
     tamper(&broker, "t.workers", 1, Some(("cleanup.policy", "delete, compact")));
     tamper(&broker, "t.tasks.echo", 9, Some(("max.message.bytes", "9999999")));
-    assert_eq!(findings(&broker, &small()), Vec::<String>::new());
+    assert_eq!(findings(&broker, &small()).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -194,14 +196,14 @@ async fn too_few_partitions_and_copies_are_found() {
     applied(&broker, &small()).await.unwrap();
     let mut more = small();
     more.topics.task_partitions = 3;
-    let found = findings(&broker, &more);
+    let found = findings(&broker, &more).await;
     assert!(
         found.len() == 1 && found[0].starts_with("Warning `t.tasks.echo`: 2 partitions, 3 are configured"),
         "{found:?}"
     );
     let mut safer = small();
     safer.topics.replication = Some(3);
-    let found = findings(&broker, &safer);
+    let found = findings(&broker, &safer).await;
     assert_eq!(found.len(), 5, "{found:#?}");
     assert!(found[0].contains("replication is 1, expected 3"), "{}", found[0]);
 }

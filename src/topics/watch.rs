@@ -12,10 +12,10 @@ use tokio::task::JoinHandle;
 
 use super::check::{Severity, compare};
 use super::{agree, find};
-use crate::broker::{Broker, TopicInfo, TopicSpec};
+use crate::broker::{BrokerError, Client, TopicInfo, TopicSpec};
 use crate::config::Names;
 use crate::model::retention::Lifetimes;
-use crate::runtime::{self, Health, blocking};
+use crate::runtime::{self, Health};
 use crate::telemetry::log_line;
 
 /// Deadline of one check.
@@ -117,7 +117,7 @@ struct Shared {
 impl TopicWatch {
     /// Checks at once and then at this interval. Reports problems to `health` under the name `part`.
     pub fn start(
-        broker: Arc<dyn Broker>,
+        client: &Client,
         mut needs: RequiredTopics,
         health: Health,
         part: &'static str,
@@ -125,10 +125,11 @@ impl TopicWatch {
     ) -> Self {
         let shared = Arc::<Shared>::default();
         let known = shared.clone();
+        let client = client.with_deadline(CHECK_DEADLINE);
         let checking = runtime::spawn(async move {
             loop {
                 let last = known.standing.lock().clone();
-                let now = check(&broker, &mut needs, last.clone()).await;
+                let now = check(&client, &mut needs, last.clone()).await;
                 if last.as_ref() != Some(&now) {
                     report(&health, part, &now);
                 }
@@ -164,16 +165,14 @@ impl Drop for TopicWatch {
     }
 }
 
-async fn check(broker: &Arc<dyn Broker>, needs: &mut RequiredTopics, last: Option<TopicStatus>) -> TopicStatus {
-    let asked = broker.clone();
-    let prefix = needs.names.topics();
-    let listed = blocking(move || asked.topics(&prefix, CHECK_DEADLINE).map_err(|error| error.to_string())).await;
-    status_of(listed.flatten(), needs, last)
+async fn check(client: &Client, needs: &mut RequiredTopics, last: Option<TopicStatus>) -> TopicStatus {
+    let listed = client.topics(&needs.names.topics()).await;
+    status_of(listed, needs, last)
 }
 
 /// Evaluates a check. A failed one keeps the last result.
 fn status_of(
-    listed: Result<Vec<TopicInfo>, String>,
+    listed: Result<Vec<TopicInfo>, BrokerError>,
     needs: &mut RequiredTopics,
     last: Option<TopicStatus>,
 ) -> TopicStatus {
@@ -186,7 +185,7 @@ fn status_of(
             tracing::debug!(reason = %why, "topics could not be checked");
             match last {
                 Some(known @ (TopicStatus::Fit | TopicStatus::Unsuitable(_))) => known,
-                _ => TopicStatus::Unknown(why),
+                _ => TopicStatus::Unknown(why.to_string()),
             }
         }
     }
@@ -275,7 +274,7 @@ mod tests {
     #[test]
     fn failed_check_keeps_the_last_result() {
         let mut needs = RequiredTopics::tracker(&Names::new("t"), 4, &Lifetimes::default());
-        let away = || Err("broker away".to_owned());
+        let away = || Err(BrokerError::Unavailable("broker away".to_owned()));
         let unknown = TopicStatus::Unknown("broker away".to_owned());
         assert_eq!(status_of(away(), &mut needs, None), unknown);
         let fit = status_of(Ok(applied()), &mut needs, Some(unknown));

@@ -26,7 +26,7 @@ const TOPIC_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// Name in the health report.
-const HEALTH_PART: &str = "observer";
+const HEALTH_PART: &str = "announcer";
 
 pub(super) struct Announcer {
     setup: Arc<TrackerSetup>,
@@ -51,7 +51,7 @@ impl Announcer {
     /// Opens the producer. Blocks.
     pub(super) fn open(setup: Arc<TrackerSetup>, shutdown: Shutdown) -> Result<Self, BrokerError> {
         let producer = SharedProducer::open(setup.broker.clone(), None)?;
-        let publisher = Publisher::new(producer, setup.names.clone(), setup.events_partitions, "kafleet/observer");
+        let publisher = Publisher::new(producer, setup.names.clone(), setup.events_partitions, "kafleet/announcer");
         Ok(Self { setup, publisher, shutdown })
     }
 
@@ -87,7 +87,7 @@ impl Announcer {
             return Ok(());
         }
         let spec = ConsumerSpec {
-            group: Some(self.setup.names.observer_group()),
+            group: Some(self.setup.names.announcer_group()),
             topics: topics.clone(),
             prefetch_bytes: PREFETCH_BYTES,
             ..ConsumerSpec::default()

@@ -10,6 +10,7 @@
 
 mod announcer;
 pub mod consume;
+mod error;
 pub mod outbox;
 pub mod project;
 pub mod rebuild;
@@ -20,13 +21,13 @@ pub mod upkeep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use tokio::sync::oneshot;
 
 use crate::broker::{ConsumerSpec, Partition};
 use crate::runtime::{self, Shutdown};
 use announcer::Announcer;
 use consume::poll_loop::PollLoop;
+use error::TrackerStopped;
 use project::partition_task::PartitionTask;
 pub use setup::TrackerSetup;
 use upkeep::ticker::TrackerShared;
@@ -47,23 +48,22 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
         prefetch_bytes: PREFETCH_BYTES,
         ..ConsumerSpec::default()
     };
-    let consumer = setup.broker.client().consumer(spec).await.context("the consumer of events cannot be opened")?;
+    let consumer = setup.broker.client().consumer(spec).await.map_err(TrackerStopped::Consumer)?;
     let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
-    let end =
-        runtime::thread("kafleet-tracker", reader.run()).context("a thread for the poll loop cannot be started")?;
+    let end = runtime::thread("kafleet-tracker", reader.run()).map_err(TrackerStopped::PollThread)?;
     let announcing = start_announcer(&setup, &shutdown).await?;
     tracing::info!("tracker starts");
     let measuring = runtime::spawn(measure_lag(setup.clone()));
-    let outcome = end.await.context("the tracker's poll loop ended without leaving its group");
+    let outcome = end.await.map_err(TrackerStopped::PollLoop);
     measuring.abort();
     shutdown.begin();
     if let Some(left) = announcing {
         // Leaving the group avoids a pause until its session times out.
         let _ = tokio::time::timeout(ANNOUNCER_DEADLINE, left).await;
     }
-    outcome?.context("the consumer of events failed")?;
+    outcome?.map_err(TrackerStopped::ConsumerFailed)?;
     tracing::info!("tracker has stopped");
     Ok(())
 }
@@ -72,19 +72,15 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
 async fn start_announcer(
     setup: &Arc<TrackerSetup>,
     shutdown: &Shutdown,
-) -> anyhow::Result<Option<oneshot::Receiver<()>>> {
+) -> Result<Option<oneshot::Receiver<()>>, TrackerStopped> {
     if !setup.config.observe {
         return Ok(None);
     }
     let (setup, shutdown) = (setup.clone(), shutdown.clone());
     let broker = setup.broker.client();
-    let announcer = broker
-        .call(move |_, _| Announcer::open(setup, shutdown))
-        .await
-        .context("the announcer's producer cannot be opened")?;
-    runtime::thread("kafleet-observer", announcer.run())
-        .context("a thread for the announcer cannot be started")
-        .map(Some)
+    let announcer =
+        broker.call(move |_, _| Announcer::open(setup, shutdown)).await.map_err(TrackerStopped::AnnouncerProducer)?;
+    runtime::thread("kafleet-announcer", announcer.run()).map_err(TrackerStopped::AnnouncerThread).map(Some)
 }
 
 /// Measures how far the store is behind the log, per partition. Every tracker measures all partitions of the fleet.

@@ -13,6 +13,7 @@ mod consumer;
 mod dead_letter;
 mod decode;
 mod dispatch;
+mod error;
 mod events;
 mod heartbeat;
 mod log_throttle;
@@ -24,7 +25,6 @@ mod type_start;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
@@ -40,6 +40,7 @@ use child::Reentry;
 use completions::{Completions, MAX_TYPES};
 use consumer::CommittedOffsets;
 use dispatch::Command;
+use error::WorkerError;
 use events::{Deliveries, EventWriter, Undelivered};
 use heartbeat::HeartbeatSender;
 use memory_budget::MemoryBudget;
@@ -122,7 +123,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     resending.abort();
     measuring.abort();
     tracing::info!(%worker, "worker has stopped");
-    failure.map_or(Ok(()), Err)
+    Ok(failure.map_or(Ok(()), Err)?)
 }
 
 impl Shared {
@@ -131,11 +132,10 @@ impl Shared {
         types: usize,
         worker: Arc<str>,
         control: Arc<ControlWatch>,
-    ) -> anyhow::Result<(Self, mpsc::UnboundedReceiver<Undelivered>)> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Undelivered>), WorkerError> {
         let completions: Vec<Arc<Completions>> = (0..types).map(|_| Arc::default()).collect();
         let (deliveries, undelivered) = Deliveries::new(completions.clone());
-        let producer =
-            setup.broker.client().shared_producer(Some(deliveries)).await.context("the producer cannot be opened")?;
+        let producer = setup.broker.client().shared_producer(Some(deliveries)).await.map_err(WorkerError::Producer)?;
         let source = format!("kafleet/{worker}");
         let publisher = Publisher::new(producer.clone(), setup.names.clone(), setup.events_partitions, &source);
         let events = EventWriter::new(producer, publisher, worker, setup.health.clone());
@@ -211,9 +211,10 @@ async fn flush(producer: Arc<SharedProducer>) -> bool {
     flushed.is_ok()
 }
 
-fn prepare_handlers(types: &[(Arc<str>, Registered)], reentry: Option<&Reentry>) -> anyhow::Result<()> {
+fn prepare_handlers(types: &[(Arc<str>, Registered)], reentry: Option<&Reentry>) -> Result<(), WorkerError> {
     for (name, registered) in types {
-        registered.handler.prepare().map_err(|why| anyhow::anyhow!("type `{name}`: {why}"))?;
+        let failure = |why| WorkerError::Handler { task_type: name.clone(), why };
+        registered.handler.prepare().map_err(failure)?;
         if registered.policy.isolation == Isolation::Process {
             prepare_isolation(name, reentry)?;
         }
@@ -223,14 +224,11 @@ fn prepare_handlers(types: &[(Arc<str>, Registered)], reentry: Option<&Reentry>)
 
 /// Starts the guard of child processes. Call this early: the guard is forked, and keeps a copy of the worker's memory
 /// as of the fork.
-fn prepare_isolation(task_type: &str, reentry: Option<&Reentry>) -> anyhow::Result<()> {
+fn prepare_isolation(task_type: &Arc<str>, reentry: Option<&Reentry>) -> Result<(), WorkerError> {
     if reentry.is_none() {
-        bail!(
-            "type `{task_type}` has `isolation = \"process\"`, and this process cannot be started again as a child; \
-             hint: run it through `kafleet::app().main()`"
-        );
+        return Err(WorkerError::NoReentry(task_type.clone()));
     }
-    crate::handlers::reaper::start().context("no guard process for child processes could be started")
+    crate::handlers::reaper::start().map_err(WorkerError::Guard)
 }
 
 /// Waits until all types have ended; a type that fails stops the worker. Returns the last failure, and whether tasks
@@ -239,7 +237,7 @@ async fn wait_for_types(
     ends: Vec<(oneshot::Receiver<()>, tokio::task::JoinHandle<bool>)>,
     patience: Duration,
     shutdown: &Shutdown,
-) -> (Option<anyhow::Error>, bool) {
+) -> (Option<WorkerError>, bool) {
     let mut ends: FuturesUnordered<_> =
         ends.into_iter().map(|(consumer, dispatcher)| type_end(consumer, dispatcher, patience, shutdown)).collect();
     let mut failure = None;
@@ -265,7 +263,7 @@ async fn type_end(
     mut dispatcher: tokio::task::JoinHandle<bool>,
     patience: Duration,
     shutdown: &Shutdown,
-) -> anyhow::Result<bool> {
+) -> Result<bool, WorkerError> {
     let left_group = consumer.await;
     if shutdown.abort.is_cancelled() {
         dispatcher.abort();
@@ -274,7 +272,7 @@ async fn type_end(
         return Ok(true);
     }
     let unfinished = match tokio::time::timeout(patience, &mut dispatcher).await {
-        Ok(unfinished) => unfinished.context("a dispatcher has panicked")?,
+        Ok(unfinished) => unfinished.map_err(WorkerError::Dispatcher)?,
         // Ignore late results; the partitions have already been released.
         Err(_) => {
             dispatcher.abort();
@@ -282,7 +280,7 @@ async fn type_end(
         }
     };
     // A consumer that panicked has not left its group: its partitions move when its session ends.
-    left_group.context("a poll loop ended without leaving its group")?;
+    left_group.map_err(WorkerError::PollLoop)?;
     Ok(unfinished)
 }
 
@@ -295,10 +293,10 @@ async fn wait_for_control(control: &ControlWatch, shutdown: &Shutdown) -> bool {
     }
 }
 
-fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered)>> {
+fn chosen_types(setup: &WorkerSetup) -> Result<Vec<(Arc<str>, Registered)>, WorkerError> {
     let known = || setup.registry.types().map(|(name, _)| name.to_string()).collect::<Vec<_>>().join(", ");
     if let Some(unknown) = setup.types.iter().find(|name| setup.registry.get(name).is_none()) {
-        bail!("there is no handler for the type `{unknown}`; registered types: {}", known());
+        return Err(WorkerError::UnknownType { name: unknown.clone(), registered: known() });
     }
     let is_chosen = |name: &str| setup.types.is_empty() || setup.types.iter().any(|chosen| chosen == name);
     let types: Vec<_> = setup
@@ -308,10 +306,8 @@ fn chosen_types(setup: &WorkerSetup) -> anyhow::Result<Vec<(Arc<str>, Registered
         .map(|(name, registered)| (name.clone(), registered.clone()))
         .collect();
     match types.len() {
-        0 => bail!("there are no task types to run: register one, or add a `[types.<name>]` section"),
-        number if number > MAX_TYPES => {
-            bail!("{number} task types in one worker: at most {MAX_TYPES}; start more workers with `--types`")
-        }
+        0 => Err(WorkerError::NoTypes),
+        number if number > MAX_TYPES => Err(WorkerError::TooManyTypes(number)),
         _ => Ok(types),
     }
 }

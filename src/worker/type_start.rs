@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Shared;
@@ -11,6 +10,7 @@ use super::consumer::{ConsumerDeps, PollLoopMetrics, TypeConsumer};
 use super::dead_letter::DeadLetterWriter;
 use super::decode::{Decoder, Input};
 use super::dispatch::{Command, Dispatcher, DispatcherDeps};
+use super::error::WorkerError;
 use crate::broker::{Consumer, ConsumerSpec};
 use crate::handlers::Registered;
 use crate::runtime::{self, Shutdown};
@@ -40,10 +40,11 @@ pub(super) struct Started {
 }
 
 impl TypeStart<'_> {
-    pub(super) async fn start(&self, shutdown: &Shutdown) -> anyhow::Result<Started> {
+    pub(super) async fn start(&self, shutdown: &Shutdown) -> Result<Started, WorkerError> {
         let spec = self.consumer_spec();
         let consumer = self.shared.setup.broker.client().consumer(spec.clone()).await;
-        let consumer = consumer.with_context(|| format!("the consumer of `{}` cannot be opened", self.task_type))?;
+        let consumer =
+            consumer.map_err(|source| WorkerError::Consumer { task_type: self.task_type.clone(), source })?;
         let (work_sender, work) = mpsc::channel(MAX_BATCHES);
         let (command_sender, commands) = mpsc::unbounded_channel();
         // Subscribed before the dispatcher reads the control state, so that no change is missed.
@@ -51,8 +52,8 @@ impl TypeStart<'_> {
         let dispatcher = Dispatcher::new(self.dispatcher_deps(work, commands));
         let consumer =
             TypeConsumer::new(self.consumer_deps(consumer, spec, work_sender, command_sender.clone(), shutdown));
-        let consumer_end = runtime::thread(&format!("kafleet-{}", self.task_type), consumer.run())
-            .context("a thread for the poll loop cannot be started")?;
+        let consumer_end =
+            runtime::thread(&format!("kafleet-{}", self.task_type), consumer.run()).map_err(WorkerError::Thread)?;
         runtime::spawn(forward_changes(changes, command_sender.clone()));
         Ok(Started { commands: command_sender, consumer_end, dispatcher: runtime::spawn(dispatcher.run()) })
     }

@@ -95,7 +95,7 @@ impl Fleet {
             (unique("fleet"), 3, 4);
         topics::make(&broker, &config, &registry).await;
         let names = Names::new(&config.topics.prefix);
-        let control = settings::read_control(&*broker, &names, DEADLINE).unwrap();
+        let control = settings::read_control(&broker.client(), &names).await.unwrap();
         let events_partitions = control.require_events_partitions(&names).unwrap();
         let link = SharedProducer::open(broker.clone(), None).unwrap();
         let publisher = Publisher::new(link, names.clone(), events_partitions, "test");
@@ -250,7 +250,7 @@ impl Fleet {
         let (broker, names, count) = (self.broker.clone(), self.names.clone(), self.events_partitions);
         let announced = move || {
             let partitions = task_partitions(&*broker, &names);
-            let committed = broker.group_offsets(&names.observer_group(), &partitions, DEADLINE).unwrap();
+            let committed = broker.group_offsets(&names.announcer_group(), &partitions, DEADLINE).unwrap();
             let done = partitions.iter().zip(committed).all(|(partition, committed)| {
                 let ends = broker.ends(partition, DEADLINE).unwrap();
                 let offset = committed.map_or(ends.first, |committed| committed.offset);

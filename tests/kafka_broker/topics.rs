@@ -36,26 +36,30 @@ fn kafka(config: &Config) -> Arc<dyn Broker> {
 async fn topics_are_applied_checked_and_fixed() {
     let Some(config) = config() else { return };
     let broker = kafka(&config);
+    let client = broker.client().with_deadline(DEADLINE);
     let names = Names::new(&config.topics.prefix);
     let registry = Registry::default();
-    assert_eq!(read_control(&*broker, &names, DEADLINE), Err(FleetSettingsError::Missing(names.control())));
-    assert_eq!(check(&*broker, &config, &registry, DEADLINE).unwrap().len(), 6, "all topics are missing");
+    assert_eq!(read_control(&client, &names).await, Err(FleetSettingsError::Missing(names.control())));
+    assert_eq!(check(&client, &config, &registry, DEADLINE).await.unwrap().len(), 6, "all topics are missing");
 
-    let created = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
+    let created = apply(&client, &config, &registry, DEADLINE).await.unwrap();
     assert!(created.iter().all(|one| one.change == TopicChange::Created), "{created:?}");
     // New topics are visible on all brokers only after a delay.
     let end = Instant::now() + DEADLINE;
-    let found = || check(&*broker, &config, &registry, DEADLINE).unwrap();
-    while !found().is_empty() {
-        assert!(Instant::now() < end, "the applied topics match the configuration: {:?}", found());
+    loop {
+        let found = check(&client, &config, &registry, DEADLINE).await.unwrap();
+        if found.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < end, "the applied topics match the configuration: {found:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let again = apply(broker.clone(), &config, &registry, DEADLINE).await.unwrap();
+    let again = apply(&client, &config, &registry, DEADLINE).await.unwrap();
     assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
 
     let mut other = config.clone();
     other.topics.events_partitions = 4;
-    let refused = apply(broker.clone(), &other, &registry, DEADLINE).await;
+    let refused = apply(&client, &other, &registry, DEADLINE).await;
     assert_eq!(refused, Err(ApplyError::Fixed { recorded: 3, wanted: 4 }));
 }
 
@@ -63,8 +67,9 @@ async fn topics_are_applied_checked_and_fixed() {
 async fn control_topic_is_read_past_transaction_markers() {
     let Some(config) = config() else { return };
     let broker = kafka(&config);
+    let client = broker.client().with_deadline(DEADLINE);
     let names = Names::new(&config.topics.prefix);
-    apply(broker.clone(), &config, &Registry::default(), DEADLINE).await.unwrap();
+    apply(&client, &config, &Registry::default(), DEADLINE).await.unwrap();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();
     let topic = names.control();
@@ -73,7 +78,7 @@ async fn control_topic_is_read_past_transaction_markers() {
     let sent =
         tokio::task::block_in_place(|| broker.transactional_producer(&topic).unwrap().send_all(&[record], DEADLINE));
     assert!(sent.is_ok(), "{sent:?}");
-    let control = tokio::task::block_in_place(|| read_control(&*broker, &names, DEADLINE)).unwrap();
+    let control = read_control(&client, &names).await.unwrap();
     assert_eq!(control.events_partitions, Some(3));
     assert!(control.is_consumed("echo", 1) && !control.is_consumed("echo", 0));
 }

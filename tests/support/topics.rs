@@ -14,7 +14,7 @@ const ONCE: Duration = Duration::from_secs(20);
 pub async fn make(broker: &Arc<dyn Broker>, config: &Config, registry: &Registry) {
     let end = Instant::now() + DEADLINE;
     loop {
-        let outcomes = kafleet::topics::apply(broker.clone(), config, registry, ONCE).await;
+        let outcomes = kafleet::topics::apply(&broker.client(), config, registry, ONCE).await;
         let failed = match &outcomes {
             Ok(outcomes) => outcomes.iter().any(|outcome| matches!(outcome.change, TopicChange::Failed(_))),
             Err(_) => true,

@@ -70,7 +70,7 @@ pub async fn only_new_tasks_are_announced(fixture: Fixture) {
     let first = fixture.tracker().await;
     fixture.is_queued("open").await;
     // Uncommitted records would be announced again.
-    let (group, at) = (fixture.names.observer_group(), Partition::new(topic.as_str(), 1));
+    let (group, at) = (fixture.names.announcer_group(), Partition::new(topic.as_str(), 1));
     let committed = || async {
         let committed = fixture.broker.group_offsets(&group, std::slice::from_ref(&at), CALL).unwrap().remove(0);
         committed.is_some_and(|committed| committed.offset >= 2)

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use kafleet::broker::memory::Memory;
-use kafleet::broker::{Broker, Commit, Partition};
+use kafleet::broker::{Broker, Client, Commit, Partition};
 use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
@@ -217,9 +217,7 @@ async fn new_partition_is_read_from_its_start_and_marked_as_consumed() {
     let worker = fleet.worker();
     fleet.wait_for_results(50).await;
     worker.stop().await;
-    let control =
-        tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE))
-            .unwrap();
+    let control = kafleet::control::settings::read_control(&Client::new(broker), &fleet.names).await.unwrap();
     assert!(control.is_consumed("new", 0) && control.is_consumed("new", 1));
 }
 

@@ -179,7 +179,12 @@ impl Fleet {
 
     /// Returns the kinds of all events of one task so far.
     pub fn kinds_of(&self, id: &str) -> Vec<String> {
-        self.events.all().iter().filter(|event| event.id.as_str() == id).map(|event| event.kind().name()).collect()
+        self.events
+            .all()
+            .iter()
+            .filter(|event| event.id.as_str() == id)
+            .map(|event| event.kind().name().to_owned())
+            .collect()
     }
 
     /// Waits for `count` dead letters of a type.

@@ -47,8 +47,8 @@ async fn heartbeat_contains_stopped_types_and_refused_partitions() {
     assert!(why.contains("more than 5 attempts failed") && why.contains("the disk is full"), "{why}");
     assert_eq!((&heartbeat.types[0].refused[..], &heartbeat.types[0].partitions[..]), (&[][..], &[0, 1][..]));
     let control = || {
-        tokio::task::block_in_place(|| kafleet::control::settings::read_control(&*broker, &fleet.names, DEADLINE))
-            .unwrap()
+        let read = kafleet::control::settings::read_control_blocking;
+        tokio::task::block_in_place(|| read(&*broker, &fleet.names, DEADLINE)).unwrap()
     };
     until("both partitions are marked as consumed", || (0..2).all(|index| control().is_consumed("failing", index)))
         .await;

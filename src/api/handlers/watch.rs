@@ -72,7 +72,7 @@ impl Events {
         id: Option<&str>,
         document: &impl Serialize,
     ) -> Result<(), StreamClosed> {
-        let mut event = event(name, document);
+        let Some(mut event) = event(name, document) else { return Err(StreamClosed) };
         if let Some(id) = id {
             event = event.id(id);
         }
@@ -92,16 +92,21 @@ impl Events {
     }
 
     pub(crate) fn end(&mut self, reason: EndReason) {
-        if let Some(last) = self.last.take() {
-            last.send(event("end", &StreamEnd { reason }));
+        if let (Some(last), Some(event)) = (self.last.take(), event("end", &StreamEnd { reason })) {
+            last.send(event);
         }
     }
 }
 
-fn event(name: &str, document: &impl Serialize) -> Event {
-    // Documents have string keys only, so encoding cannot fail.
-    let data = serde_json::to_string(document).unwrap_or_default();
-    Event::default().event(name).data(data)
+/// Encodes an event. `None` if the document cannot be encoded, which is logged.
+fn event(name: &str, document: &impl Serialize) -> Option<Event> {
+    match serde_json::to_string(document) {
+        Ok(data) => Some(Event::default().event(name).data(data)),
+        Err(error) => {
+            tracing::error!(event = name, %error, "an event of a stream cannot be encoded");
+            None
+        }
+    }
 }
 
 async fn follow(api: &Arc<Api>, found: TaskView, subscription: &Subscription, mut events: Events) {

@@ -185,7 +185,13 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let body = match serde_json::to_vec(&self.0) {
+            Ok(body) => body,
+            Err(error) => {
+                tracing::error!(%error, problem = ?self.0, "a problem document cannot be encoded");
+                return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+            }
+        };
         let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
         let headers = response.headers_mut();
         if status == StatusCode::SERVICE_UNAVAILABLE {

@@ -232,8 +232,11 @@ impl Change<'_> {
         let mut missing = desired_config(spec, info.replication);
         missing.retain(|entry| !existing.contains(entry));
         if !missing.is_empty() {
-            native::set_topic_config(self.cluster.client.client(), &spec.name, &missing, left(self.until))
-                .map_err(|(code, reason)| error::classified(code, format!("configuring `{}`: {reason}", spec.name)))?;
+            native::set_topic_config(self.cluster.client.client(), &spec.name, &missing, left(self.until)).map_err(
+                |native::AdminError { code, text }| {
+                    error::classified(code, format!("configuring `{}`: {text}", spec.name))
+                },
+            )?;
             changes.extend(missing.iter().map(|(key, value)| format!("{key}={value}")));
         }
         Ok(if changes.is_empty() { TopicChange::Unchanged } else { TopicChange::Altered(changes) })

@@ -14,8 +14,7 @@ use super::output::eprint_line;
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, from_message};
 use super::wait::finish;
 use crate::api::documents::CreateTask;
-use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, TopicChange, memory};
+use crate::broker::{Broker, Client as BrokerClient, TopicChange, memory};
 use crate::config::TokenConfig;
 use crate::control::schedules::ScheduleKey;
 use crate::control::{CONTROL_VERSION, put_schedule};
@@ -80,8 +79,8 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry
     let broker: Arc<dyn Broker> =
         memory::Memory::new(memory::MemoryOptions { applies_retention: true, ..memory::MemoryOptions::default() });
     let store: Arc<dyn Store> = Arc::new(Memory::default());
-    create_topics(&setup, broker.clone()).await?;
-    apply_schedules(&setup, broker.clone()).await?;
+    create_topics(&setup, &broker.client()).await?;
+    apply_schedules(&setup, &broker.client()).await?;
     setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
     setup.start_worker(&mut running, setup.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
     setup.start_api(&mut running, setup.api(broker, store, EVENTS_PARTITIONS), listener);
@@ -112,7 +111,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry
     outcome.map(|code| if args.once { code } else { Code::Ok })
 }
 
-async fn create_topics(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), Failure> {
+async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
     let outcomes = apply(broker, &setup.config, &setup.registry, CALL_DEADLINE).await;
     let outcomes = outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?;
     let failed = outcomes.into_iter().find_map(|outcome| match outcome.change {
@@ -125,8 +124,8 @@ async fn create_topics(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), Fai
 }
 
 /// Applies the schedules of the configuration: `schedules apply` cannot be run before this process.
-async fn apply_schedules(setup: &Setup, broker: Arc<dyn Broker>) -> Result<(), Failure> {
-    let producer = SharedProducer::open(broker, None).map_err(Failure::failed)?;
+async fn apply_schedules(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
+    let producer = broker.shared_producer(None).await.map_err(Failure::failed)?;
     let now = now_ms();
     for (name, spec) in &setup.config.schedules {
         let wanted =

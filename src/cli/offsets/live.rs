@@ -1,11 +1,9 @@
 //! Sends start offsets to running workers: Kafka accepts no other commits while their group has members.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::OffsetChange;
-use crate::broker::Broker;
-use crate::broker::shared_producer::SharedProducer;
+use crate::broker::Client;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::setup::CALL_DEADLINE;
 use crate::config::Names;
@@ -18,14 +16,14 @@ const APPLY_DEADLINE: Duration = Duration::from_secs(20);
 /// Writes a start offset for each partition to the control topic and waits until workers have applied it, which removes
 /// the record. Records that are not applied in time are withdrawn and reported as an error.
 pub(super) async fn apply(
-    broker: Arc<dyn Broker>,
+    client: &Client,
     names: &Names,
     task_type: &str,
     changes: &[OffsetChange],
 ) -> Result<(), Failure> {
-    let producer = SharedProducer::open(broker.clone(), None).map_err(Failure::failed)?;
+    let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
     let watch = ControlWatch::new(ControlState::without_cancels());
-    let _keeping = control::keep(watch.clone(), broker, names, None);
+    let _keeping = control::keep(watch.clone(), client.broker().clone(), names, None);
     watch.whole_within(CALL_DEADLINE, names).await.map_err(Failure::unavailable)?;
     let key = |one: &OffsetChange| ControlKey::Offsets(task_type.to_owned(), one.partition);
     let mut last = 0;

@@ -1,8 +1,5 @@
 //! `offsets init`: sets the offsets at which the workers of a type start.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 mod live;
 
 use clap::{Args, Subcommand};
@@ -11,13 +8,13 @@ use serde::Serialize;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows};
-use super::setup::{CALL_DEADLINE, Setup, SetupOptions};
-use crate::broker::{Broker, BrokerError, Commit, Partition, Watermarks};
+use super::setup::{Setup, SetupOptions};
+use crate::broker::{BrokerError, Client, Commit, Partition, Watermarks};
 use crate::handlers::Registry;
 use crate::model::offsets::{Completed, Mark, Metadata};
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
-use crate::runtime::{blocking, now_ms};
+use crate::runtime::now_ms;
 use crate::telemetry::init_logs;
 
 #[derive(Debug, Subcommand)]
@@ -117,23 +114,16 @@ pub(super) async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Regi
     )?;
     let topic = setup.names.tasks(&args.target.task_type);
     let group = setup.names.group(&args.target.task_type);
-    let broker = setup.kafka()?;
-    let target = args.target.clone();
-    let planner = broker.clone();
-    let group_name = group.clone();
-    let planned = blocking(move || plan(&planner, &topic, &group_name, &target, args.at)).await;
-    let Plan { changes, commits } = planned.map_err(Failure::failed)??;
-    let committer = broker.clone();
-    let group_name = group.clone();
-    let committed = blocking(move || committer.set_group_offsets(&group_name, &commits, CALL_DEADLINE)).await;
-    let changes = match committed.map_err(Failure::failed)? {
+    let client = setup.kafka()?.client();
+    let Plan { changes, commits } = plan(&client, &topic, &group, &args.target, args.at).await?;
+    let changes = match client.set_group_offsets(&group, commits).await {
         Ok(()) => changes,
         Err(BrokerError::Refused(why)) => {
             let refused: Vec<OffsetChange> = changes.into_iter().filter(OffsetChange::is_invalid).collect();
             if refused.is_empty() {
                 return Err(failure(BrokerError::Refused(why), &args.target.task_type, &group));
             }
-            live::apply(broker, &setup.names, &args.target.task_type, &refused).await?;
+            live::apply(&client, &setup.names, &args.target.task_type, &refused).await?;
             refused
         }
         Err(why) => return Err(failure(why, &args.target.task_type, &group)),
@@ -160,14 +150,14 @@ impl OffsetChange {
     }
 }
 
-fn plan(broker: &Arc<dyn Broker>, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
-    let partitions = partitions(&**broker, topic, target)?;
+async fn plan(client: &Client, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
+    let partitions = partitions(client, topic, target).await?;
     let to_failure = |why: BrokerError| failure(why, &target.task_type, group);
-    let committed = broker.group_offsets(group, &partitions, CALL_DEADLINE).map_err(to_failure)?;
+    let committed = client.group_offsets(group, partitions.clone()).await.map_err(to_failure)?;
     let mut changes = Vec::new();
     for (partition, committed) in partitions.iter().zip(committed) {
-        let watermarks = broker.ends(partition, CALL_DEADLINE).map_err(to_failure)?;
-        let now = resolve_offset(&**broker, partition, watermarks, at)?;
+        let watermarks = client.watermarks(partition).await.map_err(to_failure)?;
+        let now = resolve_offset(client, partition, watermarks, at).await?;
         let before = committed.map(|committed| committed.offset);
         changes.push(OffsetChange {
             partition: partition.index,
@@ -187,8 +177,8 @@ fn commit(partition: Partition, offset: i64) -> Commit {
     Commit { partition, offset, metadata: Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0) }
 }
 
-fn partitions(broker: &dyn Broker, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {
-    let topics = broker.topics(topic, CALL_DEADLINE).map_err(|why| failure(why, &target.task_type, topic))?;
+async fn partitions(client: &Client, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {
+    let topics = client.topics(topic).await.map_err(|why| failure(why, &target.task_type, topic))?;
     let Some(info) = topics.into_iter().find(|info| info.name == topic) else {
         return Err(Failure::new(Code::NotFound, format_args!("there is no topic `{topic}`"))
             .hint("check the type's name, or run `kafleet topics apply`"));
@@ -202,26 +192,36 @@ fn partitions(broker: &dyn Broker, topic: &str, target: &Target) -> Result<Vec<P
     }
 }
 
-fn resolve_offset(broker: &dyn Broker, partition: &Partition, watermarks: Watermarks, at: At) -> Result<i64, Failure> {
+async fn resolve_offset(
+    client: &Client,
+    partition: &Partition,
+    watermarks: Watermarks,
+    at: At,
+) -> Result<i64, Failure> {
     match at {
         At::Earliest => Ok(watermarks.first),
         At::Latest => Ok(watermarks.end),
         At::Offset(offset) if (watermarks.first..=watermarks.end).contains(&offset) => Ok(offset),
         At::Offset(offset) => Err(Failure::usage(format_args!("`{partition}` does not hold offset {offset}"))
             .hint(format_args!("it holds {} to {}", watermarks.first, watermarks.end))),
-        At::Time(at_ms) => {
-            search(broker, partition, watermarks, at_ms).map_err(|why| failure(why, &partition.topic, &partition.topic))
-        }
+        At::Time(at_ms) => search(client, partition, watermarks, at_ms)
+            .await
+            .map_err(|why| failure(why, &partition.topic, &partition.topic)),
     }
 }
 
 /// Finds the first record at or after a time by binary search: append times are nearly ordered.
-fn search(broker: &dyn Broker, partition: &Partition, watermarks: Watermarks, at_ms: i64) -> Result<i64, BrokerError> {
+async fn search(
+    client: &Client,
+    partition: &Partition,
+    watermarks: Watermarks,
+    at_ms: i64,
+) -> Result<i64, BrokerError> {
     let mut low = watermarks.first;
     let mut high = watermarks.end;
     while low < high {
         let middle = low + (high - low) / 2;
-        match broker.first_visible(partition, middle, Duration::from_secs(5))?.record {
+        match client.first_visible(partition, middle).await?.record {
             Some(record) if record.offset < high && record.timestamp_ms < at_ms => low = record.offset + 1,
             // The record is new enough, or there is none from the middle on.
             _ => high = middle,

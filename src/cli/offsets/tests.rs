@@ -1,7 +1,10 @@
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::*;
 use crate::broker::memory::{Memory, MemoryOptions};
 use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
+use crate::broker::{Broker, CALL_DEADLINE, ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
 use crate::cli::output::Paint;
 
 const TOPIC: &str = "kafleet.tasks.echo";
@@ -33,15 +36,11 @@ fn target(text: &str) -> Target {
 }
 
 async fn set(broker: &Arc<dyn Broker>, to: &str, at: At) -> Result<Vec<OffsetChange>, Failure> {
-    let broker = broker.clone();
+    let client = broker.client();
     let to = target(to);
-    blocking(move || {
-        let Plan { changes, commits } = plan(&broker, TOPIC, TOPIC, &to, at)?;
-        let set = broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE);
-        set.map(|()| changes).map_err(|why| failure(why, &to.task_type, TOPIC))
-    })
-    .await
-    .unwrap()
+    let Plan { changes, commits } = plan(&client, TOPIC, TOPIC, &to, at).await?;
+    let set = client.set_group_offsets(TOPIC, commits).await;
+    set.map(|()| changes).map_err(|why| failure(why, &to.task_type, TOPIC))
 }
 
 #[test]
@@ -135,7 +134,7 @@ async fn running_workers_apply_offsets() {
     let mut registry = Registry::default();
     let config = Config::default();
     register_samples(&mut registry);
-    crate::topics::apply(broker.clone(), &config, &registry, CALL_DEADLINE).await.unwrap();
+    crate::topics::apply(&broker.client(), &config, &registry, CALL_DEADLINE).await.unwrap();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
     set_fleet(&producer, &names, config.topics.events_partitions).await.unwrap();
     mark_partition_consumed(&producer, &names, "echo", 1).await.unwrap();
@@ -163,10 +162,11 @@ async fn running_workers_apply_offsets() {
         }
     };
     tokio::time::timeout(PATIENCE, refused).await.expect("the partition is refused");
-    let Plan { changes, commits } = plan(&broker, TOPIC, TOPIC, &target("echo/1"), At::Offset(1)).unwrap();
+    let Plan { changes, commits } =
+        plan(&broker.client(), TOPIC, TOPIC, &target("echo/1"), At::Offset(1)).await.unwrap();
     assert!(matches!(broker.set_group_offsets(TOPIC, &commits, CALL_DEADLINE), Err(BrokerError::Refused(_))));
     assert!(changes[0].is_invalid());
-    live::apply(broker.clone(), &names, "echo", &changes).await.unwrap();
+    live::apply(&broker.client(), &names, "echo", &changes).await.unwrap();
     let done = async {
         let committed = || broker.group_offsets(TOPIC, &[Partition::new(TOPIC, 1)], CALL_DEADLINE).unwrap().remove(0);
         while committed().is_none_or(|committed| committed.offset < 3) || !health.reasons().is_empty() {

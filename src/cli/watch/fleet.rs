@@ -89,11 +89,11 @@ struct PrintedState {
 
 impl PrintedTasks {
     /// Records a status; returns whether it differs from the last printed one.
-    fn record(&mut self, status: &Status) -> bool {
+    fn record(&mut self, status: &Status) -> Result<bool, Failure> {
         let partition = status.position.split_once(':').and_then(|(partition, _)| partition.parse().ok());
-        let last =
-            PrintedState { fingerprint: Fingerprint::of(status), has_ended: status.state.is_terminal(), partition };
-        match self.last.insert(status.id.clone(), last) {
+        let fingerprint = Fingerprint::of(status)?;
+        let last = PrintedState { fingerprint, has_ended: status.state.is_terminal(), partition };
+        Ok(match self.last.insert(status.id.clone(), last) {
             Some(before) => before.fingerprint != last.fingerprint,
             None => {
                 self.order.push_back(status.id.clone());
@@ -102,7 +102,7 @@ impl PrintedTasks {
                 }
                 true
             }
-        }
+        })
     }
 
     /// Returns the most recently added tasks that were open when last printed.
@@ -126,7 +126,7 @@ pub(super) async fn follow(client: &Client, output: &Output, scope: Scope) -> Ou
             eprint_line(format_args!("watching {}", fleet.scope));
         }
         for status in &refresh.found {
-            if fleet.scope.has(status) && fleet.shown.record(status) {
+            if fleet.scope.has(status) && fleet.shown.record(status)? {
                 show(output, status, Some(&label(status)))?;
             }
         }
@@ -366,12 +366,12 @@ mod tests {
     fn changed_tasks_are_printed_and_memory_is_bounded() {
         let mut shown = PrintedTasks::default();
         let mut status = samples::status();
-        assert!(shown.record(&status) && !shown.record(&status));
+        assert!(shown.record(&status).unwrap() && !shown.record(&status).unwrap());
         status.run += 1;
-        assert!(shown.record(&status) && !shown.record(&status));
+        assert!(shown.record(&status).unwrap() && !shown.record(&status).unwrap());
         for n in 0..MAX_REMEMBERED {
             status.id = format!("t{n}");
-            assert!(shown.record(&status));
+            assert!(shown.record(&status).unwrap());
         }
         assert_eq!((shown.last.len(), shown.order.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
         assert!(shown.open(&PartitionScope::Everywhere).is_empty(), "all have ended");
@@ -385,7 +385,7 @@ mod tests {
         for n in 0..2 * MAX_REREAD {
             status.id = format!("t{n}");
             status.position = format!("{}:7", n % 4);
-            shown.record(&status);
+            shown.record(&status).unwrap();
         }
         let all = shown.open(&PartitionScope::Everywhere);
         assert_eq!((all.len(), all[0].clone()), (MAX_REREAD, format!("t{}", 2 * MAX_REREAD - 1)));

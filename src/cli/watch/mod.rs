@@ -69,7 +69,7 @@ async fn follow(client: &Client, output: &Output, id: &str) -> Outcome {
     let mut shown = None;
     loop {
         let status = changes.next().await?;
-        let fingerprint = Some(Fingerprint::of(&status));
+        let fingerprint = Some(Fingerprint::of(&status)?);
         if shown != fingerprint {
             show(output, &status, None)?;
         }
@@ -85,7 +85,7 @@ async fn follow(client: &Client, output: &Output, id: &str) -> Outcome {
 struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
-    fn of(status: &Status) -> Self {
+    fn of(status: &Status) -> Result<Self, Failure> {
         let shown = (
             status.state,
             status.own_state,
@@ -95,11 +95,11 @@ impl Fingerprint {
             &status.children,
             &status.error,
         );
-        let text = serde_json::to_vec(&shown).unwrap_or_default();
+        let text = serde_json::to_vec(&shown).map_err(Failure::failed)?;
         let mut fingerprint = [0; 16];
         let digest = Sha256::digest(text);
         fingerprint.copy_from_slice(&digest[..16]);
-        Self(fingerprint)
+        Ok(Self(fingerprint))
     }
 }
 
@@ -160,9 +160,10 @@ mod tests {
         let expected =
             "12:00  a:b  retrying  attempt 2  1/3 children done, 0 unsuccessful  handler: no such host (attempt 1)";
         assert_eq!(line("12:00", &retrying, Some("a:b"), Paint(false)), expected);
-        assert_ne!(Fingerprint::of(&done), Fingerprint::of(&retrying));
+        let fingerprint = |status| Fingerprint::of(status).unwrap();
+        assert_ne!(fingerprint(&done), fingerprint(&retrying));
         let mut moved = done.clone();
         moved.position = "3:99".into();
-        assert_eq!(Fingerprint::of(&done), Fingerprint::of(&moved), "the position is not printed");
+        assert_eq!(fingerprint(&done), fingerprint(&moved), "the position is not printed");
     }
 }

@@ -12,7 +12,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, BrokerError, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks};
+use crate::broker::{
+    Broker, BrokerError, Client, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks,
+};
 use crate::config::Names;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
@@ -104,8 +106,14 @@ impl FleetSettings {
     }
 }
 
-/// Reads the whole control topic up to its current end. Blocks for at most `deadline`.
-pub fn read_control(
+/// Reads the whole control topic up to its current end, within the client's deadline.
+pub async fn read_control(client: &Client, names: &Names) -> Result<FleetSettings, FleetSettingsError> {
+    let names = names.clone();
+    client.call(move |broker, deadline| read_control_blocking(broker, &names, deadline)).await
+}
+
+/// Like [`read_control`], for threads that may block. Blocks for at most `deadline`.
+pub fn read_control_blocking(
     broker: &dyn Broker,
     names: &Names,
     deadline: Duration,

@@ -23,7 +23,7 @@ fn with_topic() -> Arc<Memory> {
 }
 
 fn read(broker: &Arc<Memory>) -> Result<FleetSettings, FleetSettingsError> {
-    read_control(&**broker, &names(), DEADLINE)
+    read_control_blocking(&**broker, &names(), DEADLINE)
 }
 
 async fn put(link: &SharedProducer, key: Option<&str>, value: Option<&str>) {

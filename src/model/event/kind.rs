@@ -41,8 +41,35 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn name(self) -> String {
-        serde_json::to_value(self).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+    /// Name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Submitted => "submitted",
+            Self::Scheduled => "scheduled",
+            Self::Released => "released",
+            Self::Started => "started",
+            Self::Progress => "progress",
+            Self::Log => "log",
+            Self::Warned => "warned",
+            Self::Retrying => "retrying",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+            Self::CancelRequested => "cancel_requested",
+            Self::RetryRequested => "retry_requested",
+            Self::Reported => "reported",
+            Self::Patched => "patched",
+            Self::Attached => "attached",
+            Self::Detached => "detached",
+            Self::EffectDone => "effect_done",
+            Self::DeadDropped => "dead_dropped",
+            Self::WorkerSilent => "worker_silent",
+            Self::Checked => "checked",
+            Self::Tick => "tick",
+            Self::Settings => "settings",
+            Self::Unknown => "unknown",
+        }
     }
 
     /// Returns true for kinds that concern the whole partition, not one task; their id is a placeholder.

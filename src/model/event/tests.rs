@@ -82,8 +82,14 @@ fn invalid_events_are_malformed() {
 
 #[test]
 fn kind_names_match_the_wire_format() {
-    assert_eq!(Kind::CancelRequested.name(), "cancel_requested");
-    assert_eq!(Kind::Tick.name(), "tick");
+    let schema = serde_json::to_value(schemars::schema_for!(Kind)).unwrap();
+    let documented = schema["oneOf"].as_array().unwrap().iter().filter_map(|kind| kind["const"].as_str());
+    let listed = schema["oneOf"].as_array().unwrap().iter().filter_map(|kind| kind["enum"].as_array()).flatten();
+    let names: Vec<&str> = documented.chain(listed.filter_map(Value::as_str)).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        assert_eq!(serde_json::from_value::<Kind>(name.into()).unwrap().name(), name);
+    }
 }
 
 proptest! {

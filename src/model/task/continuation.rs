@@ -30,8 +30,10 @@ pub struct Continuation {
     /// Outcome that starts the continuation.
     #[serde(default)]
     pub on: On,
+    /// Name of the continuation's type.
     #[serde(rename = "type")]
     pub task_type: Arc<str>,
+    /// Params, any JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub params: Value,
     /// Changes the params to `{"params": …, "task": {…}, "results": [{…}, …]}`: the given params, the outcome of the
@@ -41,6 +43,7 @@ pub struct Continuation {
     /// Ordering key; default: the continuation's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Options of the task; unset ones have the defaults of its type.
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing, with = "ContinueFields")]
     pub policy: Policy,
@@ -52,6 +55,7 @@ document!(Continuation, Scope::Continue, policy);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum On {
+    /// Succeeded, with all its regular children (default).
     #[default]
     Succeeded,
     /// Failed or expired, not cancelled.
@@ -61,6 +65,7 @@ pub enum On {
 }
 
 impl On {
+    /// Returns whether a task that ended in this state starts the continuation.
     pub const fn is(self, state: State) -> bool {
         match self {
             Self::Succeeded => matches!(state, State::Succeeded),
@@ -73,6 +78,7 @@ impl On {
 /// Params of a continuation with `with_results`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Joined<P> {
+    /// Params given to [`Continuation::new`].
     pub params: P,
     /// Preceding task.
     pub task: Ended,
@@ -83,17 +89,23 @@ pub struct Joined<P> {
 /// Outcome of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Ended {
+    /// Task id.
     pub id: TaskId,
+    /// Name of the type; `None` if it is unknown.
     #[serde(rename = "type")]
     pub task_type: Option<Arc<str>>,
+    /// State in which the task ended.
     pub state: State,
+    /// Result of a task that succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<RawJson>,
+    /// Error of a task that did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<ErrorInfo>>,
 }
 
 impl Continuation {
+    /// Creates a continuation of any type, which starts after success.
     pub fn new(task_type: &str, params: Value) -> Self {
         Self {
             on: On::Succeeded,
@@ -105,6 +117,7 @@ impl Continuation {
         }
     }
 
+    /// Sets the outcome that starts the continuation. Default: success.
     pub fn on(self, on: On) -> Self {
         Self { on, ..self }
     }
@@ -114,6 +127,7 @@ impl Continuation {
         Self { with_results: true, ..self }
     }
 
+    /// Sets the display name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.policy.name = Some(name.into());
         self

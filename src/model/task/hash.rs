@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde::de::{MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Number, Value};
 use sha2::{Digest, Sha256};
 
@@ -73,11 +73,11 @@ impl<'a> Canonical<'a> {
             Self::Null => out.extend_from_slice(b"null"),
             Self::Bool(true) => out.extend_from_slice(b"true"),
             Self::Bool(false) => out.extend_from_slice(b"false"),
-            Self::Number(number) => write_scalar(number, out),
-            Self::Text(text) => write_scalar(text, out),
+            Self::Number(number) => out.extend_from_slice(number.to_string().as_bytes()),
+            Self::Text(text) => write_text(text, out),
             Self::List(items) => write_list(out, b'[', b']', items, Self::write),
             Self::Object(entries) => write_list(out, b'{', b'}', entries, |(key, value), out| {
-                write_scalar(key, out);
+                write_text(key, out);
                 out.push(b':');
                 value.write(out);
             }),
@@ -102,9 +102,9 @@ fn write_list<T>(
     out.push(close);
 }
 
-fn write_scalar(value: &impl Serialize, out: &mut Vec<u8>) {
-    // Serialising into memory does not fail.
-    serde_json::to_writer(out, value).unwrap_or_default();
+/// Writes a JSON string. `Value` formats itself without an error case.
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(Value::from(text).to_string().as_bytes());
 }
 
 impl<'de> Deserialize<'de> for Canonical<'de> {

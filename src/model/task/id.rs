@@ -22,24 +22,41 @@ pub struct TaskId(Arc<str>);
 /// Reason why a text is not a task id. The message names the text and the allowed form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
+    /// No text.
     #[error("the id is empty: give 1 to {MAX_SEGMENT_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -")]
     Empty,
+    /// More bytes than allowed; their number.
     #[error("the id has {0} bytes: at most {MAX_ID_BYTES} are allowed")]
     TooLong(usize),
+    /// More levels than allowed; their number.
     #[error("the id has {0} levels: at most {MAX_LEVELS} are allowed")]
     TooDeep(usize),
+    /// Empty or too long segment, and its length in characters.
     #[error("segment `{0}` of the id has {1} characters: 1 to {MAX_SEGMENT_CHARS} are allowed")]
     SegmentLength(String, usize),
+    /// Character that is not allowed, and the id.
     #[error("the id `{0}` has the character `{1}`: allowed are A-Z a-z 0-9 . _ ~ @ -, and `:` between segments")]
     Character(String, char),
+    /// Path given without its parent.
     #[error(
         "the id `{id}` is a path but no parent is named: name `{parent}` as its parent, or write the id without `:`"
     )]
-    PathWithoutParent { id: String, parent: String },
+    PathWithoutParent {
+        /// Given id.
+        id: String,
+        /// Expected parent.
+        parent: String,
+    },
+    /// Path outside the given parent.
     #[error(
         "the id `{id}` does not lie under its parent `{parent}`: it must be `{parent}:<segment>`, or a single segment"
     )]
-    NotUnderParent { id: String, parent: String },
+    NotUnderParent {
+        /// Given id.
+        id: String,
+        /// Expected parent.
+        parent: String,
+    },
 }
 
 impl TaskId {
@@ -85,6 +102,7 @@ impl TaskId {
         Self::parse(&format!("{}:{segment}", self.0))
     }
 
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -94,6 +112,7 @@ impl TaskId {
         self.0.rsplit_once(':').map(|(parent, _)| parent)
     }
 
+    /// Returns the id of the parent; `None` for a root.
     pub fn parent_id(&self) -> Option<TaskId> {
         self.parent().map(|parent| Self(parent.into()))
     }
@@ -103,10 +122,12 @@ impl TaskId {
         root_of(&self.0)
     }
 
+    /// Returns the last segment.
     pub fn segment(&self) -> &str {
         self.0.rsplit_once(':').map_or(&self.0, |(_, segment)| segment)
     }
 
+    /// Returns whether the id has one segment.
     pub fn is_root(&self) -> bool {
         !self.0.contains(':')
     }

@@ -6,17 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
 
+#[doc(hidden)]
 pub mod action;
 pub mod continuation;
+#[doc(hidden)]
 mod decode;
+#[doc(hidden)]
 pub mod delivery;
 pub(crate) mod document;
+#[doc(hidden)]
 pub mod field;
+#[doc(hidden)]
 pub mod hash;
+#[doc(hidden)]
 pub mod header;
 pub mod id;
+#[doc(hidden)]
 pub mod partition;
+#[doc(hidden)]
 pub mod patch;
+#[doc(hidden)]
 mod policy;
 #[cfg(test)]
 mod tests;
@@ -40,6 +49,7 @@ pub const MAX_RETRIES: u32 = 1_000;
 pub const MAX_RUN: u32 = 1_000_000;
 
 /// Decoded task record.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Task {
     pub id: TaskId,
@@ -65,7 +75,9 @@ pub struct Task {
 /// Position of a record in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Position {
+    /// Number of the partition.
     pub partition: i32,
+    /// Offset within the partition.
     pub offset: i64,
 }
 
@@ -89,11 +101,14 @@ impl std::str::FromStr for Position {
 /// W3C trace context of the producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
+    /// Value of `traceparent`.
     pub parent: String,
+    /// Value of `tracestate`.
     pub state: Option<String>,
 }
 
 /// Reason why a record is not a valid task. The record goes to the dead-letter topic with it.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reject {
     /// Stable code: `empty_value`, `bad_json`, `bad_id`, `bad_header`, `unsupported_version`, `schema`, `too_large`,
@@ -107,6 +122,7 @@ pub struct Reject {
 }
 
 impl Reject {
+    #[doc(hidden)]
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), pointer: None, task: None }
     }

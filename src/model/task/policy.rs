@@ -12,6 +12,7 @@ use super::action::{Action, Check};
 use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
 use super::{MAX_RETRIES, MAX_TEXT_CHARS, check_tags, header};
+use crate::model::json::plain_text;
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -210,7 +211,7 @@ impl Policy {
     /// Headers of a record; `None` for default values.
     pub fn headers<'a>(&'a self, set: &mut impl FnMut(&'static str, Option<Cow<'a, str>>)) {
         self.write_headers(set);
-        let rules = (self.rules != Rules::default()).then(|| serde_json::to_string(&self.rules).ok()).flatten();
+        let rules = (self.rules != Rules::default()).then(|| plain_text(&self.rules));
         set(header::POLICY, rules.map(Cow::Owned));
     }
 

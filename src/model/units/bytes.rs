@@ -19,6 +19,10 @@ const UNITS: [(&str, u64); 7] = [
 ];
 
 impl Bytes {
+    /// Parses a size such as `512MiB`, `2GB` or `1000`.
+    ///
+    /// # Errors
+    /// A message for people with the allowed forms.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -31,6 +35,7 @@ impl Bytes {
         bytes.map(Self).ok_or_else(|| format!("`{text}` is not a size: write 128MiB, 64KiB, 4MB, or whole bytes"))
     }
 
+    /// Number of bytes, at most the largest of the platform.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }

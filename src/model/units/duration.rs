@@ -12,10 +12,15 @@ pub struct Millis(pub u64);
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 impl Millis {
+    /// Creates a duration from seconds.
     pub const fn secs(secs: u64) -> Self {
         Self(secs * 1_000)
     }
 
+    /// Parses a duration such as `250ms`, `10s` or `2h`.
+    ///
+    /// # Errors
+    /// A message for people with the allowed forms.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -33,6 +38,7 @@ impl Millis {
         })
     }
 
+    /// Milliseconds as a signed number, at most its largest value.
     pub fn as_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
     }

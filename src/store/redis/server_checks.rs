@@ -98,7 +98,7 @@ pub(super) fn policy_problem(policy: &str, is_limited: bool) -> Option<String> {
     })
 }
 
-/// Checks the INFO of a server.
+/// Checks the INFO of a server. The error completes a sentence that begins with the server, for people.
 fn check_info(facts: &str, in_cluster: bool) -> Result<(), String> {
     let fact = |name: &str| fact(facts, name);
     let version = fact("redis_version").unwrap_or_default();

@@ -1,7 +1,9 @@
 //! Redis URLs: a single server, a cluster, or a master behind sentinels.
 
 use ::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult, TlsMode, io::tcp::TcpSettings};
+use ::redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, TlsMode, io::tcp::TcpSettings,
+};
 
 use super::RedisOptions;
 use crate::store::StoreError;
@@ -10,6 +12,21 @@ use crate::store::StoreError;
 const FORMS: &str = "hint: write redis://[user:password@]host:port[/db] (rediss for TLS), redis-cluster://host:port,host:port \
 or redis-sentinel://host:port,host:port/master-name[/db]";
 const SENTINEL_PORT: u16 = 26_379;
+
+/// Reason why a URL cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum UrlError {
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    #[error("a host is empty")]
+    EmptyHost,
+    #[error("`redis-{0}` is not a supported scheme")]
+    Scheme(String),
+    #[error("a cluster has no database `{0}`")]
+    Database(String),
+    #[error("the name of the master is missing")]
+    NoMaster,
+}
 
 pub(super) enum Address {
     One(Box<ConnectionInfo>),
@@ -37,17 +54,17 @@ impl Address {
         })
     }
 
-    fn read(options: &RedisOptions) -> Result<Self, String> {
+    fn read(options: &RedisOptions) -> Result<Self, UrlError> {
         let Some(parts) = Parts::split(&options.url) else {
-            return Ok(Self::One(Box::new(node(&options.url, options).map_err(|error| error.to_string())?)));
+            return Ok(Self::One(Box::new(node(&options.url, options)?)));
         };
         if parts.hosts.split(',').any(str::is_empty) {
-            return Err("a host is empty".into());
+            return Err(UrlError::EmptyHost);
         }
         match parts.kind {
             "cluster" => parts.cluster(options),
             "sentinel" => parts.sentinel(options),
-            other => Err(format!("`redis-{other}` is not a supported scheme")),
+            other => Err(UrlError::Scheme(other.to_owned())),
         }
     }
 
@@ -82,18 +99,18 @@ impl<'a> Parts<'a> {
         format!("{scheme}://{}{at}{host}/{db}{}", self.user, self.rest)
     }
 
-    fn cluster(&self, options: &RedisOptions) -> Result<Address, String> {
+    fn cluster(&self, options: &RedisOptions) -> Result<Address, UrlError> {
         if !matches!(self.path, "" | "0") {
-            return Err(format!("a cluster has no database `{}`", self.path));
+            return Err(UrlError::Database(self.path.to_owned()));
         }
         let nodes = self.hosts.split(',').map(|host| node(&self.node_url(host, ""), options));
-        Ok(Address::Cluster(nodes.collect::<RedisResult<_>>().map_err(|error| error.to_string())?))
+        Ok(Address::Cluster(nodes.collect::<RedisResult<_>>()?))
     }
 
-    fn sentinel(&self, options: &RedisOptions) -> Result<Address, String> {
+    fn sentinel(&self, options: &RedisOptions) -> Result<Address, UrlError> {
         let (master, db) = self.path.split_once('/').unwrap_or((self.path, ""));
         if master.is_empty() {
-            return Err("the name of the master is missing".into());
+            return Err(UrlError::NoMaster);
         }
         let build = || -> RedisResult<SentinelClient> {
             let sentinels = self.hosts.split(',').map(|host| self.sentinel_node(host, options));
@@ -107,8 +124,7 @@ impl<'a> Parts<'a> {
             let sentinels = sentinels.collect::<RedisResult<Vec<_>>>()?;
             SentinelClient::build(sentinels, master.to_owned(), Some(settings), SentinelServerType::Master)
         };
-        let client = build().map_err(|error| error.to_string())?;
-        Ok(Address::Sentinel(Box::new(tokio::sync::Mutex::new(client))))
+        Ok(Address::Sentinel(Box::new(tokio::sync::Mutex::new(build()?))))
     }
 
     /// Connection settings of a sentinel, which has a port and password of its own.

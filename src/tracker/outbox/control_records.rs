@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::entry::Message;
 use crate::control::{CONTROL_VERSION, Cancel, ControlKey};
+use crate::model::encode_error::EncodeError;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 
@@ -28,11 +29,11 @@ pub(super) fn first_cancel_record(
     node: &TaskRecord,
     scope: (i64, bool),
     now: i64,
-) -> Message {
+) -> Result<Message, EncodeError> {
     let (asof, subtree) = scope;
     let request = node.requests.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
     let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);
     let by = request.and_then(|request| request.by.as_deref()).map(str::to_owned);
     let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason, by };
-    cancel_record(topic, id, serde_json::to_string(&cancel).ok())
+    Ok(cancel_record(topic, id, Some(serde_json::to_string(&cancel)?)))
 }

@@ -51,7 +51,7 @@ pub(crate) struct OutboxEntry {
 impl OutboxEntry {
     pub(crate) const TIMER: &str = "timer";
     /// Kind of a subtree command's step.
-    pub(crate) const SUBTREE: &str = "walk";
+    pub(crate) const SUBTREE: &str = "subtree_command";
 
     pub(crate) fn is_subtree_step(&self) -> bool {
         self.kind == Self::SUBTREE
@@ -121,5 +121,5 @@ pub(super) fn terminal_event(
     now: i64,
 ) -> Event {
     let code = ended(AttemptFailure::default()).kind().name();
-    Event::new(ended(AttemptFailure::new(&code, why, 0)), id.clone(), run, now)
+    Event::new(ended(AttemptFailure::new(code, why, 0)), id.clone(), run, now)
 }

@@ -1,11 +1,13 @@
 //! Params of a continuation: as submitted, or joined with the results of the preceding tasks.
 
+use crate::model::encode_error::EncodeError;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup;
 use crate::model::task::continuation::{Continuation, Ended, Joined, MAX_JOINED_BYTES, number_of};
 use crate::model::task::id::TaskId;
-use crate::store::{Entry, Index};
+use crate::store::{Entry, Index, StoreError};
+use crate::tracker::error::Unpublishable;
 use crate::tracker::setup::TrackerSetup;
 
 /// Records per read; each may have a result of several hundred KiB.
@@ -18,9 +20,9 @@ pub(crate) async fn params(
     id: &TaskId,
     node: &TaskRecord,
     continuation: &Continuation,
-) -> Result<Result<RawJson, String>, String> {
+) -> Result<Result<RawJson, Unpublishable>, StoreError> {
     if !continuation.with_results {
-        return Ok(RawJson::of(&continuation.params).map_err(|why| why.to_string()));
+        return Ok(encoded(&continuation.params));
     }
     // The parent's rolled-up state waits for its continuations, so use the state without them.
     let settled = rollup::settled(node.own, &node.tree.below, node.definition.tolerated());
@@ -29,9 +31,9 @@ pub(crate) async fn params(
     let (mut after, mut bytes) = (None::<Entry>, size(&joined));
     loop {
         let page = setup.store.page(number, &Index::Children(id.clone()), after.as_ref(), STEP).await;
-        let page = page.map_err(|error| error.to_string())?;
+        let page = page?;
         let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
-        let nodes = setup.store.nodes(number, &ids).await.map_err(|error| error.to_string())?;
+        let nodes = setup.store.nodes(number, &ids).await?;
         for (child, found) in ids.into_iter().zip(nodes) {
             let Some(found) = found.filter(|found| found.run >= node.run && number_of(child.segment()).is_none())
             else {
@@ -46,7 +48,7 @@ pub(crate) async fn params(
         }
         after = page.last().cloned();
         if page.len() < STEP {
-            return Ok(RawJson::of(&joined).map_err(|why| why.to_string()));
+            return Ok(encoded(&joined));
         }
     }
 }
@@ -60,9 +62,10 @@ fn size(value: &impl serde::Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |text| text.len())
 }
 
-fn too_large(id: &TaskId, fitting: usize) -> String {
-    format!(
-        "the results of the children of `{id}` exceed {} MiB in total: {fitting} of them fit (hint: return links from the children, or omit `with_results` and read `GET /v1/tasks/{id}/children`)",
-        MAX_JOINED_BYTES >> 20
-    )
+fn encoded(params: &impl serde::Serialize) -> Result<RawJson, Unpublishable> {
+    RawJson::of(params).map_err(|error| EncodeError::from(error).into())
+}
+
+fn too_large(parent: &TaskId, fitting: usize) -> Unpublishable {
+    Unpublishable::ResultsTooLarge { parent: parent.clone(), limit_mib: MAX_JOINED_BYTES >> 20, fitting }
 }

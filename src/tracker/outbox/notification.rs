@@ -15,6 +15,7 @@ use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
 use crate::model::units::duration::Millis;
 use crate::publish::{NewTask, scheduled_event, time_text};
+use crate::tracker::error::TrackerError;
 
 const SOURCE: &str = "kafleet/tracker";
 /// Creator of delivery tasks.
@@ -28,10 +29,10 @@ pub(crate) fn delivery_event(
     delivery: Delivery,
     lean: bool,
     now_ms: i64,
-) -> Result<Option<Event>, String> {
+) -> Result<Option<Event>, TrackerError> {
     let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);
     let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
-    let body = RawJson::of(&body(id, node, delivery, lean)).map_err(|why| why.to_string())?;
+    let body = RawJson::of(&body(id, node, delivery, lean))?;
     let (kind, params, attempts) = match notification {
         Notification::Callback(callback) => {
             (CALLBACK_TYPE, RawJson::of(&CallbackParams::new(callback, body)), (callback.retries, callback.timeout))
@@ -40,10 +41,10 @@ pub(crate) fn delivery_event(
             (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, body)), (email.retries, email.timeout))
         }
     };
-    let mut new = NewTask::new(kind, params.map_err(|why| why.to_string())?);
-    new.id = Some(TaskId::parse(&delivery.id(id, notification)).map_err(|why| why.to_string())?);
+    let mut new = NewTask::new(kind, params?);
+    new.id = Some(TaskId::parse(&delivery.id(id, notification))?);
     new.policy = policy(id, delivery, attempts);
-    scheduled_event(new, SOURCE, now_ms, now_ms).map(Some).map_err(|why| why.to_string())
+    Ok(Some(scheduled_event(new, SOURCE, now_ms, now_ms)?))
 }
 
 fn policy(id: &TaskId, delivery: Delivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {

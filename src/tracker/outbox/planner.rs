@@ -10,13 +10,15 @@ use super::control_records::{cancel_record, first_cancel_record};
 use super::deferrals::Deferrals;
 use super::entry::{Message, OutboxEntry, effect_done, event_message, terminal_event};
 use crate::broker::BrokerError;
+use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
 use crate::model::outbox::{Effect, EffectKind, RecordCopy, TimerKind};
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::Delivery;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
-use crate::store::Entry;
+use crate::store::{Entry, StoreError};
+use crate::tracker::error::{TrackerError, Unpublishable};
 use crate::tracker::outbox::notification::delivery_event;
 use crate::tracker::outbox::subtree::SubtreeCommand;
 use crate::tracker::outbox::task_records::apply_patch;
@@ -44,7 +46,7 @@ pub(crate) struct OutboxPlanner {
     /// Topics known to exist.
     pub(super) topics: HashSet<String>,
     /// Timers and effects whose records cannot be sent, with the reason.
-    pub(super) unsendable: HashMap<(TaskId, String), String>,
+    pub(super) unsendable: HashMap<(TaskId, String), Unpublishable>,
     deferrals: Deferrals,
 }
 
@@ -88,11 +90,12 @@ impl OutboxPlanner {
     /// Records that an entry cannot be sent; its next plan becomes a failure event.
     pub(crate) fn mark_unsendable(&mut self, entry: &OutboxEntry, error: &BrokerError) {
         self.topics.clear();
-        self.unsendable.insert((entry.id.clone(), entry.dedup_key.clone()), error.to_string());
+        let key = (entry.id.clone(), entry.dedup_key.clone());
+        self.unsendable.insert(key, Unpublishable::Rejected(error.clone()));
     }
 
-    pub(super) async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, String> {
-        self.setup.store.nodes(self.number, ids).await.map_err(|error| error.to_string())
+    pub(super) async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
+        self.setup.store.nodes(self.number, ids).await
     }
 
     /// Plans entries for tasks with a due timer, according to their current records.
@@ -101,7 +104,7 @@ impl OutboxPlanner {
         ids: &[TaskId],
         max_bytes: u64,
         now: i64,
-    ) -> Result<Vec<OutboxEntry>, String> {
+    ) -> Result<Vec<OutboxEntry>, TrackerError> {
         let mut bytes = 0;
         let mut due: Vec<(TaskId, TaskRecord, TimerKind)> = Vec::new();
         for (id, node) in ids.iter().zip(self.nodes(ids).await?) {
@@ -117,8 +120,7 @@ impl OutboxPlanner {
         }
         let waiting: Vec<TaskId> =
             due.iter().filter(|(_, _, what)| *what == TimerKind::Release).map(|(id, ..)| id.clone()).collect();
-        let mut deferred =
-            self.setup.store.deferred(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
+        let mut deferred = self.setup.store.deferred(self.number, &waiting).await?.into_iter();
         let mut planned = Vec::with_capacity(due.len());
         for (id, node, what) in due {
             let entry = match what {
@@ -148,13 +150,17 @@ impl OutboxPlanner {
         node: &TaskRecord,
         deferred: &[u8],
         now: i64,
-    ) -> Result<OutboxEntry, String> {
-        let unsendable_reason = self.unsendable_reason(id, OutboxEntry::TIMER, node).await?;
-        let Some(record) = RecordCopy::decode(deferred).filter(|_| unsendable_reason.is_none()) else {
-            let why =
-                unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
-            let why = format!("it could not be released: {why}");
-            return self.timer_entry(id, "fail", &terminal_event(id, node.run, Payload::Failed, &why, now));
+    ) -> Result<OutboxEntry, TrackerError> {
+        let record = match self.unsendable_reason(id, OutboxEntry::TIMER, node).await? {
+            Some(why) => Err(why),
+            None => RecordCopy::decode(deferred).ok_or(Unpublishable::UnknownVersion),
+        };
+        let record = match record {
+            Ok(record) => record,
+            Err(why) => {
+                let why = format!("it could not be released: {why}");
+                return Ok(self.timer_entry(id, "fail", &terminal_event(id, node.run, Payload::Failed, &why, now))?);
+            }
         };
         let mut headers = record.released(node.attempt);
         apply_patch(&mut headers, node, node.attempt == 0);
@@ -171,7 +177,7 @@ impl OutboxPlanner {
     }
 
     /// Publishes the event of a timer.
-    fn timer_entry(&self, id: &TaskId, kind: &'static str, event: &Event) -> Result<OutboxEntry, String> {
+    fn timer_entry(&self, id: &TaskId, kind: &'static str, event: &Event) -> Result<OutboxEntry, EncodeError> {
         Ok(OutboxEntry::plain(id, OutboxEntry::TIMER, kind, vec![self.event(event)?]))
     }
 
@@ -183,7 +189,7 @@ impl OutboxPlanner {
         is_published: impl Fn(&TaskId, &str) -> bool,
         limit: usize,
         now: i64,
-    ) -> Result<(Vec<OutboxEntry>, Vec<(TaskId, Effect)>), String> {
+    ) -> Result<(Vec<OutboxEntry>, Vec<(TaskId, Effect)>), TrackerError> {
         let mut pass = Pass::default();
         self.retain_only(entries);
         let ids = self.deferrals.ready(entries, &is_published, limit);
@@ -212,7 +218,7 @@ impl OutboxPlanner {
         effect: Effect,
         pass: &mut Pass,
         now: i64,
-    ) -> Result<Option<OutboxEntry>, String> {
+    ) -> Result<Option<OutboxEntry>, TrackerError> {
         match effect.what {
             EffectKind::Publish { run } => self.republish_or_defer(id, node, effect, run, pass, now).await,
             EffectKind::PublishContinuation { .. } | EffectKind::NotifyAction(_) if pass.bytes > MAX_BYTES => Ok(None),
@@ -236,7 +242,7 @@ impl OutboxPlanner {
         run: u32,
         pass: &mut Pass,
         now: i64,
-    ) -> Result<Option<OutboxEntry>, String> {
+    ) -> Result<Option<OutboxEntry>, TrackerError> {
         let mut entry = None;
         if !pass.unresponsive.contains(&location(node)) {
             let asked = Instant::now();
@@ -259,7 +265,7 @@ impl OutboxPlanner {
         effect: Effect,
         due_ms: i64,
         now: i64,
-    ) -> Result<Option<OutboxEntry>, String> {
+    ) -> Result<Option<OutboxEntry>, TrackerError> {
         // Other effects go first, so that the task can then be deferred.
         if node.effects.len() > 1 {
             return Ok(None);
@@ -289,11 +295,11 @@ impl OutboxPlanner {
         &self,
         asked: &[(TaskId, Effect)],
         now: i64,
-    ) -> Result<Vec<SubtreeCommand>, String> {
+    ) -> Result<Vec<SubtreeCommand>, TrackerError> {
         let ids: Vec<TaskId> = asked.iter().map(|(id, _)| id.clone()).collect();
         let begun = asked.iter().zip(self.nodes(&ids).await?).filter_map(|((id, effect), node)| {
             let node = node.filter(|node| node.effects.contains(effect))?;
-            Some(self.subtree_command(id, &node, *effect, now))
+            Some(self.subtree_command(id, &node, *effect, now).map_err(TrackerError::from))
         });
         begun.collect()
     }
@@ -304,16 +310,15 @@ impl OutboxPlanner {
         node: &TaskRecord,
         effect: Effect,
         now: i64,
-    ) -> Result<SubtreeCommand, String> {
-        let first = match effect.what {
-            EffectKind::End { asof } => Some(first_cancel_record(&self.control, id, node, (asof, true), now)),
-            EffectKind::Cancel { asof, subtree } => {
-                Some(first_cancel_record(&self.control, id, node, (asof, subtree), now))
-            }
+    ) -> Result<SubtreeCommand, EncodeError> {
+        let scope = match effect.what {
+            EffectKind::End { asof } => Some((asof, true)),
+            EffectKind::Cancel { asof, subtree } => Some((asof, subtree)),
             _ => None,
         };
+        let first = scope.map(|scope| first_cancel_record(&self.control, id, node, scope, now));
+        let first = first.transpose()?;
         SubtreeCommand::new(id, node, effect, first, (&self.events, self.number), now)
-            .map_err(|error| error.to_string())
     }
 
     /// Publishes a delivery to its own partition, whose tracker releases it.
@@ -324,7 +329,7 @@ impl OutboxPlanner {
         effect: Effect,
         delivery: Delivery,
         now: i64,
-    ) -> Result<OutboxEntry, String> {
+    ) -> Result<OutboxEntry, TrackerError> {
         let dedup_key = effect.id();
         let lean = self.unsendable.remove(&(id.clone(), dedup_key.clone())).is_some();
         let event = delivery_event(id, node, delivery, lean, now)?;
@@ -332,13 +337,13 @@ impl OutboxPlanner {
             let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
             event_message(&self.events, number, &event)
         });
-        let message = message.transpose().map_err(|error| error.to_string())?;
+        let message = message.transpose()?;
         let messages = message.into_iter().chain([self.event(&effect_done(id, effect, now))?]).collect();
-        Ok(OutboxEntry::plain(id, dedup_key, "tell", messages))
+        Ok(OutboxEntry::plain(id, dedup_key, "notification", messages))
     }
 
-    pub(super) fn event(&self, event: &Event) -> Result<Message, String> {
-        event_message(&self.events, self.number, event).map_err(|error| error.to_string())
+    pub(super) fn event(&self, event: &Event) -> Result<Message, EncodeError> {
+        event_message(&self.events, self.number, event)
     }
 }
 

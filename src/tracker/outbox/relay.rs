@@ -21,6 +21,7 @@ use crate::model::outbox::Effect;
 use crate::model::task::id::TaskId;
 use crate::runtime::{Backoff, now_ms};
 use crate::store::{Checkpoint, Entry, Outbox};
+use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::withdrawals::Withdrawals;
 use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::ticker::TrackerShared;
@@ -140,7 +141,7 @@ impl OutboxRelay {
             };
             let Err(error) = error;
             tracing::warn!(partition = self.number, reason = %error, "cannot publish timers and effects; restarting");
-            self.setup.health.set(&part, error);
+            self.setup.health.set(&part, error.to_string());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -150,7 +151,7 @@ impl OutboxRelay {
         self.setup.health.clear(&part);
     }
 
-    async fn session(&mut self, part: &str, backoff: &mut Backoff) -> Result<std::convert::Infallible, String> {
+    async fn session(&mut self, part: &str, backoff: &mut Backoff) -> Result<std::convert::Infallible, TrackerError> {
         let mut session: Option<TransactionalSession> = None;
         (self.published, self.last_command_offset) = (HashMap::new(), 0);
         (self.subtree_commands, self.queued) = (VecDeque::new(), VecDeque::new());
@@ -159,7 +160,7 @@ impl OutboxRelay {
             let skipped =
                 self.published.len() + self.planner.deferred() + self.subtree_commands.len() + self.queued.len();
             let limit = BATCH + skipped.min(MAX_SKIPPED);
-            let outbox = self.setup.store.outbox(self.number, limit).await.map_err(|error| error.to_string())?;
+            let outbox = self.setup.store.outbox(self.number, limit).await?;
             let Some(checkpoint) = outbox.checkpoint.filter(|checkpoint| checkpoint.offset >= self.max_checkpoint)
             else {
                 self.wait(seen, None, RECHECK_INTERVAL).await;
@@ -234,16 +235,13 @@ impl OutboxRelay {
     }
 
     /// Opens the producer, which fences earlier owners, then reads the partition's end: their events lie before it.
-    async fn open(&self) -> Result<TransactionalSession, String> {
+    async fn open(&self) -> Result<TransactionalSession, BrokerError> {
         let name = format!("{}.firing.{}", self.setup.names.events(), self.number);
         let events = Partition::new(self.setup.names.events(), self.number as i32);
         let broker = self.setup.broker.client();
-        let open = async {
-            let producer = broker.transactional_producer(&name).await?;
-            let from = broker.watermarks(&events).await?.end;
-            Ok(TransactionalSession { producer, from })
-        };
-        open.await.map_err(|error: BrokerError| error.to_string())
+        let producer = broker.transactional_producer(&name).await?;
+        let from = broker.watermarks(&events).await?.end;
+        Ok(TransactionalSession { producer, from })
     }
 
     async fn plan(
@@ -252,7 +250,7 @@ impl OutboxRelay {
         effects: &[Entry],
         checkpoint: Checkpoint,
         now: i64,
-    ) -> Result<Vec<OutboxEntry>, String> {
+    ) -> Result<Vec<OutboxEntry>, TrackerError> {
         let limit = if self.singles_left > 0 { 1 } else { BATCH };
         // Reserve room for effects when more timers are due than fit.
         let most_timers = timers.len().min((limit * 4 / 5).max(1));
@@ -270,10 +268,10 @@ impl OutboxRelay {
             }
         }
         // The data belongs to this checkpoint or a later one, unless the store has lost writes meanwhile.
-        let found = self.setup.store.checkpoints(&[self.number]).await.map_err(|error| error.to_string())?;
+        let found = self.setup.store.checkpoints(&[self.number]).await?;
         match found.first().copied().flatten() {
             Some(now) if now.offset >= checkpoint.offset => Ok(planned),
-            _ => Err("the store has lost writes".to_owned()),
+            _ => Err(TrackerError::LostWrites),
         }
     }
 
@@ -292,7 +290,7 @@ impl OutboxRelay {
 
     /// Runs a step of the next subtree command, then starts queued ones: most trees are small and complete in one
     /// step.
-    async fn run_commands(&mut self, planned: &mut Vec<OutboxEntry>, now: i64) -> Result<(), String> {
+    async fn run_commands(&mut self, planned: &mut Vec<OutboxEntry>, now: i64) -> Result<(), TrackerError> {
         let limit = if self.singles_left > 0 { planned.len() + 1 } else { usize::MAX };
         let mut next: VecDeque<SubtreeCommand> = self.subtree_commands.pop_front().into_iter().collect();
         let mut visited = 0;
@@ -322,7 +320,7 @@ impl OutboxRelay {
         &mut self,
         session: TransactionalSession,
         planned: Vec<OutboxEntry>,
-    ) -> Result<TransactionalSession, String> {
+    ) -> Result<TransactionalSession, BrokerError> {
         let TransactionalSession { producer, from } = session;
         let (events, number): (Arc<str>, u32) = (self.setup.names.events().into(), self.number);
         let send = move |producer: &mut dyn TransactionalProducer| {
@@ -335,7 +333,7 @@ impl OutboxRelay {
             let sent = producer.send_with_dependents(&records, &mut dependent_events, SEND_DEADLINE);
             (sent, planned)
         };
-        let (producer, (sent, planned)) = producer.run(send).await.map_err(|error| error.to_string())?;
+        let (producer, (sent, planned)) = producer.run(send).await?;
         match sent {
             Ok(positions) => {
                 self.record_published(&planned, &positions);
@@ -348,9 +346,9 @@ impl OutboxRelay {
                     self.planner.mark_unsendable(entry, &error);
                     self.singles_left = 0;
                 }
-                Err(error.to_string())
+                Err(error)
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::model::record::rollup::children_of;
 use crate::model::record::state::Category;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, Store};
+use crate::tracker::error::TrackerError;
 
 /// Number of visited records after which a step ends; its last page may exceed this by less than one page.
 pub(crate) const STEP: usize = 500;
@@ -65,23 +66,23 @@ impl SubtreeCommand {
 
     /// Visits the next tasks and returns their events and the rest of the command; the last step completes the
     /// effect.
-    pub(crate) async fn step(mut self, store: &dyn Store, now: i64) -> Result<Step, String> {
+    pub(crate) async fn step(mut self, store: &dyn Store, now: i64) -> Result<Step, TrackerError> {
         let mut visited = 1;
         while visited < STEP
             && let Some((parent, run, after)) = self.pending.pop()
         {
             let page = store.page(self.number, &Index::Children(parent.clone()), after.as_ref(), STEP).await;
-            let page = page.map_err(|error| error.to_string())?;
+            let page = page?;
             if page.len() == STEP {
                 self.pending.push((parent, run, page.last().cloned()));
             }
             visited += page.len().max(1);
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-            let nodes = store.nodes(self.number, &ids).await.map_err(|error| error.to_string())?;
+            let nodes = store.nodes(self.number, &ids).await?;
             for (id, node) in ids.iter().zip(nodes) {
                 // Skip tasks superseded by a new run of their parent.
                 if let Some(node) = node.filter(|node| node.run >= run) {
-                    self.visit(id, &node, now).map_err(|error| error.to_string())?;
+                    self.visit(id, &node, now)?;
                 }
             }
         }
@@ -89,7 +90,7 @@ impl SubtreeCommand {
         let mut messages = std::mem::take(&mut self.messages);
         if done {
             let done = event_message(&self.events, self.number, &effect_done(&self.top, self.effect, now));
-            messages.push(done.map_err(|error| error.to_string())?);
+            messages.push(done?);
         }
         self.steps += 1;
         let dedup_key = if done { self.effect.id() } else { format!("{}/{}", self.effect.id(), self.steps) };

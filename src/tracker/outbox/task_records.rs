@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::original_record::{OriginalRecord, original_record};
 use super::planner::OutboxPlanner;
+use crate::broker::BrokerError;
+use crate::model::encode_error::EncodeError;
 use crate::model::event::Payload;
 use crate::model::outbox::Effect;
 use crate::model::record::TaskRecord;
@@ -11,6 +13,8 @@ use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Position, Task, header};
 use crate::publish::{set_policy, task_headers};
+use crate::store::StoreError;
+use crate::tracker::error::{TrackerError, Unpublishable};
 use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, terminal_event};
 use crate::tracker::outbox::fan_in;
 
@@ -27,7 +31,7 @@ impl OutboxPlanner {
         effect: Effect,
         run: u32,
         now: i64,
-    ) -> Result<Option<OutboxEntry>, String> {
+    ) -> Result<Option<OutboxEntry>, TrackerError> {
         let was_published = node.definition.position.is_some() || node.definition.record_event_offset.is_some();
         if number_of(id.segment()).is_some() && !was_published {
             // A continuation whose record was never published.
@@ -35,23 +39,23 @@ impl OutboxPlanner {
         }
         let kind = "retry";
         if node.run != run || node.own.is_terminal() {
-            return self.completed(id, effect, kind, now).map(Some);
+            return Ok(Some(self.completed(id, effect, kind, now)?));
         }
         let found = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
-            None => match original_record(&self.setup, (&self.events, self.number), self.topic_of(node), id, node).await {
-                Err(error) if error.is_transient() => {
-                    tracing::warn!(task = %id, %error, "cannot read the record of a task to be retried; retrying");
-                    return Ok(None);
+            None => {
+                match original_record(&self.setup, (&self.events, self.number), self.topic_of(node), id, node).await {
+                    Err(error) if error.is_transient() => {
+                        tracing::warn!(task = %id, %error, "cannot read the record of a task to be retried; retrying");
+                        return Ok(None);
+                    }
+                    found => found?.ok_or(Unpublishable::RecordRemoved),
                 }
-                found => found.map_err(|error| error.to_string())?.ok_or_else(|| {
-                    "the task's record is no longer in Kafka (hint: submit the task again; `topics.task_retention` is the retention of records)".to_owned()
-                }),
-            },
+            }
         };
         let record = found.map(|found| retry_record(self.topic_of(node), id, node, found, run, effect.cause));
         let record = record.map_err(|why| format!("the retry is not possible: {why}"));
-        self.record_or_failure(id, effect, kind, run, record, now).map(Some)
+        Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)?))
     }
 
     /// Publishes the record of a continuation, as specified by the task that it follows.
@@ -62,17 +66,17 @@ impl OutboxPlanner {
         effect: Effect,
         run: u32,
         now: i64,
-    ) -> Result<OutboxEntry, String> {
-        let kind = "follow";
+    ) -> Result<OutboxEntry, TrackerError> {
+        let kind = "continuation";
         if node.run != run || node.own.is_terminal() {
-            return self.completed(id, effect, kind, now);
+            return Ok(self.completed(id, effect, kind, now)?);
         }
         let record = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
             None => self.continuation(id, node).await?,
         };
         let record = record.map_err(|why| format!("it cannot be started: {why}"));
-        self.record_or_failure(id, effect, kind, run, record, now)
+        Ok(self.record_or_failure(id, effect, kind, run, record, now)?)
     }
 
     /// Reason why no record can be sent for the task, if any.
@@ -81,7 +85,7 @@ impl OutboxPlanner {
         id: &TaskId,
         dedup_key: &str,
         node: &TaskRecord,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<Unpublishable>, BrokerError> {
         match self.unsendable.remove(&(id.clone(), dedup_key.to_owned())) {
             Some(why) => Ok(Some(why)),
             None => self.missing_topic(node).await,
@@ -97,7 +101,7 @@ impl OutboxPlanner {
         run: u32,
         record: Result<Message, String>,
         now: i64,
-    ) -> Result<OutboxEntry, String> {
+    ) -> Result<OutboxEntry, EncodeError> {
         match record {
             Ok(record) => {
                 Ok(OutboxEntry::record_and_event(id, effect.id(), kind, record, effect_done(id, effect, now)))
@@ -111,19 +115,19 @@ impl OutboxPlanner {
     }
 
     /// Publishes only the event that completes the effect.
-    fn completed(&self, id: &TaskId, effect: Effect, kind: &'static str, now: i64) -> Result<OutboxEntry, String> {
+    fn completed(&self, id: &TaskId, effect: Effect, kind: &'static str, now: i64) -> Result<OutboxEntry, EncodeError> {
         Ok(OutboxEntry::plain(id, effect.id(), kind, vec![self.event(&effect_done(id, effect, now))?]))
     }
 
-    async fn continuation(&self, id: &TaskId, node: &TaskRecord) -> Result<Result<Message, String>, String> {
-        let Some(parent) = id.parent_id() else { return Ok(Err("it has no parent task".to_owned())) };
+    async fn continuation(&self, id: &TaskId, node: &TaskRecord) -> Result<Result<Message, Unpublishable>, StoreError> {
+        let Some(parent) = id.parent_id() else { return Ok(Err(Unpublishable::NoParent)) };
         let followed = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
         let continuation = followed.and_then(|found| {
             let continuation = found.continuations().nth(number_of(id.segment())?).cloned()?;
             Some((found, continuation))
         });
         let Some((followed, continuation)) = continuation else {
-            return Ok(Err(format!("`{parent}` no longer defines this continuation")));
+            return Ok(Err(Unpublishable::Undefined(parent)));
         };
         let params = match fan_in::params(&self.setup, self.number, &parent, &followed, &continuation).await? {
             Ok(params) => params,
@@ -157,16 +161,15 @@ impl OutboxPlanner {
     }
 
     /// Reports a missing topic, because sending to it would block all other entries.
-    async fn missing_topic(&mut self, node: &TaskRecord) -> Result<Option<String>, String> {
+    async fn missing_topic(&mut self, node: &TaskRecord) -> Result<Option<Unpublishable>, BrokerError> {
         let topic = self.topic_of(node).to_string();
         if self.topics.contains(&topic) {
             return Ok(None);
         }
-        let known = self.setup.broker.client().topics(&topic).await.map_err(|error| error.to_string())?;
+        let known = self.setup.broker.client().topics(&topic).await?;
         self.topics.extend(known.into_iter().map(|info| info.name));
         let missing = !self.topics.contains(&topic);
-        Ok(missing
-            .then(|| format!("the topic `{topic}` does not exist (hint: add its type and run `kafleet topics apply`)")))
+        Ok(missing.then_some(Unpublishable::MissingTopic(topic)))
     }
 
     pub(crate) fn topic_of(&self, node: &TaskRecord) -> Arc<str> {

@@ -23,6 +23,7 @@ use crate::model::record::rollup::children_of;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::store::{Entry, Index, StoreError};
+use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::worker_progress::{Surveys, WorkerProgress};
 use crate::tracker::setup::TrackerSetup;
 
@@ -186,14 +187,14 @@ impl<'a> CancelMonitor<'a> {
             tracing::debug!(partition = self.number, reason = %why, "cannot read cancelled trees; retrying");
         }
         let passed = self.measure().await.unwrap_or_else(|why| {
-            self.warn_unmeasured(&why);
+            self.warn_unmeasured(&why.to_string());
             Vec::new()
         });
         (passed, visited.is_ok() && !self.trees.is_empty())
     }
 
     /// Visits trees; completed ones then wait for workers.
-    async fn visit_trees(&mut self) -> Result<(), String> {
+    async fn visit_trees(&mut self) -> Result<(), TrackerError> {
         let mut visited_records = 0;
         while visited_records < ROUND_RECORDS && !self.trees.is_empty() {
             let checkpoint = self.checkpoint().await?;
@@ -203,13 +204,13 @@ impl<'a> CancelMonitor<'a> {
             let (ready, early): (Vec<Tree>, Vec<Tree>) = self.trees.drain(..count).partition(known);
             self.trees.extend(early);
             if ready.is_empty() {
-                return Err("the store is behind the end of the cancelled trees".to_owned());
+                return Err(TrackerError::BehindCancels);
             }
             let keys: Vec<(CancelKey, Instant)> = ready.iter().map(|tree| (tree.key.clone(), tree.since)).collect();
             let visits = ready.into_iter().map(|tree| tree.step(self.setup, self.number));
             let visited: Vec<_> = stream::iter(visits).buffered(CONCURRENT_TREES).collect().await;
             let is_lost = self.checkpoint().await.map_or(true, |now| now < checkpoint);
-            let mut failed = is_lost.then(|| "the store has lost writes".to_owned());
+            let mut failed = is_lost.then_some(TrackerError::LostWrites);
             for ((key, since), visited) in keys.into_iter().zip(visited) {
                 match visited {
                     Ok((tree, count)) if !is_lost => {
@@ -220,7 +221,7 @@ impl<'a> CancelMonitor<'a> {
                         }
                     }
                     visited => {
-                        failed = failed.or(visited.err());
+                        failed = failed.or(visited.err().map(TrackerError::from));
                         self.trees.push_back(Tree::new(key, since));
                     }
                 }
@@ -232,13 +233,13 @@ impl<'a> CancelMonitor<'a> {
         Ok(())
     }
 
-    async fn checkpoint(&self) -> Result<i64, String> {
-        let found = self.setup.store.checkpoints(&[self.number]).await.map_err(error_text)?;
+    async fn checkpoint(&self) -> Result<i64, StoreError> {
+        let found = self.setup.store.checkpoints(&[self.number]).await?;
         Ok(found.first().copied().flatten().map_or(0, |checkpoint| checkpoint.offset))
     }
 
     /// Returns the cancels that all workers have passed.
-    async fn measure(&mut self) -> Result<Vec<CancelKey>, String> {
+    async fn measure(&mut self) -> Result<Vec<CancelKey>, BrokerError> {
         let types: BTreeSet<Arc<str>> = self.ended.iter().flat_map(|ended| ended.types.keys().cloned()).collect();
         let now = Instant::now();
         let since = match self.ended.iter().filter(|ended| !ended.is_measured()).map(|ended| ended.since).max() {
@@ -329,11 +330,11 @@ impl Tree {
     }
 
     /// Visits some more records of the tree and returns their number.
-    async fn step(mut self, setup: &Arc<TrackerSetup>, number: u32) -> Result<(Self, usize), String> {
+    async fn step(mut self, setup: &Arc<TrackerSetup>, number: u32) -> Result<(Self, usize), StoreError> {
         let mut count = 0;
         if self.pending.is_none() {
             let top = self.key.0.clone();
-            let node = setup.store.nodes(number, std::slice::from_ref(&top)).await.map_err(error_text)?.pop().flatten();
+            let node = setup.store.nodes(number, std::slice::from_ref(&top)).await?.pop().flatten();
             self.pending = Some(Vec::new());
             count += 1;
             node.into_iter().for_each(|node| self.visit(top.clone(), &node));
@@ -341,17 +342,13 @@ impl Tree {
         while count < STEP
             && let Some((parent, after)) = self.pending.as_mut().and_then(Vec::pop)
         {
-            let page = setup
-                .store
-                .page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE)
-                .await
-                .map_err(error_text)?;
+            let page = setup.store.page(number, &Index::Children(parent.clone()), after.as_ref(), PAGE).await?;
             if page.len() == PAGE {
                 self.pending.get_or_insert_default().push((parent, page.last().cloned()));
             }
             count += page.len().max(1);
             let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-            let nodes = setup.store.nodes(number, &ids).await.map_err(error_text)?;
+            let nodes = setup.store.nodes(number, &ids).await?;
             for (id, node) in ids.into_iter().zip(nodes) {
                 node.into_iter().for_each(|node| self.visit(id.clone(), &node));
             }
@@ -376,8 +373,4 @@ impl Tree {
             self.types.extend(node.task_type.clone());
         }
     }
-}
-
-fn error_text(error: StoreError) -> String {
-    error.to_string()
 }

@@ -47,7 +47,7 @@ impl Surveys {
         setup: &TrackerSetup,
         types: BTreeSet<Arc<str>>,
         since: Instant,
-    ) -> Result<Survey, String> {
+    ) -> Result<Survey, BrokerError> {
         let mut latest = self.0.lock().await;
         let is_fresh = |task_type: &Arc<str>| latest.get(task_type).is_some_and(|(begun, _)| *begun >= since);
         let (fresh, stale): (BTreeSet<_>, BTreeSet<_>) = types.into_iter().partition(is_fresh);
@@ -60,7 +60,7 @@ impl Surveys {
             let asked: Vec<_> =
                 stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
             let measure = move |broker: &dyn Broker, _| Ok(measure(broker, &names, asked));
-            let measured = broker.call(measure).await.map_err(|error: BrokerError| error.to_string())?;
+            let measured = broker.call::<_, BrokerError>(measure).await?;
             let found = measured.iter().filter_map(|(name, found)| Some((name.clone(), (begun, found.clone().ok()?))));
             latest.extend(found);
             survey.extend(measured);

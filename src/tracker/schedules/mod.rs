@@ -14,8 +14,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::error::TrackerError;
 use super::setup::{READ_DEADLINE, TrackerSetup};
-use crate::broker::{ProducerRecord, RecordRef, TransactionalProducer, Transactions};
+use crate::broker::{BrokerError, ProducerRecord, RecordRef, TransactionalProducer, Transactions};
 use crate::control::follow::{Sink, follow_uncommitted};
 use crate::control::schedules::ScheduleKey;
 use crate::control::{ControlState, ControlWatch, keep};
@@ -62,7 +63,7 @@ impl Schedules {
             };
             let Err(error) = error;
             tracing::warn!(reason = %error, "cannot fire schedules; restarting");
-            self.setup.health.set(HEALTH_PART, error);
+            self.setup.health.set(HEALTH_PART, error.to_string());
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(backoff.next_wait()) => {}
@@ -72,7 +73,7 @@ impl Schedules {
         self.setup.metrics.schedules.count.with_label_values(NO_LABELS).set(0);
     }
 
-    async fn session(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, String> {
+    async fn session(&mut self, backoff: &mut Backoff) -> Result<std::convert::Infallible, TrackerError> {
         self.wait_for_schedules().await;
         let mut producer = self.open().await?;
         // Read after the producer was opened, up to the current end of the topic.
@@ -111,9 +112,9 @@ impl Schedules {
     }
 
     /// Opens the producer, which fences earlier owners.
-    async fn open(&self) -> Result<Transactions, String> {
+    async fn open(&self) -> Result<Transactions, BrokerError> {
         let (broker, name) = (self.setup.broker.client(), format!("{}.schedules", self.setup.names.events()));
-        broker.transactional_producer(&name).await.map_err(|error| error.to_string())
+        broker.transactional_producer(&name).await
     }
 
     /// Publishes the records in one transaction.
@@ -121,14 +122,14 @@ impl Schedules {
         &self,
         producer: Transactions,
         transaction: ScheduleTransaction,
-    ) -> Result<(Transactions, ScheduleTransaction), String> {
+    ) -> Result<(Transactions, ScheduleTransaction), BrokerError> {
         let send = move |producer: &mut dyn TransactionalProducer| {
             let records: Vec<ProducerRecord<'_>> =
                 transaction.messages.iter().map(|message| message.producer_record(&[])).collect();
             (producer.send_all(&records, SEND_DEADLINE), transaction)
         };
-        let (producer, (sent, transaction)) = producer.run(send).await.map_err(|error| error.to_string())?;
-        sent.map_err(|error| error.to_string())?;
+        let (producer, (sent, transaction)) = producer.run(send).await?;
+        sent?;
         Ok((producer, transaction))
     }
 

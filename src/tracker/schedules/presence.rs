@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::table::Entry;
-use crate::broker::Partition;
+use crate::broker::{BrokerError, Partition};
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
+use crate::store::StoreError;
+use crate::tracker::error::TrackerError;
 use crate::tracker::setup::TrackerSetup;
 
 pub(super) fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
@@ -16,7 +18,7 @@ pub(super) fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
 
 /// Returns whether the task that a schedule started last is still open. A task unknown to the store has not been
 /// folded yet, or was removed long after its end.
-pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> Result<bool, String> {
+pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> Result<bool, TrackerError> {
     let Some(id) = entry.state.last.as_ref().and_then(|last| TaskId::parse(&last.task).ok()) else { return Ok(false) };
     let at = partition(setup, &id);
     if let Some(found) = node(setup, at, &id).await? {
@@ -35,22 +37,21 @@ pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> 
     Ok(node(setup, at, &id).await?.is_some_and(|found| !found.state.is_terminal()))
 }
 
-async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<TaskRecord>, String> {
-    let found = setup.store.nodes(at, std::slice::from_ref(id)).await.map_err(|error| error.to_string())?;
+async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<TaskRecord>, StoreError> {
+    let found = setup.store.nodes(at, std::slice::from_ref(id)).await?;
     Ok(found.into_iter().next().flatten())
 }
 
 /// Current end of an events partition.
-pub(super) async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, String> {
+pub(super) async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, BrokerError> {
     let events = Partition::new(setup.names.events(), at as i32);
-    let ends = setup.broker.client().watermarks(&events).await;
-    ends.map(|ends| ends.end).map_err(|error| error.to_string())
+    Ok(setup.broker.client().watermarks(&events).await?.end)
 }
 
 /// Returns whether these partitions are folded up to these offsets.
-pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) -> Result<bool, String> {
+pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) -> Result<bool, StoreError> {
     let partitions: Vec<u32> = ends.iter().map(|(at, _)| *at).collect();
-    let checkpoints = setup.store.checkpoints(&partitions).await.map_err(|error| error.to_string())?;
+    let checkpoints = setup.store.checkpoints(&partitions).await?;
     Ok(checkpoints
         .iter()
         .zip(ends)
@@ -58,19 +59,19 @@ pub(super) async fn is_folded(setup: &Arc<TrackerSetup>, ends: &[(u32, i64)]) ->
 }
 
 /// Returns the existing tasks among these.
-pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, String> {
+pub(super) async fn existing(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<HashSet<TaskId>, StoreError> {
     let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
     ids.iter().for_each(|id| by_partition.entry(partition(setup, id)).or_default().push(id.clone()));
     let mut existing = HashSet::new();
     for (at, ids) in by_partition {
-        let nodes = setup.store.nodes(at, &ids).await.map_err(|error| error.to_string())?;
+        let nodes = setup.store.nodes(at, &ids).await?;
         existing.extend(ids.into_iter().zip(nodes).filter(|(_, node)| node.is_some()).map(|(id, _)| id));
     }
     Ok(existing)
 }
 
 /// Partitions of these tasks with their current ends.
-pub(super) async fn current_ends(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<Vec<(u32, i64)>, String> {
+pub(super) async fn current_ends(setup: &Arc<TrackerSetup>, ids: &[TaskId]) -> Result<Vec<(u32, i64)>, BrokerError> {
     let partitions: BTreeSet<u32> = ids.iter().map(|id| partition(setup, id)).collect();
     let mut ends = Vec::with_capacity(partitions.len());
     for at in partitions {

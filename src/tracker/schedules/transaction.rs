@@ -17,6 +17,7 @@ use crate::model::schedule::step::State;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
 use crate::publish::{NewTask, scheduled_event, time_text};
+use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::{Message, event_message};
 use crate::tracker::setup::TrackerSetup;
 
@@ -74,7 +75,7 @@ impl TaskFactory {
         &mut self,
         table: &mut ScheduleTable,
         now_ms: i64,
-    ) -> Result<ScheduleTransaction, String> {
+    ) -> Result<ScheduleTransaction, TrackerError> {
         let mut transaction = ScheduleTransaction::default();
         for name in table.orphans.iter().take(BATCH) {
             transaction.messages.push(self.control_record(&ScheduleKey::State(name.clone()), None::<&State>)?);
@@ -104,7 +105,7 @@ impl TaskFactory {
         entry: &mut Entry,
         now_ms: i64,
         transaction: &mut ScheduleTransaction,
-    ) -> Result<(), String> {
+    ) -> Result<(), TrackerError> {
         if entry.times.is_none() {
             transaction.blocked.push(format!("the schedule `{name}` cannot fire: this build cannot parse its times"));
         }
@@ -142,7 +143,7 @@ impl TaskFactory {
         name: &ScheduleRequestName,
         now_ms: i64,
         transaction: &mut ScheduleTransaction,
-    ) -> Result<(), String> {
+    ) -> Result<(), TrackerError> {
         let Some(open) = table.requests.get_mut(name) else { return Ok(()) };
         // A state is written at most once per transaction.
         let written = transaction.states.iter().any(|(schedule, _)| *schedule == name.0);
@@ -155,7 +156,7 @@ impl TaskFactory {
         }
         let mut state = entry.state.clone();
         let Some(span) = open.request.backfill else {
-            let task = TaskId::parse(&run_of(&name.0, &name.1)).map_err(|why| why.to_string())?;
+            let task = TaskId::parse(&run_of(&name.0, &name.1))?;
             let Some(existing) = self.existing(open, std::slice::from_ref(&task), transaction).await? else {
                 return Ok(());
             };
@@ -189,7 +190,7 @@ impl TaskFactory {
         mut state: State,
         now_ms: i64,
         transaction: &mut ScheduleTransaction,
-    ) -> Result<(), String> {
+    ) -> Result<(), TrackerError> {
         let Some(times) = &entry.times else { return self.update_request(name, None, transaction) };
         let undecided = state.next(&entry.schedule, times).filter(|_| entry.schedule.paused.is_none());
         let is_past = |time: &i64| *time <= span.to_ms.min(now_ms) && undecided.is_none_or(|first| *time < first);
@@ -199,7 +200,7 @@ impl TaskFactory {
         // A time that waits for the end of another task fires by itself.
         due.retain(|time| state.waiting_ms != Some(*time));
         let tasks: Result<Vec<TaskId>, _> = due.iter().map(|time| TaskId::parse(&task_of(&name.0, *time))).collect();
-        let tasks = tasks.map_err(|why| why.to_string())?;
+        let tasks = tasks?;
         let Some(existing) = self.existing(open, &tasks, transaction).await? else { return Ok(()) };
         let missing: Vec<_> = due.iter().zip(&tasks).filter(|(_, task)| !existing.contains(*task)).collect();
         for (time, task) in &missing {
@@ -221,7 +222,7 @@ impl TaskFactory {
         open: &mut PendingRequest,
         tasks: &[TaskId],
         transaction: &mut ScheduleTransaction,
-    ) -> Result<Option<HashSet<TaskId>>, String> {
+    ) -> Result<Option<HashSet<TaskId>>, TrackerError> {
         // Tasks fired before this moment are known once it is folded; firing more tasks resets it.
         if open.ends.is_none() {
             open.ends = Some(presence::current_ends(&self.setup, tasks).await?);
@@ -231,17 +232,17 @@ impl TaskFactory {
             return Ok(None);
         }
         open.ends = None;
-        presence::existing(&self.setup, tasks).await.map(Some)
+        Ok(Some(presence::existing(&self.setup, tasks).await?))
     }
 
     /// Reason why a schedule cannot fire, if any.
-    async fn blocking_reason(&mut self, name: &str, task: &Template) -> Result<Option<String>, String> {
+    async fn blocking_reason(&mut self, name: &str, task: &Template) -> Result<Option<String>, TrackerError> {
         let topic = self.setup.names.tasks(&task.task_type);
         let exists = match self.topics.get(&topic) {
             Some((true, _)) => true,
             Some((false, asked)) if asked.elapsed() < MISSING_TTL => false,
             _ => {
-                let infos = self.setup.broker.client().topics(&topic).await.map_err(|error| error.to_string())?;
+                let infos = self.setup.broker.client().topics(&topic).await?;
                 let exists = infos.iter().any(|info| info.name == topic);
                 self.topics.insert(topic.clone(), (exists, Instant::now()));
                 exists
@@ -259,27 +260,27 @@ impl TaskFactory {
         template: &Template,
         time_ms: i64,
         now_ms: i64,
-    ) -> Result<Message, String> {
-        let id = TaskId::parse(task).map_err(|why| why.to_string())?;
+    ) -> Result<Message, TrackerError> {
+        let id = TaskId::parse(task)?;
         let new = new_task(schedule, id, template, time_ms, now_ms)?;
-        let event = scheduled_event(new, SOURCE, now_ms, now_ms).map_err(|why| why.to_string())?;
+        let event = scheduled_event(new, SOURCE, now_ms, now_ms)?;
         self.event(&event)
     }
 
     /// Builds the cancel of a replaced task; `None` if its id is invalid.
-    fn cancel(&self, schedule: &str, task: &str, now_ms: i64) -> Result<Option<Message>, String> {
+    fn cancel(&self, schedule: &str, task: &str, now_ms: i64) -> Result<Option<Message>, TrackerError> {
         let Ok(id) = TaskId::parse(task) else { return Ok(None) };
         let mut event = Event::new(Payload::CancelRequested(CancelScope::default()), id, 1, now_ms);
         event.message = Some(format!("replaced by the next task of the schedule `{schedule}`"));
         self.event(&event).map(Some)
     }
 
-    fn event(&self, event: &Event) -> Result<Message, String> {
+    fn event(&self, event: &Event) -> Result<Message, TrackerError> {
         let partition = presence::partition(&self.setup, &event.id);
-        event_message(&self.events, partition, event).map_err(|error| error.to_string())
+        Ok(event_message(&self.events, partition, event)?)
     }
 
-    fn state(&self, name: &str, state: State, transaction: &mut ScheduleTransaction) -> Result<(), String> {
+    fn state(&self, name: &str, state: State, transaction: &mut ScheduleTransaction) -> Result<(), TrackerError> {
         transaction.messages.push(self.control_record(&ScheduleKey::State(name.to_owned()), Some(&state))?);
         transaction.states.push((name.to_owned(), state));
         Ok(())
@@ -290,7 +291,7 @@ impl TaskFactory {
         name: &ScheduleRequestName,
         next_wait: Option<ScheduleRequest>,
         transaction: &mut ScheduleTransaction,
-    ) -> Result<(), String> {
+    ) -> Result<(), TrackerError> {
         transaction.messages.push(
             self.control_record(&ScheduleKey::ScheduleRequest(name.0.clone(), name.1.clone()), next_wait.as_ref())?,
         );
@@ -298,14 +299,20 @@ impl TaskFactory {
         Ok(())
     }
 
-    fn control_record<T: Serialize>(&self, key: &ScheduleKey, value: Option<&T>) -> Result<Message, String> {
-        let value = value.map(serde_json::to_vec).transpose().map_err(|why| why.to_string())?;
+    fn control_record<T: Serialize>(&self, key: &ScheduleKey, value: Option<&T>) -> Result<Message, TrackerError> {
+        let value = value.map(serde_json::to_vec).transpose()?;
         Ok(Message::plain(self.control.clone(), CONTROL_PARTITION, key.to_string(), value))
     }
 }
 
-fn new_task(schedule: &str, id: TaskId, template: &Template, time_ms: i64, now_ms: i64) -> Result<NewTask, String> {
-    let params = RawJson::of(&template.params).map_err(|why| why.to_string())?;
+fn new_task(
+    schedule: &str,
+    id: TaskId,
+    template: &Template,
+    time_ms: i64,
+    now_ms: i64,
+) -> Result<NewTask, TrackerError> {
+    let params = RawJson::of(&template.params)?;
     let mut policy = template.policy.clone();
     let options = policy.rules.options.take();
     let mut options = options.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();

@@ -24,7 +24,7 @@ use crate::model::record::state::State;
 use crate::model::retention::REMOVED;
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
-use crate::store::{Entry, Index, Store};
+use crate::store::{Entry, Index, Store, StoreError};
 use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ impl Gap {
 }
 
 impl Gaps {
-    pub(crate) async fn find(setup: &TrackerSetup) -> Result<Self, String> {
+    pub(crate) async fn find(setup: &TrackerSetup) -> Result<Self, BrokerError> {
         let names = setup.names.clone();
         let find = move |broker: &dyn Broker, _| {
             let mut gaps = BTreeMap::new();
@@ -85,7 +85,7 @@ impl Gaps {
             }
             Ok(Self(gaps))
         };
-        setup.broker.client().call(find).await.map_err(|error: BrokerError| error.to_string())
+        setup.broker.client().call(find).await
     }
 
     /// Records the types that live workers take. Must be called after the logs were read: a worker that starts later
@@ -189,14 +189,14 @@ impl LostTaskSearch {
     }
 
     /// Visits the next page and returns events for lost tasks; `None` at the end.
-    pub(crate) async fn step(&mut self, store: &dyn Store, number: u32) -> Result<Option<Vec<Event>>, String> {
+    pub(crate) async fn step(&mut self, store: &dyn Store, number: u32) -> Result<Option<Vec<Event>>, StoreError> {
         let Some((index, after)) = self.pending.pop() else { return Ok(None) };
-        let page = store.page(number, &index, after.as_ref(), STEP).await.map_err(|error| error.to_string())?;
+        let page = store.page(number, &index, after.as_ref(), STEP).await?;
         if page.len() == STEP {
             self.pending.push((index, page.last().cloned()));
         }
         let ids: Vec<TaskId> = page.into_iter().map(|entry| entry.id).collect();
-        let nodes = store.nodes(number, &ids).await.map_err(|error| error.to_string())?;
+        let nodes = store.nodes(number, &ids).await?;
         let mut events = Vec::new();
         for (id, node) in ids.into_iter().zip(nodes).filter_map(|(id, node)| Some((id, node?))) {
             if self.gaps.contains_lost(&node) {

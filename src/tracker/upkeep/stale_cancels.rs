@@ -11,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::ticker::{STEP, TrackerShared};
 use crate::broker::BrokerError;
-use crate::control::{Cancel, ControlKey, ControlState, ControlWatch, keep, withdraw};
+use crate::control::{Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, keep, withdraw};
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::runtime::now_ms;
-use crate::store::Checkpoint;
+use crate::store::{Checkpoint, StoreError};
+use crate::tracker::error::TrackerError;
 use crate::tracker::setup::{READ_DEADLINE, TrackerSetup};
 
 /// Kafka removes whole segments by their newest record, so records may exceed the retention by the span of a segment
@@ -54,16 +55,16 @@ impl StaleCancels {
         self.stop.run_until_cancelled(work).await;
     }
 
-    async fn withdraw_stale(&self) -> Result<(), String> {
+    async fn withdraw_stale(&self) -> Result<(), TrackerError> {
         for (number, cancels) in self.cancels().await? {
             let Some(checkpoint) = self.checkpoint(number).await? else { continue };
             let old: Vec<TaskId> =
                 cancels.into_iter().filter(|(_, cancel)| self.is_old(cancel, &checkpoint)).map(|(id, _)| id).collect();
             for ids in old.chunks(STEP) {
-                let nodes = self.setup.store.nodes(number, ids).await.map_err(|error| error.to_string())?;
+                let nodes = self.setup.store.nodes(number, ids).await?;
                 // A store that has lost writes may lack the tree.
                 if self.checkpoint(number).await?.is_none_or(|now| now.offset < checkpoint.offset) {
-                    return Err("the store has lost writes".to_owned());
+                    return Err(TrackerError::LostWrites);
                 }
                 let producer = self.shared.producer(&self.setup).await?;
                 let withdrawn = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| async move {
@@ -71,14 +72,14 @@ impl StaleCancels {
                     tracing::info!(task = %id, "withdrew a cancel that has outlived its tree");
                     Ok::<_, BrokerError>(())
                 });
-                try_join_all(withdrawn).await.map_err(|error| error.to_string())?;
+                try_join_all(withdrawn).await?;
             }
         }
         Ok(())
     }
 
     /// Reads all cancels on the control topic, grouped by the events partition of the tree.
-    async fn cancels(&self) -> Result<BTreeMap<u32, Vec<(TaskId, Cancel)>>, String> {
+    async fn cancels(&self) -> Result<BTreeMap<u32, Vec<(TaskId, Cancel)>>, ControlNotRead> {
         let control = ControlWatch::new(ControlState::default());
         let _follower = keep(control.clone(), self.setup.broker.clone(), &self.setup.names, None);
         control.whole_within(READ_DEADLINE, &self.setup.names).await?;
@@ -92,8 +93,8 @@ impl StaleCancels {
         Ok(all)
     }
 
-    async fn checkpoint(&self, number: u32) -> Result<Option<Checkpoint>, String> {
-        Ok(self.setup.store.checkpoints(&[number]).await.map_err(|error| error.to_string())?.pop().flatten())
+    async fn checkpoint(&self, number: u32) -> Result<Option<Checkpoint>, StoreError> {
+        Ok(self.setup.store.checkpoints(&[number]).await?.pop().flatten())
     }
 
     /// Returns true if the fold has passed the cancel and Kafka no longer retains any task to which it could apply.

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lost_tasks::{Gaps, LostTaskSearch, Searched};
-use crate::broker::Partition;
 use crate::broker::shared_producer::SharedProducer;
+use crate::broker::{BrokerError, Partition};
 use crate::control::follow::TopicFollower;
 use crate::control::heartbeat;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState, WorkerRegistry};
@@ -23,6 +23,7 @@ use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 use crate::store::{Entry, Index, StoreError};
 use crate::topics::{RequiredTopics, TopicStatus, TopicWatch};
+use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::event_message;
 use crate::tracker::outbox::relay::Folded;
 use crate::tracker::outbox::worker_progress::Surveys;
@@ -55,8 +56,8 @@ impl TrackerShared {
         let workers = Arc::new(WorkerRegistry::default());
         let follower = heartbeat::listen(workers.clone(), setup.broker.clone(), &setup.names);
         let needs = RequiredTopics::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
-        let (broker, health) = (setup.broker.clone(), setup.health.clone());
-        let topics = TopicWatch::start(broker, needs, health, "tracker's topics", setup.topic_check.into());
+        let (client, health) = (setup.broker.client(), setup.health.clone());
+        let topics = TopicWatch::start(&client, needs, health, "tracker's topics", setup.topic_check.into());
         Arc::new(Self {
             workers,
             follower,
@@ -72,14 +73,13 @@ impl TrackerShared {
         self.topics.standing().await
     }
 
-    pub(crate) async fn producer(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, String> {
+    pub(crate) async fn producer(&self, setup: &TrackerSetup) -> Result<&Arc<SharedProducer>, BrokerError> {
         let broker = setup.broker.client();
-        let open = || async { broker.shared_producer(None).await.map_err(|error| error.to_string()) };
-        self.producer.get_or_try_init(open).await
+        self.producer.get_or_try_init(|| broker.shared_producer(None)).await
     }
 
     /// Gaps in the task topics, determined once for all partitions.
-    async fn gaps(&self, setup: &TrackerSetup) -> Result<Gaps, String> {
+    async fn gaps(&self, setup: &TrackerSetup) -> Result<Gaps, BrokerError> {
         let mut known = self.gaps.lock().await;
         if known.0.is_none_or(|at| at.elapsed() >= gap_interval(setup)) {
             let mut gaps = Gaps::find(setup).await?;
@@ -92,7 +92,7 @@ impl TrackerShared {
     }
 
     /// Types that live workers take; `None` until all heartbeats are read.
-    async fn live_types(&self, setup: &TrackerSetup) -> Result<Option<BTreeSet<Arc<str>>>, String> {
+    async fn live_types(&self, setup: &TrackerSetup) -> Result<Option<BTreeSet<Arc<str>>>, BrokerError> {
         if !self.has_read_heartbeats(setup).await? {
             return Ok(None);
         }
@@ -104,9 +104,9 @@ impl TrackerShared {
     }
 
     /// Returns true if all heartbeats are read. Otherwise every worker would seem silent.
-    async fn has_read_heartbeats(&self, setup: &TrackerSetup) -> Result<bool, String> {
+    async fn has_read_heartbeats(&self, setup: &TrackerSetup) -> Result<bool, BrokerError> {
         let partition = Partition::new(setup.names.workers(), WORKERS_PARTITION);
-        let ends = setup.broker.client().watermarks(&partition).await.map_err(|error| error.to_string())?;
+        let ends = setup.broker.client().watermarks(&partition).await?;
         Ok(self.workers.has_read(ends.end))
     }
 }
@@ -181,7 +181,7 @@ impl PartitionUpkeep {
         }
     }
 
-    async fn run_once(&mut self) -> Result<(), String> {
+    async fn run_once(&mut self) -> Result<(), TrackerError> {
         self.publish_lifetimes().await?;
         self.tick().await?;
         self.publish_silent_workers().await?;
@@ -189,25 +189,25 @@ impl PartitionUpkeep {
     }
 
     /// Publishes these events concurrently.
-    async fn write(&self, events: &[Event]) -> Result<(), String> {
+    async fn write(&self, events: &[Event]) -> Result<(), TrackerError> {
         let producer = self.shared.producer(&self.setup).await?;
         let messages = events.iter().map(|event| event_message(&self.events, self.number, event));
-        let messages = messages.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let sent = messages.iter().map(|message| producer.deliver(message.producer_record(&[]), CALL_DEADLINE));
-        futures::future::try_join_all(sent).await.map_err(|error| error.to_string())?;
+        futures::future::try_join_all(sent).await?;
         Ok(())
     }
 
     /// Current end of the partition.
-    async fn end(&self) -> Result<i64, String> {
+    async fn end(&self) -> Result<i64, BrokerError> {
         let partition = Partition::new(self.events.clone(), self.number as i32);
-        let ends = self.setup.broker.client().watermarks(&partition).await.map_err(|error| error.to_string())?;
+        let ends = self.setup.broker.client().watermarks(&partition).await?;
         Ok(ends.end)
     }
 
     /// Publishes the configured lifetimes if they differ from the last ones in the log, as read up to its end at the
     /// start.
-    async fn publish_lifetimes(&mut self) -> Result<(), String> {
+    async fn publish_lifetimes(&mut self) -> Result<(), TrackerError> {
         let Some(end) = self.initial_end else { return Ok(()) };
         if end < 0 {
             self.initial_end = Some(self.end().await?);
@@ -216,8 +216,8 @@ impl PartitionUpkeep {
         if self.folded.borrow().offset < end {
             return Ok(());
         }
-        let (mut reader, _) = self.setup.store.open(self.number).await.map_err(|error| error.to_string())?;
-        let outcome = reader.lifetimes().await.map_err(|error| error.to_string())?.unwrap_or_default();
+        let (mut reader, _) = self.setup.store.open(self.number).await?;
+        let outcome = reader.lifetimes().await?.unwrap_or_default();
         if outcome != self.setup.lifetimes {
             self.write(&[Event::settings(self.setup.lifetimes.clone(), now_ms())]).await?;
         }
@@ -226,7 +226,7 @@ impl PartitionUpkeep {
     }
 
     /// Publishes a tick if the log is idle and something can expire, so that log time advances.
-    async fn tick(&mut self) -> Result<(), String> {
+    async fn tick(&mut self) -> Result<(), TrackerError> {
         let offset = self.folded.borrow().offset;
         if offset != self.seen.0 {
             self.seen = (offset, Instant::now());
@@ -234,7 +234,7 @@ impl PartitionUpkeep {
         if self.seen.1.elapsed() < Duration::from(self.setup.config.tick) {
             return Ok(());
         }
-        if self.has_expiring().await.map_err(|error| error.to_string())? {
+        if self.has_expiring().await? {
             self.write(&[Event::tick(now_ms())]).await?;
         }
         self.seen.1 = Instant::now();
@@ -247,7 +247,7 @@ impl PartitionUpkeep {
         Ok(!open.is_empty() || !store.done(self.number, i64::MIN, 1).await?.is_empty())
     }
 
-    async fn publish_silent_workers(&mut self) -> Result<(), String> {
+    async fn publish_silent_workers(&mut self) -> Result<(), TrackerError> {
         let (now, heartbeats) = (now_ms(), self.shared.workers.heartbeats());
         let silent: BTreeMap<Arc<str>, Heartbeat> = heartbeats
             .into_iter()
@@ -290,14 +290,14 @@ impl PartitionUpkeep {
     }
 
     /// Publishes events for tasks of an index that are held by these workers. Returns whether there were any.
-    async fn publish_silent_tasks(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<bool, String> {
+    async fn publish_silent_tasks(&self, index: &Index, workers: &BTreeSet<Arc<str>>) -> Result<bool, TrackerError> {
         let mut after: Option<Entry> = None;
         let mut has_found = false;
         loop {
             let page = self.setup.store.page(self.number, index, after.as_ref(), STEP).await;
-            let page = page.map_err(|error| error.to_string())?;
+            let page = page?;
             let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
-            let nodes = self.setup.store.nodes(self.number, &ids).await.map_err(|error| error.to_string())?;
+            let nodes = self.setup.store.nodes(self.number, &ids).await?;
             let events = ids.iter().zip(nodes).filter_map(|(id, node)| silent_event(id, node?, workers));
             let events: Vec<Event> = events.collect();
             has_found |= !events.is_empty();
@@ -309,7 +309,7 @@ impl PartitionUpkeep {
         }
     }
 
-    async fn publish_lost_tasks(&mut self) -> Result<(), String> {
+    async fn publish_lost_tasks(&mut self) -> Result<(), TrackerError> {
         if self.pending_search.is_none() {
             self.find_gaps().await?;
         }
@@ -327,7 +327,7 @@ impl PartitionUpkeep {
         Ok(())
     }
 
-    async fn find_gaps(&mut self) -> Result<(), String> {
+    async fn find_gaps(&mut self) -> Result<(), BrokerError> {
         if self.last_gap_check.elapsed() < gap_interval(&self.setup) {
             return Ok(());
         }

@@ -75,7 +75,7 @@ impl TypeConsumer {
         let consumed = if committed.iter().all(Option::is_some) {
             BTreeSet::new()
         } else {
-            settings::read_control(&*self.deps.broker, &self.deps.names, CALL_DEADLINE)?.consumed
+            settings::read_control_blocking(&*self.deps.broker, &self.deps.names, CALL_DEADLINE)?.consumed
         };
         let mut starts = Vec::new();
         for (partition, committed) in partitions.iter().zip(&committed) {

@@ -19,7 +19,9 @@ use crate::api::read::cursor::bad_cursor;
 use crate::api::state::Api;
 use crate::broker::{Broker, Partition};
 use crate::dead_letters::headers::has_moved_on;
-use crate::dead_letters::{Bounds, DeadLetterId, DeadLetterRecord, Filter, MAX_SCANNED, Page, Resolution};
+use crate::dead_letters::{
+    Bounds, DeadLetterId, DeadLetterRecord, Filter, InvalidDeadLetterId, MAX_SCANNED, Page, Resolution,
+};
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::{TaskId, check_type, clip};
@@ -116,8 +118,9 @@ pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<
 }
 
 fn letter_id(text: &str) -> Result<DeadLetterId, ApiError> {
-    let id: DeadLetterId =
-        text.parse().map_err(|why: String| ApiError::new(Code::BadId, format!("`{}`: {why}", clip(text))))?;
+    let id: DeadLetterId = text
+        .parse()
+        .map_err(|why: InvalidDeadLetterId| ApiError::new(Code::BadId, format!("`{}`: {why}", clip(text))))?;
     check_type(&id.task_type).map_err(|why| ApiError::new(Code::BadId, why))?;
     Ok(id)
 }

@@ -84,7 +84,7 @@ pub(crate) fn history(found: &TaskView) -> History {
 
 fn history_item(partition: u32, entry: &HistoryEntry) -> HistoryItem {
     HistoryItem {
-        kind: entry.kind.name(),
+        kind: entry.kind.name().to_owned(),
         at: time_text(entry.at_ms),
         run: entry.run,
         attempt: entry.attempt,

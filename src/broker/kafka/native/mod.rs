@@ -239,14 +239,28 @@ fn wait_for(queue: &Queue, kind: i32, deadline: Duration) -> Option<Event> {
     }
 }
 
-/// Sets entries of a topic's configuration and leaves the others unchanged. The error is the broker's own text.
+/// Failed admin request, with the broker's own text.
+#[derive(Debug, thiserror::Error)]
+#[error("{text} ({code})")]
+pub(super) struct AdminError {
+    pub code: RDKafkaErrorCode,
+    pub text: String,
+}
+
+impl AdminError {
+    fn new(code: RDKafkaErrorCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+/// Sets entries of a topic's configuration and leaves the others unchanged.
 pub(super) fn set_topic_config<C: ClientContext>(
     client: &Client<C>,
     topic: &str,
     config: &[(String, String)],
     deadline: Duration,
-) -> Result<(), (RDKafkaErrorCode, String)> {
-    let queue = Queue::new(client).ok_or_else(|| (RDKafkaErrorCode::Fail, "no queue".to_owned()))?;
+) -> Result<(), AdminError> {
+    let queue = Queue::new(client).ok_or_else(|| AdminError::new(RDKafkaErrorCode::Fail, "no queue"))?;
     let resource = ConfigResource::new(topic, config)?;
     // SAFETY: options and resource are destroyed after the call; librdkafka copies both before it returns.
     unsafe {
@@ -267,13 +281,13 @@ pub(super) fn set_topic_config<C: ClientContext>(
     }
     // librdkafka enforces the deadline itself; one more second for its timers.
     let event = wait_for(&queue, sys::RD_KAFKA_EVENT_INCREMENTALALTERCONFIGS_RESULT, deadline + Duration::from_secs(1))
-        .ok_or_else(|| (RDKafkaErrorCode::OperationTimedOut, "no answer in time".to_owned()))?;
+        .ok_or_else(|| AdminError::new(RDKafkaErrorCode::OperationTimedOut, "no answer in time"))?;
     outcome(&event)
 }
 
-fn outcome(event: &Event) -> Result<(), (RDKafkaErrorCode, String)> {
+fn outcome(event: &Event) -> Result<(), AdminError> {
     if event.error() != RDKafkaErrorCode::NoError {
-        return Err((event.error(), event.error_text()));
+        return Err(AdminError::new(event.error(), event.error_text()));
     }
     // SAFETY: result and resources belong to the event.
     unsafe {
@@ -284,7 +298,7 @@ fn outcome(event: &Event) -> Result<(), (RDKafkaErrorCode, String)> {
             let resource = *resources.add(n);
             let code = sys::rd_kafka_ConfigResource_error(resource).into();
             if code != RDKafkaErrorCode::NoError {
-                return Err((code, text(sys::rd_kafka_ConfigResource_error_string(resource))));
+                return Err(AdminError::new(code, text(sys::rd_kafka_ConfigResource_error_string(resource))));
             }
         }
     }
@@ -294,21 +308,21 @@ fn outcome(event: &Event) -> Result<(), (RDKafkaErrorCode, String)> {
 struct ConfigResource(NonNull<sys::rd_kafka_ConfigResource_t>);
 
 impl ConfigResource {
-    fn new(topic: &str, config: &[(String, String)]) -> Result<Self, (RDKafkaErrorCode, String)> {
+    fn new(topic: &str, config: &[(String, String)]) -> Result<Self, AdminError> {
         let name = c_string(topic)?;
         // SAFETY: the name is copied.
         let new = unsafe {
             sys::rd_kafka_ConfigResource_new(sys::rd_kafka_ResourceType_t::RD_KAFKA_RESOURCE_TOPIC, name.as_ptr())
         };
         let resource =
-            NonNull::new(new).map(Self).ok_or_else(|| (RDKafkaErrorCode::InvalidArgument, topic.to_owned()))?;
+            NonNull::new(new).map(Self).ok_or_else(|| AdminError::new(RDKafkaErrorCode::InvalidArgument, topic))?;
         for (key, value) in config {
             resource.set(&c_string(key)?, &c_string(value)?)?;
         }
         Ok(resource)
     }
 
-    fn set(&self, key: &CStr, value: &CStr) -> Result<(), (RDKafkaErrorCode, String)> {
+    fn set(&self, key: &CStr, value: &CStr) -> Result<(), AdminError> {
         // SAFETY: key and value are copied; a returned error is ours.
         unsafe {
             let set = sys::rd_kafka_AlterConfigOpType_t::RD_KAFKA_ALTER_CONFIG_OP_TYPE_SET;
@@ -317,7 +331,8 @@ impl ConfigResource {
             if error.is_null() {
                 return Ok(());
             }
-            let failure = (sys::rd_kafka_error_code(error).into(), text(sys::rd_kafka_error_string(error)));
+            let code = sys::rd_kafka_error_code(error).into();
+            let failure = AdminError::new(code, text(sys::rd_kafka_error_string(error)));
             sys::rd_kafka_error_destroy(error);
             Err(failure)
         }
@@ -331,8 +346,9 @@ impl Drop for ConfigResource {
     }
 }
 
-fn c_string(text: &str) -> Result<CString, (RDKafkaErrorCode, String)> {
-    CString::new(text).map_err(|_| (RDKafkaErrorCode::InvalidArgument, format!("`{text}` contains a zero byte")))
+fn c_string(text: &str) -> Result<CString, AdminError> {
+    CString::new(text)
+        .map_err(|_| AdminError::new(RDKafkaErrorCode::InvalidArgument, format!("`{text}` contains a zero byte")))
 }
 
 /// # Safety

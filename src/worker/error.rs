@@ -1,0 +1,41 @@
+//! Errors that stop a worker.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::oneshot::error::RecvError;
+use tokio::task::JoinError;
+
+use super::completions::MAX_TYPES;
+use crate::broker::BrokerError;
+
+/// Reason why a worker does not start, or stops before it is asked to.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkerError {
+    #[error("there is no handler for the type `{name}`; registered types: {registered}")]
+    UnknownType { name: String, registered: String },
+    #[error("there are no task types to run: register one, or add a `[types.<name>]` section")]
+    NoTypes,
+    #[error("{0} task types in one worker: at most {MAX_TYPES}; start more workers with `--types`")]
+    TooManyTypes(usize),
+    /// The handler's own reason.
+    #[error("type `{task_type}`: {why}")]
+    Handler { task_type: Arc<str>, why: String },
+    #[error(
+        "type `{0}` has `isolation = \"process\"`, and this process cannot be started again as a child; \
+         hint: run it through `kafleet::app().main()`"
+    )]
+    NoReentry(Arc<str>),
+    #[error("no guard process for child processes could be started")]
+    Guard(#[source] io::Error),
+    #[error("the producer cannot be opened")]
+    Producer(#[source] BrokerError),
+    #[error("the consumer of `{task_type}` cannot be opened")]
+    Consumer { task_type: Arc<str>, source: BrokerError },
+    #[error("a thread for the poll loop cannot be started")]
+    Thread(#[source] io::Error),
+    #[error("a dispatcher has panicked")]
+    Dispatcher(#[source] JoinError),
+    #[error("a poll loop ended without leaving its group")]
+    PollLoop(#[source] RecvError),
+}
