@@ -18,7 +18,12 @@ const BATCH: usize = 200;
 
 /// Returns tasks of the tree whose own state is failed, those that began last first, until there are `limit` of them or
 /// the time has passed. Superseded tasks are left out.
-pub(crate) async fn failed_tasks(api: &Api, top: &str, limit: usize, within: Duration) -> Result<Vec<Status>, ApiError> {
+pub(crate) async fn failed_tasks(
+    api: &Api,
+    top: &str,
+    limit: usize,
+    within: Duration,
+) -> Result<Vec<Status>, ApiError> {
     let top = TaskId::parse(top).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
     let partition = api.publisher.partition_of(&top);
     let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };

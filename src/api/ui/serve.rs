@@ -13,10 +13,10 @@ use futures::FutureExt;
 use maud::{Markup, html};
 use tokio::time::Instant;
 
+use super::parts::View;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice};
 use super::parts::problem::problem_block;
-use super::parts::View;
 use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit};
 use super::{PAGES, Page, cache, forms, pages, session};
 use crate::api::documents::Problem;
@@ -34,7 +34,6 @@ use crate::runtime::now_ms;
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for \
     'script'; trusted-types kafleet";
-
 
 /// Routes of the table, and those of sessions and assets.
 pub(super) fn router(config: &UiConfig) -> Router<Arc<Api>> {

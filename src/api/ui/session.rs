@@ -41,9 +41,8 @@ fn by_cookie<'a>(access: &'a Access, headers: &HeaderMap, now_ms: i64) -> Result
     if expires_ms <= now_ms {
         return Err(ended());
     }
-    let is_of = |token: &TokenConfig| {
-        mac(&token.token, &name, expires_ms).is_some_and(|mac| mac.verify_slice(&code).is_ok())
-    };
+    let is_of =
+        |token: &TokenConfig| mac(&token.token, &name, expires_ms).is_some_and(|mac| mac.verify_slice(&code).is_ok());
     access.named(&name).into_iter().find(|token| is_of(token)).ok_or_else(ended)
 }
 

@@ -17,6 +17,8 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, Query};
 use crate::api::state::Api;
 use crate::model::record::state::State;
+use crate::model::units::duration::Millis;
+use crate::runtime::now_ms;
 
 /// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
@@ -101,10 +103,23 @@ impl Fields {
         names.iter().filter_map(|name| Some(((*name).to_owned(), self.get(name)?.to_owned()))).collect()
     }
 
+    /// Pairs of the named fields that are set, with ages such as `2h` in `from` and `to` as epoch milliseconds.
+    pub(super) fn select_with_times(&self, names: &[&str]) -> Vec<(String, String)> {
+        let resolved = |(name, value): (String, String)| {
+            let is_age = value.ends_with(|c: char| c.is_ascii_alphabetic()) && matches!(name.as_str(), "from" | "to");
+            match Millis::parse(&value) {
+                Ok(age) if is_age => (name, now_ms().saturating_sub(age.as_i64()).to_string()),
+                _ => (name, value),
+            }
+        };
+        self.select(names).into_iter().map(resolved).collect()
+    }
+
     /// Integer of a field.
     pub(super) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        let wrong = |_| ApiError::new(Code::BadField, format!("`{name}` is not a whole number")).pointer(format!("/{name}"));
+        let wrong =
+            |_| ApiError::new(Code::BadField, format!("`{name}` is not a whole number")).pointer(format!("/{name}"));
         text.trim().parse().map(Some).map_err(wrong)
     }
 

@@ -98,8 +98,24 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
             @if let Some(pointer) = &letter.pointer { p { "at " code { (pointer) } } }
         },
         inputs: vec![
-            Input { name: "params", label: "Params", value: params, required: true, lines: 14, hint: "JSON", ..Input::default() }.render(),
-            Input { name: "id", label: "Id of the new task", value: visit.entered.get("id"), hint: "default: a UUID", ..Input::default() }.render(),
+            Input {
+                name: "params",
+                label: "Params",
+                value: params,
+                required: true,
+                lines: 14,
+                hint: "JSON",
+                ..Input::default()
+            }
+            .render(),
+            Input {
+                name: "id",
+                label: "Id of the new task",
+                value: visit.entered.get("id"),
+                hint: "default: a UUID",
+                ..Input::default()
+            }
+            .render(),
         ],
         commands: vec![
             format!("kafleet submit {} '{{…}}'", quoted(&letter.task_type)),
@@ -112,7 +128,10 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
     let detail = find(visit).await?;
     if detail.outcome.is_some() {
-        return Err(ApiError::new(Code::DeadLetterSuperseded, format!("the dead letter `{}` is already resolved", visit.segment)));
+        return Err(ApiError::new(
+            Code::DeadLetterSuperseded,
+            format!("the dead letter `{}` is already resolved", visit.segment),
+        ));
     }
     let mut body = Map::new();
     body.insert("type".to_owned(), detail.letter.task_type.clone().into());
@@ -124,15 +143,27 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
 }
 
 pub(in super::super) async fn show_redrive_many(visit: &Visit) -> Result<Answer, ApiError> {
-    Ok(many(visit, "redrive", "Redrive matching dead letters", "Each letter's task starts a new run, with its record as it was."))
+    Ok(many(
+        visit,
+        "redrive",
+        "Redrive matching dead letters",
+        "Each letter's task starts a new run, with its record as it was.",
+    ))
 }
 
 pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<Answer, ApiError> {
-    Ok(many(visit, "drop", "Drop matching dead letters", "The letters are no longer listed; their tasks stay as they are."))
+    Ok(many(
+        visit,
+        "drop",
+        "Drop matching dead letters",
+        "The letters are no longer listed; their tasks stay as they are.",
+    ))
 }
 
 fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
-    let input = |name, label, hint, required| Input { name, label, hint, required, value: visit.value(name), ..Input::default() }.render();
+    let input = |name, label, hint, required| {
+        Input { name, label, hint, required, value: visit.value(name), ..Input::default() }.render()
+    };
     let limit = visit.value("limit").unwrap_or(LIMIT);
     page(&Form {
         view: &visit.view,
@@ -144,7 +175,15 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
             input("code", "Code", "empty: any", false),
             input("from", "From", "a time such as 2026-11-01T00:00:00Z", false),
             input("to", "To", "", false),
-            Input { name: "limit", label: "Limit", value: Some(limit), hint: "at most 1,000", required: true, ..Input::default() }.render(),
+            Input {
+                name: "limit",
+                label: "Limit",
+                value: Some(limit),
+                hint: "at most 1,000",
+                required: true,
+                ..Input::default()
+            }
+            .render(),
         ],
         button: format!("{} them", if verb == "drop" { "Drop" } else { "Redrive" }),
         danger: verb == "drop",
@@ -171,12 +210,17 @@ async fn resolve_many(
     all: &'static str,
     partly: &'static str,
 ) -> Result<Redirect, ApiError> {
-    let mut body: Map<String, Value> =
-        visit.entered.select(&["type", "code", "from", "to"]).into_iter().map(|(name, value)| (name, value.into())).collect();
+    let mut body: Map<String, Value> = visit
+        .entered
+        .select_with_times(&["type", "code", "from", "to"])
+        .into_iter()
+        .map(|(name, value)| (name, value.into()))
+        .collect();
     body.extend(visit.entered.number::<usize>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
     let act = |request| dead_letters::many(request, resolution);
     let results = visit.act_with(act, visit.request(), Some(&json!(body))).await?;
-    let is_partial = results["more"] == json!(true) || results["refused"].as_array().is_some_and(|refused| !refused.is_empty());
+    let is_partial =
+        results["more"] == json!(true) || results["refused"].as_array().is_some_and(|refused| !refused.is_empty());
     let filters = visit.entered.select(&["type"]);
     let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let path = format!("/dead-letters?{}", query_text(&filters));

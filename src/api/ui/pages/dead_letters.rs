@@ -21,7 +21,7 @@ use crate::config::Role;
 const FILTERS: [&str; 4] = ["type", "code", "from", "to"];
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
-    let mut query = visit.query.select(&FILTERS);
+    let mut query = visit.query.select_with_times(&FILTERS);
     query.extend(visit.query.select(&["cursor"]));
     let page = from_kafka(dead_letters::letter_page(&visit.request_of("", query))).await?;
     let filters = visit.query.select(&FILTERS);
@@ -51,7 +51,8 @@ fn bulk(view: &View, query: &crate::api::ui::visit::Fields) -> Markup {
 }
 
 fn filter_form(visit: &Visit) -> Markup {
-    let text = |name, label, hint| Input { name, label, hint, value: visit.query.get(name), ..Input::default() }.render();
+    let text =
+        |name, label, hint| Input { name, label, hint, value: visit.query.get(name), ..Input::default() }.render();
     html! {
         form.filters action=(visit.view.url("/dead-letters")) role="search" aria-label="Filters" {
             (text("type", "Type", ""))

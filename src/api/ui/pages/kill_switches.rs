@@ -55,8 +55,22 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError
         effect: html! { p { "Tasks that match are cancelled instead of started, until the switch is off. Running attempts continue." } },
         action: "/kill-switches/new".into(),
         inputs: vec![
-            Input { name: "name", label: "Tag or prefix of ids", value: visit.value("name"), required: true, ..Input::default() }.render(),
-            Input { name: "type", label: "Type", value: visit.value("type"), hint: "empty: all types", ..Input::default() }.render(),
+            Input {
+                name: "name",
+                label: "Tag or prefix of ids",
+                value: visit.value("name"),
+                required: true,
+                ..Input::default()
+            }
+            .render(),
+            Input {
+                name: "type",
+                label: "Type",
+                value: visit.value("type"),
+                hint: "empty: all types",
+                ..Input::default()
+            }
+            .render(),
             reason(visit.value("reason")),
         ],
         button: "Switch on".into(),

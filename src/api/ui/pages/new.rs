@@ -23,7 +23,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         None => None,
     };
     let value = |name: &str| {
-        let preset = || model.as_ref().and_then(|model| model.iter().find(|(known, _)| *known == name)).map(|(_, value)| value.as_str());
+        let preset = || {
+            model
+                .as_ref()
+                .and_then(|model| model.iter().find(|(known, _)| *known == name))
+                .map(|(_, value)| value.as_str())
+        };
         visit.value(name).or_else(preset)
     };
     let task_type = value("type").unwrap_or_default();
@@ -40,7 +45,10 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         back: "/tasks".into(),
         problem: visit.problem.as_ref(),
         commands: vec![
-            format!("kafleet submit {} '{{…}}'", if task_type.is_empty() { "TYPE".to_owned() } else { quoted(task_type) }),
+            format!(
+                "kafleet submit {} '{{…}}'",
+                if task_type.is_empty() { "TYPE".to_owned() } else { quoted(task_type) }
+            ),
             curl("POST", "/v1/tasks", Some("{\"type\": \"TYPE\", \"params\": {}}")),
         ],
     };
@@ -48,7 +56,11 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     Ok(Body::new("New task", main).into())
 }
 
-fn inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>, names: &[String], chosen: Option<&TypeDocument>) -> Vec<Markup> {
+fn inputs<'a>(
+    value: &impl Fn(&str) -> Option<&'a str>,
+    names: &[String],
+    chosen: Option<&TypeDocument>,
+) -> Vec<Markup> {
     let text = |name, label, hint| Input { name, label, hint, value: value(name), ..Input::default() }.render();
     let template = chosen.and_then(|known| known.schema.as_ref()).map(params_template);
     let params = value("params").map(str::to_owned).or(template).unwrap_or_else(|| "{}".to_owned());
@@ -67,8 +79,10 @@ fn inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>, names: &[String], chosen
         }
     };
     vec![
-        Input { name: "type", label: "Type", value: value("type"), list: names, required: true, ..Input::default() }.render(),
-        Input { name: "params", label: "Params", value: Some(&params), lines: 10, hint: "JSON", ..Input::default() }.render(),
+        Input { name: "type", label: "Type", value: value("type"), list: names, required: true, ..Input::default() }
+            .render(),
+        Input { name: "params", label: "Params", value: Some(&params), lines: 10, hint: "JSON", ..Input::default() }
+            .render(),
         text("id", "Id", "default: a UUID"),
         text("name", "Name", ""),
         text("tags", "Tags", "separated by commas"),
@@ -122,7 +136,9 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     let mut body = match visit.entered.json("fields")? {
         Some(Value::Object(fields)) => fields,
         None => Map::new(),
-        Some(_) => return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields")),
+        Some(_) => {
+            return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields"));
+        }
     };
     for name in TEXTS {
         body.extend(visit.entered.get(name).map(|text| (name.to_owned(), text.trim().into())));

@@ -27,7 +27,8 @@ const FAILED: usize = 10;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, api) = (&visit.view, &visit.api);
-    let failed = visit.request_with(&[("state", "failed".into()), ("level", "any".into()), ("limit", FAILED.to_string())]);
+    let failed =
+        visit.request_with(&[("state", "failed".into()), ("level", "any".into()), ("limit", FAILED.to_string())]);
     let (types, kills, schedules, failed) = tokio::join!(
         stored(types::type_list(api)),
         from_kafka(operations::kill_switch_list(api)),
@@ -60,7 +61,9 @@ fn attention(
     schedules: Option<&Schedules>,
 ) -> Markup {
     let mut items: Vec<Markup> = Vec::new();
-    items.extend(workers.workers.iter().filter(|worker| worker.state == WorkerState::Silent).map(|worker| silent(view, worker)));
+    items.extend(
+        workers.workers.iter().filter(|worker| worker.state == WorkerState::Silent).map(|worker| silent(view, worker)),
+    );
     for known in types.iter().flat_map(|types| &types.types) {
         items.extend(type_troubles(view, known));
     }
@@ -99,7 +102,7 @@ fn type_troubles(view: &View, known: &TypeDocument) -> Vec<Markup> {
     let link = html! { a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } };
     if let Some(paused) = &known.paused {
         items.push(html! {
-            (label("attention", "⏸\u{fe0e} paused")) " " (link) " since " (time(&paused.since))
+            (label("attention", "‖\u{fe0e} paused")) " " (link) " since " (time(&paused.since))
             @if let Some(reason) = &paused.reason { ": " (first_line(reason, 120)) }
         });
     }
@@ -143,7 +146,8 @@ pub(super) fn open_of(counts: &BTreeMap<State, u64>) -> u64 {
 
 fn numbers(view: &View, types: &Types, workers: &Workers) -> Markup {
     let totals = totals(&types.types);
-    let alive: Vec<&WorkerDocument> = workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).collect();
+    let alive: Vec<&WorkerDocument> =
+        workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).collect();
     let slots = alive.iter().flat_map(|worker| &worker.types).map(|status| u64::from(status.slots)).sum::<u64>();
     let used = alive.iter().map(|worker| worker.in_flight).sum::<u64>();
     let of = |state: State| totals.get(&state).copied().unwrap_or_default();

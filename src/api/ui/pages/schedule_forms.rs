@@ -37,7 +37,16 @@ fn page(form: &Form<'_>) -> Answer {
 }
 
 fn spec_input(value: &str) -> Markup {
-    Input { name: "spec", label: "Definition (JSON)", value: Some(value), required: true, lines: 16, hint: SPEC_HINT, ..Input::default() }.render()
+    Input {
+        name: "spec",
+        label: "Definition (JSON)",
+        value: Some(value),
+        required: true,
+        lines: 16,
+        hint: SPEC_HINT,
+        ..Input::default()
+    }
+    .render()
 }
 
 fn spec_of(visit: &Visit) -> Result<Value, ApiError> {
@@ -49,7 +58,14 @@ fn back(visit: &Visit, done: &'static str) -> Redirect {
 }
 
 pub(in super::super) async fn show_create(visit: &Visit) -> Result<Answer, ApiError> {
-    let id = Input { name: "id", label: "Id", value: visit.value("id"), required: true, hint: "prefix of the ids of its tasks", ..Input::default() };
+    let id = Input {
+        name: "id",
+        label: "Id",
+        value: visit.value("id"),
+        required: true,
+        hint: "prefix of the ids of its tasks",
+        ..Input::default()
+    };
     Ok(page(&Form {
         title: "New schedule".into(),
         action: "/new-schedule".into(),
@@ -151,7 +167,9 @@ pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiErro
 
 pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, ApiError> {
     find(visit).await?;
-    let text = |name, label, required, hint| Input { name, label, required, hint, value: visit.value(name), ..Input::default() }.render();
+    let text = |name, label, required, hint| {
+        Input { name, label, required, hint, value: visit.value(name), ..Input::default() }.render()
+    };
     Ok(page(&Form {
         effect: html! { p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." } },
         inputs: vec![
@@ -167,7 +185,7 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, Api
 }
 
 pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiError> {
-    let request = visit.request_of(&visit.segment, visit.entered.select(&["from", "to"]));
+    let request = visit.request_of(&visit.segment, visit.entered.select_with_times(&["from", "to"]));
     visit.act_with(schedules::backfill, request, None).await?;
     Ok(back(visit, "backfilled"))
 }

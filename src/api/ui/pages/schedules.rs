@@ -35,7 +35,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
             (empty("There is no schedule. Create one:", &["kafleet schedules create nightly TYPE '{}' --cron \"0 3 * * *\""]))
         } @else {
             section.panel {
-                (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "Fired", "Skipped", "Missed"], &rows))
+                (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "#Fired", "#Skipped", "#Missed"], &rows))
                 @if known.len() > PAGE { p.quiet { (count(known.len() - PAGE)) " more; those in trouble are shown first." } }
             }
         }
@@ -47,7 +47,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
 fn condition(schedule: &ScheduleDocument) -> Markup {
     match (&schedule.error, &schedule.paused) {
         (Some(_), _) => label("bad", "✘\u{fe0e} cannot fire"),
-        (None, Some(_)) => label("attention", "⏸\u{fe0e} paused"),
+        (None, Some(_)) => label("attention", "‖\u{fe0e} paused"),
         (None, None) => label("good", "●\u{fe0e} active"),
     }
 }

@@ -22,7 +22,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     for worker in workers::worker_list(&visit.api).workers {
         *versions.entry(worker.version).or_default() += 1;
     }
-    let versions: Vec<String> = versions.iter().map(|(version, n)| format!("{version} ({} workers)", count(n))).collect();
+    let versions: Vec<String> = versions.iter().map(|(version, n)| format!("{version} on {}", count(n))).collect();
     let reasons: Vec<String> = match visit.api.ops.ready() {
         Ok(()) => Vec::new(),
         Err(error) => vec![error.document().detail],
@@ -82,5 +82,5 @@ fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
             }
         })
         .collect();
-    table(&["Partition", "Projected to", "End", "Offsets behind"], &rows)
+    table(&["#Partition", "#Projected to", "#End", "#Offsets behind"], &rows)
 }

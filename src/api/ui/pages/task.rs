@@ -14,7 +14,7 @@ use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::state::{pill, word};
 use crate::api::ui::parts::tasks::{breadcrumbs, state_counts, task_table, type_link, worker_link};
 use crate::api::ui::parts::times::{between, duration, time};
-use crate::api::ui::parts::{View, count, visible};
+use crate::api::ui::parts::{View, count, prose, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::config::Role;
 use crate::model::record::state::State;
@@ -105,16 +105,25 @@ fn times(view: &View, status: &Status) -> Markup {
     let waited = between(status.created_at.as_deref(), status.started_at.as_deref());
     let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
     let at = |text: &Option<String>| text.as_deref().map(time);
-    let own = (status.own_state != status.state).then(|| html! { " " span.quiet { "(own: " (word(status.own_state)) ")" } });
+    let own =
+        (status.own_state != status.state).then(|| html! { " " span.quiet { "(own: " (word(status.own_state)) ")" } });
     let facts_shown: Vec<Fact> = vec![
-        ("State", Some(html! { (pill(status.state)) @if let Some(own) = own { (own) } @if status.superseded { " superseded" } })),
+        (
+            "State",
+            Some(
+                html! { (pill(status.state)) @if let Some(own) = own { (own) } @if status.superseded { " superseded" } },
+            ),
+        ),
         ("Id", Some(html! { code { (status.id) } })),
         ("Type", Some(type_link(view, status.task_type.as_deref()))),
         ("Run", text(status.run)),
-        ("Attempt", text(match status.fields.retries {
-            Some(retries) => format!("{} of {}", status.attempt, u64::from(retries) + 1),
-            None => status.attempt.to_string(),
-        })),
+        (
+            "Attempt",
+            text(match status.fields.retries {
+                Some(retries) => format!("{} of {}", status.attempt, u64::from(retries) + 1),
+                None => status.attempt.to_string(),
+            }),
+        ),
         ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker))),
         ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
         ("Created", at(&status.created_at)),
@@ -122,7 +131,7 @@ fn times(view: &View, status: &Status) -> Markup {
         ("Started", at(&status.started_at)),
         ("Ended", at(&status.ended_at)),
         ("Waited", waited.map(|ms| html! { (duration(ms)) })),
-        ("Ran", ran.map(|ms| html! { (duration(ms)) })),
+        (if status.children.total > 0 { "Took in all" } else { "Ran" }, ran.map(|ms| html! { (duration(ms)) })),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
     ];
@@ -152,7 +161,7 @@ fn reasons(view: &View, status: &Status, why: Result<Why, ApiError>) -> Markup {
                     ul.plain {
                         @for finding in &why.findings {
                             li {
-                                p { (visible(&finding.message)) @if let Some(task) = &finding.task { " " a href=(view.task(task)) { "Go there" } } }
+                                p { (prose(&finding.message)) @if let Some(task) = &finding.task { " " a href=(view.task(task)) { "Go there" } } }
                                 @if let Some(ms) = finding.expected_in_ms {
                                     p.quiet { "Expected to start in " (duration(i64::try_from(ms).unwrap_or(i64::MAX))) "." }
                                 }
@@ -261,7 +270,7 @@ fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -
                 @if view.may(Role::Submit) { div.actions { a.button href=(view.below_task(id, "attach")) { "Attach…" } } }
             }
             @if rows.is_empty() { p.quiet { "None." } }
-            @else { (super::super::parts::table::table(&["Name", "Media type", "Size", "Stored"], &rows)) }
+            @else { (super::super::parts::table::table(&["Name", "Media type", "#Size", "Stored"], &rows)) }
         }
     }
 }
@@ -288,7 +297,7 @@ fn deliveries(view: &View, status: &Status) -> Markup {
         section.panel #deliveries {
             h2 { "Deliveries" }
             @if rows.is_empty() { p.quiet { "None yet." } }
-            @else { (super::super::parts::table::table(&["Kind", "Rule", "State reported", "Outcome", "Attempts", "At"], &rows)) }
+            @else { (super::super::parts::table::table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows)) }
             @for due in &deliveries.checks_due { p.quiet { "Check " (due.number) " is due at " (time(&due.at)) } }
         }
     }

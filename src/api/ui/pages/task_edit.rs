@@ -85,8 +85,15 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
             text("tags", "Tags", &tags, "separated by commas"),
             text("link", "Link", &link, ""),
             text("delay", "Start in", &known("delay", None), "scheduled tasks only: a duration such as 10m"),
-            Input { name: "fields", label: "Other fields", value: visit.entered.get("fields"), lines: 4, hint: fields_hint, ..Input::default() }
-                .render(),
+            Input {
+                name: "fields",
+                label: "Other fields",
+                value: visit.entered.get("fields"),
+                lines: 4,
+                hint: fields_hint,
+                ..Input::default()
+            }
+            .render(),
         ],
         commands: vec![
             format!("kafleet update {} --name \"…\" --tag urgent", quoted(id)),
@@ -108,7 +115,9 @@ fn changes(visit: &Visit, status: &Status) -> Result<Map<String, Value>, ApiErro
     let mut body = match visit.entered.json("fields")? {
         Some(Value::Object(fields)) => fields,
         None => Map::new(),
-        Some(_) => return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields")),
+        Some(_) => {
+            return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields"));
+        }
     };
     let present = [status.fields.name.as_deref(), status.fields.link.as_deref(), None];
     for (name, present) in TEXTS.iter().zip(present) {
@@ -137,7 +146,16 @@ pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiEr
     Ok(page(&Form {
         effect: html! { p { "Appends lines to the log of the task. They cannot be removed." } },
         inputs: vec![
-            Input { name: "lines", label: "Lines", value: visit.entered.get("lines"), required: true, lines: 8, hint, ..Input::default() }.render(),
+            Input {
+                name: "lines",
+                label: "Lines",
+                value: visit.entered.get("lines"),
+                required: true,
+                lines: 8,
+                hint,
+                ..Input::default()
+            }
+            .render(),
         ],
         commands: vec![
             format!("kafleet log {} --append \"…\"", quoted(id)),
@@ -157,7 +175,16 @@ pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiEr
     status(visit).await?;
     let id = &visit.segment;
     let text = |name, label, hint, lines| {
-        Input { name, label, hint, lines, value: visit.entered.get(name), required: name != "media", ..Input::default() }.render()
+        Input {
+            name,
+            label,
+            hint,
+            lines,
+            value: visit.entered.get(name),
+            required: name != "media",
+            ..Input::default()
+        }
+        .render()
     };
     Ok(page(&Form {
         effect: html! { p { "Stores a text with the task. An attachment of the same name is replaced. Files are attached with the commands below." } },
@@ -168,7 +195,10 @@ pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiEr
         ],
         commands: vec![
             format!("kafleet attachments put {} NAME ./FILE --media TYPE", quoted(id)),
-            format!("{} -H 'content-type: TYPE' --data-binary @FILE", curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None)),
+            format!(
+                "{} -H 'content-type: TYPE' --data-binary @FILE",
+                curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None)
+            ),
         ],
         ..form(visit, "Attach to", "attach", "Attach")
     }))

@@ -59,12 +59,17 @@ pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiEr
         Action {
             page: "cancel",
             verb: "Cancel",
-            button: if open == 1 { "Cancel 1 task".into() } else { format!("Cancel {} tasks", count(open)) },
+            button: match open {
+                0 => String::new(),
+                1 => "Cancel 1 task".into(),
+                open => format!("Cancel {} tasks", count(open)),
+            },
             effect: html! {
-                p {
+                @if open == 0 { p { "It has already ended: there is nothing to cancel." } }
+                @else { p {
                     "Cancels the task and everything below it: " strong { (count(open)) } " open tasks. Waiting tasks end at \
                      once, running attempts are told to stop. A cancelled task can be retried."
-                }
+                } }
             },
             danger: true,
             extra: if status.tree.total > 1 { vec![checkbox("task_only", "Only this task, not those below it", only)] } else { Vec::new() },

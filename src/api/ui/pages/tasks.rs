@@ -27,7 +27,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     if let Some(text) = visit.query.get("find") {
         return find(visit, text.trim()).await;
     }
-    let mut query = visit.query.select(&FILTERS);
+    let mut query = visit.query.select_with_times(&FILTERS);
     query.extend(visit.query.select(&["cursor"]));
     let request = visit.request_of("", query);
     let (page, known) = tokio::join!(stored(list::task_page(&request)), stored(types::type_list(&visit.api)));
@@ -126,7 +126,9 @@ fn rows(view: &View, query: &Fields, page: &TaskPage) -> Markup {
         view.url_with("/tasks", &pairs)
     });
     let note = match page.scanned {
-        Some(scanned) if page.stopped_early => format!("stopped after looking at {} tasks; continue with older", count(scanned)),
+        Some(scanned) if page.stopped_early => {
+            format!("stopped after looking at {} tasks; continue with older", count(scanned))
+        }
         Some(scanned) => format!("looked at {} tasks", count(scanned)),
         None => String::new(),
     };
@@ -149,7 +151,8 @@ fn rows(view: &View, query: &Fields, page: &TaskPage) -> Markup {
 
 fn lines(query: &Fields) -> Vec<String> {
     let filters = query.select(&FILTERS);
-    let options: String = filters.iter().map(|(name, value)| format!(" --{} {}", name.replace('_', "-"), quoted(value))).collect();
+    let options: String =
+        filters.iter().map(|(name, value)| format!(" --{} {}", name.replace('_', "-"), quoted(value))).collect();
     let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let query = if pairs.is_empty() { String::new() } else { format!("?{}", query_text(&pairs)) };
     vec![format!("kafleet list{options}"), curl_get(&format!("/v1/tasks{query}"))]

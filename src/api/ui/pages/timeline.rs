@@ -22,7 +22,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let request = visit.request();
     let (status, page) = tokio::join!(stored(task::status_document(&request)), stored(list::task_page(&below)));
     let (status, page) = (status?, page?);
-    let next = page.next.as_deref().map(|cursor| view.url_with(&format!("/tasks/{id}/timeline"), &[("cursor", cursor)]));
+    let next =
+        page.next.as_deref().map(|cursor| view.url_with(&format!("/tasks/{id}/timeline"), &[("cursor", cursor)]));
     let first = visit.query.is_set("cursor").then(|| view.below_task(id, "timeline"));
     let note = format!("{} of {} tasks", count(page.tasks.len()), count(status.tree.total));
     let main = html! {

@@ -159,5 +159,5 @@ fn toggle_url(visit: &Visit, open: &[&str], id: &str, is_open: bool) -> String {
 }
 
 fn table(rows: &[Markup]) -> Markup {
-    crate::api::ui::parts::table::table(&["Task", "State", "Type", "Took", "Children", "Error"], rows)
+    crate::api::ui::parts::table::table(&["Task", "State", "Type", "#Took", "#Children", "Error"], rows)
 }

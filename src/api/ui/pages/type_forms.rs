@@ -96,11 +96,20 @@ pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiEr
             text("max_concurrency", "Attempts at once", "over all workers; at least one per partition of the topic"),
             text("rate_count", "Starts", "rate limit: attempts that may start …"),
             text("rate_per", "… per", "a duration; default 1s"),
-            select("rate_by", "Rate of", &[("type", "the type"), ("key", "each key")], value("rate_by").unwrap_or("type")),
+            select(
+                "rate_by",
+                "Rate of",
+                &[("type", "the type"), ("key", "each key")],
+                value("rate_by").unwrap_or("type"),
+            ),
         ],
         commands: vec![
             format!("kafleet types limit {} --slots 4 --rate 100/s", quoted(name)),
-            curl("PUT", &format!("/v1/types/{name}/limits"), Some("{\"slots\": 4, \"rate\": {\"count\": 100, \"per\": \"1s\"}}")),
+            curl(
+                "PUT",
+                &format!("/v1/types/{name}/limits"),
+                Some("{\"slots\": 4, \"rate\": {\"count\": 100, \"per\": \"1s\"}}"),
+            ),
         ],
         ..form(visit, "Limits of", "limits", "Set the limits")
     }))

@@ -20,7 +20,8 @@ use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
 use crate::model::record::state::State;
 
-pub(super) const COLUMNS: &[&str] = &["Type", "Condition", "Open", "Queued", "Running", "Failed", "Slots", "Tasks"];
+pub(super) const COLUMNS: &[&str] =
+    &["Type", "Condition", "#Open", "#Queued", "#Running", "#Failed", "#Slots", "Tasks"];
 
 /// Newest failed tasks of a type.
 const FAILED: usize = 10;
@@ -45,7 +46,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
 /// Tone and words of a type's condition.
 fn condition(known: &TypeDocument) -> (&'static str, String) {
     if known.paused.is_some() {
-        return ("attention", "⏸\u{fe0e} paused".to_owned());
+        return ("attention", "‖\u{fe0e} paused".to_owned());
     }
     match &known.worker_totals {
         Some(totals) if totals.stopped > 0 => ("bad", format!("stopped on {} of {}", totals.stopped, totals.workers)),
@@ -92,7 +93,8 @@ pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, name) = (&visit.view, &visit.segment);
     let known = find(visit).await?;
-    let query = [("type", name.clone()), ("state", "failed".into()), ("level", "any".into()), ("limit", FAILED.to_string())];
+    let query =
+        [("type", name.clone()), ("state", "failed".into()), ("level", "any".into()), ("limit", FAILED.to_string())];
     let failed = stored(tasks::task_page(&visit.request_with(&query))).await;
     let counts: Vec<(State, u64)> = known.counts.iter().map(|(state, n)| (*state, *n)).collect();
     let main = html! {
@@ -186,7 +188,7 @@ fn workers_of(visit: &Visit, name: &str) -> Markup {
         section.panel #workers {
             h2 { "Workers" }
             @if rows.is_empty() { p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." } }
-            @else { (table(&["Worker", "State", "Slots", "Fetched", "Partitions", "Stopped"], &rows)) }
+            @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped"], &rows)) }
         }
     }
 }

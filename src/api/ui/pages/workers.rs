@@ -51,7 +51,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         } @else {
             section.panel {
                 @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
-                (table(&["Worker", "State", "Slots", "Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
+                (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
                 @if total > PAGE { p.quiet { (count(total - PAGE)) " more workers; those in trouble are shown first." } }
             }
         }
@@ -110,7 +110,8 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
         .types
         .iter()
         .map(|status| {
-            let finished: Vec<String> = status.finished.iter().map(|(outcome, n)| format!("{} {outcome}", count(n))).collect();
+            let finished: Vec<String> =
+                status.finished.iter().map(|(outcome, n)| format!("{} {outcome}", count(n))).collect();
             html! {
                 tr id={ "y-" (status.task_type) } {
                     td.id { (type_link(view, Some(&status.task_type))) }
@@ -119,7 +120,7 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
                     td { (numbers_text(&status.partitions)) }
                     td { (finished.join(", ")) }
                     td {
-                        @if status.paused { (label("attention", "⏸\u{fe0e} paused")) }
+                        @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
                         @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
                         @if !status.refused.is_empty() { (label("bad", "refused")) " " (numbers_text(&status.refused)) }
                     }
@@ -127,7 +128,7 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
             }
         })
         .collect();
-    html! { section.panel #types { h2 { "Types" } (table(&["Type", "Slots", "Fetched", "Partitions", "Attempts finished", "Trouble"], &rows)) } }
+    html! { section.panel #types { h2 { "Types" } (table(&["Type", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows)) } }
 }
 
 fn running(view: &View, worker: &WorkerDocument) -> Markup {
@@ -149,7 +150,7 @@ fn running(view: &View, worker: &WorkerDocument) -> Markup {
         section.panel #running {
             h2 { "Running tasks, oldest first" }
             @if rows.is_empty() { p.quiet { "None, as of the last heartbeat." } }
-            @else { (table(&["Task", "Type", "Attempt", "Started"], &rows)) }
+            @else { (table(&["Task", "Type", "#Attempt", "Started"], &rows)) }
         }
     }
 }

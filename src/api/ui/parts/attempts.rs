@@ -63,7 +63,7 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
                 div.scroll {
                     table {
                         thead {
-                            tr { th { "Run" } th { "Attempt" } th { "Started" } th.number { "Took" } th { "" } th { "Outcome" } th { "Worker" } }
+                            tr { th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" } th { "" } th { "Outcome" } th { "Worker" } }
                         }
                         tbody {
                             @for attempt in &attempts {
@@ -112,7 +112,7 @@ pub(in super::super) fn history_table(history: &History) -> Markup {
             @if history.dropped > 0 {
                 p.quiet { (super::count(history.dropped)) " older events are no longer retained." }
             }
-            (super::table::table(&["Time", "Event", "Run", "Attempt", "By", "Message", "Position"], &rows))
+            (super::table::table(&["Time", "Event", "#Run", "#Attempt", "By", "Message", "Position"], &rows))
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
-use super::state::{tone, word};
 use super::count;
+use super::state::{tone, word};
 use crate::model::record::state::State;
 
 /// Width of a bar in its own units.

@@ -16,6 +16,7 @@ pub(in super::super) struct Form<'a> {
     /// Path of the form and its action.
     pub action: String,
     pub inputs: Vec<Markup>,
+    /// Text of the button; empty if there is nothing to do.
     pub button: String,
     /// The action cannot be undone.
     pub danger: bool,
@@ -34,7 +35,9 @@ impl Render for Form<'_> {
                 div.effect { (self.effect) }
                 @for input in &self.inputs { (input) }
                 div.buttons {
-                    button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }
+                    @if !self.button.is_empty() {
+                        button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }
+                    }
                     a.button href=(self.view.url(&self.back)) { "Back" }
                 }
             }

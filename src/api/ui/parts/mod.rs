@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use maud::{Markup, html};
+
 use crate::config::Role;
 
 pub(super) mod attempts;
@@ -110,6 +112,19 @@ pub(super) fn visible(text: &str) -> String {
         }
     }
     out
+}
+
+/// Message with its parts in backticks as code.
+pub(super) fn prose(text: &str) -> Markup {
+    let text = visible(text);
+    let parts: Vec<&str> = text.split('`').collect();
+    // An unpaired backtick stays as it is.
+    let is_paired = parts.len() % 2 == 1;
+    html! {
+        @if is_paired {
+            @for (n, part) in parts.iter().enumerate() { @if n % 2 == 1 { code { (part) } } @else { (part) } }
+        } @else { (text) }
+    }
 }
 
 /// First line of a text, of at most this many characters.

@@ -50,9 +50,9 @@ pub(in super::super) fn behind_notice() -> Markup {
 pub(in super::super) fn missing(what: &str, problem: &crate::api::documents::Problem) -> Markup {
     html! {
         p.notice.attention {
-            (what) " cannot be shown: " (super::visible(&problem.detail)) " "
+            (what) " cannot be shown: " (super::prose(&problem.detail)) " "
             code { (problem.code) }
-            @if let Some(hint) = &problem.hint { span.quiet { " – " (hint) } }
+            @if let Some(hint) = &problem.hint { span.quiet { " – " (super::prose(hint)) } }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{View, visible};
+use super::{View, prose};
 use crate::api::documents::Problem;
 
 /// Title, detail, hint and code of an error, and what still works.
@@ -31,12 +31,12 @@ pub(in super::super) fn problem_text(problem: &Problem) -> Markup {
         div.notice.bad role="alert" {
             p {
                 strong { (problem.title) ": " }
-                (visible(&problem.detail))
+                (prose(&problem.detail))
                 @if let Some(pointer) = problem.pointer.as_deref().filter(|pointer| !pointer.is_empty()) {
                     " (at " code { (pointer) } ")"
                 }
             }
-            @if let Some(hint) = &problem.hint { p { (visible(hint)) } }
+            @if let Some(hint) = &problem.hint { p { (prose(hint)) } }
             p.quiet { "code " code { (problem.code) } ", status " (problem.status) }
         }
     }

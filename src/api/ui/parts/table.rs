@@ -2,12 +2,17 @@
 
 use maud::{Markup, html};
 
-/// Table with a heading row.
+/// Table with a heading row. Columns of numbers begin with `#`, which is not shown.
 pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label="table" {
             table {
-                thead { tr { @for column in columns { th scope="col" { (column) } } } }
+                thead { tr { @for column in columns {
+                    @match column.strip_prefix('#') {
+                        Some(name) => { th.number scope="col" { (name) } }
+                        None => { th scope="col" { (column) } }
+                    }
+                } } }
                 tbody { @for row in rows { (row) } }
             }
         }

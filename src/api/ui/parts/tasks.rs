@@ -64,7 +64,8 @@ fn children(task: &Status) -> Markup {
 fn detail(view: &View, task: &Status) -> Markup {
     html! {
         @if let Some(error) = &task.error {
-            span.error title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
+            span.error[task.state != State::Cancelled].quiet[task.state == State::Cancelled]
+                title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
         } @else if let Some(worker) = &task.worker {
             (worker_link(view, worker))
         }

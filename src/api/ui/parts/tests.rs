@@ -28,6 +28,12 @@ fn numbers_have_thousands_separators() {
 }
 
 #[test]
+fn backticks_of_messages_become_code() {
+    assert_eq!(prose("`a<b` failed").into_string(), "<code>a&lt;b</code> failed");
+    assert_eq!(prose("one ` only").into_string(), "one ` only");
+}
+
+#[test]
 fn escape_codes_and_direction_overrides_are_removed() {
     assert_eq!(visible("\u{1b}[1;31mred\u{1b}[0m \u{7}x\u{202e}evil"), "red xevil");
     assert_eq!(visible("\u{1b}[31"), "");

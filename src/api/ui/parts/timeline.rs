@@ -15,15 +15,14 @@ struct Row<'a> {
     task: &'a Status,
     created: i64,
     started: Option<i64>,
-    own_end: Option<i64>,
-    tree_end: Option<i64>,
+    ended: Option<i64>,
 }
 
 /// Bars of tasks. `last` is the task that ended last: its ancestors are the critical path.
 pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&str>) -> Markup {
     let rows: Vec<Row<'_>> = tasks.iter().filter_map(row).collect();
     let first = rows.iter().map(|row| row.created).min().unwrap_or_default();
-    let ends = rows.iter().flat_map(|row| [Some(row.created), row.started, row.own_end, row.tree_end]).flatten();
+    let ends = rows.iter().flat_map(|row| [Some(row.created), row.started, row.ended]).flatten();
     let end = ends.max().unwrap_or(first).max(first + 1);
     let scale = |at: i64| (at.clamp(first, end) - first) * WIDTH / (end - first);
     let is_critical = |id: &str| last.is_some_and(|last| last == id || last.starts_with(&format!("{id}:")));
@@ -31,12 +30,12 @@ pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&st
         p.quiet {
             "From " (time(tasks.first().and_then(|task| task.created_at.as_deref()).unwrap_or_default())) ", "
             (duration(end - first)) " in all. "
-            span.key.blue {} " queued " span.key.running {} " running " span.key.neutral {} " waiting for children "
-            @if last.is_some() { "◆ critical path" }
+            span.key.wait {} " waited, " span.key.running {} " ran, in the colour of the state"
+            @if last.is_some() { ", " span.critical { "◆" } " on the critical path" }
         }
         div.scroll {
             table.timeline {
-                thead { tr { th scope="col" { "Task" } th scope="col" { "State" } th.bars scope="col" { "Time" } th.number scope="col" { "Ran" } } }
+                thead { tr { th scope="col" { "Task" } th scope="col" { "State" } th.bars scope="col" { "Time" } th.number scope="col" { "Took" } } }
                 tbody {
                     @for row in &rows {
                         tr id={ "t-" (row.task.id) } {
@@ -48,7 +47,7 @@ pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&st
                             }
                             td { (pill(row.task.state)) }
                             td.bars { (bars(row, end, scale)) }
-                            td.number { @match row.started.zip(row.own_end) { Some((from, to)) => { (duration(to - from)) } None => { "–" } } }
+                            td.number { @match row.started.zip(row.ended) { Some((from, to)) => { (duration(to - from)) } None => { "–" } } }
                         }
                     }
                 }
@@ -60,13 +59,11 @@ pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&st
 fn row(task: &Status) -> Option<Row<'_>> {
     let at = |text: &Option<String>| text.as_deref().and_then(millis);
     let created = at(&task.created_at).or(at(&task.seen_at))?;
-    let tree_end = if task.state.is_terminal() { at(&task.tree.ended_at) } else { None };
-    Some(Row { task, created, started: at(&task.started_at), own_end: at(&task.ended_at), tree_end })
+    Some(Row { task, created, started: at(&task.started_at), ended: at(&task.ended_at) })
 }
 
 fn bars(row: &Row<'_>, end: i64, scale: impl Fn(i64) -> i64) -> Markup {
-    let own_tone = if row.task.own_state.is_terminal() { tone(row.task.own_state) } else { "running" };
-    let queued_until = row.started.or(row.own_end).unwrap_or(end);
+    let queued_until = row.started.or(row.ended).unwrap_or(end);
     let part = |class: &str, from: i64, to: i64, what: &str| {
         let (x, width) = (scale(from), (scale(to) - scale(from)).max(3));
         html! {
@@ -79,10 +76,7 @@ fn bars(row: &Row<'_>, end: i64, scale: impl Fn(i64) -> i64) -> Markup {
         svg.bar viewBox={ "0 0 " (WIDTH) " 10" } preserveAspectRatio="none" role="img" aria-label={ "times of " (row.task.id) } {
             (part("wait", row.created, queued_until, "waited"))
             @if let Some(started) = row.started {
-                (part(own_tone, started, row.own_end.unwrap_or(end), "ran"))
-            }
-            @if let Some(own_end) = row.own_end.filter(|_| row.task.children.total > 0) {
-                (part("neutral", own_end, row.tree_end.unwrap_or(end), "waited for children"))
+                (part(tone(row.task.state), started, row.ended.unwrap_or(end), "took, with its children"))
             }
         }
     }

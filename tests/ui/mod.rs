@@ -1,0 +1,9 @@
+//! Tests of the web UI over HTTP, without a browser: the real server on the in-memory fleet.
+
+mod access;
+mod actions;
+mod browser;
+mod hostile;
+mod look;
+mod outages;
+mod pages;
