@@ -40,7 +40,7 @@ pub(super) async fn exactly_once(
 async fn succeeded(store: &dyn Store, partition: u32, ids: &[TaskId]) -> anyhow::Result<()> {
     for (id, node) in ids.iter().zip(store.nodes(partition, ids).await?) {
         match node {
-            Some(node) if node.state == State::Succeeded && node.duplicates == 0 => {}
+            Some(node) if node.state == State::Succeeded && node.history.duplicates == 0 => {}
             node => bail!("`{id}` has not succeeded exactly once: {node:?}"),
         }
     }

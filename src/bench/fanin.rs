@@ -109,7 +109,7 @@ async fn one_parent(fleet: &mut BenchFleet, id: &str, children: u64) -> anyhow::
 }
 
 fn check(node: &TaskRecord, children: u64) -> anyhow::Result<()> {
-    let (counts, _, tree) = children_of(&node.below);
+    let (counts, _, tree) = children_of(&node.tree.below);
     let good = node.state == State::Succeeded && counts.get(State::Succeeded) == children;
     if !good || tree.total() != children {
         bail!("the parent is {} with {} children instead of {children}", node.state.name(), tree.total());

@@ -284,7 +284,7 @@ async fn record_visible(store: Redis, times: Arc<TaskTimes>) -> anyhow::Result<(
         let nodes = store.nodes(partition, &ids).await?;
         for (id, node) in ids.iter().zip(nodes) {
             if let Some(node) = node.filter(|node| node.state == State::Succeeded) {
-                times.visible(id, node.started_at_ms.unwrap_or_default());
+                times.visible(id, node.times.started_at_ms.unwrap_or_default());
             }
         }
     }

@@ -143,7 +143,7 @@ async fn check_all(store: &Redis, log: Log) -> anyhow::Result<()> {
         if node.state != State::Succeeded {
             bail!("the root `{root}` is {}", node.state.name());
         }
-        below += crate::model::record::rollup::children_of(&node.below).2.total();
+        below += crate::model::record::rollup::children_of(&node.tree.below).2.total();
     }
     if shape.roots > 0 && below != tasks {
         bail!("the roots count {below} descendants instead of {tasks}");

@@ -177,7 +177,7 @@ pub trait Broker: Send + Sync + 'static {
                 }
                 record => {
                     listed.to =
-                        if record.is_some() { range.end } else { first_visible.place.clamp(listed.to, range.end) };
+                        if record.is_some() { range.end } else { first_visible.offset.clamp(listed.to, range.end) };
                     break;
                 }
             }
@@ -192,7 +192,7 @@ pub trait Broker: Send + Sync + 'static {
     fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
         let first_visible = self.first_visible(partition, offset, deadline)?;
         if first_visible.record.is_none()
-            && first_visible.place <= offset
+            && first_visible.offset <= offset
             && offset < self.ends(partition, deadline)?.end
         {
             return Err(BrokerError::Unavailable(format!(
@@ -385,7 +385,7 @@ impl DependentRecord {
 pub struct CommittedProbe {
     /// Offset before which the log contains no visible record: only transaction markers, aborted records, and gaps
     /// left by compaction or retention.
-    pub place: i64,
+    pub offset: i64,
     /// The record at this offset. `None` if the next record belongs to an open transaction, or the log ends here.
     pub record: Option<Record>,
 }

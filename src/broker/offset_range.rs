@@ -90,7 +90,7 @@ fn advance_to(open: &mut [OffsetRange], partition: &Partition, position: i64) {
 fn skip_gaps(broker: &dyn Broker, open: &mut [OffsetRange], deadline: Duration) -> Result<(), BrokerError> {
     for range in open {
         let probe = broker.first_visible(&range.partition, range.from, deadline)?;
-        if probe.place >= range.to {
+        if probe.offset >= range.to {
             range.from = range.to;
         }
     }

@@ -1,4 +1,4 @@
-//! Follower of a small single-partition topic: reads it from the start and then tails it, on a thread of its own.
+//! Reader of a small single-partition topic: reads it from the start and then tails it, on a thread of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,15 +46,16 @@ pub fn follow_uncommitted(broker: Arc<dyn Broker>, topic: String, sink: impl Sin
 
 fn begin(broker: Arc<dyn Broker>, topic: String, sink: impl Sink, read_uncommitted: bool) -> TopicFollower {
     let stop = CancellationToken::new();
-    let follower = Follower { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone(), read_uncommitted };
+    let reader =
+        TopicReader { broker, partition: Partition::new(topic, 0), sink, stop: stop.clone(), read_uncommitted };
     // Without a thread nothing is read; callers that wait report that at their deadline.
-    if let Err(error) = runtime::thread("kafleet-follow", follower.run()) {
+    if let Err(error) = runtime::thread("kafleet-follow", reader.run()) {
         tracing::error!(%error, "cannot start the thread that follows a topic");
     }
     TopicFollower(stop.drop_guard())
 }
 
-struct Follower<S> {
+struct TopicReader<S> {
     broker: Arc<dyn Broker>,
     partition: Partition,
     sink: S,
@@ -62,7 +63,7 @@ struct Follower<S> {
     read_uncommitted: bool,
 }
 
-impl<S: Sink> Follower<S> {
+impl<S: Sink> TopicReader<S> {
     async fn run(mut self) {
         while !self.stop.is_cancelled() {
             if let Err(error) = self.session().await {

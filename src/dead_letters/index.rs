@@ -165,7 +165,7 @@ impl DeadLetterIndex {
     /// decided; records of open transactions are left out.
     pub(super) fn read_committed(&self, broker: &dyn Broker, partition: &Partition) -> Result<Watermarks, BrokerError> {
         let Watermarks { first, end } = broker.ends(partition, CALL_DEADLINE)?;
-        let decided = broker.first_visible(partition, end, CALL_DEADLINE)?.place;
+        let decided = broker.first_visible(partition, end, CALL_DEADLINE)?.offset;
         let ends = Watermarks { first, end: end.min(decided) };
         self.read(broker, partition, ends)?;
         Ok(ends)

@@ -231,11 +231,11 @@ fn name_process() {
 }
 
 /// Closes inherited descriptors: the worker's sockets and files must not stay open because of the guard.
-fn close_all_but(kept: RawFd) {
-    let kept = kept.unsigned_abs();
-    close_range(kept.wrapping_add(1), u32::MAX);
-    if kept > 0 {
-        close_range(0, kept.wrapping_sub(1));
+fn close_all_but(open_fd: RawFd) {
+    let open_fd = open_fd.unsigned_abs();
+    close_range(open_fd.wrapping_add(1), u32::MAX);
+    if open_fd > 0 {
+        close_range(0, open_fd.wrapping_sub(1));
     }
 }
 

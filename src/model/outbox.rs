@@ -17,7 +17,7 @@ use super::record::state::State;
 use super::task::{Task, header};
 
 /// Maximum size of the deferred records of one events partition, in bytes. A task whose record does not fit fails.
-pub const MAX_KEPT_BYTES: u64 = 256 << 20;
+pub const MAX_DEFERRED_BYTES: u64 = 256 << 20;
 /// Time after a cancel at which the tracker ends a task that no worker holds.
 pub const CANCEL_GRACE_MS: i64 = 2_000;
 /// Maximum number of pending effects of one task, notifications not counted.
@@ -31,7 +31,7 @@ pub const OVERDUE: &str = "open longer than max_tree_age";
 
 /// Complete task record that the tracker stores until the task is due, since a topic may not retain it long enough.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct KeptRecord {
+pub struct RecordCopy {
     /// Ordering key; `None`: the task's id, or `binary_key` if set.
     #[serde(default)]
     pub key: Option<String>,
@@ -46,7 +46,7 @@ pub struct KeptRecord {
     pub binary_headers: Vec<(String, String)>,
 }
 
-impl KeptRecord {
+impl RecordCopy {
     /// Creates a record from `headers` as written by [`crate::publish::task_headers`].
     pub fn new(task: &Task, key: Option<String>, headers: Vec<(&str, Cow<'_, str>)>) -> Self {
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
@@ -55,10 +55,10 @@ impl KeptRecord {
 
     /// Copies a record unchanged.
     pub fn of<'a>(key: Option<&[u8]>, headers: impl Iterator<Item = (&'a str, &'a [u8])>, params: RawJson) -> Self {
-        let mut kept = Self { key: None, headers: Vec::new(), params, binary_key: None, binary_headers: Vec::new() };
-        kept.set_key(key);
-        headers.for_each(|(name, value)| kept.add(name, value));
-        kept
+        let mut copy = Self { key: None, headers: Vec::new(), params, binary_key: None, binary_headers: Vec::new() };
+        copy.set_key(key);
+        headers.for_each(|(name, value)| copy.add(name, value));
+        copy
     }
 
     /// Adds the original key and the headers that are not kafleet's own.
@@ -257,7 +257,7 @@ impl Effect {
 impl TaskRecord {
     /// Cancel in force for the task. A task created or retried after the request is exempt.
     pub fn cancelled_by(&self) -> Option<&Cancel> {
-        self.cancel.as_deref().filter(|cancel| cancel.asof > self.asof)
+        self.requests.cancel.as_deref().filter(|cancel| cancel.asof > self.requests.asof)
     }
 
     /// Returns the cancel that already covers a new request for the task, or with `subtree` for its descendants too.
@@ -272,7 +272,7 @@ impl TaskRecord {
             _ if self.silent => false,
             State::Running | State::Warning => !self.is_external(),
             // The worker itself waits for the next attempt.
-            State::Retrying | State::Scheduled => self.kept == 0 && self.worker.is_some(),
+            State::Retrying | State::Scheduled => self.deferral.record_bytes == 0 && self.worker.is_some(),
             _ => false,
         }
     }
@@ -311,7 +311,7 @@ impl TaskRecord {
 
     /// Next thing due: a check of the task or its own timer.
     pub fn timer(&self) -> Option<Timer> {
-        let check = self.told.as_ref().and_then(|log| log.next_check());
+        let check = self.notifications.as_ref().and_then(|log| log.next_check());
         let check = check.map(|(due_ms, number)| Timer { due_ms, what: TimerKind::Check(number as u32) });
         self.own_timer().into_iter().chain(check).min_by_key(|timer| timer.due_ms)
     }
@@ -324,11 +324,11 @@ impl TaskRecord {
         if let Some(cancel) = self.cancelled_by() {
             return (!self.is_held()).then_some(Timer { due_ms: cancel.due_ms, what: TimerKind::Cancel });
         }
-        if self.kept == 0 {
+        if self.deferral.record_bytes == 0 {
             return None;
         }
-        let release = Timer { due_ms: self.due_ms.unwrap_or_default(), what: TimerKind::Release };
-        let expires = self.policy.as_ref().and_then(|policy| policy.expires_at_ms);
+        let release = Timer { due_ms: self.times.due_ms.unwrap_or_default(), what: TimerKind::Release };
+        let expires = self.definition.policy.as_ref().and_then(|policy| policy.expires_at_ms);
         // Only the first attempt can expire.
         let expiry = expires.filter(|at| self.own == State::Scheduled && *at < release.due_ms);
         Some(expiry.map_or(release, |due_ms| Timer { due_ms, what: TimerKind::Expire }))
@@ -358,32 +358,32 @@ mod tests {
         let headers =
             [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1"), ("ce_expires", "9h")];
         let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
-        let kept = KeptRecord::of(None, headers, RawJson::null());
+        let copy = RecordCopy::of(None, headers, RawJson::null());
         let headers = |attempts| {
             let text = |(name, value): (String, Vec<u8>)| format!("{name}={}", String::from_utf8(value).unwrap());
-            kept.released(attempts).into_iter().map(text).collect::<Vec<_>>()
+            copy.released(attempts).into_iter().map(text).collect::<Vec<_>>()
         };
         assert_eq!(headers(0), ["ce_id=a", "ce_expires=9h"]);
         assert_eq!(headers(3), ["ce_id=a", "ce_attempt=3"]);
-        assert_eq!(KeptRecord::decode(&kept.encode().unwrap()), Some(kept));
+        assert_eq!(RecordCopy::decode(&copy.encode().unwrap()), Some(copy));
     }
 
     #[test]
     fn binary_key_and_headers_are_preserved() {
         let headers: [(&str, &[u8]); 3] = [("x", b"\xff\x00"), ("ce_id", b"other"), ("y", b"text")];
-        let mut kept = KeptRecord::of(None, [("ce_id", b"a".as_slice())].into_iter(), RawJson::null());
-        kept = kept.with_foreign_headers(Some(b"\xfekey"), headers.into_iter());
-        let json = serde_json::to_string(&kept).unwrap();
-        let bytes = kept.encode().unwrap();
-        for kept in [serde_json::from_str(&json).unwrap(), KeptRecord::decode(&bytes).unwrap()] {
+        let mut copy = RecordCopy::of(None, [("ce_id", b"a".as_slice())].into_iter(), RawJson::null());
+        copy = copy.with_foreign_headers(Some(b"\xfekey"), headers.into_iter());
+        let json = serde_json::to_string(&copy).unwrap();
+        let bytes = copy.encode().unwrap();
+        for copy in [serde_json::from_str(&json).unwrap(), RecordCopy::decode(&bytes).unwrap()] {
             let text = |value: &str| value.as_bytes().to_vec();
             let expected = [("ce_id", text("a")), ("y", text("text")), ("x", vec![0xff, 0])];
             assert_eq!(
-                kept.header_bytes(),
+                copy.header_bytes(),
                 expected.map(|(name, value)| (name.to_owned(), value)),
                 "the record's own id is kept"
             );
-            assert_eq!(kept.key_bytes().as_deref(), Some(&b"\xfekey"[..]));
+            assert_eq!(copy.key_bytes().as_deref(), Some(&b"\xfekey"[..]));
         }
     }
 
@@ -392,17 +392,18 @@ mod tests {
         let mut node = TaskRecord::expected(1, 0);
         let due = |node: &TaskRecord| node.timer().map(|timer| (timer.due_ms, timer.what));
         assert_eq!(due(&node), None);
-        (node.own, node.due_ms, node.kept) = (State::Scheduled, Some(50), 7);
+        (node.own, node.times.due_ms, node.deferral.record_bytes) = (State::Scheduled, Some(50), 7);
         assert_eq!(due(&node), Some((50, TimerKind::Release)));
-        node.policy.get_or_insert_default().expires_at_ms = Some(40);
+        node.definition.policy.get_or_insert_default().expires_at_ms = Some(40);
         assert_eq!(due(&node), Some((40, TimerKind::Expire)));
         node.own = State::Retrying;
         assert_eq!(due(&node), Some((50, TimerKind::Release)), "a deferred retry does not expire");
-        node.cancel = Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, ..Cancel::default() }));
+        node.requests.cancel =
+            Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, ..Cancel::default() }));
         assert_eq!(due(&node), Some((20, TimerKind::Cancel)));
-        node.asof = 9;
+        node.requests.asof = 9;
         assert_eq!(due(&node), Some((50, TimerKind::Release)), "the cancel does not apply to a later retry");
-        (node.asof, node.kept, node.worker) = (-1, 0, Some("w".into()));
+        (node.requests.asof, node.deferral.record_bytes, node.worker) = (-1, 0, Some("w".into()));
         assert_eq!(due(&node), None, "the worker waits for the next attempt");
         node.own = State::Queued;
         assert_eq!(due(&node), Some((20, TimerKind::Cancel)));

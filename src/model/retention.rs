@@ -94,19 +94,19 @@ fn next_step(due_ms: i64, retention_ms: i64) -> i64 {
 impl TaskRecord {
     /// Sets the next expiry after a change at this log time.
     pub(super) fn schedule_expiry(&mut self, lifetimes: &Lifetimes, log_time_ms: i64) {
-        let kind = match (self.own, self.root) {
+        let kind = match (self.own, self.tree.root) {
             (State::Expected, _) => ExpiryKind::Expected,
-            (_, false) => return self.expiry = None,
+            (_, false) => return self.times.expiry = None,
             _ if self.state.is_terminal() => ExpiryKind::Done,
             _ => ExpiryKind::Open,
         };
-        if self.expiry.is_some_and(|expiry| expiry.kind == kind) {
+        if self.times.expiry.is_some_and(|expiry| expiry.kind == kind) {
             return;
         }
-        let reopened = self.expiry.is_some_and(|expiry| expiry.kind == ExpiryKind::Done);
-        let oldest = self.seen_ms + lifetimes.max_tree_age_ms;
+        let reopened = self.times.expiry.is_some_and(|expiry| expiry.kind == ExpiryKind::Done);
+        let oldest = self.times.seen_ms + lifetimes.max_tree_age_ms;
         let retention = lifetimes.retention(self.task_type.as_deref());
-        let held_until = if self.hold_ms > 0 { self.hold_ms + CHECK_GRACE_MS } else { 0 };
+        let held_until = if self.tree.hold_ms > 0 { self.tree.hold_ms + CHECK_GRACE_MS } else { 0 };
         let due_ms = match kind {
             ExpiryKind::Expected => log_time_ms + EXPECTED_MS,
             // A retried old tree gets at most one more day, or the log would lose its first events.
@@ -118,29 +118,34 @@ impl TaskRecord {
                 next_step(due_ms, retention)
             }
         };
-        self.expiry = Some(Expiry { kind, due_ms });
+        self.times.expiry = Some(Expiry { kind, due_ms });
     }
 
     /// Returns true if the task expired because it was never announced; an announcement reverts this.
     pub fn is_expired_unannounced(&self) -> bool {
         let never_announced = |error: &ErrorInfo| error.message == NEVER_ANNOUNCED;
-        self.own == State::Expired && !self.announced && self.error.as_deref().is_some_and(never_announced)
+        self.own == State::Expired
+            && !self.definition.announced
+            && self.outcome.error.as_deref().is_some_and(never_announced)
     }
 
     /// Returns true if the task was cancelled while expected; if it is announced later, the cancel applies to it
     /// then.
     pub fn is_cancelled_unannounced(&self) -> bool {
-        self.own == State::Cancelled && !self.announced && self.worker.is_none() && self.cancel.is_some()
+        self.own == State::Cancelled
+            && !self.definition.announced
+            && self.worker.is_none()
+            && self.requests.cancel.is_some()
     }
 
     pub(super) fn expire_unannounced(&mut self) {
         self.own = State::Expired;
-        self.error = Some(Box::new(ErrorInfo::new("expired", NEVER_ANNOUNCED, 0)));
+        self.outcome.error = Some(Box::new(ErrorInfo::new("expired", NEVER_ANNOUNCED, 0)));
     }
 
     pub(super) fn restore_expected(&mut self) {
         if self.is_expired_unannounced() || self.is_cancelled_unannounced() {
-            (self.own, self.error) = (State::Expected, None);
+            (self.own, self.outcome.error) = (State::Expected, None);
         }
     }
 }
@@ -184,14 +189,14 @@ mod tests {
         let lifetimes = Lifetimes::default();
         let mut node = TaskRecord::expected(1, 1_000);
         let due = |node: &mut TaskRecord, root, at| {
-            node.root = root;
+            node.tree.root = root;
             node.schedule_expiry(&lifetimes, at);
-            node.expiry.map(|expiry| (expiry.kind, expiry.due_ms))
+            node.times.expiry.map(|expiry| (expiry.kind, expiry.due_ms))
         };
         assert_eq!(due(&mut node, false, 1_000), Some((ExpiryKind::Expected, 1_000 + DAY_MS)));
         node.own = State::Queued;
         assert_eq!(due(&mut node.clone(), false, 2_000), None, "an announced child expires with its root");
-        (node.state, node.expiry) = (State::Queued, None);
+        (node.state, node.times.expiry) = (State::Queued, None);
         assert_eq!(due(&mut node, true, 2_000), Some((ExpiryKind::Open, 1_000 + 30 * DAY_MS)));
         (node.own, node.state) = (State::Failed, State::Failed);
         let done = Some((ExpiryKind::Done, 600_000 + 7 * DAY_MS));

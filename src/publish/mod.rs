@@ -9,7 +9,7 @@ use crate::config::Names;
 use crate::model::event::log_line::lines_of;
 use crate::model::event::{Event, Payload, submitted};
 use crate::model::json::RawJson;
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::task::hash::spawn_hash_of;
 use crate::model::task::id::{IdError, TaskId, check_type};
@@ -212,12 +212,12 @@ impl Publisher {
     }
 
     fn scheduled(&self, task: &Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Event {
-        scheduled(task, self.kept(task, key), due_ms, now_ms)
+        scheduled(task, self.record_copy(task, key), due_ms, now_ms)
     }
 
     /// Record of a task to be deferred.
-    pub fn kept(&self, task: &Task, key: Option<String>) -> KeptRecord {
-        KeptRecord::new(task, key, task_headers(task, &self.source))
+    pub fn record_copy(&self, task: &Task, key: Option<String>) -> RecordCopy {
+        RecordCopy::new(task, key, task_headers(task, &self.source))
     }
 
     /// Writes one event and returns its position once acknowledged.
@@ -283,12 +283,12 @@ fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
 pub fn scheduled_event(new: NewTask, source: &str, due_ms: i64, now_ms: i64) -> Result<Event, PublishError> {
     let key = new.key.clone();
     let task = prepare(new, now_ms)?;
-    let kept = KeptRecord::new(&task, key, task_headers(&task, source));
-    Ok(scheduled(&task, kept, due_ms, now_ms))
+    let record_copy = RecordCopy::new(&task, key, task_headers(&task, source));
+    Ok(scheduled(&task, record_copy, due_ms, now_ms))
 }
 
-fn scheduled(task: &Task, kept: KeptRecord, due_ms: i64, now_ms: i64) -> Event {
-    let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(kept)) };
+fn scheduled(task: &Task, record_copy: RecordCopy, due_ms: i64, now_ms: i64) -> Event {
+    let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record_copy)) };
     Event::announcing(payload, task, now_ms)
 }
 

@@ -26,8 +26,8 @@ impl Sizes {
         let mut sizes = Self { tasks: changes.counts.iter().map(|(_, _, change)| change).sum(), ..Self::default() };
         for (entries, step) in [(&changes.added, 1), (&changes.removed, -1)] {
             for (index, _) in entries {
-                if let Some(place) = SIZED.iter().position(|sized| sized == index) {
-                    sizes.entries[place] += step;
+                if let Some(number) = SIZED.iter().position(|sized| sized == index) {
+                    sizes.entries[number] += step;
                 }
             }
         }
@@ -48,7 +48,7 @@ pub struct Audited {
     pub effect: Option<i64>,
     pub age: Option<i64>,
     /// Presence of the task's deferred record, log and attachments.
-    pub has_kept: bool,
+    pub has_deferred: bool,
     pub has_log: bool,
     pub has_attachments: bool,
     /// The record has a TTL, which kafleet never sets.
@@ -71,16 +71,16 @@ impl Audited {
             return Some(format!("the record of `{id}` is missing, but an index contains it"));
         };
         let placed = IndexedFields::of(node);
-        let counted = children_of(&node.below).0.total();
+        let counted = children_of(&node.tree.below).0.total();
         let wrong = if self.expires {
             "has a TTL that kafleet has not set".to_owned()
-        } else if self.children < counted.max(u64::from(node.has_below)) {
+        } else if self.children < counted.max(u64::from(node.tree.has_below)) {
             format!("has {counted} children, and the index of its children holds {}", self.children)
         } else if (self.timer, self.effect, self.age) != (placed.timer, placed.effect, placed.age) {
             "disagrees with the timer, effect and age indexes".to_owned()
-        } else if placed.kept != self.has_kept {
+        } else if placed.has_deferred != self.has_deferred {
             "disagrees with its deferred record, which is missing or left over".to_owned()
-        } else if node.log_lines > 0 && !self.has_log {
+        } else if node.log.lines > 0 && !self.has_log {
             "has log lines, but its log is missing".to_owned()
         } else if !node.attachments.is_empty() && !self.has_attachments {
             "has attachments, but they are missing".to_owned()

@@ -5,7 +5,7 @@
 //!
 //! | key after `kafleet:{p12}:` | type | contents | written by |
 //! |---|---|---|---|
-//! | `checkpoint` | string | checkpoint: `offset version log_time_ms kept_bytes rebuild complete_at` | SET in every batch |
+//! | `checkpoint` | string | checkpoint: `offset version log_time_ms deferred_bytes rebuild complete_at` | SET in every batch |
 //! | `batches` | hash | batches begun and ended (equal unless Redis applied a part of one); expected sizes of indexes and counters; evicted keys per server (`evicted:<run id>`) | HINCRBY, HSET |
 //! | `t:<id>` | string | task record ([`TaskRecord::encode`](crate::model::record::TaskRecord::encode)) | MSET, DEL |
 //! | `roots` | zset | ids of roots; score: log time of the first event, ms | ZADD, ZREM |
@@ -91,7 +91,7 @@ impl Keys {
     }
 
     /// Deferred record of a task, to publish when its timer fires.
-    pub fn kept(&self, id: &TaskId) -> String {
+    pub fn deferred(&self, id: &TaskId) -> String {
         self.key("k:", id.as_str())
     }
 
@@ -208,7 +208,7 @@ mod tests {
             (keys.index(&Index::Effects), "fleet:{p12}:effects"),
             (keys.index(&Index::Ages), "fleet:{p12}:expiry"),
             (keys.lifetimes(), "fleet:{p12}:lifetimes"),
-            (keys.kept(&id), "fleet:{p12}:k:r:a"),
+            (keys.deferred(&id), "fleet:{p12}:k:r:a"),
             (keys.counts(), "fleet:{p12}:counts"),
             (keys.log(&id), "fleet:{p12}:l:r:a"),
             (keys.log_total(&id), "fleet:{p12}:ln:r:a"),

@@ -51,7 +51,7 @@ pub struct Checkpoint {
     /// Highest broker append time folded, epoch milliseconds.
     pub log_time_ms: i64,
     /// Bytes of deferred records in this partition.
-    pub kept_bytes: u64,
+    pub deferred_bytes: u64,
     /// Number of the rebuild that owns the partition, counted from 1; 0 for a tracker.
     pub rebuild: u32,
     /// End of the log when a tracker started to fold the partition from the beginning: below it the partition is
@@ -115,8 +115,8 @@ pub trait Store: Send + Sync + 'static {
     /// Reads the first due timers and the first effects, at most `limit` of each, as of one checkpoint.
     async fn outbox(&self, partition: u32, limit: usize) -> Result<Outbox, StoreError>;
 
-    /// Reads deferred records ([`crate::model::outbox::KeptRecord::decode`]); one result per id, in order.
-    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError>;
+    /// Reads deferred records ([`crate::model::outbox::RecordCopy::decode`]); one result per id, in order.
+    async fn deferred(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError>;
 
     /// Counts tasks by type and state over these partitions, exact as of their checkpoints. Sorted; zeros are
     /// omitted.

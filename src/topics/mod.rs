@@ -37,9 +37,10 @@ pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
         let size = ("max.message.bytes".to_owned(), max_bytes.to_string());
         TopicSpec { name, partitions, replication: topics.replication, config: own.chain([size]).collect() }
     };
-    let kept = |span: Millis| [("cleanup.policy", "delete".to_owned()), ("retention.ms", span.as_i64().to_string())];
+    let retained =
+        |span: Millis| [("cleanup.policy", "delete".to_owned()), ("retention.ms", span.as_i64().to_string())];
     let by_broker = ("message.timestamp.type", "LogAppendTime".to_owned());
-    let [cleanup, retention] = kept(Millis(config.lifetimes().log_retention_ms().unsigned_abs()));
+    let [cleanup, retention] = retained(Millis(config.lifetimes().log_retention_ms().unsigned_abs()));
     let mut specs = vec![
         spec(names.control(), 1, MAX_RECORD_BYTES, &[("cleanup.policy", "compact".into())]),
         spec(names.events(), topics.events_partitions, MAX_RECORD_BYTES, &[cleanup, retention, by_broker]),
@@ -54,11 +55,11 @@ pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
     for name in type_names(config, registry) {
         let kind = config.types.get(&name).unwrap_or(&by_default);
         let partitions = kind.partitions.unwrap_or(topics.task_partitions);
-        specs.push(spec(names.tasks(&name), partitions, MAX_RECORD_BYTES, &kept(topics.task_retention)));
-        specs.push(spec(names.dead(&name), 1, MAX_DEAD_BYTES, &kept(topics.dead_retention)));
+        specs.push(spec(names.tasks(&name), partitions, MAX_RECORD_BYTES, &retained(topics.task_retention)));
+        specs.push(spec(names.dead(&name), 1, MAX_DEAD_BYTES, &retained(topics.dead_retention)));
         let in_code = registry.get(&name).is_some_and(|registered| registered.policy.publish_results);
         if kind.publish_results || in_code {
-            specs.push(spec(names.results(&name), partitions, MAX_RECORD_BYTES, &kept(topics.task_retention)));
+            specs.push(spec(names.results(&name), partitions, MAX_RECORD_BYTES, &retained(topics.task_retention)));
         }
     }
     specs

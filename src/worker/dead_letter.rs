@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::broker::{Broker, BrokerError, Partition, ProducerRecord, Record};
 use crate::dead_letters::headers::{DeadLetterHeaders, headers};
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::RecordCopy;
 use crate::model::task::Task;
 use crate::model::task::id::TaskId;
 use crate::publish::{PUBLISH_DEADLINE, task_headers};
@@ -92,11 +92,11 @@ impl DeadLetterWriter {
     }
 
     /// Returns the task's full record in the form in which the tracker keeps it until it is due.
-    pub(super) async fn deferred_record(&self, task_type: &str, task: &Task) -> KeptRecord {
+    pub(super) async fn deferred_record(&self, task_type: &str, task: &Task) -> RecordCopy {
         let record = self.read_original(task_type, task).await;
         let key = record.key.as_deref().filter(|key| *key != task.id.as_str().as_bytes());
         let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
-        self.events.publisher().kept(task, None).with_foreign_headers(key, headers)
+        self.events.publisher().record_copy(task, None).with_foreign_headers(key, headers)
     }
 
     /// Reads the record of a task again from its topic; retries until the broker answers.

@@ -30,9 +30,9 @@ impl Client {
 impl Fleet {
     /// Returns the last control record of a key; `None` if it is absent or deleted.
     pub fn control(&self, key: &str) -> Option<Value> {
-        let place = Partition::new(self.names.control(), 0);
-        let end = self.log.ends(&place, DEADLINE).unwrap().end;
-        let records = (0..end).filter_map(|offset| self.record(&place, offset));
+        let partition = Partition::new(self.names.control(), 0);
+        let end = self.log.ends(&partition, DEADLINE).unwrap().end;
+        let records = (0..end).filter_map(|offset| self.record(&partition, offset));
         let last: Option<Record> = records.filter(|record| record.key.as_deref() == Some(key.as_bytes())).last();
         serde_json::from_slice(&last?.value?).unwrap()
     }
@@ -40,9 +40,9 @@ impl Fleet {
     /// Returns the control record of a cancel. The tracker deletes it two seconds after the last task of the tree has
     /// left the workers.
     fn cancel_told(&self, id: &str) -> Option<Value> {
-        let (place, key) = (Partition::new(self.names.control(), 0), format!("cancel/{id}"));
-        let end = self.log.ends(&place, DEADLINE).unwrap().end;
-        let mut records = (0..end).filter_map(|offset| self.record(&place, offset));
+        let (partition, key) = (Partition::new(self.names.control(), 0), format!("cancel/{id}"));
+        let end = self.log.ends(&partition, DEADLINE).unwrap().end;
+        let mut records = (0..end).filter_map(|offset| self.record(&partition, offset));
         let first = records.find(|record| record.key.as_deref() == Some(key.as_bytes()))?;
         serde_json::from_slice(&first.value?).unwrap()
     }
@@ -63,8 +63,8 @@ async fn cancel_is_written_to_history_and_control_topic() {
     let (status, answer) = fleet.call(Method::POST, "/v1/tasks/r/cancel", json!({"reason": "enough"})).await;
     let answer = outcome(answer);
     assert_eq!((status, answer.id.as_str(), answer.already_requested), (202, "r", Some(false)));
-    let place: kafleet::model::task::Position = answer.position.parse().unwrap();
-    let record = fleet.record(&fleet.events(place), place.offset).unwrap();
+    let partition: kafleet::model::task::Position = answer.position.parse().unwrap();
+    let record = fleet.record(&fleet.events(partition), partition.offset).unwrap();
     let event = Event::decode(record.value.as_deref().unwrap()).unwrap();
     assert_eq!(
         (event.kind(), event.id.as_str(), event.message.as_deref()),
@@ -74,7 +74,7 @@ async fn cancel_is_written_to_history_and_control_topic() {
     let control = fleet.cancel_told("r").unwrap();
     assert_eq!(
         (&control["v"], &control["asof"], &control["reason"]),
-        (&json!(1), &json!(place.offset), &json!("enough"))
+        (&json!(1), &json!(partition.offset), &json!("enough"))
     );
     assert_eq!(control.get("subtree"), None, "`subtree` defaults to true");
     // The repeat has no effect and reports the earlier request.

@@ -123,9 +123,9 @@ async fn record_contains_the_requested_options() {
     let made: Status = answer.json().await.unwrap();
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
     assert_eq!((status.state, &status.fields.rules.options), (State::Queued, &Some(json!({"o": 1}))));
-    let place: Position = status.record.unwrap().parse().unwrap();
-    let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
-    let record = fleet.record(&topic, place.offset).unwrap();
+    let position: Position = status.record.unwrap().parse().unwrap();
+    let topic = Partition::new(fleet.names.tasks("echo"), position.partition);
+    let record = fleet.record(&topic, position.offset).unwrap();
     assert_eq!(record.key.as_deref(), Some(&b"k"[..]));
     let header = |name: &str| {
         let found = record.headers.iter().find(|(known, _)| known == name);
@@ -232,9 +232,9 @@ async fn child_joins_the_run_of_its_parent() {
     assert!(unnamed.id.starts_with("r:c:") && unnamed.id.len() > 30, "{}", unnamed.id);
     fleet.folded().await;
     let record: Status = fleet.get("/v1/tasks/r:c").await;
-    let place: Position = record.record.unwrap().parse().unwrap();
-    let topic = Partition::new(fleet.names.tasks("echo"), place.partition);
-    let task = fleet.record(&topic, place.offset).unwrap();
+    let position: Position = record.record.unwrap().parse().unwrap();
+    let topic = Partition::new(fleet.names.tasks("echo"), position.partition);
+    let task = fleet.record(&topic, position.offset).unwrap();
     assert!(
         task.headers.iter().any(|(name, _)| name == header::AS_OF),
         "the record's `asof` covers the known cancels: {:?}",

@@ -75,11 +75,11 @@ impl StoreTrait for Store {
         }
         Ok(notices)
     }
-    delegate!(Store via [here()?]: open, checkpoints, page, done, outbox, kept, counts, log_lines, attachment, replace_reservation, check);
+    delegate!(Store via [here()?]: open, checkpoints, page, done, outbox, deferred, counts, log_lines, attachment, replace_reservation, check);
 }
 
 /// Broker that can be made unavailable, and that can fail or delay writes.
-pub struct Uplink {
+pub struct FaultyBroker {
     real: Arc<Log>,
     pub cut: AtomicBool,
     /// Fails writes to the control topic.
@@ -139,15 +139,15 @@ impl TransactionalProducer for Doubtful {
         if left.is_ok() {
             self.meet.wait();
         }
-        let places = self.real.send_with_dependents(records, then, deadline)?;
+        let positions = self.real.send_with_dependents(records, then, deadline)?;
         match self.doubtful.swap(false, Ordering::SeqCst) {
             true => Err(BrokerError::InDoubt("in doubt on purpose".into())),
-            false => Ok(places),
+            false => Ok(positions),
         }
     }
 }
 
-struct Held {
+struct HeldProducer {
     real: Arc<dyn Producer>,
     control: Arc<AtomicBool>,
     tasks: Arc<AtomicBool>,
@@ -156,7 +156,7 @@ struct Held {
     doubted: AtomicBool,
 }
 
-impl Producer for Held {
+impl Producer for HeldProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let is_control = self.control.load(Ordering::SeqCst) && record.topic.ends_with(".control");
         let is_task = self.tasks.load(Ordering::SeqCst) && record.topic.contains(".tasks.");
@@ -176,7 +176,7 @@ impl Producer for Held {
     delegate!(Producer via [real]: flush, purge);
 }
 
-impl Uplink {
+impl FaultyBroker {
     pub fn new(real: Arc<Log>) -> Self {
         Self {
             real,
@@ -199,7 +199,7 @@ impl Uplink {
     }
 }
 
-impl Broker for Uplink {
+impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         let inner = self.here()?.consumer(spec)?;
         if !self.slow.load(Ordering::SeqCst) {
@@ -211,7 +211,7 @@ impl Broker for Uplink {
         let real = self.here()?.producer(sink)?;
         let (control, tasks, unacknowledged) =
             (self.held.clone(), self.tasks_held.clone(), self.unacknowledged.clone());
-        Ok(Arc::new(Held { real, control, tasks, unacknowledged, doubted: AtomicBool::default() }))
+        Ok(Arc::new(HeldProducer { real, control, tasks, unacknowledged, doubted: AtomicBool::default() }))
     }
     fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         Ok(Box::new(Doubtful {

@@ -21,7 +21,7 @@ use kafleet::tracker::{self, TrackerSetup};
 use serde_json::Value;
 
 use crate::api::client::Client;
-use crate::api::faulty_backends::{Store as StoreDouble, Uplink};
+use crate::api::faulty_backends::{FaultyBroker, Store as StoreDouble};
 use crate::support::records::committed_record;
 pub use crate::support::wait::{DEADLINE, until};
 
@@ -46,7 +46,7 @@ impl Task for Resize {
 
 pub struct Fleet {
     pub log: Arc<broker::Memory>,
-    pub broker: Arc<Uplink>,
+    pub broker: Arc<FaultyBroker>,
     pub store: Arc<StoreDouble>,
     pub names: Names,
     pub publisher: Publisher,
@@ -118,7 +118,7 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
         topic(names.tasks("resize"), 2),
     ];
     log.apply_topics(&topics, DEADLINE).unwrap();
-    let broker = Arc::new(Uplink::new(log.clone()));
+    let broker = Arc::new(FaultyBroker::new(log.clone()));
     let store = Arc::new(StoreDouble::new(store));
     let mut registry = Registry::default();
     registry.task::<Resize>();

@@ -110,8 +110,8 @@ async fn responses_match_the_openapi_description() {
 async fn index_lists_the_endpoints() {
     let fleet = unfolded(ApiConfig::default()).await;
     let page = fleet.request(Method::GET, "/").send().await.unwrap().text().await.unwrap();
-    for place in ["/v1/tasks", "/openapi.json", "/metrics"] {
-        assert!(page.contains(place), "{page}");
+    for path in ["/v1/tasks", "/openapi.json", "/metrics"] {
+        assert!(page.contains(path), "{page}");
     }
 }
 

@@ -44,9 +44,9 @@ async fn descriptive_fields_change_in_any_state() {
         "`null` clears a field"
     );
     let history: History = fleet.get("/v1/tasks/a/history").await;
-    let said: Vec<_> = history.events.iter().filter(|item| item.kind == "patched").collect();
-    assert_eq!((said.len(), said[2].message.as_deref()), (3, Some("changed: tags")));
-    assert_eq!((said.len(), said[0].message.as_deref()), (3, Some("changed: name, tags, link, options")));
+    let entries: Vec<_> = history.events.iter().filter(|item| item.kind == "patched").collect();
+    assert_eq!((entries.len(), entries[2].message.as_deref()), (3, Some("changed: tags")));
+    assert_eq!((entries.len(), entries[0].message.as_deref()), (3, Some("changed: name, tags, link, options")));
 }
 
 #[tokio::test]
@@ -112,13 +112,17 @@ async fn scheduled_task_takes_new_start_time_and_limits() {
     let found = (0..records as i32)
         .find_map(|number| fleet.record(&kafleet::broker::Partition::new(topic.as_str(), number), 0));
     let headers = found.expect("its record").headers;
-    let said = |name: &str| {
+    let entries = |name: &str| {
         let value = headers.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.clone());
         value.map(|value| String::from_utf8(value).unwrap())
     };
-    assert_eq!((said("ce_retries").as_deref(), said("ce_timeout").as_deref()), (Some("2"), Some("5s")), "{headers:?}");
     assert_eq!(
-        (said("ce_creator").as_deref(), said("ce_name"), said("ce_notbefore")),
+        (entries("ce_retries").as_deref(), entries("ce_timeout").as_deref()),
+        (Some("2"), Some("5s")),
+        "{headers:?}"
+    );
+    assert_eq!(
+        (entries("ce_creator").as_deref(), entries("ce_name"), entries("ce_notbefore")),
         (Some("c"), None, None),
         "{headers:?}"
     );

@@ -255,12 +255,12 @@ async fn optional_bodies_may_be_omitted() {
             if call["requestBody"]["required"] != json!(false) {
                 continue;
             }
-            let place = path.replace("{type}", "echo").replace("{id}", "nobody").replace("{name}", "x");
+            let path = path.replace("{type}", "echo").replace("{id}", "nobody").replace("{name}", "x");
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
-            let answer = fleet.request(method.clone(), &place).send().await.unwrap();
+            let answer = fleet.request(method.clone(), &path).send().await.unwrap();
             let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
             // The task or schedule does not exist, so the request itself was accepted.
-            assert!([200, 202, 404].contains(&status), "{method} {place}: {status} {text}");
+            assert!([200, 202, 404].contains(&status), "{method} {path}: {status} {text}");
             seen.push(format!("{method} {path}"));
         }
     }

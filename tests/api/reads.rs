@@ -227,9 +227,9 @@ async fn params_are_read_while_kafka_retains_them() {
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
     let params: Params = fleet.get("/v1/tasks/a/params").await;
     assert_eq!(params.params, json!({"url": "u", "width": 3}));
-    let place: Position = status.record.unwrap().parse().unwrap();
-    let topic = Partition::new(fleet.names.tasks("resize"), place.partition);
-    fleet.log.truncate_before(&topic, place.offset + 1).unwrap();
+    let position: Position = status.record.unwrap().parse().unwrap();
+    let topic = Partition::new(fleet.names.tasks("resize"), position.partition);
+    fleet.log.truncate_before(&topic, position.offset + 1).unwrap();
     let answer = fleet.problem("/v1/tasks/a/params").await;
     assert_eq!((answer.status, answer.code.as_str()), (410, "params_gone"));
 }
@@ -245,12 +245,12 @@ async fn params_of_foreign_producers_are_read() {
         link.deliver(record, DEADLINE).await.unwrap()
     };
     let structured = r#"{"specversion":"1.0","id":"ce","source":"s","type":"echo","data":{"inside":1}}"#;
-    let place = send(structured, &[("content-type", b"application/cloudevents+json")]).await;
-    fleet.announce("ce", "echo", Some(place)).await;
-    let place = send("not json", &[("ce_id", b"bad")]).await;
-    fleet.announce("bad", "echo", Some(place)).await;
-    let place = send("1", &[("ce_id", b"somebody-else")]).await;
-    fleet.announce("moved", "echo", Some(place)).await;
+    let position = send(structured, &[("content-type", b"application/cloudevents+json")]).await;
+    fleet.announce("ce", "echo", Some(position)).await;
+    let position = send("not json", &[("ce_id", b"bad")]).await;
+    fleet.announce("bad", "echo", Some(position)).await;
+    let position = send("1", &[("ce_id", b"somebody-else")]).await;
+    fleet.announce("moved", "echo", Some(position)).await;
     fleet.publish_event("lone:child", Kind::Started, |_| {}).await;
     fleet.folded().await;
     let params: Params = fleet.get("/v1/tasks/ce/params").await;

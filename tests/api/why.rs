@@ -22,11 +22,11 @@ fn codes(why: &Why) -> Vec<Reason> {
 
 /// Writes records into one partition of the task topic, each announced as queued.
 async fn backlog(fleet: &Fleet, count: i64) -> Partition {
-    let place = Partition::new(fleet.names.tasks("echo"), 1);
+    let partition = Partition::new(fleet.names.tasks("echo"), 1);
     for n in 0..count {
         let id = format!("q{n}");
         let record = ProducerRecord {
-            topic: &place.topic,
+            topic: &partition.topic,
             partition: Some(1),
             key: None,
             value: Some(b"1"),
@@ -35,22 +35,22 @@ async fn backlog(fleet: &Fleet, count: i64) -> Partition {
         let position = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
         fleet.announce(&id, "echo", Some(position)).await;
     }
-    place
+    partition
 }
 
-fn commit(fleet: &Fleet, place: &Partition, offset: i64, metadata: &str) {
-    let commit = Commit { partition: place.clone(), offset, metadata: metadata.into() };
+fn commit(fleet: &Fleet, partition: &Partition, offset: i64, metadata: &str) {
+    let commit = Commit { partition: partition.clone(), offset, metadata: metadata.into() };
     fleet.log.set_group_offsets(&fleet.names.group("echo"), &[commit], DEADLINE).unwrap();
 }
 
 #[tokio::test]
 async fn queued_task_reports_its_queue_position() {
     let fleet = fleet().await;
-    let place = backlog(&fleet, 8).await;
+    let partition = backlog(&fleet, 8).await;
     let never = why(&fleet, "q5").await;
     assert_eq!((codes(&never), never.findings[1].ahead), (vec![Reason::NoWorker, Reason::NeverConsumed], Some(5)));
     // Completed offsets: 0, 1 and 3.
-    commit(&fleet, &place, 2, "kf1 open 100 0 r:AQE");
+    commit(&fleet, &partition, 2, "kf1 open 100 0 r:AQE");
     let answer = why(&fleet, "q5").await;
     let line = &answer.findings[1];
     assert_eq!(
@@ -61,7 +61,7 @@ async fn queued_task_reports_its_queue_position() {
     assert!(line.message.contains("without progress"), "{}", line.message);
     assert_eq!(line.lag, Some(5), "2, 4, 5, 6 and 7");
     assert_eq!(codes(&why(&fleet, "q3").await), [Reason::ResultPending]);
-    fleet.log.truncate_before(&place, 6).unwrap();
+    fleet.log.truncate_before(&partition, 6).unwrap();
     assert_eq!(codes(&why(&fleet, "q5").await), [Reason::RecordGone]);
 }
 
@@ -69,19 +69,24 @@ async fn queued_task_reports_its_queue_position() {
 #[tokio::test]
 async fn transaction_markers_are_not_counted_as_tasks() {
     let fleet = fleet().await;
-    let place = Partition::new(fleet.names.tasks("echo"), 1);
+    let partition = Partition::new(fleet.names.tasks("echo"), 1);
     let mut producer = fleet.log.transactional_producer("x").unwrap();
     for id in ["t0", "t1"] {
         let headers: [(&str, &[u8]); 2] = [("ce_id", id.as_bytes()), ("ce_announced", b"1")];
-        let record =
-            ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &headers };
+        let record = ProducerRecord {
+            topic: &partition.topic,
+            partition: Some(1),
+            key: None,
+            value: Some(b"1"),
+            headers: &headers,
+        };
         let (partition, offset) = producer.send_all(&[record], DEADLINE).unwrap()[0];
         fleet.announce(id, "echo", Some(Position { partition, offset })).await;
     }
     let never = why(&fleet, "t1").await;
     assert_eq!((never.findings[1].ahead, never.findings[1].at_most), (Some(1), false), "{}", never.findings[1].message);
     // The first task is done; its transaction marker follows it.
-    commit(&fleet, &place, 1, "kf1 clean 1 0 -");
+    commit(&fleet, &partition, 1, "kf1 clean 1 0 -");
     let next = why(&fleet, "t1").await;
     let line = &next.findings[1];
     assert_eq!(
@@ -97,13 +102,14 @@ async fn transaction_markers_are_not_counted_as_tasks() {
 #[tokio::test]
 async fn position_in_a_long_queue_is_an_upper_bound() {
     let fleet = fleet().await;
-    let place = Partition::new(fleet.names.tasks("echo"), 1);
-    let record = ProducerRecord { topic: &place.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
+    let partition = Partition::new(fleet.names.tasks("echo"), 1);
+    let record =
+        ProducerRecord { topic: &partition.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
     let records = vec![record; 1_200];
     fleet.log.transactional_producer("x").unwrap().send_all(&records, DEADLINE).unwrap();
     let last = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
     fleet.announce("last", "echo", Some(last)).await;
-    commit(&fleet, &place, 0, "kf1 open 100 0 -");
+    commit(&fleet, &partition, 0, "kf1 open 100 0 -");
     let answer = why(&fleet, "last").await;
     let line = &answer.findings[1];
     assert_eq!((line.ahead, line.at_most), (Some(1_201), true));
@@ -113,8 +119,8 @@ async fn position_in_a_long_queue_is_an_upper_bound() {
 #[tokio::test]
 async fn head_of_line_blocking_task_is_named() {
     let fleet = fleet().await;
-    let place = backlog(&fleet, 4).await;
-    commit(&fleet, &place, 1, &format!("kf1 open 100 0 {}", "x".repeat(FULL_METADATA_BYTES)));
+    let partition = backlog(&fleet, 4).await;
+    commit(&fleet, &partition, 1, &format!("kf1 open 100 0 {}", "x".repeat(FULL_METADATA_BYTES)));
     let answer = why(&fleet, "q3").await;
     assert_eq!(codes(&answer), [Reason::NoWorker, Reason::HeadOfLineBlocked, Reason::QueuedBehind]);
     assert_eq!(answer.findings[1].task.as_deref(), Some("q1"));
@@ -219,8 +225,8 @@ async fn send_heartbeat(fleet: &Fleet, worker: &str, part: serde_json::Value, ru
 #[tokio::test]
 async fn reached_limits_are_named() {
     let fleet = fleet().await;
-    let place = backlog(&fleet, 3).await;
-    commit(&fleet, &place, 1, "");
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
     send_heartbeat_of(&fleet, "w-1", 4, 3, &[]).await;
     assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "a slot is free");
     send_heartbeat_of(&fleet, "w-1", 4, 4, &[]).await;
@@ -240,8 +246,8 @@ async fn reached_limits_are_named() {
 #[tokio::test]
 async fn open_circuit_and_missing_start_offset_are_named() {
     let fleet = fleet().await;
-    let place = backlog(&fleet, 3).await;
-    commit(&fleet, &place, 1, "");
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
     let part = |in_flight: u64, partitions: &[i32], stopped: Option<&str>, refused: &[i32]| {
         json!({"type": "echo", "slots": 9, "in_flight": in_flight, "waiting": 0, "paused": false, "partitions": partitions,
             "stopped": stopped, "refused": refused, "finished": {}})

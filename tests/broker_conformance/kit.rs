@@ -102,7 +102,7 @@ impl Kit {
     /// Returns the offset of the next visible record, and its value.
     pub fn first_visible(&self, at: &Partition, offset: i64) -> (i64, Option<String>) {
         let first_visible = self.broker.first_visible(at, offset, DEADLINE).unwrap();
-        (first_visible.place, first_visible.record.map(|record| text(&record).into_owned()))
+        (first_visible.offset, first_visible.record.map(|record| text(&record).into_owned()))
     }
 
     pub fn ends(&self, at: &Partition) -> (i64, i64) {
@@ -182,7 +182,7 @@ impl Outcomes {
 impl DeliverySink for Outcomes {
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
         let outcome = match outcome {
-            Ok(place) => (Ok(place), None),
+            Ok(offset) => (Ok(offset), None),
             Err((error, record)) => (Err(error), Some(record.to_owned())),
         };
         self.deliveries.lock().unwrap().entry(token).or_default().push(outcome);

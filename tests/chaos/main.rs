@@ -24,18 +24,18 @@ use crate::redis::Stores;
 use crate::topics::Topics;
 use crate::verdict::{LoadInfo, RunInfo, Verdict};
 
+mod accepted_requests;
 mod apis;
 mod executions;
 mod faults;
 mod fleet;
 mod kafka;
-mod kept;
 mod load;
 mod oracle;
-mod orders;
 mod process;
 mod proxy;
 mod redis;
+mod requests;
 #[path = "../support/mod.rs"]
 #[allow(unused, reason = "each test crate uses a part of it")]
 mod support;
@@ -73,13 +73,13 @@ fn main() -> ExitCode {
         result_of(run(settings))
     });
     let orders = Trial::test("accepted_requests_take_effect_once", || {
-        let seconds = kept::seconds("KAFLEET_REQUESTS");
+        let seconds = accepted_requests::seconds("KAFLEET_REQUESTS");
         if seconds.is_none() && support::services::kafka().is_none() {
             return Ok(());
         }
         let seed = std::env::var("KAFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-        result_of(kept::run(seed, seconds.unwrap_or(SHORT_REQUESTS), seconds.is_none()))
+        result_of(accepted_requests::run(seed, seconds.unwrap_or(SHORT_REQUESTS), seconds.is_none()))
     });
     // Two fleets at a time would overload the machine.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
@@ -136,7 +136,7 @@ async fn wait_until<T, F: Future<Output = Option<T>>>(
 /// Runs the load with faults. Returns the violations, one per line.
 async fn run(settings: Settings) -> Vec<String> {
     println!("chaos: seed {}", settings.seed);
-    let mut folder = Folder(tempfile::tempdir().unwrap());
+    let mut folder = RunFolder(tempfile::tempdir().unwrap());
     let begun = Instant::now();
     let (kafka, redis) = tokio::join!(Cluster::start(folder.0.path(), 3), Stores::start(folder.0.path()));
     let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
@@ -193,16 +193,16 @@ async fn run(settings: Settings) -> Vec<String> {
 }
 
 /// Folder of configurations, logs and data; kept if the run found something.
-struct Folder(tempfile::TempDir);
+struct RunFolder(tempfile::TempDir);
 
-impl Folder {
+impl RunFolder {
     fn keep(&mut self) {
         println!("the logs are kept in {}", self.0.path().display());
         self.0.disable_cleanup(true);
     }
 }
 
-impl Drop for Folder {
+impl Drop for RunFolder {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.keep();

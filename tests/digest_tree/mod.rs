@@ -159,12 +159,12 @@ async fn digests_match_sha256sum() {
     for (file, sum) in sums {
         let (node, bytes) = (&nodes[&file], fs::metadata(&file).unwrap().len());
         assert_eq!(node.state, State::Succeeded);
-        let digested = node.output.as_ref().map(|output| output.value().unwrap());
+        let digested = node.outcome.output.as_ref().map(|output| output.value().unwrap());
         assert_eq!(digested, Some(json!({"sha256": sum, "bytes": bytes})), "{}", file.display());
     }
     let root =
         store.nodes(partition_of(ROOT.as_bytes(), fleet.events_partitions), &[TaskId::parse(ROOT).unwrap()]).await;
-    let (_, _, below) = children_of(&root.unwrap().remove(0).unwrap().below);
+    let (_, _, below) = children_of(&root.unwrap().remove(0).unwrap().tree.below);
     assert_eq!((below.total(), below.get(State::Succeeded)), (all - 1, all - 1));
     counts_agree(&store, &fleet, &tree).await;
     running.iter_mut().for_each(Process::assert_running);

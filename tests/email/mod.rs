@@ -19,7 +19,7 @@ use crate::support::wait::DEADLINE;
 /// An SMTP server and the emails it received.
 struct Server {
     process: Child,
-    said: Receiver<String>,
+    mails: Receiver<String>,
     port: u16,
     folder: tempfile::TempDir,
 }
@@ -42,11 +42,11 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (lines, said) = channel();
+        let (lines, mails) = channel();
         let out = BufReader::new(process.stdout.take().unwrap());
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
-        let port = said.recv_timeout(DEADLINE).expect("the server prints its port").parse().unwrap();
-        Some(Self { process, said, port, folder })
+        let port = mails.recv_timeout(DEADLINE).expect("the server prints its port").parse().unwrap();
+        Some(Self { process, mails, port, folder })
     }
 
     /// Configuration of a fleet that may send through this server.
@@ -66,11 +66,11 @@ impl Server {
     }
 
     fn mail(&self) -> Value {
-        serde_json::from_str(&self.said.recv_timeout(DEADLINE).expect("a mail")).unwrap()
+        serde_json::from_str(&self.mails.recv_timeout(DEADLINE).expect("a mail")).unwrap()
     }
 
     fn has_nothing(&self) -> bool {
-        self.said.try_recv().is_err()
+        self.mails.try_recv().is_err()
     }
 }
 

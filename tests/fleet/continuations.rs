@@ -22,15 +22,15 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
     let root = fleet.wait_for_end("fan").await;
     assert_eq!(root.state, State::Succeeded);
     let joined = fleet.record("fan:then").await.unwrap();
-    assert_eq!((joined.state, joined.duplicates, joined.attempt), (State::Succeeded, 0, 1));
-    let given = joined.output.unwrap().value().unwrap();
+    assert_eq!((joined.state, joined.history.duplicates, joined.attempt), (State::Succeeded, 0, 1));
+    let given = joined.outcome.output.unwrap().value().unwrap();
     assert_eq!((&given["params"], &given["task"]["output"]), (&json!({"sum": true}), &json!(3)));
     let mut results: Vec<(&str, &Value)> =
         given["results"].as_array().unwrap().iter().map(|one| (one["id"].as_str().unwrap(), &one["output"])).collect();
     results.sort_by_key(|(id, _)| *id);
     let done = json!("done");
     assert_eq!(results, [("fan:0", &done), ("fan:1", &done), ("fan:2", &done)]);
-    assert_eq!(fleet.record("fan:then:then").await.unwrap().output.unwrap().text(), "\"last\"");
+    assert_eq!(fleet.record("fan:then:then").await.unwrap().outcome.output.unwrap().text(), "\"last\"");
     assert!(fleet.record("fan:then-2").await.is_none(), "the task has not failed");
     assert_eq!(fleet.get("/v1/tasks/fan:then/params").await["params"]["params"], json!({"sum": true}));
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -50,7 +50,7 @@ async fn continuation_joins_children_and_runs_again_on_retry(mut fleet: Fleet) {
     })
     .await;
     let again = fleet.record("fan:then:then").await.unwrap();
-    assert_eq!((again.run, again.state, again.duplicates), (2, State::Succeeded, 0));
+    assert_eq!((again.run, again.state, again.history.duplicates), (2, State::Succeeded, 0));
     fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
@@ -63,12 +63,15 @@ async fn handler_continuation_runs_and_unknown_type_fails(mut fleet: Fleet) {
     )
     .await;
     assert_eq!(fleet.wait_for_end("by-handler").await.state, State::Succeeded);
-    assert_eq!(fleet.record("by-handler:then").await.unwrap().output.unwrap().text(), "\"added by the handler\"");
+    assert_eq!(
+        fleet.record("by-handler:then").await.unwrap().outcome.output.unwrap().text(),
+        "\"added by the handler\""
+    );
     // The api refuses an unknown type; other producers are not validated.
     let policy = json!({"then": [{"type": "nobody-has-this"}]}).to_string();
     fleet.publish_bare("echo", &[("ce_id", b"off"), ("ce_policy", policy.as_bytes())], "1").await;
     assert_eq!(fleet.wait_for_end("off").await.state, State::Failed);
-    let error = fleet.record("off:then").await.unwrap().error.unwrap();
+    let error = fleet.record("off:then").await.unwrap().outcome.error.unwrap();
     assert!(error.message.starts_with("it cannot be started: the topic"), "{}", error.message);
     fleet.assert_store_matches_log().await;
     fleet.stop().await;

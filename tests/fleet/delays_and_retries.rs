@@ -25,18 +25,21 @@ async fn delayed_task_starts_when_due(mut fleet: Fleet) {
     let (code, again) = post(&fleet, "/v1/tasks", &task).await;
     assert_eq!((code, &again["id"]), (200, &json!("later")), "the request is idempotent: {again}");
     let later = fleet.wait_for_end("later").await;
-    assert!(later.started_at_ms.unwrap() >= begun + 6_000, "started before its time");
-    assert_eq!((later.state, later.duplicates, later.output.unwrap().text()), (State::Succeeded, 0, "{\"n\":1}"));
-    assert!(later.position.is_some(), "the worker reports the record's offset");
+    assert!(later.times.started_at_ms.unwrap() >= begun + 6_000, "started before its time");
+    assert_eq!(
+        (later.state, later.history.duplicates, later.outcome.output.unwrap().text()),
+        (State::Succeeded, 0, "{\"n\":1}")
+    );
+    assert!(later.definition.position.is_some(), "the worker reports the record's offset");
     assert_eq!(fleet.get("/v1/tasks/later/params").await["params"], json!({"n": 1}));
     // Too far ahead for the worker, which hands the task over to the tracker.
     let at = kafleet::publish::time_text(now_ms() + 3_600_000);
     fleet.publish_bare("echo", &[("ce_id", b"far"), ("ce_notbefore", at.as_bytes()), ("ce_name", b"n")], "7").await;
     let far = wait_until("the task waiting at the tracker", || async {
-        fleet.record("far").await.filter(|node| node.kept > 0)
+        fleet.record("far").await.filter(|node| node.deferral.record_bytes > 0)
     })
     .await;
-    assert_eq!((far.state, far.policy.unwrap().name.as_deref()), (State::Scheduled, Some("n")));
+    assert_eq!((far.state, far.definition.policy.unwrap().name.as_deref()), (State::Scheduled, Some("n")));
     let after = fleet.publish("echo", "after", &json!(1)).await;
     fleet.wait_for_end("after").await;
     fleet.get(&format!("/v1/tasks/after?after={}", after.position)).await;
@@ -50,18 +53,18 @@ async fn long_retry_waits_at_the_tracker(mut fleet: Fleet) {
     fleet.start_worker();
     fleet.publish("flaky", "f", &json!({"failures": 2, "after_ms": 1_500})).await;
     let waiting = wait_until("the task waiting at the tracker", || async {
-        fleet.record("f").await.filter(|node| node.kept > 0 || node.state.is_terminal())
+        fleet.record("f").await.filter(|node| node.deferral.record_bytes > 0 || node.state.is_terminal())
     })
     .await;
     // Each of the two waiting states may be missed on a slow machine: the history is asserted below.
     let seen = (waiting.state, waiting.attempt);
     assert!([(State::Retrying, 1), (State::Retrying, 2), (State::Succeeded, 3)].contains(&seen), "{seen:?}");
     let done = fleet.wait_for_end("f").await;
-    assert_eq!((done.state, done.attempt, done.duplicates), (State::Succeeded, 3, 0));
+    assert_eq!((done.state, done.attempt, done.history.duplicates), (State::Succeeded, 3, 0));
     // The producer's event may arrive after the worker's first one.
     let unordered = [Kind::Started, Kind::Submitted];
     let kinds: Vec<Kind> =
-        done.history.iter().map(|entry| entry.kind).filter(|kind| !unordered.contains(kind)).collect();
+        done.history.entries.iter().map(|entry| entry.kind).filter(|kind| !unordered.contains(kind)).collect();
     let twice = [Kind::Retrying, Kind::Released];
     assert_eq!(kinds, [&twice[..], &twice, &[Kind::Succeeded]].concat());
     fleet.assert_store_matches_log().await;
@@ -94,7 +97,11 @@ async fn retry_starts_failed_tasks_again(mut fleet: Fleet) {
         fleet.record("r:1:1").await.filter(|node| node.run == 3 && node.own.is_terminal())
     })
     .await;
-    assert_eq!(leaf.asof, fleet.record("r").await.unwrap().asof, "a spawned child is as recent as the retry");
+    assert_eq!(
+        leaf.requests.asof,
+        fleet.record("r").await.unwrap().requests.asof,
+        "a spawned child is as recent as the retry"
+    );
     wait_until("the third run has ended", || async {
         fleet.record("r").await.filter(|node| node.run == 3 && node.state == State::Failed)
     })

@@ -10,7 +10,7 @@ async fn task_is_published_executed_and_queried(mut fleet: Fleet) {
     let published = fleet.publish("echo", "order-1", &json!({"text": "hello"})).await;
     let node = fleet.wait_for_end("order-1").await;
     assert_eq!((node.state, node.attempt), (State::Succeeded, 1));
-    assert_eq!(node.output.unwrap().value().unwrap(), json!({"text": "hello"}));
+    assert_eq!(node.outcome.output.unwrap().value().unwrap(), json!({"text": "hello"}));
     let status = fleet.get(&format!("/v1/tasks/order-1?after={}", published.position)).await;
     assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!({"text": "hello"})));
     bare_record(&fleet).await;
@@ -30,7 +30,10 @@ async fn bare_record(fleet: &Fleet) {
     .await;
     assert!(id.starts_with(&format!("echo-{partition}-{offset}-")), "{id}");
     let node = fleet.record(&id).await.unwrap();
-    assert_eq!(node.position.map(|position| (position.partition, position.offset)), Some((partition, offset)));
+    assert_eq!(
+        node.definition.position.map(|position| (position.partition, position.offset)),
+        Some((partition, offset))
+    );
     assert_eq!(fleet.get(&format!("/v1/tasks/{id}/params")).await["params"], json!({"from": "kcat"}));
 }
 
@@ -47,8 +50,8 @@ async fn record_with_headers(fleet: &Fleet) {
     ];
     fleet.publish_bare("echo", headers, "null").await;
     let node = fleet.wait_for_end("order-2:fetch:page-1").await;
-    let policy = node.policy.unwrap();
-    assert_eq!((node.state, node.created_at_ms), (State::Succeeded, Some(1_769_860_800_000)));
+    let policy = node.definition.policy.unwrap();
+    assert_eq!((node.state, node.times.created_at_ms), (State::Succeeded, Some(1_769_860_800_000)));
     assert_eq!((policy.retries, policy.tags), (Some(3), vec!["cover".to_owned(), "urgent".to_owned()]));
     let parent = fleet.record("order-2:fetch").await.unwrap();
     assert_eq!(parent.state, State::Expected, "the parent is not announced");

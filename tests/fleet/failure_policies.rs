@@ -24,7 +24,7 @@ async fn fail_fast_cancels_the_tree(mut fleet: Fleet) {
     fleet.failure_gate.0.open();
     let root = fleet.wait_for_end("fast").await;
     assert_eq!((root.own, root.state), (State::Succeeded, State::Failed));
-    let error = root.error.unwrap();
+    let error = root.outcome.error.unwrap();
     assert_eq!(error.kind, "child_failed");
     assert!(error.message.starts_with("child `fast:1` is failed"), "{}", error.message);
     assert_eq!(fleet.record("fast:0:1").await.unwrap().state, State::Cancelled, "the held leaf is cancelled");

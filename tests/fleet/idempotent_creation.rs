@@ -51,7 +51,7 @@ fn task_records(fleet: &Fleet) -> i64 {
 
 async fn assert_ran_once(fleet: &Fleet, id: &str) {
     let node = fleet.wait_for_end(id).await;
-    assert_eq!((node.state, node.duplicates), (State::Succeeded, 0), "`{id}`: {node:?}");
+    assert_eq!((node.state, node.history.duplicates), (State::Succeeded, 0), "`{id}`: {node:?}");
 }
 
 async fn concurrent_requests_create_one_task(mut fleet: Fleet) {

@@ -255,7 +255,7 @@ impl Fleet {
                 let ends = broker.ends(partition, DEADLINE).unwrap();
                 let offset = committed.map_or(ends.first, |committed| committed.offset);
                 // The remaining offsets may be transaction markers, which no consumer receives.
-                offset >= ends.end || broker.first_visible(partition, offset, DEADLINE).unwrap().place >= ends.end
+                offset >= ends.end || broker.first_visible(partition, offset, DEADLINE).unwrap().offset >= ends.end
             });
             let events = (0..count).map(|index| Partition::new(names.events(), index as i32));
             done.then(|| events.map(|partition| broker.ends(&partition, DEADLINE).unwrap().end).collect::<Vec<_>>())

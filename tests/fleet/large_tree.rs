@@ -29,7 +29,7 @@ fn ids(root: &str) -> Vec<Vec<String>> {
 
 /// Numbers of direct children and of all descendants in a state.
 fn counts(node: &TaskRecord, state: State) -> (u64, u64) {
-    let (children, _, tree) = children_of(&node.below);
+    let (children, _, tree) = children_of(&node.tree.below);
     (children.get(state), tree.get(state))
 }
 
@@ -45,7 +45,7 @@ async fn root_ends_with_its_last_child(mut fleet: Fleet) {
         fleet.record("big").await.filter(|root| root.own == State::Succeeded && is_done(root))
     })
     .await;
-    assert_eq!((root.own, root.state, root.ended_at_ms), (State::Succeeded, State::WaitingForChildren, None));
+    assert_eq!((root.own, root.state, root.times.ended_at_ms), (State::Succeeded, State::WaitingForChildren, None));
     assert_eq!(counts(&root, State::Succeeded).0, 9);
     let waiting = State::WaitingForChildren;
     for (id, direct, below) in [("big", 1, 2), ("big:9", 1, 1), ("big:9:4", 0, 0)] {
@@ -56,7 +56,7 @@ async fn root_ends_with_its_last_child(mut fleet: Fleet) {
     fleet.gate.open();
     let root = fleet.wait_for_end("big").await;
     assert_eq!((root.state, counts(&root, State::Succeeded)), (State::Succeeded, (10, BELOW)));
-    assert_eq!(root.last_end.unwrap().by, "big:9:4:9", "the last child ended the root");
+    assert_eq!(root.tree.last_end.unwrap().by, "big:9:4:9", "the last child ended the root");
     assert_tree(&fleet, "big", &[]).await;
     let tree = fleet.get("/v1/tasks/big").await["tree"].clone();
     assert_eq!(
@@ -88,7 +88,7 @@ async fn one_failed_leaf_fails_the_root(mut fleet: Fleet) {
     assert_eq!((root.own, root.state), (State::Succeeded, State::Failed));
     assert_tree(&fleet, "bad", &["bad", "bad:4", "bad:4:5", "bad:4:5:6"]).await;
     let leaf = fleet.record("bad:4:5:6").await.unwrap();
-    assert_eq!(leaf.error.unwrap().message, "this one fails");
+    assert_eq!(leaf.outcome.error.unwrap().message, "this one fails");
     fleet.assert_store_matches_log().await;
     fleet.stop().await;
 }
@@ -102,7 +102,7 @@ async fn assert_tree(fleet: &Fleet, root: &str, failed: &[&str]) {
             let node = fleet.record(id).await.unwrap_or_else(|| panic!("`{id}` has no record"));
             let has_failed = failed.contains(&id.as_str());
             let expect = if has_failed { State::Failed } else { State::Succeeded };
-            assert_eq!((node.state, node.duplicates), (expect, 0), "{id}");
+            assert_eq!((node.state, node.history.duplicates), (expect, 0), "{id}");
             // Each task above the failed leaf has one failed child.
             let direct = u64::from(has_failed && level < 3);
             let below = if has_failed { 3 - level as u64 } else { 0 };
@@ -113,7 +113,7 @@ async fn assert_tree(fleet: &Fleet, root: &str, failed: &[&str]) {
                 (width - direct, below_of[level] - below),
                 "succeeded descendants of `{id}`"
             );
-            let (children, _, tree) = children_of(&node.below);
+            let (children, _, tree) = children_of(&node.tree.below);
             assert_eq!((children.total(), tree.total()), (width, below_of[level]), "{id}");
         }
     }

@@ -217,7 +217,8 @@ async fn move_trackers(fleet: &ProcessFleet, url: &str, running: &mut [Process],
 async fn assert_store_matches_log(kafka: &Arc<Kafka>, names: &Names, store: &dyn Store, all: &[u32]) {
     let oracle = wait_until_folded(kafka, names, store, all).await;
     let releases = |node: &kafleet::model::record::TaskRecord| {
-        node.history.iter().filter(|entry| entry.kind == Kind::Released).count() <= 1 && node.duplicates == 0
+        node.history.entries.iter().filter(|entry| entry.kind == Kind::Released).count() <= 1
+            && node.history.duplicates == 0
     };
     assert!(oracle.nodes.iter().flatten().all(|(_, node)| releases(node)));
 }

@@ -52,13 +52,13 @@ pub fn fuzz(kind: &str, take: impl Fn(&[u8])) {
     }
     assert!(!known.is_empty(), "{} is empty", folder.display());
     let budget = std::env::var("KAFLEET_FUZZ").map_or(BUDGET, |text| Duration::from_secs(text.parse().unwrap()));
-    let mut dice = Rng::with_seed(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
+    let mut rng = Rng::with_seed(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
     let begun = Instant::now();
     let mut tried = 0;
     while begun.elapsed() < budget {
-        let mut input = known[dice.usize(..known.len())].clone();
-        for _ in 0..dice.usize(1..6) {
-            change(&mut input, &known, &mut dice);
+        let mut input = known[rng.usize(..known.len())].clone();
+        for _ in 0..rng.usize(1..6) {
+            change(&mut input, &known, &mut rng);
         }
         input.truncate(LONGEST);
         attempt(kind, &input, &take);
@@ -74,23 +74,23 @@ fn attempt(kind: &str, input: &[u8], take: &impl Fn(&[u8])) {
     }
 }
 
-fn change(input: &mut Vec<u8>, known: &[Vec<u8>], dice: &mut Rng) {
-    let at = dice.usize(..=input.len());
-    let end = (at + dice.usize(..24)).min(input.len());
-    match dice.u8(..7) {
-        0 if at < input.len() => input[at] ^= 1 << dice.u8(..8),
+fn change(input: &mut Vec<u8>, known: &[Vec<u8>], rng: &mut Rng) {
+    let at = rng.usize(..=input.len());
+    let end = (at + rng.usize(..24)).min(input.len());
+    match rng.u8(..7) {
+        0 if at < input.len() => input[at] ^= 1 << rng.u8(..8),
         1 => drop(input.drain(at..end)),
-        2 => input.insert(at, dice.u8(..)),
+        2 => input.insert(at, rng.u8(..)),
         3 => {
-            let again = input[at..end].repeat(dice.usize(1..9));
+            let again = input[at..end].repeat(rng.usize(1..9));
             input.splice(at..at, again);
         }
         4 => {
-            let other = &known[dice.usize(..known.len())];
-            let from = dice.usize(..=other.len());
+            let other = &known[rng.usize(..known.len())];
+            let from = rng.usize(..=other.len());
             input.splice(at..end, other[from..].iter().copied());
         }
-        5 if at < input.len() => input[at] = b"0123456789-:,.\"[]{}"[dice.usize(..19)],
-        _ => drop(input.splice(at..end, TOKENS[dice.usize(..TOKENS.len())].bytes())),
+        5 if at < input.len() => input[at] = b"0123456789-:,.\"[]{}"[rng.usize(..19)],
+        _ => drop(input.splice(at..end, TOKENS[rng.usize(..TOKENS.len())].bytes())),
     }
 }

@@ -22,7 +22,7 @@ use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::{Registered, Registry};
 use kafleet::model::event::Event;
 use kafleet::model::offsets::Metadata;
-use kafleet::model::outbox::KeptRecord;
+use kafleet::model::outbox::RecordCopy;
 use kafleet::model::projection::{LogPosition, WorkingSet};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::retention::Lifetimes;
@@ -228,7 +228,7 @@ fn stored_records() {
         if let Some(node) = TaskRecord::decode(bytes) {
             assert!(TaskRecord::decode(&node.encode().unwrap()).is_some());
         }
-        let _ = KeptRecord::decode(bytes);
+        let _ = RecordCopy::decode(bytes);
     });
 }
 
@@ -266,12 +266,12 @@ fn assert_round_trip<T: DeserializeOwned + Serialize>(sent: &[u8]) {
 }
 
 /// API of an in-memory fleet whose events are projected.
-struct Site {
+struct FuzzServices {
     runtime: tokio::runtime::Runtime,
     router: Option<axum::Router>,
 }
 
-impl Site {
+impl FuzzServices {
     fn start() -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let inside = runtime.enter();
@@ -333,7 +333,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for FuzzServices {
     fn drop(&mut self) {
         let _inside = self.runtime.enter();
         self.router.take();
@@ -343,7 +343,7 @@ impl Drop for Site {
 /// A request and its body: `POST /v1/tasks`, then JSON.
 #[test]
 fn api_requests() {
-    let site = Site::start();
+    let site = FuzzServices::start();
     fuzz("calls", |bytes| {
         // 503: the task was not projected in time.
         let answer = site.call(bytes);
@@ -354,7 +354,7 @@ fn api_requests() {
 /// Requests that change tasks, one of them deferred, and their projection.
 #[test]
 fn task_changes() {
-    let site = Site::start();
+    let site = FuzzServices::start();
     for task in [r#"{"type":"echo","id":"a"}"#, r#"{"type":"echo","id":"later","delay":"20d"}"#] {
         assert_eq!(site.call(format!("POST /v1/tasks\n{task}").as_bytes()), Some(201));
     }

@@ -271,9 +271,9 @@ fn transaction_with_oversized_record_is_aborted() {
     let error = producer.send_all(&[record(&fixture.topic, 0, b"1"), record(&fixture.topic, 0, &large)], DEADLINE);
     assert!(matches!(error, Err(BrokerError::TooLarge(_))), "{error:?}");
 
-    let places = producer.send_all(&[record(&fixture.topic, 0, b"2")], DEADLINE).expect("committed");
+    let positions = producer.send_all(&[record(&fixture.topic, 0, b"2")], DEADLINE).expect("committed");
 
-    assert_eq!(places.len(), 1);
+    assert_eq!(positions.len(), 1);
     let mut reader = fixture.reader();
     reader.assign(&[(fixture.partition(0), StartOffset::Beginning)]).expect("assigned");
     let (values, _) = poll_until(&mut *reader, |values, _| !values.is_empty());
@@ -293,7 +293,7 @@ fn read_at_returns_records_and_skips_markers() {
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
 
     block_until("the transaction is committed", || {
-        fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").place == 2
+        fixture.kafka.first_visible(&fixture.partition(0), 1, DEADLINE).expect("an answer").offset == 2
     });
     assert_eq!(read(0).and_then(|record| record.value), Some(b"7".to_vec()));
     assert_eq!(read(1), None, "the transaction's marker");

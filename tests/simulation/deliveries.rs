@@ -157,7 +157,7 @@ async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTr
             projection.fold(std::slice::from_ref(&logged), logged.offset + 1).await.unwrap();
             for (id, spec) in &notification {
                 let Some(node) = projection.working_set().node(id).filter(|node| !node.is_external()) else { continue };
-                if !node.announced {
+                if !node.definition.announced {
                     history.entry(id).or_default().apply_unannounced(node);
                     continue;
                 }
@@ -209,7 +209,7 @@ impl TaskHistory {
         logged: &Logged,
         violations: &mut Vec<String>,
     ) -> Vec<Delivery> {
-        let created_ms = *self.created_ms.get_or_insert(node.created_at_ms.unwrap_or(START_MS));
+        let created_ms = *self.created_ms.get_or_insert(node.times.created_at_ms.unwrap_or(START_MS));
         self.enter(node.run);
         let mut deliveries = Vec::new();
         for (state, at_ms) in self.implied_states(id, node, logged) {
@@ -253,8 +253,13 @@ impl TaskHistory {
     /// running before it warned or ended.
     fn implied_states(&self, id: &str, node: &TaskRecord, logged: &Logged) -> Vec<(State, i64)> {
         let event = &logged.event;
-        let is_ignored =
-            node.history.iter().rev().find(|entry| entry.offset == logged.offset).is_none_or(|entry| entry.ignored);
+        let is_ignored = node
+            .history
+            .entries
+            .iter()
+            .rev()
+            .find(|entry| entry.offset == logged.offset)
+            .is_none_or(|entry| entry.ignored);
         let of_attempt = event.id.as_str() == id && event.run == node.run && event.worker.is_some();
         if !of_attempt || is_ignored || self.state == Some(State::Cancelling) || node.state == State::Cancelling {
             return Vec::new();
@@ -268,7 +273,7 @@ impl TaskHistory {
         };
         let mut implied_states = Vec::new();
         if self.changes == 0 && !matches!(node.own, State::Queued | State::Scheduled) {
-            implied_states.push((State::Queued, node.created_at_ms.unwrap_or_default()));
+            implied_states.push((State::Queued, node.times.created_at_ms.unwrap_or_default()));
         } else if self.own == Some(State::Scheduled) {
             implied_states.extend(began.map(|at_ms| (State::Queued, at_ms)));
         }

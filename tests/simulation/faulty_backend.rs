@@ -248,7 +248,7 @@ impl Store for FaultyStore {
         let outbox = self.inner.outbox(partition, limit).await?;
         Ok(Outbox { checkpoint: self.read(outbox.checkpoint), ..outbox })
     }
-    delegate!(Store via [reached().await?]: nodes, page, done, kept, counts, log_lines, attachment, reserve, replace_reservation, notices);
+    delegate!(Store via [reached().await?]: nodes, page, done, deferred, counts, log_lines, attachment, reserve, replace_reservation, notices);
     delegate!(Store via [inner]: check);
 }
 

@@ -97,7 +97,7 @@ pub fn lifetimes(scenario: &Scenario) -> Lifetimes {
     let lasting = Lifetimes::default();
     match scenario.retention_ms {
         0 => lasting,
-        kept => Lifetimes { record_retention_ms: kept as i64, ..lasting },
+        deferred => Lifetimes { record_retention_ms: deferred as i64, ..lasting },
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 use kafleet::broker::Partition;
-use kafleet::control::{Cancel, ControlKey, ControlState as Told};
+use kafleet::control::{Cancel, ControlKey, ControlState};
 use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::task::id::TaskId;
 use kafleet::tracker::project::projection::Logged;
@@ -121,8 +121,8 @@ impl Client<'_> {
     pub async fn cancel(&self, id: &str) {
         self.fleet.requests.cancels.borrow_mut().insert(id.to_owned());
         if let Some((202, body)) = self.call(Method::POST, &format!("/v1/tasks/{id}/cancel"), None).await {
-            let place = body["position"].as_str().unwrap_or_default().to_owned();
-            self.fleet.requests.answers.borrow_mut().cancels.push((id.to_owned(), place));
+            let position = body["position"].as_str().unwrap_or_default().to_owned();
+            self.fleet.requests.answers.borrow_mut().cancels.push((id.to_owned(), position));
         }
     }
 
@@ -149,9 +149,9 @@ impl Client<'_> {
 
 /// Tasks with an active cancel on the control topic.
 pub fn active_cancels(fleet: &Fleet) -> Vec<String> {
-    let mut orders = Told::default();
-    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(orders.take(record)));
-    orders.cancels().map(|(id, _)| id.to_owned()).collect()
+    let mut control = ControlState::default();
+    fleet.each_record(&Partition::new(fleet.names.control(), 0), &mut |record| drop(control.take(record)));
+    control.cancels().map(|(id, _)| id.to_owned()).collect()
 }
 
 /// All cancels that were ever published to the workers, including withdrawn ones, by task.
@@ -203,7 +203,8 @@ fn created(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, viol
     let announced: BTreeSet<&str> = log.values().filter(announces).map(|event| event.id.as_str()).collect();
     let published: BTreeSet<String> = fleet.offset_oracle.ready().into_iter().map(|((id, _), _)| id).collect();
     for (id, item) in &fleet.requests.answers.borrow().items {
-        let (in_log, known) = (announced.contains(id.as_str()), records.get(id).is_some_and(|node| node.announced));
+        let (in_log, known) =
+            (announced.contains(id.as_str()), records.get(id).is_some_and(|node| node.definition.announced));
         if item.accepted > 0 && !(in_log && known) {
             violations.push(format!("`{id}` was accepted ({item:?}): in the log: {in_log}, in the store: {known}"));
         }
@@ -237,7 +238,7 @@ fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut 
     for Logged { event, offset, .. } in log.iter().filter(|logged| logged.event.kind() == Kind::Cancelled) {
         let record = records.get(event.id.as_str()).filter(|record| event.worker.is_none() && !record.is_external());
         let Some(record) = record.filter(|record| record.run == event.run) else { continue };
-        let applies = |cancel: &Cancel| cancel.asof > record.asof && cancel.asof < *offset;
+        let applies = |cancel: &Cancel| cancel.asof > record.requests.asof && cancel.asof < *offset;
         let own = cancels.get(event.id.as_str()).is_some_and(|all| all.iter().any(applies));
         let of_ancestor =
             |id: &str| cancels.get(id).is_some_and(|all| all.iter().any(|cancel| cancel.subtree && applies(cancel)));
@@ -251,12 +252,12 @@ fn published(fleet: &Fleet, records: &Records, log: &[Logged], violations: &mut 
 /// Checks that accepted cancels, retries and changes are in the log, each for a single request.
 fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violations: &mut Vec<String>) {
     let answers = fleet.requests.answers.borrow();
-    let (mut places, mut runs) = (BTreeSet::new(), BTreeSet::new());
-    for (id, place) in &answers.cancels {
-        let event = log.get(place).filter(|event| event.kind() == Kind::CancelRequested && event.id.as_str() == id);
-        if event.is_none() || !places.insert(place) {
+    let (mut positions, mut runs) = (BTreeSet::new(), BTreeSet::new());
+    for (id, position) in &answers.cancels {
+        let event = log.get(position).filter(|event| event.kind() == Kind::CancelRequested && event.id.as_str() == id);
+        if event.is_none() || !positions.insert(position) {
             violations
-                .push(format!("the accepted cancel of `{id}` at {place} is missing there, or was accepted twice"));
+                .push(format!("the accepted cancel of `{id}` at {position} is missing there, or was accepted twice"));
         }
     }
     for (id, run, only_failed) in &answers.retries {
@@ -270,9 +271,9 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
     for id in answers.names.iter().map(|(id, _)| id).collect::<BTreeSet<_>>() {
         // All positions are in one partition; they are sorted by offset, not as text.
         let mut given: Vec<(i64, &str)> =
-            log.iter().filter_map(|(place, event)| Some((number(place), name_in(event, id)?))).collect();
+            log.iter().filter_map(|(position, event)| Some((number(position), name_in(event, id)?))).collect();
         given.sort_unstable();
-        let is = records.get(id).and_then(|node| node.policy.as_ref()?.name.clone());
+        let is = records.get(id).and_then(|node| node.definition.policy.as_ref()?.name.clone());
         let last = given.last().copied();
         if last.map(|(_, name)| name) != is.as_deref()
             && !last.is_some_and(|(offset, _)| is_created_again(log, id, offset, is.as_deref()))
@@ -297,8 +298,8 @@ fn is_created_again(log: &BTreeMap<String, Event>, id: &str, after: i64, name: O
     names.any(|announced| announced == name)
 }
 
-fn number(place: &str) -> i64 {
-    place.split_once(':').and_then(|(_, offset)| offset.parse().ok()).unwrap_or_default()
+fn number(position: &str) -> i64 {
+    position.split_once(':').and_then(|(_, offset)| offset.parse().ok()).unwrap_or_default()
 }
 
 /// Name that an event gives to the task.

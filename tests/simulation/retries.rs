@@ -62,7 +62,7 @@ async fn tree(fleet: &Fleet, store: &memory::Memory, number: u32, top: &str) -> 
 
 /// Failed tasks that count, without those below another failed task, which may or may not create them again.
 fn failed(nodes: &Records) -> Runs {
-    let fails = |node: &TaskRecord| is_failure(node.own) && node.announced && !node.is_external();
+    let fails = |node: &TaskRecord| is_failure(node.own) && node.definition.announced && !node.is_external();
     let failed = nodes.iter().filter(|(id, node)| fails(node) && !is_superseded(nodes, id, node));
     let failed: BTreeSet<(String, u32)> = failed.map(|(id, node)| (id.clone(), node.run)).collect();
     let below_another = |id: &str| failed.iter().any(|(other, _)| other != id && within(id, other));

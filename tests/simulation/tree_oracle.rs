@@ -77,8 +77,11 @@ fn lost(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, continuat
     let mine = counted(records, id, node.run)
         .filter(|(child, _)| is_continuation(child) == continuations && !ignore_failure(child));
     let lost: Vec<State> = mine.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
-    let may_fail =
-        fleet.task_specs.get(id).and_then(|spec| spec.script.max_failed).filter(|_| node.announced && !continuations);
+    let may_fail = fleet
+        .task_specs
+        .get(id)
+        .and_then(|spec| spec.script.max_failed)
+        .filter(|_| node.definition.announced && !continuations);
     if lost.len() > may_fail.unwrap_or(0) as usize { lost } else { Vec::new() }
 }
 
@@ -116,7 +119,7 @@ fn follows(on: On, state: State) -> bool {
 /// Checks that continuations exist exactly when their condition holds.
 pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violations: &mut Vec<String>) {
     let with_continuations =
-        |spec: &&TaskSpec| node.announced && !node.is_external() && !spec.script.continuations.is_empty();
+        |spec: &&TaskSpec| node.definition.announced && !node.is_external() && !spec.script.continuations.is_empty();
     let Some(spec) = fleet.task_specs.get(id).filter(with_continuations) else { return };
     let Some(settled) = settled(fleet, records, id, node) else { return };
     for (n, then) in spec.script.continuations.iter().enumerate() {
@@ -149,9 +152,9 @@ fn check_results(
     let actual: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
     // A kill switch cancelled the task, but a worker that took the task over after the switch was removed ran it: the
     // task stays cancelled and has children.
-    let ran_again = node.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
+    let ran_again = node.history.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
     // The next owner of a frozen worker's task timed out, and then the frozen worker resumed and created children.
-    let is_late = node.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
+    let is_late = node.outcome.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
         && results.len() < actual.len()
         && results.iter().all(|(child, state)| actual.get(child) == Some(state));
     if ran_again || is_late {

@@ -127,7 +127,7 @@ fn task_partitions(fleet: &Fleet) -> Vec<(Partition, i64)> {
 
 /// The remaining offsets may be transaction markers, which no consumer receives.
 fn is_passed(fleet: &Fleet, partition: &Partition, committed: i64, end: i64) -> bool {
-    committed >= end || fleet.broker.first_visible(partition, committed, CALL).unwrap().place >= end
+    committed >= end || fleet.broker.first_visible(partition, committed, CALL).unwrap().offset >= end
 }
 
 /// Returns all violations.
@@ -242,7 +242,8 @@ fn check_task(
     let wanted = script.expected_state(node.run, unordered);
     let is_under_way = !node.own.is_terminal() && is_superseded(records, id);
     if node.own != wanted && !is_under_way && !may_differ(fleet, records, id, node, script) {
-        violations.push(format!("run {} of `{id}` must be {wanted} and is {}: {:?}", node.run, node.own, node.error));
+        violations
+            .push(format!("run {} of `{id}` must be {wanted} and is {}: {:?}", node.run, node.own, node.outcome.error));
     }
     if node.run > 1 && !fleet.requests.retried.get() {
         violations.push(format!("`{id}` is in run {} without a retry request", node.run));
@@ -282,7 +283,8 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
         // An attempt that failed after its child reports its own error.
         State::Failed if request_oracle::is_batch_task(id) && script.fail_fast && tripped(fleet, records, id) => true,
         State::Failed => {
-            script.total_timeout_ms.is_some() && node.error.as_ref().is_some_and(|error| error.kind == "timeout")
+            script.total_timeout_ms.is_some()
+                && node.outcome.error.as_ref().is_some_and(|error| error.kind == "timeout")
         }
         _ => false,
     }
@@ -291,7 +293,7 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
 /// Whether the task failed fast while it was running: it was executed again beside children of an earlier execution
 /// or of a retry.
 fn is_failed_by_child(node: &TaskRecord) -> bool {
-    node.own == State::Failed && node.error.as_ref().is_some_and(|error| error.kind == "child_failed")
+    node.own == State::Failed && node.outcome.error.as_ref().is_some_and(|error| error.kind == "child_failed")
 }
 
 fn tree(records: &Records, id: &str, run: u32, sums: &mut BTreeMap<State, u64>) {
@@ -317,7 +319,7 @@ fn rollup(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, violati
     }
     let mut sums = BTreeMap::new();
     tree(records, id, node.run, &mut sums);
-    let (_, _, reported) = children_of(&node.below);
+    let (_, _, reported) = children_of(&node.tree.below);
     for state in State::ALL {
         let (reported, is) = (reported.get(state), sums.get(&state).copied().unwrap_or_default());
         if reported != is {

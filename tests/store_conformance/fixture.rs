@@ -171,7 +171,14 @@ async fn all_keys(raw: &mut redis::aio::MultiplexedConnection, prefix: &str) -> 
 
 pub fn checkpoint(offset: i64) -> Checkpoint {
     let log_time_ms = 1_700_000_000_000 + offset;
-    Checkpoint { offset, version: 1, log_time_ms, kept_bytes: offset as u64, complete_at: 100, ..Checkpoint::default() }
+    Checkpoint {
+        offset,
+        version: 1,
+        log_time_ms,
+        deferred_bytes: offset as u64,
+        complete_at: 100,
+        ..Checkpoint::default()
+    }
 }
 
 pub fn id(text: &str) -> TaskId {
@@ -222,6 +229,6 @@ pub async fn expect_untouched(store: &dyn Store, text: &str) {
     assert_eq!(store.log_lines(0, &id(text), 0, 10).await.unwrap().lines, Vec::<String>::new());
 }
 
-pub fn is_unavailable(result: &Result<(), StoreError>, said: &str) -> bool {
-    matches!(result, Err(StoreError::Unavailable(text)) if text.contains(said))
+pub fn is_unavailable(result: &Result<(), StoreError>, expected: &str) -> bool {
+    matches!(result, Err(StoreError::Unavailable(text)) if text.contains(expected))
 }

@@ -8,14 +8,14 @@ use crate::store_conformance::fixture::*;
 use crate::store_conformance::redis_only::server;
 use crate::support::redis::Server;
 
-fn is_damaged(result: &Result<(), StoreError>, said: &str) -> bool {
-    matches!(result, Err(StoreError::Damaged(text)) if text.contains(said))
+fn is_damaged(result: &Result<(), StoreError>, expected: &str) -> bool {
+    matches!(result, Err(StoreError::Damaged(text)) if text.contains(expected))
 }
 
 /// The next open empties the partition, and the one after it starts from scratch.
 async fn expect_emptied(server: &Server, fixture: &Fixture) {
-    let told = fixture.store.open(0).await.map(drop);
-    assert!(is_unavailable(&told, "folded again"), "{told:?}");
+    let message = fixture.store.open(0).await.map(drop);
+    assert!(is_unavailable(&message, "folded again"), "{message:?}");
     let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
     assert_eq!(left, Vec::<String>::new());
     let (mut writer, found) = fixture.open(0).await;
@@ -51,9 +51,15 @@ async fn evictions_are_detected_by_the_writer() {
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
     let _: String = server.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap();
     let checked = writer.check().await;
-    assert!(matches!(&checked, Err(StoreError::Misconfigured(told)) if told.contains("`volatile-ttl`")), "{checked:?}");
+    assert!(
+        matches!(&checked, Err(StoreError::Misconfigured(message)) if message.contains("`volatile-ttl`")),
+        "{checked:?}"
+    );
     let opened = fixture.store.open(0).await.map(drop);
-    assert!(matches!(&opened, Err(StoreError::Misconfigured(told)) if told.contains("`volatile-ttl`")), "{opened:?}");
+    assert!(
+        matches!(&opened, Err(StoreError::Misconfigured(message)) if message.contains("`volatile-ttl`")),
+        "{opened:?}"
+    );
 }
 
 #[tokio::test]
@@ -74,7 +80,7 @@ async fn evictions_without_a_writer_are_detected_on_open() {
 
 #[tokio::test]
 async fn deleted_keys_are_detected_by_sizes() {
-    for (key, said) in [
+    for (key, expected) in [
         ("counts", "the counters add up to 0 tasks instead of 2"),
         ("roots", "`kafleet:{p0}:roots` has 0 entries instead of 1"),
         ("due", "`kafleet:{p0}:due` has 0 entries instead of 1"),
@@ -91,7 +97,7 @@ async fn deleted_keys_are_detected_by_sizes() {
         assert_eq!(writer.verify_totals().await, Ok(None));
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
         let fault = writer.verify_totals().await.unwrap();
-        assert!(fault.as_ref().is_some_and(|fault| fault.contains(said)), "{key}: {fault:?}");
+        assert!(fault.as_ref().is_some_and(|fault| fault.contains(expected)), "{key}: {fault:?}");
         writer.mark_damaged().await.unwrap();
         expect_emptied(&server, &fixture).await;
     }
@@ -99,14 +105,14 @@ async fn deleted_keys_are_detected_by_sizes() {
 
 #[tokio::test]
 async fn missing_checkpoint_or_batch_counts_are_detected_on_open() {
-    for (key, said) in
+    for (key, expected) in
         [("checkpoint", "its checkpoint is missing"), ("batches", "the counts of its batches are missing")]
     {
         let Some((server, fixture)) = server(&[]).await else { return };
         fixture.put(0, full_batch("a")).await;
         assert_eq!(server.call::<i64>(&["DEL", &format!("kafleet:{{p0}}:{key}")]).unwrap(), 1);
         let opened = fixture.store.open(0).await.map(drop);
-        assert!(is_damaged(&opened, said), "{key}: {opened:?}");
+        assert!(is_damaged(&opened, expected), "{key}: {opened:?}");
         expect_emptied(&server, &fixture).await;
     }
 }
@@ -134,14 +140,14 @@ async fn audit_finds_missing_and_expiring_records() {
     assert!(first.more && first.tasks.len() == 1 && first.tasks[0].entry == entry(5, "a"), "{first:?}");
     let rest = writer.audit(&Index::Roots, Some(&first.tasks[0].entry), 10).await.unwrap();
     assert!(!rest.more && rest.tasks.len() == 1 && rest.tasks[0].fault().is_none(), "{rest:?}");
-    for (words, said) in [
+    for (words, expected) in [
         (&["PEXPIRE", "kafleet:{p0}:t:b", "3600000"][..], "has a TTL"),
         (&["DEL", "kafleet:{p0}:t:b"], "the record of `b` is missing"),
     ] {
         let _: i64 = server.call(words).unwrap();
         let page = writer.audit(&Index::Roots, None, 10).await.unwrap();
         let fault = page.tasks[1].fault();
-        assert!(fault.as_ref().is_some_and(|fault| fault.contains(said)), "{fault:?}");
+        assert!(fault.as_ref().is_some_and(|fault| fault.contains(expected)), "{fault:?}");
     }
 }
 

@@ -78,8 +78,11 @@ async fn wrong_password_is_reported_without_showing_it() {
         let redis = Redis::connect(options).unwrap();
         let errors = [redis.check().await, redis.open(0).await.map(drop), redis.nodes(0, &[id("a")]).await.map(drop)];
         for error in errors {
-            let Err(StoreError::Misconfigured(told)) = error else { panic!("{error:?}") };
-            assert!(told.contains("rejects the user") && told.contains("hint: ") && !told.contains(SECRET), "{told}");
+            let Err(StoreError::Misconfigured(message)) = error else { panic!("{error:?}") };
+            assert!(
+                message.contains("rejects the user") && message.contains("hint: ") && !message.contains(SECRET),
+                "{message}"
+            );
         }
     }
     let right = RedisOptions {
@@ -105,8 +108,8 @@ async fn calls_end_within_their_deadline() {
             redis.check().await,
         ];
         for error in errors {
-            let Err(StoreError::Unavailable(told)) = error else { panic!("{error:?}") };
-            assert!(told.contains(&format!("127.0.0.1:{port}")) && !told.contains(SECRET), "{told}");
+            let Err(StoreError::Unavailable(message)) = error else { panic!("{error:?}") };
+            assert!(message.contains(&format!("127.0.0.1:{port}")) && !message.contains(SECRET), "{message}");
         }
         // With production deadlines it would take more than 20 s.
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
@@ -140,7 +143,10 @@ async fn reads_resume_with_the_server() {
     until("reads work", is_there).await;
     server.kill();
     let away = redis.checkpoints(&[0]).await;
-    assert!(matches!(&away, Err(StoreError::Unavailable(told)) if told.contains("gave up after 600ms")), "{away:?}");
+    assert!(
+        matches!(&away, Err(StoreError::Unavailable(message)) if message.contains("gave up after 600ms")),
+        "{away:?}"
+    );
     server.restart();
     let is_back = || async { redis.checkpoints(&[0]).await.is_ok() };
     until("reads succeed again", is_back).await;
@@ -170,8 +176,11 @@ async fn eviction_policy_is_rejected() {
     let Some((_server, fixture)) = server(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await else {
         return;
     };
-    let Err(StoreError::Misconfigured(told)) = fixture.store.check().await else { panic!("accepted") };
-    assert!(told.contains("`allkeys-lru`") && told.contains("hint: set maxmemory-policy to noeviction"), "{told}");
+    let Err(StoreError::Misconfigured(message)) = fixture.store.check().await else { panic!("accepted") };
+    assert!(
+        message.contains("`allkeys-lru`") && message.contains("hint: set maxmemory-policy to noeviction"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -193,14 +202,14 @@ async fn unreadable_values_are_named() {
     let _: String = server.call(&["SET", "kafleet:{p0}:checkpoint", "12 nonsense"]).unwrap();
     let _: String = server.call(&["SET", "kafleet:{p0}:t:a", "\u{1}"]).unwrap();
     let _: i64 = server.call(&["HSET", "kafleet:{p0}:counts", "nonsense", "1"]).unwrap();
-    for (error, said) in [
+    for (error, expected) in [
         (fixture.store.open(0).await.map(drop), ["`kafleet:{p0}:checkpoint`", "`12 nonsense`"]),
         (fixture.store.checkpoints(&[0]).await.map(drop), ["`kafleet:{p0}:checkpoint`", "`12 nonsense`"]),
         (fixture.store.nodes(0, &[id("a")]).await.map(drop), ["`a` in partition 0", "was written by another version"]),
         (fixture.store.counts(&[0]).await.map(drop), ["`nonsense`", "counter"]),
     ] {
-        let Err(StoreError::Invalid(told)) = error else { panic!("{error:?}") };
-        assert!(said.iter().all(|said| told.contains(said)), "{told}");
+        let Err(StoreError::Invalid(message)) = error else { panic!("{error:?}") };
+        assert!(expected.iter().all(|expected| message.contains(expected)), "{message}");
     }
 }
 
@@ -210,9 +219,9 @@ async fn partial_batch_stops_the_partition() {
     let (mut writer, _) = fixture.open(0).await;
     let _: String = server.call(&["SET", "kafleet:{p0}:roots", "of another type"]).unwrap();
     let broken = writer.apply(&full_batch("a"), None, checkpoint(1)).await;
-    assert!(matches!(&broken, Err(StoreError::Invalid(told)) if told.contains("WRONGTYPE")), "{broken:?}");
-    let Err(StoreError::Invalid(told)) = fixture.store.open(0).await.map(drop) else { panic!("went on") };
-    assert!(told.contains("`spoilt`") && told.contains("hint: delete the keys `kafleet:{p0}:*`"), "{told}");
+    assert!(matches!(&broken, Err(StoreError::Invalid(message)) if message.contains("WRONGTYPE")), "{broken:?}");
+    let Err(StoreError::Invalid(message)) = fixture.store.open(0).await.map(drop) else { panic!("went on") };
+    assert!(message.contains("`spoilt`") && message.contains("hint: delete the keys `kafleet:{p0}:*`"), "{message}");
 }
 
 #[tokio::test]
@@ -284,10 +293,10 @@ async fn torn_batch_is_detected() {
         fixture.put(1, full_batch("c")).await;
         server.kill();
         server.restart();
-        let told = fixture.store.open(0).await.map(drop);
+        let message = fixture.store.open(0).await.map(drop);
         assert!(
-            matches!(&told, Err(StoreError::Damaged(why)) if why == "only a part of a batch was applied"),
-            "{told:?}"
+            matches!(&message, Err(StoreError::Damaged(why)) if why == "only a part of a batch was applied"),
+            "{message:?}"
         );
         let left: Vec<String> = server.call(&["KEYS", "kafleet:{p0}:*"]).unwrap();
         assert_eq!(left, Vec::<String>::new());

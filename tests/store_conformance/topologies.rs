@@ -54,19 +54,19 @@ async fn cluster_serves_every_partition() {
         assert_eq!(ids(&fixture.store.page(partition, &Index::Roots, first.last(), 9).await.unwrap()), ["a"]);
         assert_eq!(fixture.store.log_lines(partition, &id("a"), 0, 9).await.unwrap().lines, ["a line"]);
         assert_eq!(fixture.store.outbox(partition, 9).await.unwrap().checkpoint, Some(checkpoint(2)));
-        assert_eq!(fixture.store.kept(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
+        assert_eq!(fixture.store.deferred(partition, &[id("a"), id("b")]).await.unwrap(), [None, None]);
         let mark = Reservation { hash: "h".into(), stage: Stage::InDoubt };
         assert_eq!(fixture.store.reserve(partition, &id("a"), 1, &mark).await.unwrap(), None);
     }
     assert_eq!(fixture.store.checkpoints(&partitions).await.unwrap(), vec![Some(checkpoint(2)); 16]);
     assert_eq!(fixture.store.counts(&partitions).await.unwrap()[0].count, 32);
     for _ in 0..32 {
-        let told = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice arrived");
-        assert!(matches!(told, Some(Notice::Changed { .. })), "{told:?}");
+        let notice = tokio::time::timeout(DEADLINE, notices.next()).await.expect("no notice arrived");
+        assert!(matches!(notice, Some(Notice::Changed { .. })), "{notice:?}");
     }
     let lone = Redis::connect(RedisOptions::new(cluster.servers[0].url())).unwrap();
-    let Err(StoreError::Misconfigured(told)) = lone.check().await else { panic!("accepted") };
-    assert!(told.contains("redis-cluster://"), "{told}");
+    let Err(StoreError::Misconfigured(notice)) = lone.check().await else { panic!("accepted") };
+    assert!(notice.contains("redis-cluster://"), "{notice}");
 }
 
 /// A batch is atomic, so it waits until its slot is migrated; reads do not wait.
@@ -115,7 +115,7 @@ async fn everything_is_read(store: &dyn Store, all: &[String]) {
     for text in all {
         assert_eq!(store.log_lines(0, &id(text), 0, 9).await.unwrap().lines, ["a line"]);
     }
-    assert_eq!(store.kept(0, &wanted).await.unwrap().iter().flatten().count(), 0);
+    assert_eq!(store.deferred(0, &wanted).await.unwrap().iter().flatten().count(), 0);
     assert_eq!(store.counts(&[0, 1, 2]).await.unwrap()[0].count, all.len() as u64);
     let mark = Reservation { hash: "h".into(), stage: Stage::InDoubt };
     let held = store.reserve(0, &id("reserved"), 1, &mark).await.unwrap();

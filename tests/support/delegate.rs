@@ -233,8 +233,8 @@ macro_rules! delegate {
             Box::pin(async move { self.$($to)+.outbox(partition, limit).await })
         }
     };
-    (@ Store kept [$($to:tt)+]) => {
-        fn kept<'life0, 'life1, 'async_trait>(
+    (@ Store deferred [$($to:tt)+]) => {
+        fn deferred<'life0, 'life1, 'async_trait>(
             &'life0 self,
             partition: u32,
             ids: &'life1 [kafleet::model::task::id::TaskId],
@@ -242,7 +242,7 @@ macro_rules! delegate {
         where
             'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait,
         {
-            Box::pin(async move { self.$($to)+.kept(partition, ids).await })
+            Box::pin(async move { self.$($to)+.deferred(partition, ids).await })
         }
     };
     (@ Store counts [$($to:tt)+]) => {

@@ -50,7 +50,7 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
         };
         consumer.poll(5_000, Duration::from_millis(100), take).unwrap();
         // Transaction markers are not delivered.
-        next = consumer.positions().unwrap().first().map_or(next, |(_, place)| next.max(*place));
+        next = consumer.positions().unwrap().first().map_or(next, |(_, partition)| next.max(*partition));
     }
     consumer.close(DEADLINE);
     (events, ends.end)
@@ -60,8 +60,8 @@ impl Oracle {
     pub async fn of(broker: Arc<dyn Broker>, names: &Names, partitions: u32) -> Self {
         let (store, mut nodes, mut ends, mut count) = (Memory::default(), Vec::new(), Vec::new(), 0);
         for number in 0..partitions {
-            let (broker, place) = (broker.clone(), Partition::new(names.events(), number as i32));
-            let (events, end) = tokio::task::spawn_blocking(move || read_log(&*broker, &place)).await.unwrap();
+            let (broker, partition) = (broker.clone(), Partition::new(names.events(), number as i32));
+            let (events, end) = tokio::task::spawn_blocking(move || read_log(&*broker, &partition)).await.unwrap();
             count += events.len();
             nodes.push(fold(&store, number, events, end).await);
             ends.push(end);
@@ -165,7 +165,7 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
         found.extend(page);
     }
     for (id, node) in nodes {
-        if let Some(age) = node.expiry.filter(|age| age.kind == ExpiryKind::Done) {
+        if let Some(age) = node.times.expiry.filter(|age| age.kind == ExpiryKind::Done) {
             let entry = Entry { seen_ms: age.due_ms, id: id.clone() };
             assert!(found.contains(&entry), "partition {number} lacks the removal time of `{id}`");
         }
@@ -173,7 +173,7 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
 }
 
 async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
-    for (id, _) in nodes.iter().filter(|(_, node)| node.log_lines > 0) {
+    for (id, _) in nodes.iter().filter(|(_, node)| node.log.lines > 0) {
         let found = store.log_lines(number, id, 0, 10_000).await.unwrap();
         assert_eq!(found, expect.log_lines(number, id, 0, 10_000).await.unwrap(), "the log of `{id}`");
     }
@@ -181,10 +181,14 @@ async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(T
 
 async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     let ids: Vec<TaskId> = nodes.iter().map(|(id, _)| id.clone()).collect();
-    let found = store.kept(number, &ids).await.unwrap();
-    for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.kept(number, &ids).await.unwrap()) {
+    let found = store.deferred(number, &ids).await.unwrap();
+    for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.deferred(number, &ids).await.unwrap()) {
         assert_eq!(found, expect, "the deferred record of `{id}`");
-        assert_eq!(found.map_or(0, |kept| kept.len()), node.kept as usize, "the size of the deferred record of `{id}`");
+        assert_eq!(
+            found.map_or(0, |deferred| deferred.len()),
+            node.deferral.record_bytes as usize,
+            "the size of the deferred record of `{id}`"
+        );
     }
 }
 

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, memory as broker};
+use kafleet::broker::{ProducerRecord, memory as broker};
 use kafleet::config::TrackerConfig;
 use kafleet::control::heartbeat::{Heartbeat, HeartbeatState, TypeStatus};
 use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::retention::Lifetimes;
-use kafleet::model::task::Position;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
@@ -26,7 +25,6 @@ use crate::support::oracle::Oracle;
 use crate::support::properties;
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{event, id, submitted, succeeded};
-use crate::tracker::faulty::{ANY, FaultyBroker, FaultyStore};
 use crate::tracker::fixture::{DEADLINE, Fixture, until};
 use crate::tracker::outbox::{make_topics, node, read_all, scheduled, until_state};
 
@@ -42,8 +40,8 @@ fn lifetimes() -> Lifetimes {
 }
 
 pub fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
-    let told = (START, Event::settings(lifetimes(), START));
-    let all = std::iter::once(told).chain(events).enumerate();
+    let settings = (START, Event::settings(lifetimes(), START));
+    let all = std::iter::once(settings).chain(events).enumerate();
     all.map(|(n, (timestamp_ms, event))| Logged { event, offset: n as i64 * 2, timestamp_ms }).collect()
 }
 
@@ -73,13 +71,13 @@ async fn expect_consistent_counts(store: &Memory, nodes: &[(TaskId, TaskRecord)]
             *counts.entry((task_type.clone(), node.state)).or_default() += 1;
         }
     }
-    let told = store
+    let stored = store
         .counts(&[0])
         .await
         .unwrap()
         .into_iter()
         .map(|TypeCount { task_type, state, count }| ((task_type, state), count));
-    assert_eq!(told.collect::<BTreeMap<_, _>>(), counts);
+    assert_eq!(stored.collect::<BTreeMap<_, _>>(), counts);
     for (id, _) in nodes {
         assert!(nodes.iter().any(|(other, _)| other.as_str() == id.root()), "`{id}` has lost its root");
     }
@@ -153,8 +151,8 @@ async fn finished_tree_is_removed_completely() {
     let mut log = event(Kind::Log, "w:1");
     log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
-    let kept = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
-    let (store, nodes, removed) = fold(&kept, &[700], true).await;
+    let deferred = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
+    let (store, nodes, removed) = fold(&deferred, &[700], true).await;
     assert_eq!((nodes.len(), removed), (0, 0), "the cache is empty, and nothing was removed");
     assert_eq!(store.counts(&[0]).await.unwrap().iter().map(|count| count.count).sum::<u64>(), 1_303);
     let gone = logged(events.into_iter().chain([(START + HOUR + 20_000, Event::tick(0))]).collect());
@@ -191,7 +189,7 @@ async fn unannounced_task_is_given_up_until_it_is_announced() {
     assert_eq!(state_after(after(vec![day(-1)]), "p").await.unwrap().state, State::WaitingForChildren);
     let given_up = state_after(after(vec![day(1)]), "p:e").await.unwrap();
     assert_eq!(
-        given_up.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)).as_deref(),
+        given_up.outcome.error.as_ref().map(|error| format!("{}: {}", error.kind, error.message)).as_deref(),
         Some("expired: never announced")
     );
     assert_eq!(state_after(after(vec![day(1)]), "p").await.unwrap().state, State::Expired);
@@ -211,8 +209,8 @@ async fn open_trees_end_at_a_changed_age() {
     log.push((START + HOUR, Event::settings(lifetimes(3), START)));
     log.push((START + 2 * HOUR, Event::tick(0)));
     let state = async |more: &[(i64, Event)], task| {
-        let told = [(START, Event::settings(lifetimes(720), START))];
-        let (store, ..) = fold(&logged([&told[..], &log, more].concat()), &[usize::MAX], false).await;
+        let settings = [(START, Event::settings(lifetimes(720), START))];
+        let (store, ..) = fold(&logged([&settings[..], &log, more].concat()), &[usize::MAX], false).await;
         store.nodes(0, &[id(task)]).await.unwrap().pop().flatten().unwrap().state
     };
     assert_eq!(state(&[], "t0").await, State::Queued, "the tree does not end before max_tree_age");
@@ -249,12 +247,13 @@ async fn tree_open_for_too_long_ends() {
     ahead.store(6 * HOUR, SeqCst);
     for task in ["old:queued", "old:queued:deep", "old:waits", "old:runs", "old"] {
         let ended = until_state(&fixture, task, State::Expired).await;
-        let told = ended.history.iter().any(|entry| entry.message.as_deref() == Some("open longer than max_tree_age"));
-        assert!(told, "{task}: {:?}", ended.history);
+        let has_reason =
+            ended.history.entries.iter().any(|entry| entry.message.as_deref() == Some("open longer than max_tree_age"));
+        assert!(has_reason, "{task}: {:?}", ended.history.entries);
     }
     let control = read_all(&fixture, &fixture.names.control());
-    let told = String::from_utf8_lossy(control[0].value.as_deref().unwrap()).into_owned();
-    assert!(told.contains("open longer than max_tree_age"), "workers receive the cancel: {told}");
+    let cancel = String::from_utf8_lossy(control[0].value.as_deref().unwrap()).into_owned();
+    assert!(cancel.contains("open longer than max_tree_age"), "workers receive the cancel: {cancel}");
     expect_agreement(&fixture).await;
     ahead.store(8 * HOUR, SeqCst);
     until("the tree was removed", || async {
@@ -274,7 +273,7 @@ async fn tree_open_for_too_long_ends() {
 }
 
 /// A tracker with short intervals.
-async fn short_intervals(fixture: &Fixture) -> crate::tracker::fixture::Tracker {
+pub async fn short_intervals(fixture: &Fixture) -> crate::tracker::fixture::Tracker {
     let config = TrackerConfig { tick: Millis(400), ..TrackerConfig::default() };
     fixture.tracker_with(config).await
 }
@@ -286,7 +285,7 @@ pub async fn idle_partition_gets_ticks(fixture: Fixture) {
     let (with, without) = (fixture.partition_of("t"), 1 - fixture.partition_of("t"));
     until("a tick is published", || async { fixture.end(with) >= 3 }).await;
     assert_eq!(fixture.end(without), 0, "no ticks are published to an empty partition");
-    assert_eq!(node(&fixture, "t").await.unwrap().history.len(), 1);
+    assert_eq!(node(&fixture, "t").await.unwrap().history.entries.len(), 1);
     tracker.stop().await;
     // The last tick may precede the time at which the task expires.
     let next = fixture.tracker().await;
@@ -344,145 +343,22 @@ pub async fn tasks_of_a_silent_worker_are_marked(fixture: Fixture) {
         silent("gone").await
     })
     .await;
-    let told = node(&fixture, "gone").await.unwrap();
-    assert_eq!((told.state, told.history.last().map(|entry| entry.kind)), (State::Running, Some(Kind::WorkerSilent)));
+    let record = node(&fixture, "gone").await.unwrap();
+    assert_eq!(
+        (record.state, record.history.entries.last().map(|entry| entry.kind)),
+        (State::Running, Some(Kind::WorkerSilent))
+    );
     assert!(!silent("there").await, "tasks of the live worker are not marked");
     fixture.write(&[event(Kind::CancelRequested, "gone")]).await;
     until_state(&fixture, "gone", State::Cancelled).await;
     // Searches repeat, and may publish the event again before the first one is folded, without effect.
-    let history = node(&fixture, "gone").await.unwrap().history;
+    let history = node(&fixture, "gone").await.unwrap().history.entries;
     assert_eq!(
         history.iter().filter(|entry| entry.kind == Kind::WorkerSilent && !entry.ignored).count(),
         1,
         "{history:?}"
     );
     expect_agreement(&fixture).await;
-    tracker.stop().await;
-}
-
-/// Publishes task records whose events are written only by these tests.
-async fn put_records(fixture: &Fixture, topic: &str, count: usize) {
-    for n in 0..count {
-        let key = format!("k{n}");
-        let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
-        let record = ProducerRecord {
-            topic,
-            partition: Some(0),
-            key: Some(key.as_bytes()),
-            value: Some(b"1"),
-            headers: &headers,
-        };
-        fixture.link.deliver(record, DEADLINE).await.unwrap();
-    }
-}
-
-/// A `submitted` event with the position of the task's record.
-fn lies_at(task: &str, offset: i64) -> Event {
-    let mut event = submitted(task);
-    let told = event.task.as_mut().unwrap();
-    (told.position, told.task_type) = (Some(Position { partition: 0, offset }), "root".into());
-    event
-}
-
-/// A queued task whose record Kafka has removed expires.
-#[tokio::test(flavor = "multi_thread")]
-async fn queued_task_expires_when_its_record_is_removed() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
-    make_topics(&fixture);
-    let topic = fixture.names.tasks("root");
-    put_records(&fixture, &topic, 3).await;
-    fixture
-        .write(&[
-            lies_at("lost", 0),
-            submitted("p"),
-            succeeded("p"),
-            lies_at("p:lost", 1),
-            lies_at("kept", 2),
-            lies_at("done", 0),
-            succeeded("done"),
-        ])
-        .await;
-    let tracker = short_intervals(&fixture).await;
-    memory.truncate_before(&Partition::new(topic.as_str(), 0), 2).unwrap();
-    for task in ["lost", "p:lost"] {
-        let expired = until_state(&fixture, task, State::Expired).await;
-        let told = expired.error.map(|error| format!("{}: {}", error.kind, error.message));
-        assert_eq!(told.as_deref(), Some("expired: removed by retention"));
-    }
-    until_state(&fixture, "p", State::Expired).await;
-    until_state(&fixture, "done", State::Succeeded).await;
-    until_state(&fixture, "kept", State::Queued).await;
-    until("two are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 }).await;
-    expect_agreement(&fixture).await;
-    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
-    tracker.stop().await;
-}
-
-/// A worker may have fetched a record before Kafka removed it: the task is lost once the group has committed past it,
-/// or when no worker is left.
-#[tokio::test(flavor = "multi_thread")]
-async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
-    make_topics(&fixture);
-    let place = Partition::new(fixture.names.tasks("root"), 0);
-    put_records(&fixture, &place.topic, 4).await;
-    let tasks = ["held", "passed", "waits", "last"];
-    fixture.write(&[lies_at("held", 0), lies_at("passed", 1), lies_at("waits", 2), lies_at("last", 3)]).await;
-    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Running).await;
-    let commit = |metadata: &str| {
-        let commit = Commit { partition: place.clone(), offset: 0, metadata: metadata.to_owned() };
-        memory.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
-    };
-    commit("kf1 open 100 0 -");
-    memory.truncate_before(&place, 4).unwrap();
-    let tracker = short_intervals(&fixture).await;
-    for task in tasks {
-        until_state(&fixture, task, State::Queued).await;
-    }
-    // Committed without an event: the worker never received it.
-    commit("kf1 open 100 0 r:AQE");
-    until_state(&fixture, "passed", State::Expired).await;
-    for task in ["held", "waits", "last"] {
-        assert_eq!(node(&fixture, task).await.unwrap().state, State::Queued, "`{task}` may be held by the worker");
-    }
-    fixture.write(&[succeeded("held")]).await;
-    until_state(&fixture, "held", State::Succeeded).await;
-    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Stopped).await;
-    for task in ["waits", "last"] {
-        until_state(&fixture, task, State::Expired).await;
-    }
-    assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
-    until("three are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
-    expect_agreement(&fixture).await;
-    tracker.stop().await;
-}
-
-/// A tracker that lags detects the gap before the task is projected.
-#[tokio::test(flavor = "multi_thread")]
-async fn task_folded_after_its_record_was_removed_expires() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
-    make_topics(&fixture);
-    let topic = fixture.names.tasks("root");
-    put_records(&fixture, &topic, 2).await;
-    fixture.write(&[lies_at("lost", 0), lies_at("kept", 1)]).await;
-    memory.truncate_before(&Partition::new(topic.as_str(), 0), 1).unwrap();
-    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
-    faults.records.store(0, SeqCst);
-    let config = TrackerConfig { tick: Millis(400), observe: false, ..TrackerConfig::default() };
-    let store = FaultyStore::new(fixture.store.clone());
-    let tracker = fixture.with(broker, Arc::new(store.clone())).tracker_with(config).await;
-    until("the gap is detected", || async { faults.groups.load(SeqCst) > 0 }).await;
-    // Let time pass: an immediate search would not find the task.
-    let looks = store.looks.load(SeqCst);
-    until("time passes", || async { store.looks.load(SeqCst) >= looks + 2 }).await;
-    assert_eq!(node(&fixture, "lost").await, None, "no event is folded");
-    faults.records.store(ANY, SeqCst);
-    until_state(&fixture, "lost", State::Expired).await;
-    expect_agreement(&fixture).await;
-    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
     tracker.stop().await;
 }
 

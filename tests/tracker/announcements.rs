@@ -49,8 +49,8 @@ pub async fn unannounced_tasks_are_announced(fixture: Fixture) {
     fixture.is_queued("late").await;
     let late = TaskId::parse("late").unwrap();
     let node = fixture.store.nodes(fixture.partition_of("late"), &[late]).await.unwrap().remove(0).unwrap();
-    assert_eq!(node.position.map(|position| (position.partition, position.offset)), Some((1, offset)));
-    assert_eq!(node.policy.and_then(|policy| policy.name).as_deref(), Some("a name"));
+    assert_eq!(node.definition.position.map(|position| (position.partition, position.offset)), Some((1, offset)));
+    assert_eq!(node.definition.policy.and_then(|policy| policy.name).as_deref(), Some("a name"));
     assert_eq!((fixture.state_of("quiet").await, fixture.state_of("no").await), (None, None));
     let other = fixture.task_topic("other");
     fixture.put(&other, "elsewhere", &[]).await;
@@ -71,11 +71,11 @@ pub async fn only_new_tasks_are_announced(fixture: Fixture) {
     fixture.is_queued("open").await;
     // Uncommitted records would be announced again.
     let (group, at) = (fixture.names.observer_group(), Partition::new(topic.as_str(), 1));
-    let told = || async {
-        let told = fixture.broker.group_offsets(&group, std::slice::from_ref(&at), CALL).unwrap().remove(0);
-        told.is_some_and(|told| told.offset >= 2)
+    let committed = || async {
+        let committed = fixture.broker.group_offsets(&group, std::slice::from_ref(&at), CALL).unwrap().remove(0);
+        committed.is_some_and(|committed| committed.offset >= 2)
     };
-    until("the offset is committed", told).await;
+    until("the offset is committed", committed).await;
     first.stop().await;
     let events: i64 = fixture.all().into_iter().map(|partition| fixture.end(partition)).sum();
     fixture.put(&topic, "new", &[]).await;

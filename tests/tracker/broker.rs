@@ -52,13 +52,13 @@ impl OwnBroker {
 
     fn ready(&mut self) {
         let end = Instant::now() + START;
-        let said = || std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        while !said().contains("Kafka Server started") || TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        let log = || std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        while !log().contains("Kafka Server started") || TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             let ended = self.process.try_wait().unwrap();
             assert!(
                 ended.is_none() && Instant::now() < end,
                 "Kafka was not ready within {START:?}: {ended:?}: {}",
-                said()
+                log()
             );
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -56,14 +56,14 @@ async fn expect_exact(store: &dyn Store, when: &str) {
             members.entry((task_type.clone(), node.state)).or_default().insert(id.clone());
         }
     }
-    let told: Counts = store
+    let stored: Counts = store
         .counts(&[0])
         .await
         .unwrap()
         .into_iter()
         .map(|TypeCount { task_type, state, count }| ((task_type, state), count))
         .collect();
-    assert_eq!(told, counts, "{when}");
+    assert_eq!(stored, counts, "{when}");
     for task_type in ["root", "child"] {
         for state in State::ALL.into_iter().filter(|state| state.is_indexed()) {
             let index = Index::Members { task_type: task_type.into(), state };
@@ -115,7 +115,7 @@ async fn expect_exact_counts(store: Arc<dyn Store>, seed: u64) {
                 refused += 1;
                 owners[owner] = open().await;
             }
-            told => panic!("seed {seed}: zombie: {is_zombie}, refused: {:?}", told.map(Result::err)),
+            stored => panic!("seed {seed}: zombie: {is_zombie}, refused: {:?}", stored.map(Result::err)),
         }
         if random.u8(..20) == 0 {
             // It fails and resumes from the store's checkpoint.

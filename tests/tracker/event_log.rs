@@ -43,7 +43,7 @@ pub fn succeeded(task: &str) -> Event {
 pub fn event_log(seed: u64, trees: usize) -> Vec<Event> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut open: Vec<Vec<Event>> = Vec::new();
-    let mut told = Vec::new();
+    let mut interleaved = Vec::new();
     for tree in 0..trees {
         let mut events = tree_log(&mut random, &format!("s{seed}-{tree}"));
         events.reverse();
@@ -51,12 +51,12 @@ pub fn event_log(seed: u64, trees: usize) -> Vec<Event> {
         while open.len() > 50 || (tree + 1 == trees && !open.is_empty()) {
             let chosen = random.usize(..open.len());
             match open[chosen].pop() {
-                Some(event) => told.push(event),
+                Some(event) => interleaved.push(event),
                 None => drop(open.swap_remove(chosen)),
             }
         }
     }
-    told
+    interleaved
 }
 
 fn tree_log(random: &mut fastrand::Rng, root: &str) -> Vec<Event> {

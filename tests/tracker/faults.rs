@@ -183,12 +183,12 @@ async fn redis_loses_the_last_second() {
     // Twice, because the first time leaves a partial batch in the file.
     for _ in 0..2 {
         load.wait_for_progress("events are folded").await;
-        let (file, kept) = append_only_file(&server);
+        let (file, deferred) = append_only_file(&server);
         load.wait_for_progress("more events are folded").await;
         let folded = load.folded_now().await;
         server.kill();
         // Truncate within a batch.
-        std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(kept - 7).unwrap();
+        std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(deferred - 7).unwrap();
         server.restart();
         until("the lost events are folded again", || async { load.folded().await.is_some_and(|now| now > folded) })
             .await;
@@ -245,7 +245,7 @@ async fn two_trackers_own_all_partitions() {
     let Some(kafka) = kafka() else { return };
     let server = Server::start();
     let honest = Fixture::new(kafka.clone(), store(server.url()), 2);
-    let all = honest.all().into_iter().map(|number| honest.place(number)).collect();
+    let all = honest.all().into_iter().map(|number| honest.partition(number)).collect();
     let sole_owner = Arc::new(SelfishBroker { inner: kafka, group: honest.names.tracker_group(), all });
     // Each tracker has its own connections.
     let grounds = [0, 1].map(|_| honest.with(sole_owner.clone(), store(server.url())));

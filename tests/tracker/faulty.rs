@@ -25,7 +25,7 @@ pub struct Faults {
     /// A poll is being held.
     pub is_held: AtomicBool,
     /// Error of the next poll.
-    pub say: Mutex<Vec<GroupEvent>>,
+    pub group_events: Mutex<Vec<GroupEvent>>,
     pub fail: Mutex<Option<BrokerError>>,
     /// Records delivered.
     pub delivered: AtomicU32,
@@ -101,7 +101,7 @@ impl FaultyBroker {
             refuse_moves: AtomicU32::new(0),
             polls: AtomicU32::new(ANY),
             is_held: AtomicBool::new(false),
-            say: Mutex::default(),
+            group_events: Mutex::default(),
             fail: Mutex::default(),
             delivered: AtomicU32::new(0),
             records: AtomicU32::new(ANY),
@@ -167,9 +167,9 @@ impl Consumer for ShakyConsumer {
         if let Some(error) = self.faults.fail.lock().unwrap().take() {
             return Err(error);
         }
-        let said = std::mem::take(&mut *self.faults.say.lock().unwrap());
-        if !said.is_empty() {
-            return Ok(said);
+        let group_events = std::mem::take(&mut *self.faults.group_events.lock().unwrap());
+        if !group_events.is_empty() {
+            return Ok(group_events);
         }
         let left = if self.in_group { self.faults.records.load(SeqCst) } else { ANY };
         let (delivered, records) = (&self.faults.delivered, &self.faults.records);
@@ -211,12 +211,12 @@ pub struct FaultyStore {
     /// Action before the panic.
     pub before_panic: Arc<Mutex<Option<Happening>>>,
     /// Number of checkpoint reads: the first call of a partition task that waits after its seek request.
-    pub looks: Arc<AtomicU32>,
+    pub reads: Arc<AtomicU32>,
 }
 
 impl FaultyStore {
     pub fn new(inner: Arc<dyn Store>) -> Self {
-        Self { inner, mode: Arc::new(Mutex::new(FaultMode::Well)), before_panic: Arc::default(), looks: Arc::default() }
+        Self { inner, mode: Arc::new(Mutex::new(FaultMode::Well)), before_panic: Arc::default(), reads: Arc::default() }
     }
 
     pub fn set(&self, mode: FaultMode) {
@@ -248,11 +248,11 @@ impl Store for FaultyStore {
         Ok((Box::new(ShakyWriter { inner, store: self.clone() }), checkpoint))
     }
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
-        self.looks.fetch_add(1, SeqCst);
+        self.reads.fetch_add(1, SeqCst);
         self.answer().await?;
         self.inner.checkpoints(partitions).await
     }
-    delegate!(Store via [reached().await?]: nodes, done, outbox, kept);
+    delegate!(Store via [reached().await?]: nodes, done, outbox, deferred);
     delegate!(Store via [inner]: page, counts, log_lines, attachment, reserve, replace_reservation, notices, check);
 }
 

@@ -62,7 +62,7 @@ impl Fixture {
         (0..self.partitions).collect()
     }
 
-    pub fn place(&self, partition: u32) -> Partition {
+    pub fn partition(&self, partition: u32) -> Partition {
         Partition::new(self.names.events(), partition as i32)
     }
 
@@ -124,7 +124,7 @@ impl Fixture {
 
     /// End of a partition's log.
     pub fn end(&self, partition: u32) -> i64 {
-        self.broker.ends(&self.place(partition), CALL).unwrap().end
+        self.broker.ends(&self.partition(partition), CALL).unwrap().end
     }
 
     /// Waits until the current log is folded.
@@ -135,10 +135,10 @@ impl Fixture {
 
     /// Returns true if the log ends at these offsets and is folded.
     pub async fn is_at(&self, ends: &[i64]) -> bool {
-        let place =
+        let partition =
             |checkpoint: &Option<kafleet::store::Checkpoint>| checkpoint.map_or(0, |checkpoint| checkpoint.offset);
         let checkpoints = self.store.checkpoints(&self.all()).await.unwrap_or_default();
-        checkpoints.iter().map(place).eq(ends.iter().copied())
+        checkpoints.iter().map(partition).eq(ends.iter().copied())
             && self.all().into_iter().map(|number| self.end(number)).eq(ends.iter().copied())
     }
 

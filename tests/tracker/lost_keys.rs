@@ -204,13 +204,13 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     faults.records.store(100, SeqCst);
     memory.remove_record(0, &oracle.nodes[0][0].0);
     until("the loss is detected", || async { losses(&fixture, &tracker) > 0 }).await;
-    let place =
+    let offset =
         || async { fixture.store.checkpoints(&[0]).await.unwrap()[0].map_or(0, |checkpoint| checkpoint.offset) };
-    until("a part is folded again", || async { (1..end).contains(&place().await) }).await;
+    until("a part is folded again", || async { (1..end).contains(&offset().await) }).await;
     tracker.stop().await;
 
     faults.records.store(0, SeqCst);
-    let at = place().await;
+    let at = offset().await;
     assert!(at < end, "{at} of {end}");
     let tracker = fixture.tracker_with(frequent_audits()).await;
     tracker.expect_reason(&part(0), &format!("at offset {at} of ")).await;

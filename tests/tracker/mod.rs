@@ -31,6 +31,7 @@ mod faults;
 mod faulty;
 mod fixture;
 mod lost_keys;
+mod lost_tasks;
 mod memory;
 mod notifications;
 mod outages;

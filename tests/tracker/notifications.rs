@@ -29,8 +29,8 @@ fn make_callback_topic(fixture: &Fixture) {
 /// A task that notifies of its success and of a state check that is due at once.
 fn notifying_task(task: &str) -> Event {
     let callback = Callback::to("https://hooks.example.com");
-    let tell = Some(NotifyAction { callback: Some(callback.clone()), email: None });
-    let check = Check { after: Some(Millis(1)), at: None, expect: vec![State::Failed], passed: None, failed: tell };
+    let notify = Some(NotifyAction { callback: Some(callback.clone()), email: None });
+    let check = Check { after: Some(Millis(1)), at: None, expect: vec![State::Failed], passed: None, failed: notify };
     let actions = vec![Action { on: vec![State::Succeeded], callback: Some(callback), email: None }];
     let rules = Rules { actions, checks: vec![check], ..Rules::default() };
     let mut event = submitted(task);
@@ -120,11 +120,11 @@ async fn missing_callback_topic_is_reported() {
     };
     until("both deliveries have failed", failed).await;
     let task = crate::tracker::outbox::node(&fixture, "a-0").await.unwrap();
-    assert_eq!(task.history.iter().filter(|entry| entry.kind == Kind::Checked).count(), 1);
-    let rules = &task.policy.as_ref().unwrap().rules;
-    for one in &task.told.as_ref().unwrap().deliveries {
+    assert_eq!(task.history.entries.iter().filter(|entry| entry.kind == Kind::Checked).count(), 1);
+    let rules = &task.definition.policy.as_ref().unwrap().rules;
+    for one in &task.notifications.as_ref().unwrap().deliveries {
         let id = one.id(&crate::tracker::event_log::id("a-0"), one.rule.notification(rules).unwrap());
-        let error = crate::tracker::outbox::node(&fixture, &id).await.unwrap().error.unwrap();
+        let error = crate::tracker::outbox::node(&fixture, &id).await.unwrap().outcome.error.unwrap();
         assert!(error.message.contains("does not exist"), "{}", error.message);
     }
     tracker.stop().await;

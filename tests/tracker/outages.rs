@@ -148,17 +148,18 @@ async fn late_seek_request_of_an_earlier_owner_is_ignored() {
     faults.polls.store(0, SeqCst);
     let tracker = fixture.tracker().await;
     until("the tracker polls", || async { faults.is_held.load(SeqCst) }).await;
-    let place = fixture.place(0);
+    let partition = fixture.partition(0);
     faults.polls.store(1, SeqCst);
     until("the partition is assigned", || async { tracker.reason("tracker").is_none() }).await;
-    let looks = store.looks.load(SeqCst);
+    let reads = store.reads.load(SeqCst);
     until("the partition task has read the empty store and requested a seek", || async {
-        store.looks.load(SeqCst) > looks
+        store.reads.load(SeqCst) > reads
     })
     .await;
     memory.restore(&folded);
     fixture.write(&event_log(2, 5)).await;
-    *faults.say.lock().unwrap() = vec![GroupEvent::Revoked(vec![place.clone()]), GroupEvent::Assigned(vec![place])];
+    *faults.group_events.lock().unwrap() =
+        vec![GroupEvent::Revoked(vec![partition.clone()]), GroupEvent::Assigned(vec![partition])];
     faults.polls.store(ANY, SeqCst);
     expect_agreement(&fixture).await;
     tracker.stop().await;
@@ -173,8 +174,8 @@ async fn failed_consumer_ends_the_tracker() {
     expect_agreement(&fixture).await;
     *faults.fail.lock().unwrap() = Some(BrokerError::Fenced("another member has this instance id".into()));
     let ended = tokio::time::timeout(DEADLINE, tracker.running).await.expect("it ends").unwrap();
-    let told = format!("{:#}", ended.unwrap_err());
-    assert!(told.contains("another member has this instance id"), "{told}");
+    let message = format!("{:#}", ended.unwrap_err());
+    assert!(message.contains("another member has this instance id"), "{message}");
 }
 
 /// Broker errors that the client retries stay in the health report until records or commits succeed again.
@@ -187,7 +188,7 @@ async fn broker_error_is_reported_and_cleared() {
     // Repeated, because the response to a commit may clear the error.
     let is_told = || async {
         let away = BrokerError::Unavailable("all brokers are down".into());
-        *faults.say.lock().unwrap() = vec![GroupEvent::ClientError(away)];
+        *faults.group_events.lock().unwrap() = vec![GroupEvent::ClientError(away)];
         tracker.reason("events topic").is_some_and(|reason| reason.contains("all brokers are down"))
     };
     until("the error is reported", is_told).await;

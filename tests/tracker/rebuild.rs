@@ -72,15 +72,15 @@ fn run_until_ready(setup: Rebuild, plan: RebuildPlan, stop: &Shutdown) -> (JoinH
     let is_ready = ready.clone();
     let running = tokio::spawn(async move {
         let mut running = rebuild::start(setup, plan).await.unwrap();
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         loop {
             match running.next(&stop).await {
                 Ok(Next::RebuildEvent(what)) => {
                     is_ready.fetch_or(what == RebuildEvent::Ready, SeqCst);
-                    told.push(what);
+                    events.push(what);
                 }
-                Ok(Next::Ended(ending)) => return (told, Ok(ending)),
-                Err(refusal) => return (told, Err(refusal)),
+                Ok(Next::Ended(ending)) => return (events, Ok(ending)),
+                Err(refusal) => return (events, Err(refusal)),
             }
         }
     });
@@ -124,14 +124,14 @@ async fn copy_follows_the_log_until_a_tracker_takes_over() {
     copy.folded().await;
     assert_eq!(times_published(&fixture), BTreeMap::new());
     let new = copy.tracker().await;
-    let (told, ending) = ended(running).await;
+    let (events, ending) = ended(running).await;
     assert_eq!(ending, Ok(Ending::TakenOver));
-    let taken: Vec<u32> = told
+    let taken: Vec<u32> = events
         .iter()
-        .filter_map(|told| if let RebuildEvent::TakenOver { partition } = told { Some(*partition) } else { None })
+        .filter_map(|event| if let RebuildEvent::TakenOver { partition } = event { Some(*partition) } else { None })
         .collect();
-    assert_eq!(taken.len(), 3, "{told:?}");
-    assert!(told.contains(&RebuildEvent::Ready), "{told:?}");
+    assert_eq!(taken.len(), 3, "{events:?}");
+    assert!(events.contains(&RebuildEvent::Ready), "{events:?}");
     until("all delayed tasks are released", || async {
         let queued = copy.store.counts(&copy.all()).await.unwrap();
         times_published(&fixture).len() == 30 && queued.iter().all(|count| count.state != State::Scheduled)
@@ -206,7 +206,7 @@ async fn store_of_another_fleet_is_refused() {
     let now = now_ms();
     let checkpoint =
         Checkpoint { offset: 1, version: FOLD_VERSION, log_time_ms: now, rebuild: 1, ..Checkpoint::default() };
-    for (partition, checkpoint, said) in [
+    for (partition, checkpoint, expected) in [
         (0, Checkpoint { rebuild: 0, ..checkpoint }, "trackers fold into this store"),
         (0, Checkpoint { offset: 1_000_000, ..checkpoint }, "the log holds 0 to"),
         (
@@ -221,7 +221,7 @@ async fn store_of_another_fleet_is_refused() {
         let copy = another(&fixture);
         put(&copy, partition, checkpoint).await;
         let why = refused(&setup(&fixture, &copy)).await;
-        assert!(why.contains(said) && why.contains("hint: "), "{why}");
+        assert!(why.contains(expected) && why.contains("hint: "), "{why}");
     }
     let newer = another(&fixture);
     put(&newer, 0, Checkpoint { version: FOLD_VERSION + 1, rebuild: 0, ..checkpoint }).await;
@@ -246,7 +246,7 @@ async fn log_without_its_beginning_requires_partial() {
     let new = one_each(&fixture, "new").await;
     fixture.write(&[succeeded(&half)]).await;
     fixture.folded().await;
-    log.truncate_before(&fixture.place(0), beginning).unwrap();
+    log.truncate_before(&fixture.partition(0), beginning).unwrap();
 
     let copy = another(&fixture);
     let why = refused(&setup(&fixture, &copy)).await;
@@ -259,9 +259,9 @@ async fn log_without_its_beginning_requires_partial() {
     let partial = Rebuild { partial: true, follow: false, ..setup(&fixture, &copy) };
     let planned = plan(&partial).await;
     assert_eq!((planned.partial_trees, planned.partitions[0].from), (2, beginning));
-    let (told, ending) = ended(run(partial, planned, &Shutdown::new())).await;
-    assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
-    assert_eq!(unverified(&told), 2, "{told:?}");
+    let (events, ending) = ended(run(partial, planned, &Shutdown::new())).await;
+    assert_eq!(ending, Ok(Ending::Complete), "{events:?}");
+    assert_eq!(unverified(&events), 2, "{events:?}");
     let state = async |task: &str| crate::tracker::cases::state_of(&copy, task).await.map(|node| node.state);
     for task in [&new[0], &new[1], &old[1]] {
         assert_eq!(state(task).await, Some(State::Succeeded), "{task}");
@@ -273,14 +273,14 @@ async fn log_without_its_beginning_requires_partial() {
     let again = Rebuild { follow: false, ..setup(&fixture, &copy) };
     let planned = plan(&again).await;
     assert_eq!((planned.resumed, planned.partial_trees), (true, 2));
-    let (told, ending) = ended(run(again, planned, &Shutdown::new())).await;
-    assert_eq!((ending, unverified(&told)), (Ok(Ending::Complete), 2), "{told:?}");
+    let (events, ending) = ended(run(again, planned, &Shutdown::new())).await;
+    assert_eq!((ending, unverified(&events)), (Ok(Ending::Complete), 2), "{events:?}");
     tracker.stop().await;
 }
 
-fn unverified(told: &[RebuildEvent]) -> usize {
+fn unverified(events: &[RebuildEvent]) -> usize {
     let lost = "has lost the beginning of 2 trees in the source";
-    told.iter().filter(|told| matches!(told, RebuildEvent::Unverified { why, .. } if why.contains(lost))).count()
+    events.iter().filter(|event| matches!(event, RebuildEvent::Unverified { why, .. } if why.contains(lost))).count()
 }
 
 /// A single server and a cluster of three, with a slot migration while the copy is written.
@@ -314,18 +314,18 @@ async fn rebuild_works_into_and_from_a_cluster() {
     expect_agreement(&copy).await;
     old.stop().await;
     let new = copy.tracker().await;
-    let (told, ending) = ended(running).await;
-    assert_eq!(ending, Ok(Ending::TakenOver), "{told:?}");
-    let same = told.iter().filter(|told| matches!(told, RebuildEvent::Verified(one) if one.keys > 0)).count();
-    assert_eq!(same, 5, "{told:?}");
+    let (events, ending) = ended(running).await;
+    assert_eq!(ending, Ok(Ending::TakenOver), "{events:?}");
+    let same = events.iter().filter(|event| matches!(event, RebuildEvent::Verified(one) if one.keys > 0)).count();
+    assert_eq!(same, 5, "{events:?}");
 
     first.write(&event_log(3, 100)).await;
     expect_agreement(&copy).await;
     let back = compared_in(&copy, &last, [in_cluster(), servers[1].store("fleet")]);
     let planned = plan(&back).await;
-    let (told, ending) = ended(run(back, planned, &stop)).await;
-    assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
-    assert!(told.iter().all(|told| matches!(told, RebuildEvent::Verified(_) | RebuildEvent::Ready)), "{told:?}");
+    let (events, ending) = ended(run(back, planned, &stop)).await;
+    assert_eq!(ending, Ok(Ending::Complete), "{events:?}");
+    assert!(events.iter().all(|event| matches!(event, RebuildEvent::Verified(_) | RebuildEvent::Ready)), "{events:?}");
     expect_agreement(&last).await;
     // Any node of the cluster identifies the cluster.
     let node = format!("redis-cluster://127.0.0.1:{}", cluster.servers[2].port);
@@ -381,10 +381,10 @@ async fn copy_is_compared_under_load() {
     let stop = Shutdown::new();
     let setup = compared(&source, &copy, &server);
     let plan = plan(&setup).await;
-    let (told, ending) = ended(run(setup, plan, &stop)).await;
-    assert_eq!(ending, Ok(Ending::Complete), "{told:?}");
-    let keys: u64 = told.iter().map(|told| if let RebuildEvent::Verified(one) = told { one.keys } else { 0 }).sum();
-    assert!(keys > 3_000, "{told:?}");
+    let (events, ending) = ended(run(setup, plan, &stop)).await;
+    assert_eq!(ending, Ok(Ending::Complete), "{events:?}");
+    let keys: u64 = events.iter().map(|event| if let RebuildEvent::Verified(one) = event { one.keys } else { 0 }).sum();
+    assert!(keys > 3_000, "{events:?}");
     writing.await.unwrap();
     // Compare again without writes: the digest covers the contents only.
     source.folded().await;
@@ -392,12 +392,12 @@ async fn copy_is_compared_under_load() {
     for _ in 0..2 {
         let setup = compared(&source, &copy, &server);
         let plan = rebuild::preflight(&setup).await.unwrap();
-        let (mut told, _) = ended(run(setup, plan, &stop)).await;
-        told.retain(|told| *told != RebuildEvent::Ready);
-        told.sort_by_key(
-            |told| if let RebuildEvent::Verified(one) = told { one.partition } else { panic!("{told:?}") },
+        let (mut events, _) = ended(run(setup, plan, &stop)).await;
+        events.retain(|event| *event != RebuildEvent::Ready);
+        events.sort_by_key(
+            |event| if let RebuildEvent::Verified(one) = event { one.partition } else { panic!("{event:?}") },
         );
-        digests.push(told);
+        digests.push(events);
     }
     assert_eq!(digests[0], digests[1]);
     assert_eq!(digests[0].len(), 3);
@@ -421,9 +421,9 @@ async fn differences_are_reported_by_key_and_field() {
     let () = server.call(&["DEL", "fleet:{p0}:t:b"]).unwrap();
     let setup = compared(&source, &copy, &server);
     let plan = plan(&setup).await;
-    let (told, ending) = ended(run(setup, plan, &Shutdown::new())).await;
-    assert_eq!(ending, Ok(Ending::Different), "{told:?}");
-    let [RebuildEvent::Differs { partition: 0, differences }] = told.as_slice() else { panic!("{told:?}") };
+    let (events, ending) = ended(run(setup, plan, &Shutdown::new())).await;
+    assert_eq!(ending, Ok(Ending::Different), "{events:?}");
+    let [RebuildEvent::Differs { partition: 0, differences }] = events.as_slice() else { panic!("{events:?}") };
     let of =
         |key: &str| differences.iter().find(|one| one.key == key).unwrap_or_else(|| panic!("{key}: {differences:?}"));
     assert_eq!((of("fleet:{p0}:t:a").source.as_str(), of("fleet:{p0}:t:a").copy.as_str()), ("attempt=7", "attempt=0"));

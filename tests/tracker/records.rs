@@ -29,16 +29,16 @@ async fn documented_example_events_are_folded() {
     let tracker = fixture.tracker().await;
     expect_agreement(&fixture).await;
     let fetch = state_of(&fixture, "order-42:fetch").await.unwrap();
-    assert_eq!((fetch.state, fetch.run, fetch.attempt, fetch.log_dropped), (State::Succeeded, 2, 2, 4));
-    assert_eq!(fetch.output.unwrap().value().unwrap(), json!({"bytes": 1024}));
-    assert_eq!(fetch.progress.unwrap().value().unwrap(), json!({"done": 3, "of": 10}));
+    assert_eq!((fetch.state, fetch.run, fetch.attempt, fetch.log.dropped), (State::Succeeded, 2, 2, 4));
+    assert_eq!(fetch.outcome.output.unwrap().value().unwrap(), json!({"bytes": 1024}));
+    assert_eq!(fetch.outcome.progress.unwrap().value().unwrap(), json!({"done": 3, "of": 10}));
     let log = fixture.store.log_lines(fixture.partition_of("order-42"), &id("order-42:fetch"), 0, 10).await.unwrap();
     assert_eq!(log.lines, ["first line", "second line"]);
     let order = state_of(&fixture, "order-42").await.unwrap();
-    let (children, ..) = children_of(&order.below);
+    let (children, ..) = children_of(&order.tree.below);
     assert_eq!((order.own, order.state), (State::Succeeded, State::Failed), "the child's failure is rolled up");
     assert_eq!((children.total(), children.get(State::Failed), children.get(State::Expired)), (4, 1, 1));
-    let policy = order.policy.unwrap();
+    let policy = order.definition.policy.unwrap();
     assert_eq!((policy.retries, policy.tags.as_slice()), (Some(2), ["a".to_owned()].as_slice()));
     assert_eq!(
         state_of(&fixture, "job-7").await.unwrap().state,
@@ -139,7 +139,7 @@ async fn unsuitable_checkpoint_stops_the_partition_with_a_reason() {
     for _ in 0..3 {
         one_each(&fixture, "t").await;
     }
-    memory.truncate_before(&fixture.place(3), 4).unwrap();
+    memory.truncate_before(&fixture.partition(3), 4).unwrap();
     let checkpoint = |offset, version| Checkpoint { offset, version, log_time_ms: 7, ..Checkpoint::default() };
     let bad = [
         (0, checkpoint(2, FOLD_VERSION + 1), "upgrade trackers first"),

@@ -57,8 +57,8 @@ async fn delete(fixture: &Fixture, name: &str) {
 }
 
 async fn ask(fixture: &Fixture, name: &str, ask: &str, backfill: Option<Span>) {
-    let said = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
-    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::ScheduleRequest(name.into(), ask.into()), Some(&said))
+    let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
+    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::ScheduleRequest(name.into(), ask.into()), Some(&record))
         .await
         .unwrap();
 }
@@ -111,7 +111,7 @@ pub async fn each_time_fires_once(fixture: Fixture) {
     exactly(&fixture, (1..=30).map(|n| task(&schedule, "s", n)).collect()).await;
     let first = task(&schedule, "s", 1);
     let made = until_state(&fixture, &first, TaskState::Queued).await;
-    let policy = made.policy.unwrap();
+    let policy = made.definition.policy.unwrap();
     assert_eq!((policy.creator.as_deref(), policy.tags), (Some("schedule/s"), vec!["x".to_owned()]));
     let scheduled_for = time_text(schedule.from_ms + 1_000);
     assert_eq!(policy.rules.options, Some(json!({"schedule": "s", "scheduled_for": scheduled_for})));
@@ -173,6 +173,7 @@ pub async fn overlap_policies_are_applied(fixture: Fixture) {
     assert!(
         replaced
             .history
+            .entries
             .iter()
             .any(|entry| entry.message.as_deref().is_some_and(|why| why.contains("schedule `replace`")))
     );

@@ -25,8 +25,8 @@ use crate::tracker::outbox::{
 
 fn of_type(task: &str, task_type: &str) -> Event {
     let mut event = submitted(task);
-    let told = event.task.as_mut().unwrap();
-    (told.task_type, told.position) = (task_type.into(), None);
+    let task = event.task.as_mut().unwrap();
+    (task.task_type, task.position) = (task_type.into(), None);
     event
 }
 
@@ -35,14 +35,14 @@ fn by(kind: Kind, task: &str, worker: &str) -> Event {
 }
 
 /// Latest control record of a task's cancel.
-fn told(fixture: &Fixture, task: &str) -> Option<Vec<u8>> {
+fn cancel_record(fixture: &Fixture, task: &str) -> Option<Vec<u8>> {
     let key = format!("cancel/{task}");
     let records = read_all(fixture, &fixture.names.control());
     records.into_iter().rev().find(|record| record.key.as_deref() == Some(key.as_bytes()))?.value
 }
 
 async fn is_withdrawn(fixture: &Fixture, task: &str) -> bool {
-    node(fixture, task).await.is_some_and(|node| node.effects.is_empty()) && told(fixture, task).is_none()
+    node(fixture, task).await.is_some_and(|node| node.effects.is_empty()) && cancel_record(fixture, task).is_none()
 }
 
 /// Hundreds of tasks were cancelled before a worker took them, and no worker consumes their records.
@@ -104,7 +104,7 @@ async fn retry_keeps_the_cancel_of_a_child() {
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
     until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
-    assert!(told(&fixture, "p").is_some(), "the cancel of `p` stays: a restarted worker would run the child");
+    assert!(cancel_record(&fixture, "p").is_some(), "the cancel of `p` stays: a restarted worker would run the child");
     let commit = Commit { partition: at, offset: end, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("child"), &[commit], DEADLINE).unwrap();
     until("the cancel of `p` is withdrawn", || is_withdrawn(&fixture, "p")).await;
@@ -128,7 +128,10 @@ async fn cancel_stays_until_its_worker_has_committed() {
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
     until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
-    assert!(told(&fixture, "x").is_some(), "the cancel of `x` stays: the partition's next owner would run the task");
+    assert!(
+        cancel_record(&fixture, "x").is_some(),
+        "the cancel of `x` stays: the partition's next owner would run the task"
+    );
     let at = Partition::new(fixture.names.tasks("root"), position.partition);
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
@@ -155,13 +158,13 @@ async fn cancel_of_a_late_superseded_task_is_told_until_its_record_is_committed(
     let mut held = Event { task: placed("p:x", position).task, ..by(Kind::Started, "p:x", "w") };
     held.task.as_mut().unwrap().task_type = "root".into();
     fixture.write(&[later(again), later(by(Kind::Succeeded, "p", "w")), held]).await;
-    until("the cancel is published again", || async { told(&fixture, "p").is_some() }).await;
+    until("the cancel is published again", || async { cancel_record(&fixture, "p").is_some() }).await;
     assert_eq!(node(&fixture, "p").await.unwrap().state, State::Succeeded);
     // A type without records: its cancel is examined after the one of `p`, so its withdrawal shows that both were.
     fixture.write(&[of_type("y", "nowhere"), event(Kind::CancelRequested, "y")]).await;
     until_state(&fixture, "y", State::Cancelled).await;
     until("the cancel of `y` is withdrawn", || is_withdrawn(&fixture, "y")).await;
-    assert!(told(&fixture, "p").is_some(), "the cancel stays until the record is committed");
+    assert!(cancel_record(&fixture, "p").is_some(), "the cancel stays until the record is committed");
     let at = Partition::new(fixture.names.tasks("root"), position.partition);
     let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
@@ -185,7 +188,7 @@ async fn unavailable_group_offsets_block_nothing() {
     until("group offsets were requested", || async { faults.groups.load(SeqCst) > 0 }).await;
     fixture.write(&[crate::tracker::outbox::scheduled("late", now_ms() - 1)]).await;
     until_state(&fixture, "late", State::Queued).await;
-    assert!(told(&fixture, "x").is_some());
+    assert!(cancel_record(&fixture, "x").is_some());
     tracker.is_well().await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
@@ -202,7 +205,7 @@ async fn unpublished_continuation_can_be_retried() {
     let tracker = fixture.tracker().await;
     fixture.write(&[root, succeeded("r")]).await;
     let failed = until_state(&fixture, "r:then", State::Failed).await;
-    assert!(failed.error.unwrap().message.contains("kafleet topics apply"));
+    assert!(failed.outcome.error.unwrap().message.contains("kafleet topics apply"));
     let topic = fixture.names.tasks("later");
     let spec = TopicSpec { name: topic.clone(), partitions: 1, replication: None, config: Vec::new() };
     fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
@@ -277,15 +280,15 @@ async fn cancelled_children_name_parent_requester_and_reason() {
         ("r:x", "cancelled with `r`: too dear"),
     ] {
         let ended = until_state(&fixture, task, State::Cancelled).await;
-        assert_eq!(ended.error.unwrap().message, error, "{task}");
-        let asked = ended.history.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
+        assert_eq!(ended.outcome.error.unwrap().message, error, "{task}");
+        let asked = ended.history.entries.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
         let why = if task == "r" { "too dear" } else { "with `r`: too dear" };
         assert_eq!((asked.message.as_deref(), asked.by.as_deref()), (Some(why), Some("ann")), "{task}");
     }
-    let said = String::from_utf8(told(&fixture, "r").unwrap()).unwrap();
+    let text = String::from_utf8(cancel_record(&fixture, "r").unwrap()).unwrap();
     assert!(
-        said.contains(r#""reason":"too dear","by":"ann""#),
-        "the workers' cancel record has reason and requester: {said}"
+        text.contains(r#""reason":"too dear","by":"ann""#),
+        "the workers' cancel record has reason and requester: {text}"
     );
     expect_agreement(&fixture).await;
     tracker.stop().await;
@@ -309,12 +312,12 @@ async fn cancel_of_an_expected_task_ends_it_and_applies_once_it_is_created() {
     let position = put_task(&fixture, "r").await;
     fixture.write(&[placed("r", position)]).await;
     until("the created task is cancelled", || async {
-        node(&fixture, "r").await.is_some_and(|node| node.announced && node.state == State::Cancelled)
+        node(&fixture, "r").await.is_some_and(|node| node.definition.announced && node.state == State::Cancelled)
     })
     .await;
     until("the cancel is published again", || async { read_all(&fixture, &fixture.names.control()).len() > before })
         .await;
-    assert!(told(&fixture, "r").is_some(), "the cancel stays until workers have committed past the record");
+    assert!(cancel_record(&fixture, "r").is_some(), "the cancel stays until workers have committed past the record");
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }

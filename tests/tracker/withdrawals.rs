@@ -27,20 +27,20 @@ pub async fn cancels_of_small_trees_are_withdrawn_together(fixture: Fixture) {
     let control = ControlWatch::new(ControlState::default());
     let _reading = keep(control.clone(), fixture.broker.clone(), &fixture.names, None);
     let tracker = fixture.tracker().await;
-    let told = || control.state().cancels().len();
-    until("all cancels are on the control topic", || async { told() == TREES }).await;
+    let active_cancels = || control.state().cancels().len();
+    until("all cancels are on the control topic", || async { active_cancels() == TREES }).await;
     until("all tasks have ended", || async {
         let nodes = fixture.store.counts(&fixture.all()).await.unwrap();
         nodes.iter().all(|count| count.state.is_terminal())
     })
     .await;
-    assert_eq!(told(), TREES, "cancels stay until workers have committed past the record");
+    assert_eq!(active_cancels(), TREES, "cancels stay until workers have committed past the record");
     let topic = fixture.names.tasks("root");
     let commit =
         |index| Commit { partition: Partition::new(topic.as_str(), index), offset: 1, metadata: String::new() };
     let started = Instant::now();
     fixture.broker.set_group_offsets(&fixture.names.group("root"), &[commit(1)], DEADLINE).unwrap();
-    until("no cancel is on the control topic", || async { told() == 0 }).await;
+    until("no cancel is on the control topic", || async { active_cancels() == 0 }).await;
     let took = started.elapsed();
     eprintln!("{TREES} cancels were withdrawn within {took:.2?}");
     assert!(took < SOON, "{TREES} cancels were withdrawn within {took:?}");

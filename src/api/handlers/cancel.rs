@@ -122,7 +122,7 @@ async fn repair_late_cancel(api: &Api, task: &TaskView, position: Position) -> R
     if found.checkpoint.offset <= position.offset {
         return Ok(());
     }
-    match found.record.cancel.as_deref().filter(|cancel| cancel.named) {
+    match found.record.requests.cancel.as_deref().filter(|cancel| cancel.named) {
         Some(cancel) if cancel.asof == position.offset => {}
         Some(outbox::Cancel { asof, subtree, request, .. }) => {
             write_cancel(api, task, *asof, *subtree, request).await?;

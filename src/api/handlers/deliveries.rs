@@ -20,8 +20,8 @@ const ON_ITS_WAY_MS: i64 = 3_600_000;
 
 /// Reads the status of the deliveries. `None` if the task has no notification rules.
 pub(crate) async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Deliveries>, ApiError> {
-    let Some(log) = found.record.told.as_deref() else { return Ok(None) };
-    let rules = found.record.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
+    let Some(log) = found.record.notifications.as_deref() else { return Ok(None) };
+    let rules = found.record.definition.policy.as_ref().map(|policy| policy.rules.clone()).unwrap_or_default();
     let items = log.deliveries.iter().rev().filter_map(|delivery| {
         let notification = delivery.rule.notification(&rules)?;
         Some(delivery_document(api, found, *delivery, notification.kind(), delivery.id(&found.id, notification)))
@@ -51,8 +51,8 @@ async fn delivery_document(
         at: time_text(delivery.at_ms),
         outcome: outcome(record, is_pending),
         attempts: record.map_or(0, |record| record.attempt),
-        error: record.and_then(|record| record.error.as_deref().cloned()),
-        due_at: record.and_then(|record| record.due_ms.filter(|_| !record.state.is_terminal())).map(time_text),
+        error: record.and_then(|record| record.outcome.error.as_deref().cloned()),
+        due_at: record.and_then(|record| record.times.due_ms.filter(|_| !record.state.is_terminal())).map(time_text),
     })
 }
 

@@ -31,10 +31,10 @@ pub(crate) async fn append(request: ApiRequest) -> Result<Response, ApiError> {
     if lines.is_empty() {
         return Err(ApiError::new(Code::BadField, "`lines` is empty").pointer("/lines"));
     }
-    let lines = lines_of(lines.iter().map(String::as_str)).map_err(|(place, why)| {
-        let place = place.map_or("/lines".to_owned(), |n| format!("/lines/{n}"));
+    let lines = lines_of(lines.iter().map(String::as_str)).map_err(|(pointer, why)| {
+        let pointer = pointer.map_or("/lines".to_owned(), |n| format!("/lines/{n}"));
         ApiError::new(Code::TooLarge, why)
-            .pointer(place)
+            .pointer(pointer)
             .hint("send them in several requests, or attach them as a file")
     })?;
     let task = request.api.reads.find(&request.id()?, None).await?;
@@ -60,7 +60,7 @@ pub(crate) async fn page_document(request: &ApiRequest) -> Result<LogDocument, A
 /// Reads the newest lines.
 pub(crate) async fn newest_lines(request: &ApiRequest, limit: usize) -> Result<LogDocument, ApiError> {
     let task = request.api.reads.find(&request.id()?, request.after()?).await?;
-    let from = u64::from(task.record.log_lines).saturating_sub(limit as u64);
+    let from = u64::from(task.record.log.lines).saturating_sub(limit as u64);
     log_page(&request.api, &task, from, limit).await
 }
 
@@ -85,8 +85,8 @@ fn resume(request: &ApiRequest) -> Result<u64, ApiError> {
 
 async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result<LogDocument, ApiError> {
     let page = stored(api.reads.store.log_lines(task.partition, &task.id, from, limit)).await?;
-    let total = u64::from(task.record.log_lines).max(page.from + page.lines.len() as u64);
-    let (id, dropped) = (task.id.to_string(), task.record.log_dropped);
+    let total = u64::from(task.record.log.lines).max(page.from + page.lines.len() as u64);
+    let (id, dropped) = (task.id.to_string(), task.record.log.dropped);
     Ok(LogDocument { id, from: page.from, lines: page.lines, total, dropped })
 }
 

@@ -27,7 +27,7 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     if let Some(why) = patch.rejection(&task.record) {
         return Err(not_now(why));
     }
-    let mut policy = task.record.policy.as_deref().cloned().unwrap_or_default();
+    let mut policy = task.record.definition.policy.as_deref().cloned().unwrap_or_default();
     patch.apply(&mut policy);
     check_policy(&policy)?;
     let message = format!("changed: {}", patch.fields().join(", "));

@@ -52,7 +52,7 @@ pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> 
         )
         .hint("retry the failed tasks below it with `only_failed`"));
     }
-    if !record.announced {
+    if !record.definition.announced {
         return Err(ApiError::new(
             Code::NoParams,
             format!("`{}` was never published: there is no record to run again", task.id),
@@ -133,7 +133,7 @@ pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiErro
 /// Highest run of any task in the tree.
 async fn highest_run(api: &Api, task: &TaskView) -> Result<u32, ApiError> {
     let root = TaskId::parse(task.id.root()).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
-    Ok(api.reads.read(&root).await?.map_or(task.record.run, |root| root.record.highest_run))
+    Ok(api.reads.read(&root).await?.map_or(task.record.run, |root| root.record.tree.highest_run))
 }
 
 /// Waits, within a deadline, until all tasks of a retry have been restarted; before that the root still looks

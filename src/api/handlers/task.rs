@@ -83,11 +83,11 @@ pub(crate) async fn params_document(request: &ApiRequest) -> Result<Params, ApiE
     let Some(task_type) = task.record.task_type.clone() else {
         return Err(ApiError::new(Code::NoParams, format!("`{}` is expected but has not been published", task.id)));
     };
-    let in_topic = match task.record.position {
+    let in_topic = match task.record.definition.position {
         Some(position) => in_topic(request, &task, task_type, position).await,
         None => Err(ApiError::new(Code::NoParams, format!("the position of the record of `{}` is not known", task.id))),
     };
-    match (in_topic, task.record.record_event_offset) {
+    match (in_topic, task.record.definition.record_event_offset) {
         (Err(error), Some(offset)) => in_event(request, &task, offset).await?.ok_or(error),
         (answer, _) => answer,
     }
@@ -101,8 +101,8 @@ async fn in_topic(
     position: Position,
 ) -> Result<Params, ApiError> {
     let topic = request.api.publisher.names().tasks(&task_type);
-    let place = Partition::new(topic.as_str(), position.partition);
-    let record = request.api.reads.broker.read_at(&place, position.offset).await?;
+    let partition = Partition::new(topic.as_str(), position.partition);
+    let record = request.api.reads.broker.read_at(&partition, position.offset).await?;
     let Some(record) = record else { return Err(params_gone(task, &topic, position)) };
     let source =
         Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
@@ -122,8 +122,8 @@ async fn in_event(request: &ApiRequest, task: &TaskView, offset: i64) -> Result<
     let events = request.api.reads.events(task.partition);
     let record = request.api.reads.broker.read_at(&events, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
-    let kept = event.filter(|event| event.id == task.id).and_then(|event| event.payload.into_record());
-    Ok(kept.map(|kept| Params { id: task.id.to_string(), params: kept.params }))
+    let copy = event.filter(|event| event.id == task.id).and_then(|event| event.payload.into_record());
+    Ok(copy.map(|copy| Params { id: task.id.to_string(), params: copy.params }))
 }
 
 fn params_gone(task: &TaskView, topic: &str, position: Position) -> ApiError {

@@ -121,7 +121,7 @@ impl TreeBuilder {
 /// Whether a task may have children. Children of earlier runs are not counted, so a task past its first run may have
 /// some.
 fn may_have_children(found: &TaskView) -> bool {
-    !found.record.below.is_empty() || found.record.run > 1
+    !found.record.tree.below.is_empty() || found.record.run > 1
 }
 
 /// Reads the first children of a task, and whether there are more.

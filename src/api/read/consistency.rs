@@ -73,8 +73,8 @@ impl Reads {
         let mut nodes = self.records(partition, &wanted).await?;
         let parent_records = nodes.split_off(ids.len());
         let run_of = |id: &TaskId| {
-            let place = parents.binary_search(&id.parent_id()?).ok()?;
-            Some(parent_records.get(place)?.as_ref()?.run)
+            let index = parents.binary_search(&id.parent_id()?).ok()?;
+            Some(parent_records.get(index)?.as_ref()?.run)
         };
         let found = ids.iter().zip(nodes).map(|(id, record)| {
             let record = record?;
@@ -140,6 +140,7 @@ impl Reads {
         let ignored = found
             .record
             .history
+            .entries
             .iter()
             .rev()
             .find(|entry| entry.offset == position.offset)
@@ -184,7 +185,7 @@ impl Reads {
         let events = self.events(partition);
         let read = self.broker.with_deadline(UNKNOWN_DEADLINE).first_visible(&events, projected).await;
         // If this cannot be determined, assume that the projection lags.
-        let passed = read.is_ok_and(|read| read.place >= end);
+        let passed = read.is_ok_and(|read| read.offset >= end);
         Ok((!passed).then(|| not_visible_yet(partition, projected, end)))
     }
 }

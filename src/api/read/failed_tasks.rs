@@ -39,7 +39,7 @@ pub(crate) async fn failed_tasks(
             let entries = api.reads.page(partition, &index, after.as_ref(), BATCH).await?;
             after = entries.last().cloned();
             let is_last = entries.len() < BATCH;
-            let is_older = entries.last().is_some_and(|entry| entry.seen_ms < root.record.seen_ms);
+            let is_older = entries.last().is_some_and(|entry| entry.seen_ms < root.record.times.seen_ms);
             let ids: Vec<TaskId> =
                 entries.into_iter().map(|entry| entry.id).filter(|id| id.is_within(top.as_str())).collect();
             let tasks = api.reads.read_many(partition, &ids).await?;
@@ -50,7 +50,7 @@ pub(crate) async fn failed_tasks(
             }
         }
     }
-    found.sort_by_key(|task| std::cmp::Reverse(task.record.seen_ms));
+    found.sort_by_key(|task| std::cmp::Reverse(task.record.times.seen_ms));
     found.truncate(limit);
     Ok(found.iter().map(status).collect())
 }

@@ -68,13 +68,13 @@ impl FleetFeed {
         if matches!(&notice, Notice::Changed { ids: Some(ids), .. } if ids.is_empty()) {
             return;
         }
-        let mut kept = self.notice.lock();
-        kept.number += 1;
-        let notice = Arc::new(FleetChanges { number: kept.number, notice, types: OnceCell::new() });
-        if kept.last.len() == BUFFERED {
-            kept.last.pop_front();
+        let mut deferred = self.notice.lock();
+        deferred.number += 1;
+        let notice = Arc::new(FleetChanges { number: deferred.number, notice, types: OnceCell::new() });
+        if deferred.last.len() == BUFFERED {
+            deferred.last.pop_front();
         }
-        kept.last.push_back(notice.clone());
+        deferred.last.push_back(notice.clone());
         // Sending fails only if there are no watchers.
         let _ = self.live.send(notice);
     }
@@ -82,17 +82,17 @@ impl FleetFeed {
     /// Resumes after the event with this id, if it is still buffered.
     pub(crate) fn watch(&self, last: Option<&str>) -> Result<Watch, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
-        let kept = self.notice.lock();
+        let deferred = self.notice.lock();
         let known = last.and_then(|id| self.number_of(id)).filter(|number| {
-            let oldest = kept.last.front().map_or(kept.number + 1, |notice| notice.number);
-            (oldest - 1..=kept.number).contains(number)
+            let oldest = deferred.last.front().map_or(deferred.number + 1, |notice| notice.number);
+            (oldest - 1..=deferred.number).contains(number)
         });
-        let missed = known.map(|known| kept.last.iter().filter(|notice| notice.number > known).cloned().collect());
+        let missed = known.map(|known| deferred.last.iter().filter(|notice| notice.number > known).cloned().collect());
         let resumed = missed.is_some();
         Ok(Watch {
             missed: missed.unwrap_or_default(),
             live: self.live.subscribe(),
-            from: kept.number,
+            from: deferred.number,
             resumed,
             _slot: slot,
         })
@@ -100,8 +100,8 @@ impl FleetFeed {
 
     /// Moves a watcher to the present.
     pub(crate) fn skip_to_present(&self, watch: &mut Watch) {
-        let kept = self.notice.lock();
-        (watch.live, watch.from) = (self.live.subscribe(), kept.number);
+        let deferred = self.notice.lock();
+        (watch.live, watch.from) = (self.live.subscribe(), deferred.number);
     }
 
     fn number_of(&self, id: &str) -> Option<u64> {

@@ -48,7 +48,7 @@ impl<'a> TreeWalk<'a> {
     pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut tasks = Vec::with_capacity(limit);
         if let Some(top) = self.top.take() {
-            let entry = Entry { seen_ms: top.record.seen_ms, id: top.id.clone() };
+            let entry = Entry { seen_ms: top.record.times.seen_ms, id: top.id.clone() };
             self.emit(entry, top, &mut tasks);
         }
         while tasks.len() < limit {
@@ -88,7 +88,7 @@ impl<'a> TreeWalk<'a> {
         for (step, found) in path.iter().zip(found).skip(1) {
             let gone =
                 || ApiError::new(Code::BadCursor, format!("the task `{step}` of `cursor` is no longer retained"));
-            let entry = Entry { seen_ms: found.ok_or_else(gone)?.record.seen_ms, id: step.clone() };
+            let entry = Entry { seen_ms: found.ok_or_else(gone)?.record.times.seen_ms, id: step.clone() };
             self.levels.extend(step.parent_id().map(|parent| Level::new(parent, Some(entry))));
         }
         self.levels.push(Level::new(last.clone(), None));
@@ -99,7 +99,7 @@ impl<'a> TreeWalk<'a> {
 /// Whether a task may have children. Children of earlier runs are not counted, so a task past its first run may have
 /// some.
 pub(crate) fn may_have_children(task: &TaskView) -> bool {
-    !task.record.below.is_empty() || task.record.run > 1
+    !task.record.tree.below.is_empty() || task.record.run > 1
 }
 
 async fn fill(reads: &Reads, partition: u32, level: &mut Level) -> Result<(), ApiError> {

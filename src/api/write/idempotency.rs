@@ -15,7 +15,7 @@ use super::validate::Draft;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::broker::BrokerError;
-use crate::model::outbox::MAX_KEPT_BYTES;
+use crate::model::outbox::MAX_DEFERRED_BYTES;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::Position;
@@ -58,7 +58,13 @@ impl Writes {
         let is_removed_soon = |expiry: Expiry| {
             expiry.due_ms <= now_ms().max(root_task.checkpoint.log_time_ms).saturating_add(REMOVAL_MARGIN_MS)
         };
-        match root_task.record.expiry.filter(|expiry| expiry.kind == ExpiryKind::Done).is_some_and(is_removed_soon) {
+        match root_task
+            .record
+            .times
+            .expiry
+            .filter(|expiry| expiry.kind == ExpiryKind::Done)
+            .is_some_and(is_removed_soon)
+        {
             false => Ok(found),
             true => {
                 let within = REMOVAL_MARGIN_MS / 1_000;
@@ -97,17 +103,17 @@ impl Writes {
         if draft.new.policy.not_before_ms.is_none() {
             return Ok(());
         }
-        let kept = self
+        let deferred = self
             .reads
             .checkpoint(self.publisher.partition_of(&draft.id))
             .await?
-            .map_or(0, |checkpoint| checkpoint.kept_bytes);
+            .map_or(0, |checkpoint| checkpoint.deferred_bytes);
         // The remainder is reserved for submissions in flight.
-        if kept < MAX_KEPT_BYTES / 10 * 9 {
+        if deferred < MAX_DEFERRED_BYTES / 10 * 9 {
             return Ok(());
         }
         let why = format!(
-            "scheduled tasks already use {kept} bytes in this events partition; the maximum is {MAX_KEPT_BYTES}"
+            "scheduled tasks already use {deferred} bytes in this events partition; the maximum is {MAX_DEFERRED_BYTES}"
         );
         Err(ApiError::new(Code::TooManyScheduled, why)
             .hint("submit it closer to its start time, or use more events partitions"))
@@ -156,12 +162,12 @@ impl Writes {
         let Some(found) = self.reads.read(&draft.id).await? else { return Ok(None) };
         let record = &found.record;
         // A task of an earlier run of the parent does not count.
-        if !record.announced || record.run < draft.new.run {
+        if !record.definition.announced || record.run < draft.new.run {
             return Ok(None);
         }
         let same_type = record.task_type.as_deref() == Some(&*draft.new.task_type);
         let same_kind = record.is_external() == draft.is_external();
-        if same_type && same_kind && record.hash.as_deref() == Some(&draft.hash) {
+        if same_type && same_kind && record.definition.hash.as_deref() == Some(&draft.hash) {
             return Ok(Some(found));
         }
         Err(id_taken(draft))
@@ -223,10 +229,10 @@ pub(crate) fn as_published(draft: &Draft, position: Position) -> TaskView {
     let scheduled = draft.new.policy.not_before_ms.is_some_and(|at| at > now_ms);
     record.own = if scheduled { State::Scheduled } else { State::Queued };
     record.state = record.own;
-    record.due_ms = draft.new.policy.not_before_ms.filter(|_| scheduled);
+    record.times.due_ms = draft.new.policy.not_before_ms.filter(|_| scheduled);
     record.task_type = Some(draft.new.task_type.clone());
-    record.created_at_ms = Some(now_ms);
-    record.policy = Some(Box::new(draft.new.policy.clone()));
+    record.times.created_at_ms = Some(now_ms);
+    record.definition.policy = Some(Box::new(draft.new.policy.clone()));
     let checkpoint = Checkpoint { offset: position.offset + 1, ..Checkpoint::default() };
     let partition = u32::try_from(position.partition).unwrap_or_default();
     TaskView { id: draft.id.clone(), partition, checkpoint, record, superseded: false }

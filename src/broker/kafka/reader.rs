@@ -86,12 +86,12 @@ fn first_visible(
     let (first, last_stable) = watermarks(client, partition, until)?;
     let from = offset.max(first);
     if from >= last_stable {
-        return Ok(CommittedProbe { place: last_stable, record: None });
+        return Ok(CommittedProbe { offset: last_stable, record: None });
     }
     assign(client, partition, from)?;
     let record = next_record(client, partition, from, until)?;
     unassign(client)?;
-    Ok(CommittedProbe { place: record.as_ref().map_or(last_stable, |record| record.offset), record })
+    Ok(CommittedProbe { offset: record.as_ref().map_or(last_stable, |record| record.offset), record })
 }
 
 fn list_records(

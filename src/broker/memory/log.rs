@@ -197,7 +197,7 @@ impl Log {
         let rest = self.entries.range(self.index_of(offset)..).take_while(|entry| entry.at.offset < read_limit);
         let found = rest.into_iter().find(|entry| !entry.aborted);
         let record = found.map(|entry| entry.payload.record(topic, partition, entry.at).to_owned());
-        CommittedProbe { place: found.map_or(read_limit, |entry| entry.at.offset), record }
+        CommittedProbe { offset: found.map_or(read_limit, |entry| entry.at.offset), record }
     }
 
     /// Removes the records before an offset.

@@ -2,7 +2,7 @@
 
 use super::{ErrorInfo, Kind};
 use crate::model::json::RawJson;
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
 use crate::model::retention::Lifetimes;
@@ -19,7 +19,7 @@ pub enum Payload {
         /// Time of the release, epoch milliseconds.
         due_ms: Option<i64>,
         /// Task record that the tracker stores until it is due.
-        record: Option<Box<KeptRecord>>,
+        record: Option<Box<RecordCopy>>,
     },
     Released {
         /// Position of the task's record from this event on.
@@ -43,7 +43,7 @@ pub enum Payload {
         /// Time of the next attempt, epoch milliseconds.
         due_ms: Option<i64>,
         /// Task record that the tracker stores until it is due.
-        record: Option<Box<KeptRecord>>,
+        record: Option<Box<RecordCopy>>,
     },
     Succeeded {
         /// Start of the attempt; its `started` event may be missing or arrive later.
@@ -60,7 +60,7 @@ pub enum Payload {
         /// Run chosen for a retry of several tasks.
         new_run: Option<u32>,
         /// Task record of a redrive.
-        record: Option<Box<KeptRecord>>,
+        record: Option<Box<RecordCopy>>,
     },
     Reported {
         /// Reported state; without it the event is ignored.
@@ -250,7 +250,7 @@ impl Payload {
     }
 
     /// Complete record of the task, if the event contains it.
-    pub fn record(&self) -> Option<&KeptRecord> {
+    pub fn record(&self) -> Option<&RecordCopy> {
         match self {
             Self::Scheduled { record, .. } | Self::Retrying { record, .. } | Self::RetryRequested { record, .. } => {
                 record.as_deref()
@@ -260,7 +260,7 @@ impl Payload {
     }
 
     /// Sets the complete record of the task, in kinds that have one.
-    pub fn set_record(&mut self, new: KeptRecord) {
+    pub fn set_record(&mut self, new: RecordCopy) {
         if let Self::Scheduled { record, .. } | Self::Retrying { record, .. } | Self::RetryRequested { record, .. } =
             self
         {
@@ -269,7 +269,7 @@ impl Payload {
     }
 
     /// Takes the complete record of the task out of the event.
-    pub fn into_record(self) -> Option<Box<KeptRecord>> {
+    pub fn into_record(self) -> Option<Box<RecordCopy>> {
         match self {
             Self::Scheduled { record, .. } | Self::Retrying { record, .. } | Self::RetryRequested { record, .. } => {
                 record

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::model::json::RawJson;
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
 use crate::model::task::continuation::Continuation;
@@ -124,7 +124,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                 error: text.as_ref().map(|text| Box::new(ErrorInfo::new("timeout", text, 1))),
             };
             let output = text.as_ref().map(|text| RawJson::of(text).unwrap());
-            let record = flag.then(|| Box::new(KeptRecord::of(None, std::iter::empty(), RawJson::null())));
+            let record = flag.then(|| Box::new(RecordCopy::of(None, std::iter::empty(), RawJson::null())));
             let position = number.map(|offset| Position { partition: 3, offset });
             let attachment = text
                 .as_ref()
@@ -205,7 +205,7 @@ fn payload_of_a_kind_is_of_that_kind() {
 
 #[test]
 fn fields_are_written_in_the_published_order() {
-    let record = KeptRecord::of(Some(b"k"), std::iter::empty(), RawJson::null());
+    let record = RecordCopy::of(Some(b"k"), std::iter::empty(), RawJson::null());
     let failure =
         AttemptFailure { started_at_ms: Some(3), error: Some(Box::new(ErrorInfo::new("timeout", "late", 2))) };
     let payload = Payload::Retrying { failure, due_ms: Some(9), record: Some(Box::new(record)) };

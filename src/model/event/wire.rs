@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{Announcement, AttemptFailure, CancelScope, ErrorInfo, Event, Kind, Payload};
 use crate::model::json::RawJson;
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
 use crate::model::retention::Lifetimes;
@@ -59,7 +59,7 @@ pub(super) struct WireEvent<'a> {
     state: Option<State>,
     /// Task record that the tracker stores until it is due (`scheduled`, `retrying`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    record: Option<Cow<'a, Box<KeptRecord>>>,
+    record: Option<Cow<'a, Box<RecordCopy>>>,
     /// Position of the task's record from this event on (`released`, and `effect_done` of an effect that published
     /// it).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,7 +212,7 @@ impl<'a> WireEvent<'a> {
         (self.started_at_ms, self.error) = (failure.started_at_ms, borrowed(&failure.error));
     }
 
-    fn set_wait(&mut self, due_ms: Option<i64>, record: &'a Option<Box<KeptRecord>>) {
+    fn set_wait(&mut self, due_ms: Option<i64>, record: &'a Option<Box<RecordCopy>>) {
         (self.due_ms, self.record) = (due_ms, borrowed(record));
     }
 }

@@ -45,9 +45,9 @@ pub struct Changes {
     pub logs: Vec<(TaskId, Vec<String>)>,
     /// Attachments by name, in order of application; `None` removes one.
     pub attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
-    /// Deferred task records to store until they are due ([`crate::model::outbox::KeptRecord::encode`]); `None`
+    /// Deferred task records to store until they are due ([`crate::model::outbox::RecordCopy::encode`]); `None`
     /// removes one.
-    pub kept: Vec<(TaskId, Option<Vec<u8>>)>,
+    pub deferred: Vec<(TaskId, Option<Vec<u8>>)>,
     /// Finished roots; `seen_ms` is the time of their removal. Many roots share a time: the store keeps only their
     /// ids under it, which saves space.
     pub done: Vec<Entry>,

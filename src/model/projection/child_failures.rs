@@ -15,7 +15,8 @@ const CHILD_FAILED: &str = "child_failed";
 
 /// Returns true if the task fails fast and more children have failed than it tolerates.
 pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
-    node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast) && rollup::is_lost(&node.below, node.tolerated())
+    node.definition.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast)
+        && rollup::is_lost(&node.tree.below, node.definition.tolerated())
 }
 
 /// Returns true if pending descendants must be cancelled because the task failed fast, and no request has done so
@@ -23,7 +24,7 @@ pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
 pub(super) fn must_fail_fast(node: &TaskRecord) -> bool {
     let asked = |cancel: &Cancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
     let cancelled = match node.own.is_terminal() {
-        true => node.cancel.as_deref().filter(|cancel| cancel.subtree),
+        true => node.requests.cancel.as_deref().filter(|cancel| cancel.subtree),
         false => node.cancelled_by(),
     };
     has_failed_fast(node) && !cancelled.is_some_and(asked)
@@ -45,7 +46,7 @@ impl Records {
 
 /// Failure reason shown on the parent of a failed child.
 fn child_failure(child: &TaskId, node: &TaskRecord) -> String {
-    let why = node.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
+    let why = node.outcome.error.as_ref().map_or(String::new(), |error| format!(": {}", error.message));
     format!("child `{child}` is {}{why}", node.state)
 }
 
@@ -58,24 +59,24 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
     let message: String =
         format!("{reason} (fail_fast: pending descendants are cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
-    node.cancel =
+    node.requests.cancel =
         Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
     if open {
         requests::replace_cancel_effect(node, cause.position, EffectKind::Cancel { asof, subtree: true });
     }
     if !matches!(node.own, State::Failed | State::Expired | State::Cancelled) {
-        node.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
+        node.outcome.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
     }
-    if node.is_external() && !node.own.is_terminal() && node.kept == 0 {
+    if node.is_external() && !node.own.is_terminal() && node.deferral.record_bytes == 0 {
         node.own = State::Failed;
     }
-    node.push_history(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
+    node.history.push(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
 }
 
 /// Clears the error of a task failed by its children once retries of descendants have succeeded.
 pub(super) fn clear_child_failure(node: &mut TaskRecord) {
-    let blamed = node.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
+    let blamed = node.outcome.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
     if blamed && node.own == State::Succeeded && !has_failed_fast(node) {
-        node.error = None;
+        node.outcome.error = None;
     }
 }

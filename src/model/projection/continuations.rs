@@ -17,15 +17,15 @@ use crate::model::task::id::TaskId;
 
 /// Returns true if a continuation has become due by the state of the task and its regular children.
 pub(super) fn has_due(node: &TaskRecord) -> bool {
-    node.has_continuations() && node.announced && node.own.is_terminal() && !due(node).is_empty()
+    node.has_continuations() && node.definition.announced && node.own.is_terminal() && !due(node).is_empty()
 }
 
 /// Continuations that are due and not yet created in this run.
 fn due(node: &TaskRecord) -> Vec<(usize, Continuation)> {
-    let ended = rollup::settled(node.own, &node.below, node.tolerated());
+    let ended = rollup::settled(node.own, &node.tree.below, node.definition.tolerated());
     let continuations = node.continuations().take(MAX_CONTINUATIONS).enumerate();
     continuations
-        .filter(|(n, then)| node.created_mask & (1 << n) == 0 && then.on.is(ended))
+        .filter(|(n, then)| node.continuations.created_mask & (1 << n) == 0 && then.on.is(ended))
         .map(|(n, then)| (n, then.clone()))
         .collect()
 }
@@ -35,13 +35,13 @@ impl Records {
     pub(super) fn create_continuations(&mut self, id: &TaskId, cause: Change<'_>) {
         for (n, then) in self.node(id.as_str()).map(due).unwrap_or_default() {
             let Some(node) = self.node_mut(id) else { return };
-            node.created_mask |= 1 << n;
+            node.continuations.created_mask |= 1 << n;
             let run = node.run;
             match id.child(&continuation::segment(n)) {
                 Ok(next) => self.create_continuation(id, &next, &then, cause),
                 Err(error) => {
                     let message = format!("the continuation has no valid id: {error}");
-                    node.push_history(entry(Kind::Warned, run, cause, message));
+                    node.history.push(entry(Kind::Warned, run, cause, message));
                 }
             }
         }
@@ -55,14 +55,14 @@ impl Records {
             self.insert(next.clone(), TaskRecord::expected(run, cause.position.log_time_ms));
         }
         let Some(node) = self.node_mut(next) else { return };
-        if node.run > run || (node.run == run && node.announced) {
+        if node.run > run || (node.run == run && node.definition.announced) {
             return;
         }
         node.restore_expected();
-        let kept = std::mem::take(&mut node.kept);
+        let record_bytes = std::mem::take(&mut node.deferral.record_bytes);
         if node.run < run {
             begin_run(node, run);
-            node.position = None;
+            node.definition.position = None;
         }
         announce(node, next, &announcement(then, cause));
         node.folded_to = cause.position.offset + 1;
@@ -71,7 +71,7 @@ impl Records {
             node.own = State::Queued;
             node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::PublishContinuation { run } });
         }
-        node.push_history(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
+        node.history.push(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
         if has_due(node) {
             // The continuation had ended before, and its own continuations are known only now.
             self.create_continuations(next, cause);
@@ -79,16 +79,16 @@ impl Records {
         let Some(node) = self.node_mut(next) else { return };
         refresh(node, cause);
         let now = rollup_input(next, node);
-        if kept > 0 {
-            self.record_deferred(next, DeferredRecord::Drop, kept, 0);
+        if record_bytes > 0 {
+            self.record_deferred(next, DeferredRecord::Drop, record_bytes, 0);
         }
         self.mark_outlived(next);
         if let Some(node) = self.node_mut(id) {
             if let Some(before) = before {
-                rollup::uncount(&mut node.below, run, &before);
+                rollup::uncount(&mut node.tree.below, run, &before);
             }
-            rollup::count(&mut node.below, run, &now);
-            node.has_below = true;
+            rollup::count(&mut node.tree.below, run, &now);
+            node.tree.has_below = true;
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{LogPosition, Verdict};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{ErrorInfo, Event, Kind};
-use crate::model::outbox::MAX_KEPT_BYTES;
+use crate::model::outbox::MAX_DEFERRED_BYTES;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 
@@ -28,24 +28,25 @@ pub(super) fn keep(
     if let Some(record) = event.payload.record().filter(|_| brings && waits) {
         let bytes = record.encode()?;
         if bytes.len() as u64 <= room + u64::from(before) {
-            (node.kept, node.record_event_offset) = (bytes.len() as u32, Some(position.offset));
+            (node.deferral.record_bytes, node.definition.record_event_offset) =
+                (bytes.len() as u32, Some(position.offset));
             return Ok(Some(DeferredRecord::Put(bytes)));
         }
-        node.record_event_offset = Some(position.offset);
+        node.definition.record_event_offset = Some(position.offset);
         refuse(node, event.attempt);
     } else if !waits || brings {
-        node.kept = 0;
+        node.deferral.record_bytes = 0;
     }
-    Ok((before > 0 && node.kept == 0).then_some(DeferredRecord::Drop))
+    Ok((before > 0 && node.deferral.record_bytes == 0).then_some(DeferredRecord::Drop))
 }
 
 fn refuse(node: &mut TaskRecord, attempt: u32) {
     let message = format!(
         "too many tasks are deferred in this events partition: at most {} MiB of records are stored (hint: retry it later, or use more events partitions)",
-        MAX_KEPT_BYTES >> 20
+        MAX_DEFERRED_BYTES >> 20
     );
     node.own = State::Failed;
-    node.kept = 0;
-    node.due_ms = None;
-    node.error = Some(Box::new(ErrorInfo::new("too_many_waiting", message, attempt)));
+    node.deferral.record_bytes = 0;
+    node.times.due_ms = None;
+    node.outcome.error = Some(Box::new(ErrorInfo::new("too_many_waiting", message, attempt)));
 }

@@ -24,7 +24,7 @@ pub struct IndexedFields {
     /// Time of the tree's removal.
     done: Option<i64>,
     /// Whether the store has a deferred record of the task.
-    pub kept: bool,
+    pub has_deferred: bool,
 }
 
 impl IndexedFields {
@@ -35,9 +35,9 @@ impl IndexedFields {
             state: node.state,
             timer: node.timer().map(|timer| timer.due_ms),
             effect: node.turn(),
-            age: node.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
-            done: node.expiry.filter(is_done).map(|age| age.due_ms),
-            kept: node.kept > 0,
+            age: node.times.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
+            done: node.times.expiry.filter(is_done).map(|age| age.due_ms),
+            has_deferred: node.deferral.record_bytes > 0,
         }
     }
 }
@@ -56,10 +56,10 @@ impl WorkingSet {
             let Some(node) = &slot.node else { continue };
             let stored = slot.stored.take();
             slot.dirty = false;
-            if let Some(kept) = self.records.kept.remove(&id) {
+            if let Some(deferred) = self.records.deferred.remove(&id) {
                 // A record deferred and released within one batch was never stored.
-                let was_kept = stored.as_ref().is_some_and(|stored| stored.kept);
-                changes.kept.extend((kept.is_some() || was_kept).then(|| (id.clone(), kept)));
+                let had_deferred = stored.as_ref().is_some_and(|stored| stored.has_deferred);
+                changes.deferred.extend((deferred.is_some() || had_deferred).then(|| (id.clone(), deferred)));
             }
             take_node(&mut changes, &mut counts, id, node, stored)?;
         }
@@ -74,15 +74,16 @@ impl WorkingSet {
         let mut counts = Counts::default();
         for (id, node) in gone {
             self.records.slots.remove(&id);
-            self.records.kept_bytes = self.records.kept_bytes.saturating_sub(u64::from(node.kept));
-            let entry = Entry { seen_ms: node.seen_ms, id };
+            self.records.deferred_bytes =
+                self.records.deferred_bytes.saturating_sub(u64::from(node.deferral.record_bytes));
+            let entry = Entry { seen_ms: node.times.seen_ms, id };
             let stored = IndexedFields::of(&node);
             let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
             changes.removed.push((index, entry.clone()));
             move_entry(&mut changes, &Index::Timers, &entry.id, stored.timer, None);
             move_entry(&mut changes, &Index::Effects, &entry.id, stored.effect, None);
             move_entry(&mut changes, &Index::Ages, &entry.id, stored.age, None);
-            changes.kept.extend(stored.kept.then(|| (entry.id.clone(), None)));
+            changes.deferred.extend(stored.has_deferred.then(|| (entry.id.clone(), None)));
             if let Some(task_type) = stored.task_type {
                 move_member(&mut changes, &mut counts, &entry, Some((task_type, stored.state)), None);
             }
@@ -108,7 +109,7 @@ fn take_node(
     stored: Option<IndexedFields>,
 ) -> Result<(), EncodeError> {
     changes.nodes.push((id.clone(), node.encode()?));
-    let entry = Entry { seen_ms: node.seen_ms, id };
+    let entry = Entry { seen_ms: node.times.seen_ms, id };
     if stored.is_none() {
         let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
         changes.added.push((index, entry.clone()));

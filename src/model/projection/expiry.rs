@@ -34,15 +34,15 @@ impl WorkingSet {
     pub fn set_tree_age(&mut self, id: &TaskId, max_tree_age_ms: i64) {
         let known_ms = self.ages.lifetimes.max_tree_age_ms;
         let Some(node) = self.node(id.as_str()) else { return };
-        let Some(expiry) = node.expiry.filter(|expiry| expiry.kind == ExpiryKind::Open) else { return };
-        let oldest_ms = node.seen_ms.saturating_add(max_tree_age_ms);
+        let Some(expiry) = node.times.expiry.filter(|expiry| expiry.kind == ExpiryKind::Open) else { return };
+        let oldest_ms = node.times.seen_ms.saturating_add(max_tree_age_ms);
         // A tree that was reopened late or rechecked has a due time of its own.
-        let has_own = expiry.due_ms != node.seen_ms.saturating_add(known_ms);
+        let has_own = expiry.due_ms != node.times.seen_ms.saturating_add(known_ms);
         let due_ms = if has_own { expiry.due_ms.max(oldest_ms) } else { oldest_ms };
         if due_ms != expiry.due_ms
             && let Some(node) = self.records.node_mut(id)
         {
-            node.expiry = Some(Expiry { due_ms, ..expiry });
+            node.times.expiry = Some(Expiry { due_ms, ..expiry });
             self.ages.soonest_ms.fetch_min(due_ms, Relaxed);
         }
     }
@@ -61,7 +61,7 @@ impl WorkingSet {
     /// projected afterwards. The record and its ancestors ([`WorkingSet::missing_of`]) must be loaded.
     pub fn expire(&mut self, id: &TaskId, position: LogPosition) -> Expired {
         let due = |expiry: &Expiry| expiry.due_ms <= position.log_time_ms;
-        let what = self.node(id.as_str()).and_then(|node| node.expiry).filter(due).map(|expiry| expiry.kind);
+        let what = self.node(id.as_str()).and_then(|node| node.times.expiry).filter(due).map(|expiry| expiry.kind);
         let change = match what {
             None => return Expired::Not,
             Some(ExpiryKind::Done) => return Expired::Remove,
@@ -79,7 +79,7 @@ fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records
     change(records, id, position);
     let Some(node) = records.node_mut(id) else { return Expired::Not };
     refresh(node, cause);
-    if let Some(expiry) = node.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
+    if let Some(expiry) = node.times.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
         expiry.due_ms = expiry.due_ms.max(position.log_time_ms + RECHECK_MS);
     }
     records.propagate(id, before, cause);
@@ -90,17 +90,17 @@ fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records
 fn expire_unannounced(records: &mut Records, id: &TaskId, position: LogPosition) {
     let Some(node) = records.node_mut(id) else { return };
     node.expire_unannounced();
-    node.push_history(entry(node.run, NEVER_ANNOUNCED, position));
+    node.history.push(entry(node.run, NEVER_ANNOUNCED, position));
 }
 
 /// Ends an expired root; an effect ends its pending descendants and informs the workers.
 fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     let Some(node) = records.node_mut(id) else { return };
-    let kept = node.kept;
+    let record_bytes = node.deferral.record_bytes;
     if node.request_effects() < MAX_EFFECTS {
         requests::replace_cancel_effect(node, position, EffectKind::End { asof: position.offset });
         let request = CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() };
-        node.cancel = Some(Box::new(Cancel {
+        node.requests.cancel = Some(Box::new(Cancel {
             asof: position.offset,
             due_ms: position.log_time_ms,
             named: true,
@@ -109,15 +109,15 @@ fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
             ..Cancel::default()
         }));
     }
-    node.push_history(entry(node.run, OVERDUE, position));
+    node.history.push(entry(node.run, OVERDUE, position));
     if node.own.is_terminal() {
         return;
     }
     node.own = State::Expired;
-    node.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
-    node.kept = 0;
-    if kept > 0 {
-        records.record_deferred(id, DeferredRecord::Drop, kept, 0);
+    node.outcome.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
+    node.deferral.record_bytes = 0;
+    if record_bytes > 0 {
+        records.record_deferred(id, DeferredRecord::Drop, record_bytes, 0);
     }
 }
 

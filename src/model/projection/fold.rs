@@ -9,7 +9,7 @@ use super::step::{Step, add_to_history, step};
 use super::{Change, Verdict, child_failures, continuations, notifications, requests};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Kind};
-use crate::model::outbox::{Cancel, MAX_KEPT_BYTES};
+use crate::model::outbox::{Cancel, MAX_DEFERRED_BYTES};
 use crate::model::record::rollup::RollupInput;
 use crate::model::record::{HistoryEntry, Moment, TaskRecord, rollup};
 use crate::model::task::id::TaskId;
@@ -54,7 +54,7 @@ impl Records {
         let context = Context {
             above: if is_new || event.task.is_some() { self.ancestor_cancel(&event.id) } else { None },
             next_run: if event.kind() == Kind::RetryRequested { self.next_run(event) } else { 0 },
-            room: MAX_KEPT_BYTES.saturating_sub(self.kept_bytes),
+            room: MAX_DEFERRED_BYTES.saturating_sub(self.deferred_bytes),
         };
         let Some(node) = self.node_mut(&event.id) else { return Ok(Verdict::NoRecord) };
         let applied = apply(node, event, context, cause)?;
@@ -117,7 +117,7 @@ impl Records {
     }
 
     fn add(&mut self, id: TaskId, mut node: TaskRecord, cause: Change<'_>) {
-        node.root = id.is_root();
+        node.tree.root = id.is_root();
         self.insert(id.clone(), node);
         self.propagate(&id, None, Change { id: &id, ..cause });
     }
@@ -135,10 +135,10 @@ impl Records {
             let parent_before = rollup_input(&parent_id, parent);
             let had_failed_fast = child_failures::has_failed_fast(parent);
             if let Some(before) = &before {
-                rollup::uncount(&mut parent.below, parent.run, before);
+                rollup::uncount(&mut parent.tree.below, parent.run, before);
             }
-            rollup::count(&mut parent.below, parent.run, &now);
-            parent.has_below = true;
+            rollup::count(&mut parent.tree.below, parent.run, &now);
+            parent.tree.has_below = true;
             if continuations::has_due(parent) {
                 self.create_continuations(&parent_id, Change { id, ..cause });
             }
@@ -159,43 +159,45 @@ impl Records {
         let at_ms = event.payload.started_at_ms().unwrap_or(event.at_ms);
         let mut next = Some(event.id.clone());
         while let Some(id) = next {
-            if self.node(id.as_str()).is_none_or(|node| node.first_start.is_some()) {
+            if self.node(id.as_str()).is_none_or(|node| node.tree.first_start.is_some()) {
                 return;
             }
             if let Some(node) = self.node_mut(&id) {
-                node.first_start = Some(Box::new(Moment { at_ms, by: event.id.to_string() }));
+                node.tree.first_start = Some(Box::new(Moment { at_ms, by: event.id.to_string() }));
             }
             next = id.parent_id();
         }
     }
 
     fn raise_highest_run(&mut self, id: &TaskId, run: u32) {
-        if self.node(id.root()).is_none_or(|node| node.highest_run >= run) {
+        if self.node(id.root()).is_none_or(|node| node.tree.highest_run >= run) {
             return;
         }
         let Ok(root) = TaskId::parse(id.root()) else { return };
         if let Some(node) = self.node_mut(&root) {
-            node.highest_run = run;
+            node.tree.highest_run = run;
         }
     }
 
     /// Run started by a retry: one above the highest in the tree, unless the request names it.
     fn next_run(&self, event: &Event) -> u32 {
-        let highest = self.node(event.id.root()).map_or(0, |root| root.highest_run);
+        let highest = self.node(event.id.root()).map_or(0, |root| root.tree.highest_run);
         event.payload.new_run().unwrap_or(highest.saturating_add(1))
     }
 
     /// Marks ancestors' cancels from which this newer task is exempt, so that a repeated cancel includes the task.
     pub(super) fn mark_outlived(&mut self, id: &TaskId) {
-        let Some(asof) = self.node(id.as_str()).filter(|node| !node.own.is_terminal()).map(|node| node.asof) else {
+        let Some(asof) = self.node(id.as_str()).filter(|node| !node.own.is_terminal()).map(|node| node.requests.asof)
+        else {
             return;
         };
         let mut next = id.parent_id();
         while let Some(above) = next {
             let outlived = |cancel: &&Cancel| cancel.named && cancel.subtree && cancel.asof <= asof && !cancel.outlived;
-            let is_new = self.node(above.as_str()).and_then(|node| node.cancel.as_deref()).filter(outlived).is_some();
+            let is_new =
+                self.node(above.as_str()).and_then(|node| node.requests.cancel.as_deref()).filter(outlived).is_some();
             let node = if is_new { self.node_mut(&above) } else { None };
-            if let Some(cancel) = node.and_then(|node| node.cancel.as_deref_mut()) {
+            if let Some(cancel) = node.and_then(|node| node.requests.cancel.as_deref_mut()) {
                 cancel.outlived = true;
             }
             next = above.parent_id();
@@ -211,7 +213,7 @@ impl Records {
                 message: Some(conflict),
                 ..history_entry(event, position, Verdict::Ignored)
             };
-            node.push_history(entry);
+            node.history.push(entry);
         }
     }
 }
@@ -220,8 +222,8 @@ impl Records {
 fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'_>) -> Result<Applied, EncodeError> {
     let position = cause.position;
     let before = rollup_input(&event.id, node);
-    let kept_before = node.kept;
-    let seen = (node.announced, node.run);
+    let kept_before = node.deferral.record_bytes;
+    let seen = (node.definition.announced, node.run);
     let is_of_run = event.kind().creates() && event.run >= node.run;
     let was_cancelled = is_of_run && event.task.is_some() && node.is_cancelled_unannounced();
     if was_cancelled || (is_of_run && node.is_expired_unannounced()) {
@@ -237,12 +239,12 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     let changes_deferred = event.payload.record().is_some() || kept_before > 0;
     let deferred =
         if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room)? } else { None };
-    let deferred = deferred.map(|change| (change, kept_before, node.kept));
+    let deferred = deferred.map(|change| (change, kept_before, node.deferral.record_bytes));
     add_to_history(node, event, position, &step);
-    inherited.into_iter().for_each(|entry| node.push_history(entry));
+    inherited.into_iter().for_each(|entry| node.history.push(entry));
     node.folded_to = position.offset + 1;
     notifications::notify_passed_states(node, &step.passed, cause);
-    let is_fresh = seen != (node.announced, node.run);
+    let is_fresh = seen != (node.definition.announced, node.run);
     let has_due = continuations::has_due(node);
     if !has_due {
         refresh(node, cause);

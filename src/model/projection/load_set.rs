@@ -25,7 +25,7 @@ impl WorkingSet {
                 // event.
                 let first = self
                     .node(event.id.as_str())
-                    .and_then(|node| node.policy.as_ref())
+                    .and_then(|node| node.definition.policy.as_ref())
                     .map_or(0, |policy| policy.rules.then.len());
                 ids_below(&event.id, then, first.max(asked.len()), &mut follow);
                 ids.extend(

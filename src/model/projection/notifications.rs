@@ -14,13 +14,16 @@ use crate::model::task::id::TaskId;
 /// Evaluates the rules after a recomputation of the state. When rules arrive late, the current state counts as just
 /// reached.
 pub(super) fn evaluate(node: &mut TaskRecord, cause: Change<'_>) {
-    let Some(policy) = node.policy.as_deref().filter(|policy| node.announced && policy.rules.has_rules()) else {
+    let Some(policy) =
+        node.definition.policy.as_deref().filter(|policy| node.definition.announced && policy.rules.has_rules())
+    else {
         return;
     };
-    let latest_ms = node.seen_ms.saturating_add(cause.ages.lifetimes.max_tree_age_ms);
-    let new_log =
-        || Box::new(NotificationLog::new(&policy.rules, node.created_at_ms.unwrap_or(node.seen_ms), latest_ms));
-    let mut log = node.told.take().unwrap_or_else(new_log);
+    let latest_ms = node.times.seen_ms.saturating_add(cause.ages.lifetimes.max_tree_age_ms);
+    let new_log = || {
+        Box::new(NotificationLog::new(&policy.rules, node.times.created_at_ms.unwrap_or(node.times.seen_ms), latest_ms))
+    };
+    let mut log = node.notifications.take().unwrap_or_else(new_log);
     let now = node.state;
     let mut reached: Vec<RuleRef> = Vec::new();
     if log.state != now && now != State::Expected {
@@ -32,17 +35,17 @@ pub(super) fn evaluate(node: &mut TaskRecord, cause: Change<'_>) {
         let at_ms = log.since_ms;
         notify(node, &mut log, rule, cause.position.offset, at_ms);
     }
-    if node.root {
-        node.hold_ms = node.hold_ms.max(log.last_check().unwrap_or_default());
+    if node.tree.root {
+        node.tree.hold_ms = node.tree.hold_ms.max(log.last_check().unwrap_or_default());
     }
-    node.told = Some(log);
+    node.notifications = Some(log);
 }
 
 /// Own states implied by an event but not reported by an earlier one: a quick attempt writes no `started`, and its
 /// result may precede `submitted` in the log. Empty for tasks without notification rules.
 pub(super) fn passed_states(node: &TaskRecord, event: &Event) -> Vec<(State, i64)> {
-    let has_rules = node.policy.as_deref().is_some_and(|policy| policy.rules.has_rules());
-    if !has_rules || !node.announced || node.is_external() || node.own.is_terminal() {
+    let has_rules = node.definition.policy.as_deref().is_some_and(|policy| policy.rules.has_rules());
+    if !has_rules || !node.definition.announced || node.is_external() || node.own.is_terminal() {
         return Vec::new();
     }
     let began_ms = match event.kind() {
@@ -52,9 +55,9 @@ pub(super) fn passed_states(node: &TaskRecord, event: &Event) -> Vec<(State, i64
         }
         _ => return Vec::new(),
     };
-    let is_first = node.told.as_deref().is_none_or(|log| log.changes == 0);
+    let is_first = node.notifications.as_deref().is_none_or(|log| log.changes == 0);
     let queued_ms = match node.own {
-        _ if is_first => node.created_at_ms.or(began_ms),
+        _ if is_first => node.times.created_at_ms.or(began_ms),
         State::Scheduled => began_ms,
         _ => None,
     };
@@ -81,12 +84,12 @@ pub(super) fn notify_passed_states(node: &mut TaskRecord, passed: &[(State, i64)
 /// Runs a due check against the state that the task has at this position of the log.
 pub(super) fn run_check(node: &mut TaskRecord, number: Option<u32>, at_ms: i64, position: LogPosition) -> Step {
     let number = number.unwrap_or(u32::MAX) as usize;
-    let Some(mut log) = node.told.take() else { return Step::of(Verdict::Ignored) };
+    let Some(mut log) = node.notifications.take() else { return Step::of(Verdict::Ignored) };
     let due = log.checks.get_mut(number).and_then(Option::take);
-    let check = node.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
+    let check = node.definition.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
     let step = Step { in_history: false, ..Step::of(Verdict::Applied) };
     let (Some(_), Some(check)) = (due, check) else {
-        node.told = Some(log);
+        node.notifications = Some(log);
         return Step { verdict: Verdict::Ignored, ..step };
     };
     let passed = check.expect.contains(&node.state);
@@ -97,8 +100,8 @@ pub(super) fn run_check(node: &mut TaskRecord, number: Option<u32>, at_ms: i64, 
         let n = u8::try_from(number).unwrap_or(u8::MAX);
         notify(node, &mut log, if passed { RuleRef::Passed(n) } else { RuleRef::Failed(n) }, position.offset, at_ms);
     }
-    node.told = Some(log);
-    node.push_history(entry(node, at_ms, position, message));
+    node.notifications = Some(log);
+    node.history.push(entry(node, at_ms, position, message));
     step
 }
 
@@ -120,14 +123,17 @@ fn entry(node: &TaskRecord, at_ms: i64, position: LogPosition, message: String) 
 impl Records {
     /// Extends the retention of a finished tree until the last check of any of its tasks has run.
     pub(super) fn extend_retention(&mut self, id: &TaskId, max_tree_age_ms: i64) {
-        let Some(until) = self.node(id.as_str()).and_then(|node| node.told.as_ref()?.last_check()) else { return };
+        let Some(until) = self.node(id.as_str()).and_then(|node| node.notifications.as_ref()?.last_check()) else {
+            return;
+        };
         let Ok(root) = TaskId::parse(id.root()) else { return };
-        let until =
-            self.node(root.as_str()).map_or(until, |node| until.min(node.seen_ms.saturating_add(max_tree_age_ms)));
-        if self.node(root.as_str()).is_some_and(|node| node.hold_ms < until)
+        let until = self
+            .node(root.as_str())
+            .map_or(until, |node| until.min(node.times.seen_ms.saturating_add(max_tree_age_ms)));
+        if self.node(root.as_str()).is_some_and(|node| node.tree.hold_ms < until)
             && let Some(node) = self.node_mut(&root)
         {
-            node.hold_ms = until;
+            node.tree.hold_ms = until;
         }
     }
 }

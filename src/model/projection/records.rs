@@ -16,9 +16,9 @@ pub(super) struct Records {
     pub(super) dirty: Vec<TaskId>,
     pub(super) logs: Vec<(TaskId, Vec<String>)>,
     pub(super) attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
-    pub(super) kept: FxHashMap<TaskId, Option<Vec<u8>>>,
+    pub(super) deferred: FxHashMap<TaskId, Option<Vec<u8>>>,
     /// Bytes of deferred records in the partition.
-    pub(super) kept_bytes: u64,
+    pub(super) deferred_bytes: u64,
     /// Continuations of loaded records, which must be loaded too.
     pub(super) wanted: Vec<TaskId>,
 }
@@ -70,8 +70,8 @@ impl Records {
 
     /// Stores or removes the deferred record of a task.
     pub(super) fn record_deferred(&mut self, id: &TaskId, keeping: DeferredRecord, before: u32, now: u32) {
-        self.kept_bytes = (self.kept_bytes + u64::from(now)).saturating_sub(u64::from(before));
-        self.kept.insert(
+        self.deferred_bytes = (self.deferred_bytes + u64::from(now)).saturating_sub(u64::from(before));
+        self.deferred.insert(
             id.clone(),
             match keeping {
                 DeferredRecord::Put(bytes) => Some(bytes),

@@ -11,16 +11,20 @@ use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
 
 pub(super) fn rollup_input(id: &TaskId, node: &TaskRecord) -> RollupInput {
-    let (_, _, tree) = rollup::children_of(&node.below);
+    let (_, _, tree) = rollup::children_of(&node.tree.below);
     let then = number_of(id.segment()).is_some();
-    let ignored = node.on_failure() == OnFailure::Ignore;
+    let ignored = node.definition.on_failure() == OnFailure::Ignore;
     let restartable = u64::from(node.is_restartable()) + node.restartable_below();
     RollupInput { run: node.run, then, state: node.state, ignored, tree, restartable }
 }
 
 pub(super) fn state_of(node: &TaskRecord) -> State {
     let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
-    if cancelling { State::Cancelling } else { rollup::combine(node.own, &node.below, node.tolerated()) }
+    if cancelling {
+        State::Cancelling
+    } else {
+        rollup::combine(node.own, &node.tree.below, node.definition.tolerated())
+    }
 }
 
 /// Recomputes the state and the fields derived from it.
@@ -28,18 +32,18 @@ pub(super) fn refresh(node: &mut TaskRecord, cause: Change<'_>) {
     let state = state_of(node);
     if state.is_terminal() != node.state.is_terminal() {
         let ended = state.is_terminal();
-        node.ended_at_ms = ended.then_some(cause.at_ms);
-        node.last_end = ended.then(|| Box::new(Moment { at_ms: cause.at_ms, by: cause.id.to_string() }));
+        node.times.ended_at_ms = ended.then_some(cause.at_ms);
+        node.tree.last_end = ended.then(|| Box::new(Moment { at_ms: cause.at_ms, by: cause.id.to_string() }));
     }
     node.state = state;
-    if let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
+    if let Some(cancel) = node.requests.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
         requests::withdraw_cancel(node, cause.position);
     }
     notifications::evaluate(node, cause);
-    let before = node.expiry;
+    let before = node.times.expiry;
     node.schedule_expiry(&cause.ages.lifetimes, cause.position.log_time_ms);
-    if let Some(expiry) = node.expiry.filter(|expiry| Some(*expiry) != before) {
+    if let Some(expiry) = node.times.expiry.filter(|expiry| Some(*expiry) != before) {
         cause.ages.soonest_ms.fetch_min(expiry.due_ms, Relaxed);
     }
 }

@@ -10,14 +10,14 @@ use crate::model::task::id::{TaskId, clip};
 /// Records progress or log lines, which change no state.
 pub(super) fn attach(node: &mut TaskRecord, event: &Event) -> Verdict {
     if let Payload::Log { lines, dropped } = &event.payload {
-        node.log_lines = node.log_lines.saturating_add(lines.len() as u32);
-        node.log_dropped = node.log_dropped.saturating_add(*dropped);
+        node.log.lines = node.log.lines.saturating_add(lines.len() as u32);
+        node.log.dropped = node.log.dropped.saturating_add(*dropped);
         return Verdict::Applied;
     }
     if node.own.is_terminal() {
         return Verdict::Ignored;
     }
-    node.progress = event.payload.output().cloned();
+    node.outcome.progress = event.payload.output().cloned();
     Verdict::Applied
 }
 
@@ -29,23 +29,23 @@ pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
     if !node.is_external() || (node.state.is_terminal() && node.blocks_when_done()) {
         return Verdict::Ignored;
     }
-    node.fault |= state == State::Failed;
+    node.outcome.fault |= state == State::Failed;
     node.own = match state {
         State::Queued | State::Running | State::Warning => state,
         // The reporter's own work is done; the rollup adds the children. A reported failure sticks.
-        State::WaitingForChildren | State::Succeeded if node.fault => State::Failed,
+        State::WaitingForChildren | State::Succeeded if node.outcome.fault => State::Failed,
         State::WaitingForChildren | State::Succeeded => State::Succeeded,
         State::Failed => State::Failed,
         _ => return Verdict::Ignored,
     };
     if state == State::Running {
-        node.started_at_ms = node.started_at_ms.or(Some(event.at_ms));
+        node.times.started_at_ms = node.times.started_at_ms.or(Some(event.at_ms));
     }
     if output.is_some() {
-        node.output.clone_from(output);
+        node.outcome.output.clone_from(output);
     }
     if error.is_some() {
-        node.error.clone_from(error);
+        node.outcome.error.clone_from(error);
     }
     Verdict::Applied
 }

@@ -16,10 +16,10 @@ pub(super) fn cancel(node: &mut TaskRecord, event: &Event, scope: &CancelScope, 
     let asof = scope.asof.unwrap_or(position.offset);
     let named = scope.asof.is_none();
     let known = if named { node.asked(scope.subtree) } else { node.cancelled_by() }.is_some();
-    let later_retry = asof <= node.asof;
+    let later_retry = asof <= node.requests.asof;
     let ended = if scope.subtree { node.state.is_terminal() } else { node.own.is_terminal() };
     if ended || known || later_retry || node.request_effects() >= MAX_EFFECTS {
-        if named && !node.cancel.as_deref().is_some_and(|cancel| cancel.named) {
+        if named && !node.requests.cancel.as_deref().is_some_and(|cancel| cancel.named) {
             // The API server publishes every cancel to the workers, so this one must be withdrawn too.
             withdraw_cancel(node, position);
         }
@@ -69,9 +69,9 @@ fn apply_cancel(
     if node.is_external() && !node.own.is_terminal() {
         // No worker of this fleet runs it, so there is nothing to wait for.
         node.own = State::Cancelled;
-        node.error = Some(Box::new(ErrorInfo::new("cancelled", request.message(""), 0)));
+        node.outcome.error = Some(Box::new(ErrorInfo::new("cancelled", request.message(""), 0)));
     }
-    node.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false, request }));
+    node.requests.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false, request }));
 }
 
 /// Publishes the cancel of a task that was cancelled while expected and is announced only now: the workers' copy may
@@ -80,7 +80,9 @@ pub(super) fn reissue_cancel(node: &mut TaskRecord, position: LogPosition) {
     if node.own.is_terminal() || node.cancelled_by().is_none() {
         return;
     }
-    let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| cancel.request.with.is_none()) else { return };
+    let Some(cancel) = node.requests.cancel.as_deref_mut().filter(|cancel| cancel.request.with.is_none()) else {
+        return;
+    };
     cancel.named = true;
     // The workers receive the cancel only now, so the tracker waits for their answer again.
     cancel.due_ms = position.log_time_ms + CANCEL_GRACE_MS;
@@ -98,7 +100,7 @@ pub(super) struct AncestorCancel {
 impl Records {
     /// Latest cancel of any ancestor.
     pub(super) fn ancestor_cancel(&self, id: &TaskId) -> Option<AncestorCancel> {
-        let cancels = id.ancestors().filter_map(|above| Some((above, self.node(above)?.cancel.as_deref()?)));
+        let cancels = id.ancestors().filter_map(|above| Some((above, self.node(above)?.requests.cancel.as_deref()?)));
         let (above, cancel) = cancels.filter(|(_, cancel)| cancel.subtree).max_by_key(|(_, cancel)| cancel.asof)?;
         Some(AncestorCancel { asof: cancel.asof, request: cancel.request.below(above) })
     }
@@ -111,12 +113,12 @@ impl Records {
             return;
         };
         let is_source = |cancel: &Cancel| cancel.asof == asof && cancel.subtree && cancel.request.with.is_none();
-        let cancel_of = |above: &str| self.node(above).and_then(|node| node.cancel.as_deref());
+        let cancel_of = |above: &str| self.node(above).and_then(|node| node.requests.cancel.as_deref());
         let source = id.ancestors().find(|above| cancel_of(above).is_some_and(is_source));
         let Some(source) = source.and_then(|source| TaskId::parse(source).ok()) else { return };
         let Some(node) = self.node_mut(&source) else { return };
         let has_ended = node.state.is_terminal();
-        let Some(cancel) = node.cancel.as_deref_mut().filter(|cancel| !cancel.named) else { return };
+        let Some(cancel) = node.requests.cancel.as_deref_mut().filter(|cancel| !cancel.named) else { return };
         cancel.named = !has_ended;
         replace_cancel_effect(node, position, EffectKind::Cancel { asof, subtree: true });
         // A superseded descendant does not reopen its ancestors, so no later change of state would withdraw the
@@ -133,8 +135,8 @@ pub(super) fn inherit_cancel(
     above: Option<AncestorCancel>,
     cause: Change<'_>,
 ) -> Option<HistoryEntry> {
-    let above =
-        above.filter(|above| above.asof > node.asof && !node.own.is_terminal() && node.cancelled_by().is_none())?;
+    let above = above
+        .filter(|above| above.asof > node.requests.asof && !node.own.is_terminal() && node.cancelled_by().is_none())?;
     let message = request_message(above.request.with.as_deref(), above.request.reason.as_deref()).unwrap_or_default();
     let entry = HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, cause.position.offset), message);
     let entry = HistoryEntry { by: above.request.by.clone(), ..entry };
@@ -173,15 +175,16 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition,
         }
         EffectKind::RetryFailed { run: next_run }
     } else {
-        if node.is_external() || !node.announced {
+        if node.is_external() || !node.definition.announced {
             return Step::of(Verdict::Ignored);
         }
-        let hash = node.hash.take();
+        let hash = node.definition.hash.take();
         begin_run(node, next_run);
-        (node.own, node.announced, node.hash, node.asof) = (State::Queued, true, hash, position.offset);
+        (node.own, node.definition.announced, node.definition.hash, node.requests.asof) =
+            (State::Queued, true, hash, position.offset);
         if record.is_some() {
             // A redrive carries the record, since the topic may no longer retain it.
-            node.record_event_offset = Some(position.offset);
+            node.definition.record_event_offset = Some(position.offset);
         }
         EffectKind::Publish { run: next_run }
     };
@@ -194,9 +197,9 @@ pub(super) fn patch(node: &mut TaskRecord, patch: Option<&Patch>) -> Step {
     let Some(patch) = patch.filter(|patch| patch.rejection(node).is_none()) else {
         return Step::of(Verdict::Ignored);
     };
-    patch.apply(node.policy.get_or_insert_default());
-    node.patched = true;
-    node.due_ms = patch.not_before_ms.or(node.due_ms);
+    patch.apply(node.definition.policy.get_or_insert_default());
+    node.definition.patched = true;
+    node.times.due_ms = patch.not_before_ms.or(node.times.due_ms);
     Step::of(Verdict::Applied)
 }
 
@@ -207,7 +210,7 @@ pub(super) fn effect_done(node: &mut TaskRecord, id: Option<&str>, position: Opt
         && run == node.run
         && position.is_some()
     {
-        node.position = position;
+        node.definition.position = position;
     }
     Step { in_history: false, ..Step::of(if done.is_some() { Verdict::Applied } else { Verdict::Ignored }) }
 }

@@ -10,24 +10,24 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
     let Some(next) = target(node, event, position) else { return Verdict::Applied };
     if node.own.is_terminal() {
         if next.is_terminal() {
-            node.duplicates = node.duplicates.saturating_add(1);
+            node.history.duplicates = node.history.duplicates.saturating_add(1);
         }
         return Verdict::Ignored;
     }
     if event.kind() == Kind::Released {
-        node.released = node.released.max(event.attempt + 1);
+        node.deferral.released = node.deferral.released.max(event.attempt + 1);
     }
     if is_late(node, event) {
         return Verdict::Ignored;
     }
     if event.kind() == Kind::Released {
-        node.position = event.payload.position();
+        node.definition.position = event.payload.position();
     }
     // A repeated `started` of an attempt only adds handler continuations: a warning stays.
     let goes_on = event.kind() == Kind::Started && node.own == State::Warning && event.attempt == node.attempt;
     node.own = if goes_on && event.worker == node.worker { State::Warning } else { next };
     node.silent = false;
-    node.due_ms = event.payload.due_ms();
+    node.times.due_ms = event.payload.due_ms();
     if event.attempt > 0 {
         node.attempt = event.attempt;
     }
@@ -35,7 +35,7 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
         node.worker = event.worker.clone();
     }
     let started = if event.kind() == Kind::Started { Some(event.at_ms) } else { event.payload.started_at_ms() };
-    node.started_at_ms = node.started_at_ms.or(started);
+    node.times.started_at_ms = node.times.started_at_ms.or(started);
     set_result(node, event, next);
     Verdict::Applied
 }
@@ -48,7 +48,7 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
         Kind::Scheduled if event.payload.record().is_some() => {
             !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
                 || node.attempt > 0
-                || node.kept > 0
+                || node.deferral.record_bytes > 0
                 || is_released(node, event)
         }
         // The released record belongs to an earlier wait, for example before the first attempt; the current wait
@@ -57,11 +57,11 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
             !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
         }
         Kind::Retrying if event.payload.record().is_some() => {
-            is_released(node, event) || (node.kept > 0 && event.attempt < node.attempt)
+            is_released(node, event) || (node.deferral.record_bytes > 0 && event.attempt < node.attempt)
         }
         // The record of the next attempt is deferred: these events come from a worker that was cut off before.
-        Kind::Started | Kind::Warned | Kind::Retrying => node.kept > 0 && node.own == State::Retrying,
-        Kind::Scheduled => node.kept > 0,
+        Kind::Started | Kind::Warned | Kind::Retrying => node.deferral.record_bytes > 0 && node.own == State::Retrying,
+        Kind::Scheduled => node.deferral.record_bytes > 0,
         _ => false,
     }
 }
@@ -70,8 +70,8 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
 fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
     match &event.payload {
         Payload::Succeeded { output, .. } => {
-            node.output.clone_from(output);
-            node.error = None;
+            node.outcome.output.clone_from(output);
+            node.outcome.error = None;
         }
         // The event only reports that the attempt was stopped; the record knows the reason.
         Payload::Cancelled(_) if next == State::Failed => {}
@@ -80,7 +80,7 @@ fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
         Payload::Retrying { failure, .. }
         | Payload::Failed(failure)
         | Payload::Cancelled(failure)
-        | Payload::Expired(failure) => node.error.clone_from(&failure.error),
+        | Payload::Expired(failure) => node.outcome.error.clone_from(&failure.error),
         _ => {}
     }
 }
@@ -88,14 +88,14 @@ fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
 /// Returns true if the wait of the event's record is already over: workers resend events that they consider lost. A
 /// low attempt alone proves nothing, because a worker that takes over counts from the attempt in the record.
 fn is_released(node: &TaskRecord, event: &Event) -> bool {
-    event.attempt < node.released
+    event.attempt < node.deferral.released
 }
 
 /// Own state that an event requests, if any.
 fn target(node: &TaskRecord, event: &Event, position: LogPosition) -> Option<State> {
     Some(match event.kind() {
         Kind::Submitted => {
-            let not_before = node.policy.as_ref().and_then(|policy| policy.not_before_ms);
+            let not_before = node.definition.policy.as_ref().and_then(|policy| policy.not_before_ms);
             if not_before.is_some_and(|at| at > position.log_time_ms) { State::Scheduled } else { State::Queued }
         }
         Kind::Scheduled => State::Scheduled,

@@ -72,10 +72,10 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
     }
     // Handler continuations are numbered after the policy's, so the policy must be known.
     let then = event.payload.continuations();
-    if !then.is_empty() && node.announced && !node.own.is_terminal() {
-        node.handler_continuations = Some(then.to_vec());
+    if !then.is_empty() && node.definition.announced && !node.own.is_terminal() {
+        node.continuations.from_handler = Some(then.to_vec());
     }
-    let was_started = node.started_at_ms.is_some();
+    let was_started = node.times.started_at_ms.is_some();
     let mut passed = notifications::passed_states(node, event);
     let verdict = match event.kind() {
         Kind::Progress | Kind::Log => attach(node, event),
@@ -86,21 +86,21 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         passed.clear();
     }
     let is_late_announcement =
-        verdict == Verdict::Ignored && event.kind() == Kind::Submitted && node.has_unannounced_events();
+        verdict == Verdict::Ignored && event.kind() == Kind::Submitted && node.history.has_unannounced_events(node.run);
     let in_history = !matches!(event.kind(), Kind::Progress | Kind::Log);
-    let started = !was_started && node.started_at_ms.is_some();
+    let started = !was_started && node.times.started_at_ms.is_some();
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
 }
 
 /// Adds the event to the history.
 pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: LogPosition, step: &Step) {
     if step.is_late_announcement {
-        node.insert_announcement(late_announcement(event, position));
+        node.history.insert_announcement(late_announcement(event, position));
     } else if step.verdict == Verdict::Ignored && is_inherited_cancel(event) && node.own == State::Cancelled {
         // The workers ended the descendant before the tracker's request for it was projected.
-        node.insert_before_cancelled(history_entry(event, position, Verdict::Applied));
+        node.history.insert_before_cancelled(history_entry(event, position, Verdict::Applied));
     } else if step.in_history {
-        node.push_history(history_entry(event, position, step.verdict));
+        node.history.push(history_entry(event, position, step.verdict));
     }
 }
 
@@ -111,38 +111,39 @@ fn is_inherited_cancel(event: &Event) -> bool {
 
 /// Resets the record for a new run; groups of children of older runs are superseded.
 pub(super) fn begin_run(node: &mut TaskRecord, run: u32) {
-    let fresh = TaskRecord::expected(run, node.seen_ms);
+    let fresh = TaskRecord::expected(run, node.times.seen_ms);
     let old = std::mem::replace(node, fresh);
     node.task_type = old.task_type;
-    node.position = old.position;
-    (node.policy, node.patched) = (old.policy, old.patched);
-    node.created_at_ms = old.created_at_ms;
-    node.first_start = old.first_start;
-    node.highest_run = old.highest_run;
-    node.history = old.history;
-    node.history_dropped = old.history_dropped;
-    node.duplicates = old.duplicates;
-    node.log_lines = old.log_lines;
-    node.log_dropped = old.log_dropped;
+    node.definition.position = old.definition.position;
+    (node.definition.policy, node.definition.patched) = (old.definition.policy, old.definition.patched);
+    node.times.created_at_ms = old.times.created_at_ms;
+    node.tree.first_start = old.tree.first_start;
+    node.tree.highest_run = old.tree.highest_run;
+    node.history.entries = old.history.entries;
+    node.history.dropped = old.history.dropped;
+    node.history.duplicates = old.history.duplicates;
+    node.log.lines = old.log.lines;
+    node.log.dropped = old.log.dropped;
     node.attachments = old.attachments;
-    (node.cancel, node.record_event_offset, node.effects) = (old.cancel, old.record_event_offset, old.effects);
-    node.below = old.below;
-    node.below.retain(|group| group.run >= run);
-    (node.expiry, node.has_below, node.root) = (old.expiry, old.has_below, old.root);
-    (node.told, node.hold_ms) = (old.told, old.hold_ms);
-    if let Some(log) = node.told.as_deref_mut() {
+    (node.requests.cancel, node.definition.record_event_offset, node.effects) =
+        (old.requests.cancel, old.definition.record_event_offset, old.effects);
+    node.tree.below = old.tree.below;
+    node.tree.below.retain(|group| group.run >= run);
+    (node.times.expiry, node.tree.has_below, node.tree.root) = (old.times.expiry, old.tree.has_below, old.tree.root);
+    (node.notifications, node.tree.hold_ms) = (old.notifications, old.tree.hold_ms);
+    if let Some(log) = node.notifications.as_deref_mut() {
         log.begin_run();
     }
 }
 
 /// Applies an announcement. Within a run the first one counts; another task with the same id and run is a conflict.
 pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Option<String> {
-    if node.announced {
+    if node.definition.announced {
         let other_type = node.task_type.as_deref() != Some(&*task.task_type);
-        let other_hash = node.hash.is_some() && task.hash.is_some() && node.hash != task.hash;
+        let other_hash = node.definition.hash.is_some() && task.hash.is_some() && node.definition.hash != task.hash;
         if !other_type && !other_hash {
             // The same task was published again, after a wait or for a retry.
-            node.position = newest(node.position, task.position);
+            node.definition.position = newest(node.definition.position, task.position);
             return None;
         }
         let have = node.task_type.as_deref().unwrap_or_default();
@@ -151,13 +152,13 @@ pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) 
             task.task_type
         ));
     }
-    node.announced = true;
+    node.definition.announced = true;
     node.task_type = Some(task.task_type.clone());
-    node.created_at_ms = Some(task.created_at_ms);
-    node.position = task.position;
-    node.hash = task.hash.clone();
-    (node.policy, node.patched) = (task.policy.clone(), false);
-    node.asof = task.asof.unwrap_or(-1);
+    node.times.created_at_ms = Some(task.created_at_ms);
+    node.definition.position = task.position;
+    node.definition.hash = task.hash.clone();
+    (node.definition.policy, node.definition.patched) = (task.policy.clone(), false);
+    node.requests.asof = task.asof.unwrap_or(-1);
     None
 }
 

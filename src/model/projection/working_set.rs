@@ -28,13 +28,13 @@ impl Default for WorkingSet {
 
 impl WorkingSet {
     /// Resumes a partition with its deferred bytes and the lifetimes in force.
-    pub fn resume(kept_bytes: u64, lifetimes: Lifetimes) -> Self {
-        let records = Records { kept_bytes, ..Records::default() };
+    pub fn resume(deferred_bytes: u64, lifetimes: Lifetimes) -> Self {
+        let records = Records { deferred_bytes, ..Records::default() };
         Self { records, ages: Ages::new(lifetimes, i64::MAX), new_lifetimes: false }
     }
 
-    pub fn kept_bytes(&self) -> u64 {
-        self.records.kept_bytes
+    pub fn deferred_bytes(&self) -> u64 {
+        self.records.deferred_bytes
     }
 
     pub fn load(&mut self, id: TaskId, node: Option<TaskRecord>) {

@@ -38,9 +38,35 @@ pub struct TaskRecord {
     pub state: State,
     pub run: u32,
     pub attempt: u32,
+    /// Worker of the last attempt.
     pub worker: Option<Arc<str>>,
+    /// The worker that held the task has stopped sending heartbeats.
+    pub silent: bool,
+    pub definition: Definition,
+    pub times: Times,
+    pub outcome: Outcome,
+    pub tree: Tree,
+    pub history: History,
+    pub log: LogCounts,
+    /// Attachments in the order of arrival.
+    pub attachments: Vec<Attached>,
+    pub requests: Requests,
+    pub deferral: Deferral,
+    /// Pending effects in the order of execution ([`TaskRecord::push_effect`]).
+    pub effects: Vec<Effect>,
+    pub continuations: ContinuationStatus,
+    /// Notification state, for tasks with actions or checks.
+    pub notifications: Option<Box<NotificationLog>>,
+    /// Offset after the last event projected into the record.
+    pub folded_to: i64,
+}
+
+/// Definition of the task as its creator requested it, and the position of its record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Definition {
     /// Position of the task's record.
     pub position: Option<Position>,
+    /// Hash of the task's record.
     pub hash: Option<Box<str>>,
     /// Set once an announcement with the policy has arrived; no rule is evaluated before.
     pub announced: bool,
@@ -49,62 +75,96 @@ pub struct TaskRecord {
     pub policy: Option<Box<Policy>>,
     /// The policy differs from the one in the task's record and replaces it when the record is published again.
     pub patched: bool,
+    /// Offset of an event that contains the task's complete record, if any.
+    pub record_event_offset: Option<i64>,
+}
+
+/// Times of the current run, epoch milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
     /// Log time of the first event: the order of lists.
     pub seen_ms: i64,
     pub created_at_ms: Option<i64>,
     pub started_at_ms: Option<i64>,
     pub ended_at_ms: Option<i64>,
+    /// Start of the next attempt, while the task is scheduled or waits for a retry.
     pub due_ms: Option<i64>,
+    /// Next expiry by log time.
+    pub expiry: Option<Expiry>,
+}
+
+/// Values reported by the attempts of the current run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
     pub progress: Option<RawJson>,
     pub output: Option<RawJson>,
     pub error: Option<Box<ErrorInfo>>,
     /// An external task was reported as failed in this run, which later reports cannot undo.
     pub fault: bool,
-    /// Counts of the descendants, grouped by the run of the direct child.
-    pub below: Vec<RunCounts>,
-    /// First start and last end of any task in this subtree.
-    pub first_start: Option<Box<Moment>>,
-    pub last_end: Option<Box<Moment>>,
-    /// Highest run in the tree (root only).
-    pub highest_run: u32,
-    pub history: Vec<HistoryEntry>,
-    pub history_dropped: u32,
-    /// Number of terminal events after the first of a run.
-    pub duplicates: u32,
-    pub log_lines: u32,
-    pub log_dropped: u32,
-    /// Attachments in the order of arrival.
-    pub attachments: Vec<Attached>,
-    /// Offset after the last event projected into the record.
-    pub folded_to: i64,
-    /// Offset in the events partition; requests up to it do not apply to the task. -1: all requests apply.
-    pub asof: i64,
-    pub cancel: Option<Box<Cancel>>,
-    /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
-    pub kept: u32,
-    /// Waits of this run that began after an attempt lower than this number have ended with a release.
-    pub released: u32,
-    /// Offset of an event that contains the task's complete record, if any.
-    pub record_event_offset: Option<i64>,
-    /// Pending effects in the order of execution ([`TaskRecord::push_effect`]).
-    pub effects: Vec<Effect>,
-    /// Continuations added by the handler in this run.
-    #[serde(with = "super::json::as_text")]
-    pub handler_continuations: Option<Vec<Continuation>>,
-    /// Bit mask of the continuations created in this run.
-    pub created_mask: u16,
-    /// Next expiry by log time.
-    pub expiry: Option<Expiry>,
+}
+
+/// Position in the tree, and totals of the descendants.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tree {
     /// Set for the root of a tree.
     pub root: bool,
     /// Set once a descendant was counted, even if none counts any more.
     pub has_below: bool,
-    /// The worker that held the task has stopped sending heartbeats.
-    pub silent: bool,
-    /// Notification state, for tasks with actions or checks.
-    pub told: Option<Box<NotificationLog>>,
+    /// Counts of the descendants, grouped by the run of the direct child.
+    pub below: Vec<RunCounts>,
+    /// First start of any task in this subtree.
+    pub first_start: Option<Box<Moment>>,
+    /// Last end of any task in this subtree.
+    pub last_end: Option<Box<Moment>>,
+    /// Highest run in the tree (root only).
+    pub highest_run: u32,
     /// Earliest removal of the finished tree, epoch milliseconds (root only).
     pub hold_ms: i64,
+}
+
+/// Newest events of the task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct History {
+    /// At most [`MAX_HISTORY`] entries: the first one, and the newest.
+    pub entries: Vec<HistoryEntry>,
+    /// Number of entries removed to make room.
+    pub dropped: u32,
+    /// Number of terminal events after the first of a run.
+    pub duplicates: u32,
+}
+
+/// Number of log lines, stored and dropped.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogCounts {
+    pub lines: u32,
+    pub dropped: u32,
+}
+
+/// Cancel and retry requests of the task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Offset in the events partition; requests up to it do not apply to the task. -1: all requests apply.
+    pub asof: i64,
+    pub cancel: Option<Box<Cancel>>,
+}
+
+/// Wait of a task whose record the tracker publishes at the due time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Deferral {
+    /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
+    pub record_bytes: u32,
+    /// Waits of this run that began after an attempt lower than this number have ended with a release.
+    pub released: u32,
+}
+
+/// Continuations that the current run has added and created.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContinuationStatus {
+    /// Continuations added by the handler in this run.
+    #[serde(with = "super::json::as_text")]
+    pub from_handler: Option<Vec<Continuation>>,
+    /// Bit mask of the continuations created in this run.
+    pub created_mask: u16,
 }
 
 /// Time, and the task that caused it.
@@ -163,45 +223,20 @@ impl TaskRecord {
             run,
             attempt: 0,
             worker: None,
-            position: None,
-            hash: None,
-            announced: false,
-            policy: None,
-            patched: false,
-            seen_ms,
-            created_at_ms: None,
-            started_at_ms: None,
-            ended_at_ms: None,
-            due_ms: None,
-            progress: None,
-            output: None,
-            error: None,
-            fault: false,
-            below: Vec::new(),
-            first_start: None,
-            last_end: None,
-            highest_run: run,
-            history: Vec::new(),
-            history_dropped: 0,
-            duplicates: 0,
-            log_lines: 0,
-            log_dropped: 0,
-            attachments: Vec::new(),
-            folded_to: 0,
-            asof: -1,
-            cancel: None,
-            kept: 0,
-            released: 0,
-            record_event_offset: None,
-            effects: Vec::new(),
-            handler_continuations: None,
-            created_mask: 0,
-            expiry: None,
-            root: false,
-            has_below: false,
             silent: false,
-            told: None,
-            hold_ms: 0,
+            definition: Definition::default(),
+            times: Times { seen_ms, ..Times::default() },
+            outcome: Outcome::default(),
+            tree: Tree { highest_run: run, ..Tree::default() },
+            history: History::default(),
+            log: LogCounts::default(),
+            attachments: Vec::new(),
+            requests: Requests { asof: -1, cancel: None },
+            deferral: Deferral::default(),
+            effects: Vec::new(),
+            continuations: ContinuationStatus::default(),
+            notifications: None,
+            folded_to: 0,
         }
     }
 
@@ -217,79 +252,84 @@ impl TaskRecord {
     /// Returns true if a retry of failed tasks restarts this task: workers run it, and it failed, expired or was
     /// cancelled.
     pub fn is_restartable(&self) -> bool {
-        self.own.category() == Category::Failed && self.announced && !self.is_external()
+        self.own.category() == Category::Failed && self.definition.announced && !self.is_external()
     }
 
     /// Number of restartable descendants.
     pub fn restartable_below(&self) -> u64 {
-        self.below.iter().map(|group| group.restartable).sum()
+        self.tree.below.iter().map(|group| group.restartable).sum()
     }
 
     pub fn is_external(&self) -> bool {
-        self.policy.as_ref().is_some_and(|policy| policy.rules.external)
+        self.definition.policy.as_ref().is_some_and(|policy| policy.rules.external)
     }
 
     pub fn blocks_when_done(&self) -> bool {
-        self.policy.as_ref().is_none_or(|policy| policy.rules.block_when_done)
-    }
-
-    pub fn on_failure(&self) -> OnFailure {
-        self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
+        self.definition.policy.as_ref().is_none_or(|policy| policy.rules.block_when_done)
     }
 
     /// Returns true if the task has continuations.
     pub fn has_continuations(&self) -> bool {
-        self.handler_continuations.is_some() || self.policy.as_ref().is_some_and(|policy| !policy.rules.then.is_empty())
+        self.continuations.from_handler.is_some()
+            || self.definition.policy.as_ref().is_some_and(|policy| !policy.rules.then.is_empty())
     }
 
     /// Continuations in the order of their numbers.
     pub fn continuations(&self) -> impl Iterator<Item = &Continuation> {
-        let asked = self.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
-        asked.iter().chain(self.handler_continuations.iter().flatten())
+        let asked = self.definition.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
+        asked.iter().chain(self.continuations.from_handler.iter().flatten())
     }
 
     /// Ids that the continuations and their own continuations may have.
     pub fn continuation_ids(&self, id: &TaskId, ids: &mut Vec<TaskId>) {
-        let asked = self.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
+        let asked = self.definition.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
         ids_below(id, asked, 0, ids);
-        ids_below(id, self.handler_continuations.as_deref().unwrap_or_default(), asked.len(), ids);
+        ids_below(id, self.continuations.from_handler.as_deref().unwrap_or_default(), asked.len(), ids);
+    }
+}
+
+impl Definition {
+    pub fn on_failure(&self) -> OnFailure {
+        self.policy.as_ref().map_or(OnFailure::Fail, |policy| policy.on_failure)
     }
 
     /// Number of children that may fail before the task fails.
     pub fn tolerated(&self) -> u32 {
         self.policy.as_ref().and_then(|policy| policy.rules.max_failed).unwrap_or(0)
     }
+}
 
-    pub fn push_history(&mut self, entry: HistoryEntry) {
-        self.make_room_in_history();
-        self.history.push(entry);
+impl History {
+    pub fn push(&mut self, entry: HistoryEntry) {
+        self.make_room();
+        self.entries.push(entry);
     }
 
     /// Inserts a late announcement before the first entry of its run that created or moved the record.
     pub fn insert_announcement(&mut self, entry: HistoryEntry) {
-        self.make_room_in_history();
-        let first = self.history.iter().position(|known| known.run == entry.run && known.kind.creates());
-        self.history.insert(first.unwrap_or(self.history.len()), entry);
+        self.make_room();
+        let first = self.entries.iter().position(|known| known.run == entry.run && known.kind.creates());
+        self.entries.insert(first.unwrap_or(self.entries.len()), entry);
     }
 
     /// Inserts a late cancel request before the end that it caused.
     pub fn insert_before_cancelled(&mut self, entry: HistoryEntry) {
-        self.make_room_in_history();
-        let end = self.history.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);
-        self.history.insert(end.unwrap_or(self.history.len()), entry);
+        self.make_room();
+        let end = self.entries.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);
+        self.entries.insert(end.unwrap_or(self.entries.len()), entry);
     }
 
-    fn make_room_in_history(&mut self) {
-        if self.history.len() >= MAX_HISTORY {
+    fn make_room(&mut self) {
+        if self.entries.len() >= MAX_HISTORY {
             // The first entry shows the origin of the task and stays.
-            self.history.remove(1);
-            self.history_dropped += 1;
+            self.entries.remove(1);
+            self.dropped += 1;
         }
     }
 
-    /// Returns true if the history of this run contains events of attempts but no `submitted`.
-    pub fn has_unannounced_events(&self) -> bool {
-        let mut of_run = self.history.iter().filter(|entry| entry.run == self.run);
+    /// Returns true if the entries of the run contain events of attempts but no `submitted`.
+    pub fn has_unannounced_events(&self, run: u32) -> bool {
+        let mut of_run = self.entries.iter().filter(|entry| entry.run == run);
         of_run.clone().any(|entry| entry.worker.is_some()) && !of_run.any(|entry| entry.kind == Kind::Submitted)
     }
 }

@@ -140,10 +140,12 @@ impl Patch {
 
     /// Reason why the patch cannot be applied to a task in its current state; `None` if it can.
     pub fn rejection(&self, node: &TaskRecord) -> Option<String> {
-        if !node.announced {
+        if !node.definition.announced {
             return Some("the task is not published yet".to_owned());
         }
-        if self.not_before_ms.is_some() && !(node.own == State::Scheduled && node.kept > 0 && node.attempt == 0) {
+        if self.not_before_ms.is_some()
+            && !(node.own == State::Scheduled && node.deferral.record_bytes > 0 && node.attempt == 0)
+        {
             return Some(format!("the task is {}: only a scheduled task can be given another start", node.own));
         }
         let field = self.attempt_fields().next()?;
@@ -151,7 +153,7 @@ impl Patch {
             return Some(format!("an external task has no `{field}`: it applies to workers only"));
         }
         // A deferred or republished record can still be changed; one in a topic cannot.
-        let is_out = !node.own.is_terminal() && node.kept == 0;
+        let is_out = !node.own.is_terminal() && node.deferral.record_bytes == 0;
         is_out.then(|| {
             format!("the task is {}: workers read `{field}` from its record, which is already published", node.own)
         })
@@ -186,13 +188,14 @@ mod tests {
         let shown = patch(r#"{"name": "n"}"#);
         let read = patch(r#"{"retries": 1}"#);
         let start = patch(r#"{"not_before_ms": 1}"#);
-        let can = |patch: &Patch, own, kept, attempt| {
-            let mut node = TaskRecord { own, kept, attempt, ..TaskRecord::expected(1, 0) };
+        let can = |patch: &Patch, own, record_bytes, attempt| {
+            let mut node = TaskRecord { own, attempt, ..TaskRecord::expected(1, 0) };
+            node.deferral.record_bytes = record_bytes;
             assert!(patch.rejection(&node).is_some(), "not announced");
-            node.announced = true;
+            node.definition.announced = true;
             patch.rejection(&node).is_none()
         };
-        for (own, kept, attempt, allowed) in [
+        for (own, record_bytes, attempt, allowed) in [
             (State::Queued, 0, 0, [true, false, false]),
             (State::Running, 0, 1, [true, false, false]),
             (State::Scheduled, 9, 0, [true, true, true]),
@@ -200,8 +203,8 @@ mod tests {
             (State::Retrying, 9, 2, [true, true, false]),
             (State::Failed, 0, 2, [true, true, false]),
         ] {
-            let found = [&shown, &read, &start].map(|patch| can(patch, own, kept, attempt));
-            assert_eq!(found, allowed, "{own} {kept}");
+            let found = [&shown, &read, &start].map(|patch| can(patch, own, record_bytes, attempt));
+            assert_eq!(found, allowed, "{own} {record_bytes}");
         }
     }
 }

@@ -48,7 +48,7 @@ impl Partition {
             timer: at(&Index::Timers, due(|placed| placed.timer)),
             effect: at(&Index::Effects, due(|placed| placed.effect)),
             age: at(&Index::Ages, due(|placed| placed.age)),
-            has_kept: self.kept.contains_key(&entry.id),
+            has_deferred: self.deferred.contains_key(&entry.id),
             has_log: self.logs.contains_key(&entry.id),
             has_attachments: self.attachments.contains_key(&entry.id),
             expires: false,

@@ -149,13 +149,13 @@ impl Contents {
         let bytes: usize = self.partitions.values().map(|partition| partition.bytes).sum();
         let new_records = changes.nodes.iter().filter(|(id, _)| is_new(id)).count();
         let new_bytes: usize = changes.nodes.iter().map(|(_, record)| record.len()).sum();
-        let new_kept_bytes: usize = changes.kept.iter().flat_map(|(_, kept)| kept).map(Vec::len).sum();
+        let new_deferred_bytes: usize = changes.deferred.iter().flat_map(|(_, deferred)| deferred).map(Vec::len).sum();
         let new_log_bytes: usize = changes.logs.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
         let new_attached: usize = changes.attachments.iter().flat_map(|(_, _, data)| data).map(Vec::len).sum();
         if records + new_records > options.max_records {
             return Err(full(&format!("{records} records of at most {}", options.max_records)));
         }
-        if bytes + new_bytes + new_kept_bytes + new_log_bytes + new_attached > options.max_bytes {
+        if bytes + new_bytes + new_deferred_bytes + new_log_bytes + new_attached > options.max_bytes {
             return Err(full(&format!("{bytes} bytes of at most {}", options.max_bytes)));
         }
         Ok(())
@@ -206,10 +206,10 @@ impl Store for Memory {
         }))
     }
 
-    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    async fn deferred(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let contents = self.lock();
-        let kept = contents.partitions.get(&partition).map(|partition| &partition.kept);
-        Ok(ids.iter().map(|id| kept.and_then(|kept| kept.get(id)).cloned()).collect())
+        let deferred = contents.partitions.get(&partition).map(|partition| &partition.deferred);
+        Ok(ids.iter().map(|id| deferred.and_then(|deferred| deferred.get(id)).cloned()).collect())
     }
 
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError> {

@@ -23,7 +23,7 @@ pub(super) struct Partition {
     pub(super) counts: BTreeMap<(Arc<str>, State), i64>,
     pub(super) logs: FxHashMap<TaskId, LogTail<String>>,
     pub(super) attachments: FxHashMap<TaskId, BTreeMap<String, Vec<u8>>>,
-    pub(super) kept: FxHashMap<TaskId, Vec<u8>>,
+    pub(super) deferred: FxHashMap<TaskId, Vec<u8>>,
     /// Finished roots by the time of their removal.
     pub(super) done: BTreeMap<i64, VecDeque<TaskId>>,
     pub(super) lifetimes: Option<Lifetimes>,
@@ -60,12 +60,12 @@ impl Partition {
                 self.counts.remove(&key);
             }
         }
-        for (id, kept) in &changes.kept {
-            let old = match kept {
-                Some(kept) => self.kept.insert(id.clone(), kept.clone()),
-                None => self.kept.remove(id),
+        for (id, deferred) in &changes.deferred {
+            let old = match deferred {
+                Some(deferred) => self.deferred.insert(id.clone(), deferred.clone()),
+                None => self.deferred.remove(id),
             };
-            self.bytes = self.bytes + kept.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
+            self.bytes = self.bytes + deferred.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
         }
         for (id, lines) in &changes.logs {
             let tail = self.logs.entry(id.clone()).or_default();

@@ -128,7 +128,7 @@ pub(super) async fn records(
 fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreError> {
     type TimerKind = Option<f64>;
     type Found = (String, f64, Option<Vec<u8>>, u64, TimerKind, TimerKind, TimerKind, bool, bool, bool, i64);
-    let (member, score, record, children, timer, effect, age, has_kept, has_log, has_attachments, ttl_ms): Found =
+    let (member, score, record, children, timer, effect, age, has_deferred, has_log, has_attachments, ttl_ms): Found =
         read(&keys.all(), task)?;
     let unreadable =
         |_| StoreError::Invalid(format!("`{member}` in an index of partition {partition} is not a task id"));
@@ -143,7 +143,7 @@ fn audited(keys: &Keys, partition: u32, task: Value) -> Result<Audited, StoreErr
         timer: due(timer),
         effect: due(effect),
         age: due(age),
-        has_kept,
+        has_deferred,
         has_log,
         has_attachments,
         expires: ttl_ms >= 0,

@@ -77,8 +77,8 @@ impl Reader {
         }
         let Some(error) = to else { return Ok(()) };
         let found = self.send(&self.redirect_target(&error, line)?, &asking).await?;
-        for (place, found) in asked.into_iter().zip(found.into_iter().skip(1).step_by(2)) {
-            *place = found;
+        for (slot, found) in asked.into_iter().zip(found.into_iter().skip(1).step_by(2)) {
+            *slot = found;
         }
         Ok(())
     }

@@ -265,12 +265,12 @@ impl Store for Redis {
         })
     }
 
-    async fn kept(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    async fn deferred(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         let keys = self.keys(partition);
         let chunks = ids.chunks(KEPT_CHUNK).map(async |ids| {
             let mut command = cmd("MGET");
             for id in ids {
-                command.arg(keys.kept(id));
+                command.arg(keys.deferred(id));
             }
             values::read::<Vec<Option<Vec<u8>>>>(&keys.all(), self.ask(partition, &mut command).await?)
         });

@@ -9,10 +9,10 @@ use crate::store::MAX_PAGE;
 use crate::store::keys::Keys;
 use crate::store::{Checkpoint, Entry, Notice, Reservation, Stage, StoreError, TaskRecord, decode};
 
-/// `offset version log_time_ms kept_bytes rebuild complete_at`.
+/// `offset version log_time_ms deferred_bytes rebuild complete_at`.
 pub(super) fn checkpoint_text(checkpoint: Checkpoint) -> String {
-    let Checkpoint { offset, version, log_time_ms, kept_bytes, rebuild, complete_at } = checkpoint;
-    format!("{offset} {version} {log_time_ms} {kept_bytes} {rebuild} {complete_at}")
+    let Checkpoint { offset, version, log_time_ms, deferred_bytes, rebuild, complete_at } = checkpoint;
+    format!("{offset} {version} {log_time_ms} {deferred_bytes} {rebuild} {complete_at}")
 }
 
 pub(super) fn read_checkpoint(keys: &Keys, value: Value) -> Result<Option<Checkpoint>, StoreError> {
@@ -38,7 +38,7 @@ fn parse_checkpoint(text: &str) -> Option<Checkpoint> {
         offset: parts.next()?.parse().ok()?,
         version: parts.next()?.parse().ok()?,
         log_time_ms: parts.next()?.parse().ok()?,
-        kept_bytes: parts.next()?.parse().ok()?,
+        deferred_bytes: parts.next()?.parse().ok()?,
         rebuild: parts.next()?.parse().ok()?,
         complete_at: parts.next()?.parse().ok()?,
     };
@@ -174,7 +174,7 @@ mod tests {
             offset: 42,
             version: 1,
             log_time_ms: 1_700_000_000_000,
-            kept_bytes: 9,
+            deferred_bytes: 9,
             rebuild: 2,
             complete_at: 50,
         };

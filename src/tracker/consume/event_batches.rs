@@ -106,7 +106,7 @@ impl EventBatcher {
     /// Sends pending events while the partition task has capacity.
     pub(crate) fn flush(&mut self, max_events: usize) {
         while self.next > self.sent || self.stop.is_some() {
-            let Ok(place) = self.out.try_reserve() else { return };
+            let Ok(permit) = self.out.try_reserve() else { return };
             let rest = if self.pending.len() > max_events { self.pending.split_off(max_events) } else { Vec::new() };
             let events = std::mem::replace(&mut self.pending, rest);
             let last = self.pending.is_empty();
@@ -114,7 +114,7 @@ impl EventBatcher {
             self.sent = next;
             self.bytes = if last { 0 } else { self.bytes / 2 };
             let stop = if last { self.stop.take() } else { None };
-            place.send(Batch { generation: self.generation, events, next, stop });
+            permit.send(Batch { generation: self.generation, events, next, stop });
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) fn first_cancel_record(
     now: i64,
 ) -> Message {
     let (asof, subtree) = scope;
-    let request = node.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
+    let request = node.requests.cancel.as_deref().filter(|cancel| cancel.asof == asof).map(|cancel| &cancel.request);
     let reason = request.and_then(|request| request.reason.as_deref()).map(str::to_owned);
     let by = request.and_then(|request| request.by.as_deref()).map(str::to_owned);
     let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms: now, subtree, reason, by };

@@ -23,7 +23,7 @@ pub(crate) async fn params(
         return Ok(RawJson::of(&continuation.params).map_err(|why| why.to_string()));
     }
     // The parent's rolled-up state waits for its continuations, so use the state without them.
-    let settled = rollup::settled(node.own, &node.below, node.tolerated());
+    let settled = rollup::settled(node.own, &node.tree.below, node.definition.tolerated());
     let task = Ended { state: settled, ..ended(id.clone(), node) };
     let mut joined = Joined { params: continuation.params.clone(), task, results: Vec::new() };
     let (mut after, mut bytes) = (None::<Entry>, size(&joined));
@@ -52,7 +52,7 @@ pub(crate) async fn params(
 }
 
 fn ended(id: TaskId, node: &TaskRecord) -> Ended {
-    let (output, error) = (node.output.clone(), node.error.clone());
+    let (output, error) = (node.outcome.output.clone(), node.outcome.error.clone());
     Ended { id, task_type: node.task_type.clone(), state: node.state, output, error }
 }
 

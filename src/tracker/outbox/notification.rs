@@ -29,7 +29,7 @@ pub(crate) fn delivery_event(
     lean: bool,
     now_ms: i64,
 ) -> Result<Option<Event>, String> {
-    let rules = node.policy.as_deref().map(|policy| &policy.rules);
+    let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);
     let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
     let body = RawJson::of(&body(id, node, delivery, lean)).map_err(|why| why.to_string())?;
     let (kind, params, attempts) = match notification {
@@ -65,7 +65,7 @@ fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value
     let mut kind = "task.state";
     if let Some((number, passed)) = delivery.rule.check() {
         kind = "task.check";
-        let check = node.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
+        let check = node.definition.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
         let expected = check.map(|check| check.expect.clone()).unwrap_or_default();
         data.insert("check".to_owned(), json!({"number": number, "expected": expected, "passed": passed}));
     }
@@ -73,11 +73,11 @@ fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value
 }
 
 fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Map<String, Value> {
-    let policy = node.policy.as_deref().cloned().unwrap_or_default();
+    let policy = node.definition.policy.as_deref().cloned().unwrap_or_default();
     // Omit fields of a later state if the task has changed since then.
     let is_current = node.run == delivery.run && node.state == delivery.state;
     let time = |at: Option<i64>| at.filter(|_| is_current).map(time_text);
-    let result = node.output.as_ref().filter(|_| is_current && !lean).and_then(|output| output.value().ok());
+    let result = node.outcome.output.as_ref().filter(|_| is_current && !lean).and_then(|output| output.value().ok());
     let fields: BTreeMap<&str, Value> = [
         ("id", json!(id)),
         ("parent", json!(id.parent())),
@@ -87,11 +87,11 @@ fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> 
         ("run", json!(delivery.run)),
         ("change", json!(delivery.change)),
         ("attempt", json!(node.attempt)),
-        ("created_at", json!(node.created_at_ms.map(time_text))),
-        ("started_at", json!(time(node.started_at_ms))),
-        ("ended_at", json!(time(node.ended_at_ms))),
+        ("created_at", json!(node.times.created_at_ms.map(time_text))),
+        ("started_at", json!(time(node.times.started_at_ms))),
+        ("ended_at", json!(time(node.times.ended_at_ms))),
         ("result", result.unwrap_or_default()),
-        ("error", json!(node.error.as_deref().filter(|_| is_current))),
+        ("error", json!(node.outcome.error.as_deref().filter(|_| is_current))),
     ]
     .into();
     let labels = policy.labels().map(|(name, value)| match (name, lean) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::broker::{BrokerError, Partition, Record};
 use crate::model::event::Event;
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::RecordCopy;
 use crate::model::record::TaskRecord;
 use crate::model::task::id::TaskId;
 use crate::tracker::setup::TrackerSetup;
@@ -22,7 +22,7 @@ impl OriginalRecord {
         Self { key: record.key, value: record.value, headers }
     }
 
-    fn kept(record: KeptRecord) -> Self {
+    fn deferred(record: RecordCopy) -> Self {
         let value = Some(record.params.text().as_bytes().to_vec());
         Self { key: record.key_bytes(), value, headers: record.header_bytes() }
     }
@@ -36,24 +36,24 @@ pub(super) async fn original_record(
     id: &TaskId,
     node: &TaskRecord,
 ) -> Result<Option<OriginalRecord>, BrokerError> {
-    if let Some(position) = node.position {
-        let place = Partition::new(topic, position.partition);
-        if let Some(record) = read(setup, place, position.offset).await? {
+    if let Some(position) = node.definition.position {
+        let partition = Partition::new(topic, position.partition);
+        if let Some(record) = read(setup, partition, position.offset).await? {
             return Ok(Some(OriginalRecord::of(record)));
         }
     }
-    let Some(offset) = node.record_event_offset else { return Ok(None) };
-    let place = Partition::new(events.0.clone(), events.1 as i32);
-    let record = read(setup, place, offset).await?;
+    let Some(offset) = node.definition.record_event_offset else { return Ok(None) };
+    let partition = Partition::new(events.0.clone(), events.1 as i32);
+    let record = read(setup, partition, offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
     Ok(event
         .filter(|event| event.id == *id)
         .and_then(|event| event.payload.into_record())
-        .map(|kept| OriginalRecord::kept(*kept)))
+        .map(|deferred| OriginalRecord::deferred(*deferred)))
 }
 
-async fn read(setup: &TrackerSetup, place: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {
-    match setup.broker.client().read_at(&place, offset).await {
+async fn read(setup: &TrackerSetup, partition: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {
+    match setup.broker.client().read_at(&partition, offset).await {
         Err(BrokerError::Unknown(_)) => Ok(None),
         read => read,
     }

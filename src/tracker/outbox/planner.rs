@@ -11,7 +11,7 @@ use super::deferrals::Deferrals;
 use super::entry::{Message, OutboxEntry, effect_done, event_message, terminal_event};
 use crate::broker::BrokerError;
 use crate::model::event::{Event, Payload};
-use crate::model::outbox::{Effect, EffectKind, KeptRecord, TimerKind};
+use crate::model::outbox::{Effect, EffectKind, RecordCopy, TimerKind};
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::Delivery;
 use crate::model::task::id::TaskId;
@@ -32,7 +32,7 @@ const MAX_BYTES: usize = 8 << 20;
 type Location = (Option<Arc<str>>, Option<i32>);
 
 fn location(node: &TaskRecord) -> Location {
-    (node.task_type.clone(), node.position.map(|position| position.partition))
+    (node.task_type.clone(), node.definition.position.map(|position| position.partition))
 }
 
 /// Plans outbox entries of one events partition.
@@ -109,7 +109,7 @@ impl OutboxPlanner {
             if timer.due_ms > now {
                 continue;
             }
-            bytes += u64::from(node.kept);
+            bytes += u64::from(node.deferral.record_bytes);
             if bytes > max_bytes && !due.is_empty() {
                 break;
             }
@@ -117,13 +117,13 @@ impl OutboxPlanner {
         }
         let waiting: Vec<TaskId> =
             due.iter().filter(|(_, _, what)| *what == TimerKind::Release).map(|(id, ..)| id.clone()).collect();
-        let mut kept =
-            self.setup.store.kept(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
+        let mut deferred =
+            self.setup.store.deferred(self.number, &waiting).await.map_err(|error| error.to_string())?.into_iter();
         let mut planned = Vec::with_capacity(due.len());
         for (id, node, what) in due {
             let entry = match what {
                 // The record is missing if the task was released or dropped a moment ago.
-                TimerKind::Release => match kept.next().flatten() {
+                TimerKind::Release => match deferred.next().flatten() {
                     Some(bytes) => self.release(&id, &node, &bytes, now).await?,
                     None => continue,
                 },
@@ -142,9 +142,15 @@ impl OutboxPlanner {
     }
 
     /// Publishes the deferred record to its topic.
-    async fn release(&mut self, id: &TaskId, node: &TaskRecord, kept: &[u8], now: i64) -> Result<OutboxEntry, String> {
+    async fn release(
+        &mut self,
+        id: &TaskId,
+        node: &TaskRecord,
+        deferred: &[u8],
+        now: i64,
+    ) -> Result<OutboxEntry, String> {
         let unsendable_reason = self.unsendable_reason(id, OutboxEntry::TIMER, node).await?;
-        let Some(record) = KeptRecord::decode(kept).filter(|_| unsendable_reason.is_none()) else {
+        let Some(record) = RecordCopy::decode(deferred).filter(|_| unsendable_reason.is_none()) else {
             let why =
                 unsendable_reason.unwrap_or_else(|| "its record cannot be read: another version wrote it".to_owned());
             let why = format!("it could not be released: {why}");

@@ -46,11 +46,12 @@ impl SubtreeCommand {
         node: &TaskRecord,
         effect: Effect,
         first: Option<Message>,
-        place: (&Arc<str>, u32),
+        events_partition: (&Arc<str>, u32),
         now: i64,
     ) -> Result<Self, EncodeError> {
-        let (messages, (events, number)) = (first.into_iter().collect(), place);
-        let request = node.cancel.as_deref().map(|cancel| cancel.request.below(top.as_str())).unwrap_or_default();
+        let (messages, (events, number)) = (first.into_iter().collect(), events_partition);
+        let request =
+            node.requests.cancel.as_deref().map(|cancel| cancel.request.below(top.as_str())).unwrap_or_default();
         let (top_id, events, pending) = (top.clone(), events.clone(), Vec::new());
         let mut command = Self { top: top_id, effect, request, events, number, messages, pending, steps: 0 };
         command.visit(top, node, now)?;
@@ -98,7 +99,7 @@ impl SubtreeCommand {
     }
 
     fn visit(&mut self, id: &TaskId, node: &TaskRecord, now: i64) -> Result<(), EncodeError> {
-        let (_, _, tree) = children_of(&node.below);
+        let (_, _, tree) = children_of(&node.tree.below);
         let affected = match self.effect.what {
             EffectKind::RetryFailed { .. } => node.restartable_below(),
             EffectKind::Cancel { subtree: true, .. } | EffectKind::End { .. } => tree.in_category(Category::Pending),
@@ -123,7 +124,7 @@ impl SubtreeCommand {
                 if *id != self.top
                     && !node.state.is_terminal()
                     && node.cancelled_by().is_none()
-                    && asof > node.asof =>
+                    && asof > node.requests.asof =>
             {
                 let scope = CancelScope { asof: Some(asof), with: Some(self.top.clone()), subtree: true };
                 let mut event = Event::new(Payload::CancelRequested(scope), id.clone(), node.run, now);

@@ -28,7 +28,7 @@ impl OutboxPlanner {
         run: u32,
         now: i64,
     ) -> Result<Option<OutboxEntry>, String> {
-        let was_published = node.position.is_some() || node.record_event_offset.is_some();
+        let was_published = node.definition.position.is_some() || node.definition.record_event_offset.is_some();
         if number_of(id.segment()).is_some() && !was_published {
             // A continuation whose record was never published.
             return self.start_continuation(id, node, effect, run, now).await.map(Some);
@@ -134,12 +134,12 @@ impl OutboxPlanner {
             task_type: continuation.task_type.clone(),
             run: node.run,
             attempts_used: 0,
-            created_at_ms: node.created_at_ms.unwrap_or_default(),
+            created_at_ms: node.times.created_at_ms.unwrap_or_default(),
             position: Position { partition: -1, offset: -1 },
-            asof: Some(node.asof).filter(|asof| *asof >= 0),
+            asof: Some(node.requests.asof).filter(|asof| *asof >= 0),
             announced: true,
             hash: None,
-            policy: node.policy.clone(),
+            policy: node.definition.policy.clone(),
             trace: None,
             has_foreign_headers: false,
             params,
@@ -176,7 +176,7 @@ impl OutboxPlanner {
 
 /// Applies later changes of a task to a record that is published again. `expires`: only a first attempt can expire.
 pub(crate) fn apply_patch(headers: &mut Vec<(String, Vec<u8>)>, node: &TaskRecord, expires: bool) {
-    if let Some(policy) = node.policy.as_deref().filter(|_| node.patched) {
+    if let Some(policy) = node.definition.policy.as_deref().filter(|_| node.definition.patched) {
         let expires_at_ms = policy.expires_at_ms.filter(|_| expires);
         set_policy(headers, &Policy { not_before_ms: None, expires_at_ms, ..policy.clone() });
     }

@@ -360,16 +360,16 @@ impl Tree {
     }
 
     fn visit(&mut self, id: TaskId, node: &TaskRecord) {
-        let tree = children_of(&node.below).2;
+        let tree = children_of(&node.tree.below).2;
         // A cancelled task counts as failed if a descendant has failed. Later runs do not count the children of
         // earlier ones.
         let ended = [State::Cancelled, State::Expired, State::Failed].iter().any(|state| tree.get(*state) > 0);
-        if ended || (node.has_below && node.run > 1) {
+        if ended || (node.tree.has_below && node.run > 1) {
             self.pending.get_or_insert_default().push((id, None));
         }
         let ends = |kind| matches!(kind, Kind::Cancelled | Kind::Expired);
         // Includes tasks ended by a worker, which may lose its partition before it has committed them.
-        let has_ended = node.history.iter().any(|entry| ends(entry.kind) && !entry.ignored);
+        let has_ended = node.history.entries.iter().any(|entry| ends(entry.kind) && !entry.ignored);
         // A superseded task may still be open when its tree has ended.
         let is_ending = !node.own.is_terminal() && node.cancelled_by().is_some();
         if (has_ended || is_ending) && !node.is_external() {

@@ -115,7 +115,7 @@ fn measure_type(
             Some(known) if known.committed == committed && (known.consumed < known.end || known.end == end) => {
                 known.consumed
             }
-            _ => broker.first_visible(&partition, committed, CALL_DEADLINE)?.place.max(committed),
+            _ => broker.first_visible(&partition, committed, CALL_DEADLINE)?.offset.max(committed),
         };
         Ok(Measured { partition, end, consumed, committed })
     });

@@ -61,7 +61,7 @@ impl Projection {
     pub async fn open(store: Arc<dyn Store>, partition: u32) -> Result<Self, StoreError> {
         let (mut writer, checkpoint) = store.open(partition).await?;
         let lifetimes = writer.lifetimes().await?.unwrap_or_default();
-        let working_set = WorkingSet::resume(checkpoint.map_or(0, |checkpoint| checkpoint.kept_bytes), lifetimes);
+        let working_set = WorkingSet::resume(checkpoint.map_or(0, |checkpoint| checkpoint.deferred_bytes), lifetimes);
         let log_time_ms = checkpoint.map_or(0, |checkpoint| checkpoint.log_time_ms);
         let (outcome, complete_at) =
             (BatchOutcome::default(), checkpoint.map_or(0, |checkpoint| checkpoint.complete_at));
@@ -173,21 +173,21 @@ impl Projection {
     }
 
     fn checkpoint_at(&self, offset: i64) -> Checkpoint {
-        let (log_time_ms, kept_bytes) = (self.log_time_ms, self.working_set.kept_bytes());
+        let (log_time_ms, deferred_bytes) = (self.log_time_ms, self.working_set.deferred_bytes());
         Checkpoint {
             offset,
             version: FOLD_VERSION,
             log_time_ms,
-            kept_bytes,
+            deferred_bytes,
             rebuild: self.rebuild,
             complete_at: self.complete_at,
         }
     }
 
     /// Processes everything due at a time step. Idempotent: repeated after a crash, it continues.
-    async fn expire(&mut self, place: LogPosition) -> Result<(), StoreError> {
-        let open = self.expire_open(place).await?;
-        let done = self.remove_finished(place).await?;
+    async fn expire(&mut self, position: LogPosition) -> Result<(), StoreError> {
+        let open = self.expire_open(position).await?;
+        let done = self.remove_finished(position).await?;
         self.next_due_ms = open.min(done);
         self.working_set.clear_due();
         Ok(())
@@ -195,10 +195,10 @@ impl Projection {
 
     /// Ends trees that have been open for too long and expires unannounced tasks. Returns the time of the next due
     /// entry.
-    async fn expire_open(&mut self, place: LogPosition) -> Result<i64, StoreError> {
+    async fn expire_open(&mut self, position: LogPosition) -> Result<i64, StoreError> {
         loop {
             let mut due = self.store.page(self.partition, &Index::Ages, None, STEP).await?;
-            let later = due.iter().position(|entry| entry.seen_ms > place.log_time_ms);
+            let later = due.iter().position(|entry| entry.seen_ms > position.log_time_ms);
             let next_due_ms = later.map_or(i64::MAX, |at| due[at].seen_ms);
             due.truncate(later.unwrap_or(due.len()));
             if due.is_empty() {
@@ -206,7 +206,7 @@ impl Projection {
                 return Ok(next_due_ms);
             }
             let ids: Vec<TaskId> = due.into_iter().map(|entry| entry.id).collect();
-            let changed = self.expire_tasks(&ids, place, Expired::Changed).await?.len() as u64;
+            let changed = self.expire_tasks(&ids, position, Expired::Changed).await?.len() as u64;
             self.verify_checkpoint().await?;
             if changed == 0 {
                 return Err(StoreError::Invalid(format!(
@@ -215,7 +215,7 @@ impl Projection {
                 )));
             }
             self.outcome.expired += changed;
-            self.apply(place.offset).await?;
+            self.apply(position.offset).await?;
         }
     }
 
@@ -247,12 +247,12 @@ impl Projection {
     }
 
     /// Removes finished trees. Returns the time at which the next are due.
-    async fn remove_finished(&mut self, place: LogPosition) -> Result<i64, StoreError> {
+    async fn remove_finished(&mut self, position: LogPosition) -> Result<i64, StoreError> {
         loop {
             // Entries are dropped from the front of the list, so they are read over the same connection.
             let due = self.writer.done(STEP).await?;
             let Some(due_ms) = due.first().map(|entry| entry.seen_ms) else { return Ok(i64::MAX) };
-            if due_ms > place.log_time_ms {
+            if due_ms > position.log_time_ms {
                 return Ok(due_ms);
             }
             let count = due.len();
@@ -260,10 +260,10 @@ impl Projection {
             // A root that was retried and has finished again is listed twice.
             ids.sort();
             ids.dedup();
-            let finished = self.expire_tasks(&ids, place, Expired::Remove).await?;
-            self.remove_trees(finished, place.offset).await?;
+            let finished = self.expire_tasks(&ids, position, Expired::Remove).await?;
+            self.remove_trees(finished, position.offset).await?;
             self.verify_checkpoint().await?;
-            self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, place.offset).await?;
+            self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, position.offset).await?;
         }
     }
 
@@ -271,11 +271,11 @@ impl Projection {
     async fn expire_tasks(
         &mut self,
         ids: &[TaskId],
-        place: LogPosition,
+        position: LogPosition,
         wanted: Expired,
     ) -> Result<Vec<TaskId>, StoreError> {
         self.load_records(self.working_set.missing_of(ids)).await?;
-        Ok(ids.iter().filter(|id| self.working_set.expire(id, place) == wanted).cloned().collect())
+        Ok(ids.iter().filter(|id| self.working_set.expire(id, position) == wanted).cloned().collect())
     }
 
     async fn write(&mut self, changes: &Changes, offset: i64) -> Result<(), StoreError> {

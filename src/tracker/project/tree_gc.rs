@@ -43,7 +43,7 @@ impl TreeGc {
             match (level.nodes.pop_front(), level.last.take()) {
                 (Some((id, node)), last) => {
                     level.last = last;
-                    if node.has_below {
+                    if node.tree.has_below {
                         self.levels.push(Level::below(id, node, store, partition).await?);
                     } else {
                         removed.push((id, node));

@@ -180,8 +180,8 @@ impl Copier {
     }
 
     fn record_progress(&self, folded: i64) {
-        let place = self.job.plan.partitions.iter().position(|task| task.number == self.number);
-        if let Some(part) = place.and_then(|place| self.job.progress.parts.get(place)) {
+        let index = self.job.plan.partitions.iter().position(|task| task.number == self.number);
+        if let Some(part) = index.and_then(|index| self.job.progress.parts.get(index)) {
             part.folded.fetch_max(folded, Relaxed);
         }
     }

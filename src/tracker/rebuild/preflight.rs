@@ -176,12 +176,12 @@ impl Preflight<'_> {
     /// Append time of the first event at these offsets.
     async fn find(
         &self,
-        places: impl Iterator<Item = i64> + Send + 'static,
+        offsets: impl Iterator<Item = i64> + Send + 'static,
         number: usize,
     ) -> Result<Option<i64>, RebuildError> {
         let setup = &self.setup.tracker;
         let partition = Partition::new(setup.names.events(), number as i32);
-        Ok(setup.broker.client().call(move |broker, _| find(broker, &partition, places)).await?)
+        Ok(setup.broker.client().call(move |broker, _| find(broker, &partition, offsets)).await?)
     }
 
     /// Counts trees of the source that began before the start of the log.
@@ -271,9 +271,9 @@ impl Preflight<'_> {
 fn find(
     broker: &dyn Broker,
     partition: &Partition,
-    places: impl Iterator<Item = i64>,
+    offsets: impl Iterator<Item = i64>,
 ) -> Result<Option<i64>, BrokerError> {
-    for offset in places {
+    for offset in offsets {
         let record = broker.read_at(partition, offset, Duration::from_secs(5))?;
         let event = record.filter(|record| Event::decode(record.value.as_deref().unwrap_or_default()).is_ok());
         if let Some(record) = event {

@@ -72,8 +72,8 @@ pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> 
     };
     let source = source.inspect(number).await.map_err(of_source)?;
     let copy = copy.inspect(number).await.map_err(|error| copier.end_of(error))?;
-    let place = projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset);
-    let verified = Verified { partition: number, checkpoints: (place, place), keys: 0, digest: 0 };
+    let offset = projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset);
+    let verified = Verified { partition: number, checkpoints: (offset, offset), keys: 0, digest: 0 };
     let mut comparison = Comparison { copier, projection, source, copy, verified, different: Vec::new() };
     match comparison.run().await {
         Ok(()) if comparison.different.is_empty() => Ok(Verdict::Same(comparison.verified)),
@@ -183,7 +183,7 @@ impl Comparison<'_> {
         let end = Instant::now() + PATIENCE;
         let (checkpoint, source) = loop {
             let (checkpoint, source) = self.source.read(requests, values).await.map_err(of_source)?;
-            let (theirs, ours) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.place());
+            let (theirs, ours) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.offset());
             if theirs >= ours || (checkpoint.is_none() && self.copier.ends().await?.end == ours) {
                 break (theirs.max(ours), source);
             }
@@ -194,7 +194,7 @@ impl Comparison<'_> {
             }
             tokio::time::sleep(SOURCE_INTERVAL).await;
         };
-        while self.place() < checkpoint {
+        while self.offset() < checkpoint {
             if Instant::now() >= end {
                 return Err(
                     End::Again(format!("offset {checkpoint} of the log was not folded within {PATIENCE:?}")).into()
@@ -209,7 +209,7 @@ impl Comparison<'_> {
         Ok(source.into_iter().zip(copy).map(|(source, copy)| Pair { checkpoint, source, copy }).collect())
     }
 
-    fn place(&self) -> i64 {
+    fn offset(&self) -> i64 {
         self.projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset)
     }
 }

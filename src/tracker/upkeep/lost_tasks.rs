@@ -157,7 +157,7 @@ impl Gaps {
     }
 
     fn contains_lost(&self, node: &TaskRecord) -> bool {
-        let (Some(task_type), Some(position)) = (&node.task_type, node.position) else { return false };
+        let (Some(task_type), Some(position)) = (&node.task_type, node.definition.position) else { return false };
         let gap = self.0.get(&(task_type.clone(), position.partition));
         let waits = node.own == State::Queued && !node.is_to_be_published();
         waits && gap.is_some_and(|gap| gap.has_lost(position.offset))
@@ -193,7 +193,7 @@ impl LostTaskSearch {
                 events.push(removed_event(&id, &node));
                 self.found.extend(node.task_type.clone());
             }
-            if children_of(&node.below).2.get(State::Queued) > 0 {
+            if children_of(&node.tree.below).2.get(State::Queued) > 0 {
                 self.pending.push((Index::Children(id), None));
             }
         }
@@ -261,11 +261,12 @@ mod tests {
         let mut node = TaskRecord { own: State::Queued, task_type: Some("root".into()), ..TaskRecord::expected(2, 0) };
         let at = |partition, offset| Some(Position { partition, offset });
         let positions = [None, at(0, 9), at(1, 9), at(1, 10)].map(|position| {
-            node.position = position;
+            node.definition.position = position;
             gaps.contains_lost(&node)
         });
         assert_eq!(positions, [false, false, true, false]);
-        (node.position, node.effects) = (at(1, 9), vec![Effect { cause: 7, what: EffectKind::Publish { run: 2 } }]);
+        (node.definition.position, node.effects) =
+            (at(1, 9), vec![Effect { cause: 7, what: EffectKind::Publish { run: 2 } }]);
         assert!(!gaps.contains_lost(&node), "its position is that of the previous run");
     }
 }

@@ -127,7 +127,7 @@ impl Tasks {
             self.background.hand_over(&self.task_type, in_flight, event);
             return;
         }
-        event.payload.set_record(self.reporter.events.publisher().kept(&in_flight.task, None));
+        event.payload.set_record(self.reporter.events.publisher().record_copy(&in_flight.task, None));
         self.end(in_flight, event).await;
     }
 

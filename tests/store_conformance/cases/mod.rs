@@ -114,9 +114,9 @@ pub async fn store_restored_twice_is_detected(fixture: &Fixture) {
 pub async fn writer_is_closed_after_a_rejection(fixture: &Fixture) {
     let (mut writer, _) = fixture.open(0).await;
     assert!(writer.apply(&Changes::default(), Some(checkpoint(5)), checkpoint(6)).await.is_err());
-    let told = "the writer is closed: open a new one";
-    assert!(is_unavailable(&writer.apply(&Changes::default(), None, checkpoint(1)).await, told));
-    assert!(is_unavailable(&writer.nodes(&[id("a")]).await.map(drop), told));
+    let notice = "the writer is closed: open a new one";
+    assert!(is_unavailable(&writer.apply(&Changes::default(), None, checkpoint(1)).await, notice));
+    assert!(is_unavailable(&writer.nodes(&[id("a")]).await.map(drop), notice));
     assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None]);
 }
 
@@ -129,9 +129,9 @@ pub async fn empty_batch_moves_the_checkpoint(fixture: &Fixture) {
 
 pub async fn records_round_trip(fixture: &Fixture) {
     let mut rich = node(3);
-    rich.position = Some(Position { partition: 1, offset: i64::MAX });
-    rich.last_end = Some(Box::new(Moment { at_ms: -1, by: "ü".into() }));
-    rich.history.push(HistoryEntry {
+    rich.definition.position = Some(Position { partition: 1, offset: i64::MAX });
+    rich.tree.last_end = Some(Box::new(Moment { at_ms: -1, by: "ü".into() }));
+    rich.history.entries.push(HistoryEntry {
         kind: kafleet::model::event::Kind::Warned,
         at_ms: 1,
         offset: 2,
@@ -224,8 +224,8 @@ pub async fn finished_roots_are_ordered_by_removal_time(fixture: &Fixture) {
 
 pub async fn deferred_records_stay_until_they_are_dropped(fixture: &Fixture) {
     let wanted: Vec<_> = (0..40).map(|n| id(&format!("r:{n}"))).collect();
-    let keep = |kept| Changes { kept, ..Changes::default() };
-    assert_eq!(fixture.store.kept(0, &[]).await.unwrap(), Vec::<Option<Vec<u8>>>::new());
+    let keep = |deferred| Changes { deferred, ..Changes::default() };
+    assert_eq!(fixture.store.deferred(0, &[]).await.unwrap(), Vec::<Option<Vec<u8>>>::new());
     fixture
         .put(0, keep(wanted[..30].iter().map(|id| (id.clone(), Some(id.as_str().as_bytes().to_vec()))).collect()))
         .await;
@@ -236,16 +236,16 @@ pub async fn deferred_records_stay_until_they_are_dropped(fixture: &Fixture) {
             keep(vec![(wanted[0].clone(), None), (wanted[35].clone(), None), (wanted[1].clone(), Some(large.clone()))]),
         )
         .await;
-    let kept = fixture.store.kept(0, &wanted).await.unwrap();
-    assert_eq!((&kept[0], &kept[1], &kept[35]), (&None, &Some(large), &None));
-    assert_eq!((kept[29].as_deref(), &kept[30]), (Some(&b"r:29"[..]), &None));
-    assert_eq!(fixture.store.kept(1, &wanted[1..2]).await.unwrap(), [None]);
+    let deferred = fixture.store.deferred(0, &wanted).await.unwrap();
+    assert_eq!((&deferred[0], &deferred[1], &deferred[35]), (&None, &Some(large), &None));
+    assert_eq!((deferred[29].as_deref(), &deferred[30]), (Some(&b"r:29"[..]), &None));
+    assert_eq!(fixture.store.deferred(1, &wanted[1..2]).await.unwrap(), [None]);
     // A rejected batch keeps and removes nothing.
     let (mut writer, _) = fixture.open(0).await;
     assert!(
         writer.apply(&keep(vec![(wanted[29].clone(), None)]), Some(checkpoint(99)), checkpoint(100)).await.is_err()
     );
-    assert!(fixture.store.kept(0, &wanted[29..30]).await.unwrap()[0].is_some());
+    assert!(fixture.store.deferred(0, &wanted[29..30]).await.unwrap()[0].is_some());
 }
 
 pub async fn counts_add_up_over_partitions(fixture: &Fixture) {
@@ -346,10 +346,10 @@ async fn next(notices: &mut BoxStream<'static, Notice>) -> Notice {
 /// Next notice of this checkpoint. Notices of others may arrive late between the nodes of a cluster.
 async fn notice_of(notices: &mut BoxStream<'static, Notice>, partition: u32, at: Checkpoint) -> Notice {
     loop {
-        let told = next(notices).await;
-        match &told {
+        let notice = next(notices).await;
+        match &notice {
             Notice::Gap => panic!("no notice was missed"),
-            Notice::Changed { partition: of, offset, .. } if (*of, *offset) == (partition, at.offset) => return told,
+            Notice::Changed { partition: of, offset, .. } if (*of, *offset) == (partition, at.offset) => return notice,
             Notice::Changed { .. } => {}
         }
     }
@@ -400,8 +400,8 @@ pub async fn slow_listener_receives_a_gap(fixture: &Fixture) {
         loop {
             writer.apply(&Changes::default(), Some(checkpoint(at)), checkpoint(at + 1)).await.unwrap();
             at += 1;
-            let told = next(&mut notices).await;
-            if matches!(told, Notice::Changed { offset, .. } if offset > 1_500) {
+            let notice = next(&mut notices).await;
+            if matches!(notice, Notice::Changed { offset, .. } if offset > 1_500) {
                 return;
             }
         }

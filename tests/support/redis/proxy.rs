@@ -103,7 +103,7 @@ impl Shared {
             shared.answers(&answering);
             answering.end();
         });
-        self.asks(&joined);
+        self.passes_requests(&joined);
         joined.end();
     }
 
@@ -139,7 +139,7 @@ impl Shared {
         joined.swallowed.store(true, SeqCst);
     }
 
-    fn asks(&self, joined: &Joined) {
+    fn passes_requests(&self, joined: &Joined) {
         let (mut buffer, mut tail) = (vec![0; 1 << 16], Vec::new());
         while let Some(bytes) = self.read(&joined.client, &mut buffer) {
             // Possible beginnings of an EXEC wait for their end.

@@ -57,7 +57,7 @@ impl Server {
 
     pub fn url(&self) -> String {
         let password = self.arguments.iter().position(|argument| argument == "--requirepass");
-        let user = password.map_or(String::new(), |place| format!(":{}@", self.arguments[place + 1]));
+        let user = password.map_or(String::new(), |index| format!(":{}@", self.arguments[index + 1]));
         format!("redis://{user}127.0.0.1:{}", self.port)
     }
 
@@ -122,7 +122,7 @@ impl Server {
     fn is_ready(&self) -> bool {
         let own = format!("process_id:{}\r\n", self.process.id());
         self.call::<String>(&["PING"]).is_ok()
-            && self.call::<String>(&["INFO", "server"]).is_ok_and(|told| told.contains(&own))
+            && self.call::<String>(&["INFO", "server"]).is_ok_and(|info| info.contains(&own))
     }
 }
 

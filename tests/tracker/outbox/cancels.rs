@@ -19,11 +19,11 @@ pub async fn cancel_ends_waiting_tasks_and_is_sent_to_workers(fixture: Fixture) 
     }
     assert_eq!(until_state(&fixture, "c:runs", State::Cancelling).await.own, State::Running);
     let control = || read_all(&fixture, &fixture.names.control());
-    let asof = node(&fixture, "c").await.unwrap().cancel.unwrap().asof;
+    let asof = node(&fixture, "c").await.unwrap().requests.cancel.unwrap().asof;
     // Once, or again by a relay that has restarted meanwhile.
-    let told = control();
-    assert!(!told.is_empty());
-    for record in told {
+    let control_records = control();
+    assert!(!control_records.is_empty());
+    for record in control_records {
         let value: serde_json::Value = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
         assert_eq!(
             (record.key.as_deref(), &value["v"], &value["asof"]),
@@ -156,12 +156,12 @@ async fn long_subtree_command_blocks_nothing() {
     event_log.extend((0..CHILDREN).map(|n| submitted(&format!("big:{n}"))));
     event_log.extend((0..DUE).map(|n| scheduled(&format!("due-{n}"), now_ms() - 1)));
     let (log, _) = log_of_cancels(&event_log, &["big".to_owned(), "small".to_owned()]).await;
-    let places = |is: &dyn Fn(&Event) -> bool| -> Vec<usize> {
-        log.iter().enumerate().filter(|(_, event)| is(event)).map(|(place, _)| place).collect()
+    let positions = |is: &dyn Fn(&Event) -> bool| -> Vec<usize> {
+        log.iter().enumerate().filter(|(_, event)| is(event)).map(|(position, _)| position).collect()
     };
-    let walked = places(&|event| event.kind() == Kind::CancelRequested && event.id.as_str().starts_with("big:"));
-    let released = places(&|event| event.kind() == Kind::Released);
-    let small = places(&|event| event.kind() == Kind::EffectDone && event.id == id("small"));
+    let walked = positions(&|event| event.kind() == Kind::CancelRequested && event.id.as_str().starts_with("big:"));
+    let released = positions(&|event| event.kind() == Kind::Released);
+    let small = positions(&|event| event.kind() == Kind::EffectDone && event.id == id("small"));
     assert_eq!((walked.len(), released.len()), (CHILDREN, DUE));
     let end = walked[CHILDREN - 1];
     assert!(released[DUE - 1] < end, "all timers fire before the command is complete");

@@ -14,7 +14,7 @@ use kafleet::config::TrackerConfig;
 use kafleet::control::{self, CONTROL_VERSION, Cancel, ControlKey, ControlRecord};
 use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::json::RawJson;
-use kafleet::model::outbox::KeptRecord;
+use kafleet::model::outbox::RecordCopy;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -50,7 +50,7 @@ pub fn scheduled(task: &str, due_ms: i64) -> Event {
     let headers = [("ce_id", task), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_announced", "1")];
     let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
     let params = RawJson::parse(format!("{{\"of\":\"{task}\"}}").as_bytes()).unwrap();
-    let record = Some(Box::new(KeptRecord::of(None, headers, params)));
+    let record = Some(Box::new(RecordCopy::of(None, headers, params)));
     event.payload = Payload::Scheduled { due_ms: Some(due_ms), record };
     event
 }
@@ -70,7 +70,7 @@ pub fn read_all(fixture: &Fixture, topic: &str) -> Vec<Record> {
         while next < ends.end {
             assert!(Instant::now() < end, "read to {next} of {ends:?}");
             consumer.poll(1_000, Duration::from_millis(20), &mut |record| records.push(record.to_owned())).unwrap();
-            next = consumer.positions().unwrap().first().map_or(next, |(_, place)| *place);
+            next = consumer.positions().unwrap().first().map_or(next, |(_, position)| *position);
         }
         consumer.close(DEADLINE);
     }
@@ -131,7 +131,7 @@ pub async fn positions_match_newest_records(fixture: &Fixture, topic: &str) {
         })
         .collect();
     for (task, position) in last {
-        assert_eq!(node(fixture, task).await.unwrap().position, Some(position), "`{task}`");
+        assert_eq!(node(fixture, task).await.unwrap().definition.position, Some(position), "`{task}`");
     }
 }
 
@@ -147,7 +147,7 @@ pub async fn each_task_is_released_once_when_due(fixture: Fixture) {
     let (due_ms, far_ms) = (now_ms() + 2_000, now_ms() + 3_600_000);
     fixture.write(&[scheduled("one", due_ms), scheduled("far", far_ms)]).await;
     let waiting = until_state(&fixture, "far", State::Scheduled).await;
-    assert_eq!((waiting.due_ms, waiting.kept > 0), (Some(far_ms), true));
+    assert_eq!((waiting.times.due_ms, waiting.deferral.record_bytes > 0), (Some(far_ms), true));
     until_state(&fixture, "one", State::Queued).await;
     fixture.write(&many(400, "m")).await;
     all_released(&fixture, 401).await;
@@ -220,14 +220,17 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
         node(&fixture, "gone").await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
     })
     .await;
-    assert!(node(&fixture, "gone").await.unwrap().error.unwrap().message.contains("no longer in Kafka"), "{failed:?}");
+    assert!(
+        node(&fixture, "gone").await.unwrap().outcome.error.unwrap().message.contains("no longer in Kafka"),
+        "{failed:?}"
+    );
     for task in ["again", "waited"] {
         until("the retry is published", || async {
             node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
         })
         .await;
         let queued = node(&fixture, task).await.unwrap();
-        assert_eq!((queued.state, queued.error.is_none()), (State::Queued, true));
+        assert_eq!((queued.state, queued.outcome.error.is_none()), (State::Queued, true));
     }
     let records = read_all(&fixture, &fixture.names.tasks(TYPE));
     let of = |task: &str| {
@@ -241,7 +244,7 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     assert_eq!((again[0].value.as_deref(), again[0].key.as_deref()), (Some(&b"{\"n\":7}"[..]), Some(&b"key"[..])));
     assert_eq!((header(again[0], "x-own"), header(again[0], "ce_announced")), (Some("kept"), Some("1")));
     positions_match_newest_records(&fixture, &fixture.names.tasks(TYPE)).await;
-    let asked = node(&fixture, "again").await.unwrap().asof;
+    let asked = node(&fixture, "again").await.unwrap().requests.asof;
     assert_eq!(header(again[0], "ce_asof"), Some(asked.to_string().as_str()));
     expect_agreement(&fixture).await;
     tracker.stop().await;
@@ -288,7 +291,7 @@ pub async fn unpublishable_effect_fails_its_task(fixture: Fixture) {
     late.task.as_mut().unwrap().policy.get_or_insert_default().expires_at_ms = Some(now_ms() + 300);
     fixture.write(&[nowhere, scheduled("good", now_ms() - 1), late]).await;
     let failed = until_state(&fixture, "nowhere", State::Failed).await;
-    assert!(failed.error.unwrap().message.contains("kafleet topics apply"));
+    assert!(failed.outcome.error.unwrap().message.contains("kafleet topics apply"));
     until_state(&fixture, "good", State::Queued).await;
     until_state(&fixture, "late", State::Expired).await;
     expect_agreement(&fixture).await;

@@ -25,7 +25,7 @@ use crate::dead_letters::{
 };
 use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
-use crate::model::outbox::KeptRecord;
+use crate::model::outbox::RecordCopy;
 use crate::model::task::id::TaskId;
 use crate::runtime::{Backoff, now_ms};
 
@@ -374,14 +374,14 @@ fn already_resolved(id: &DeadLetterId, resolution: Resolution) -> ApiError {
 }
 
 /// Returns the record to embed in the retry event. `None`: use the task's own record.
-fn embedded_record(letter: &DeadLetterRecord) -> Option<KeptRecord> {
+fn embedded_record(letter: &DeadLetterRecord) -> Option<RecordCopy> {
     if letter.by_reference {
         return None;
     }
     let original = &letter.original;
     let headers = original.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
     let params = RawJson::parse(original.value.as_deref()?).ok()?;
-    Some(KeptRecord::of(original.key.as_deref(), headers, params))
+    Some(RecordCopy::of(original.key.as_deref(), headers, params))
 }
 
 /// Returns the error for a by-reference dead letter whose source record is gone.

@@ -30,9 +30,9 @@ impl<'a> AllTrees<'a> {
         // Skips a tree that has been removed meanwhile.
         if let (Some(after), Some(root)) = (&after, &root)
             && let Some(top) = reads.read(root).await?
-            && let Ok(walk) = TreeWalk::new(reads, top, Some(after.clone())).await
+            && let Ok(tree_walk) = TreeWalk::new(reads, top, Some(after.clone())).await
         {
-            tree = Some((after.seen_ms, walk));
+            tree = Some((after.seen_ms, tree_walk));
         }
         let behind = after.and_then(|after| Some(Entry { seen_ms: after.seen_ms, id: root? }));
         Ok(Self { reads, roots: Merge::new(reads, vec![Index::Roots], behind, PAGE), ahead: VecDeque::new(), tree })
@@ -41,8 +41,8 @@ impl<'a> AllTrees<'a> {
     pub(super) async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut tasks = Vec::with_capacity(limit);
         while tasks.len() < limit {
-            if let Some((seen_ms, walk)) = &mut self.tree {
-                let (seen_ms, some) = (*seen_ms, walk.next(limit - tasks.len()).await?);
+            if let Some((seen_ms, tree_walk)) = &mut self.tree {
+                let (seen_ms, some) = (*seen_ms, tree_walk.next(limit - tasks.len()).await?);
                 if some.is_empty() {
                     self.tree = None;
                 }

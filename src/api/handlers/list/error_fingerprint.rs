@@ -83,13 +83,13 @@ mod tests {
     #[test]
     fn fingerprint_matches_kind_or_similar_message() {
         let error = ErrorInfo::new("timeout", "no answer from shard-7 after 30 s", 2);
-        for alike in [
+        for text in [
             "timeout",
             "no answer from shard-12 after 5 s",
             "timeout: no answer from shard-1 after 1 s",
             " timeout: no answer from shard-1 after 1 s (attempt 3)",
         ] {
-            assert!(ErrorFingerprint::new(alike).matches(&error), "{alike}");
+            assert!(ErrorFingerprint::new(text).matches(&error), "{text}");
         }
         for other in ["time", "no answer", "error: no answer from shard-7 after 30 s", "timeout: "] {
             assert!(!ErrorFingerprint::new(other).matches(&error), "{other}");

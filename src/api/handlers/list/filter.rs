@@ -108,15 +108,15 @@ impl Filter {
 
     pub(super) fn matches(&self, found: &TaskView) -> bool {
         let node = &found.record;
-        let policy = node.policy.as_deref();
+        let policy = node.definition.policy.as_deref();
         if self.level == Level::Roots && !found.id.is_root() {
             return false;
         }
         let name = || policy.and_then(|policy| policy.name.as_deref());
         self.task_type.as_deref().is_none_or(|wanted| node.task_type.as_deref() == Some(wanted))
             && self.state.is_none_or(|state| node.state == state)
-            && self.from_ms.is_none_or(|from_ms| node.seen_ms >= from_ms)
-            && self.to_ms.is_none_or(|to_ms| node.seen_ms < to_ms)
+            && self.from_ms.is_none_or(|from_ms| node.times.seen_ms >= from_ms)
+            && self.to_ms.is_none_or(|to_ms| node.times.seen_ms < to_ms)
             && self.tag.as_ref().is_none_or(|tag| policy.is_some_and(|policy| policy.tags.contains(tag)))
             && self
                 .creator
@@ -124,7 +124,10 @@ impl Filter {
                 .is_none_or(|creator| policy.and_then(|policy| policy.creator.as_deref()) == Some(creator))
             && self.name.as_deref().is_none_or(|start| name().is_some_and(|name| name.starts_with(start)))
             && self.name_like.as_ref().is_none_or(|pattern| name().is_some_and(|name| pattern.is_match(name)))
-            && self.error.as_ref().is_none_or(|alike| node.error.as_deref().is_some_and(|error| alike.matches(error)))
+            && self
+                .error
+                .as_ref()
+                .is_none_or(|fingerprint| node.outcome.error.as_deref().is_some_and(|error| fingerprint.matches(error)))
     }
 }
 

@@ -95,7 +95,7 @@ impl<'a> Source<'a> {
 
     async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         match self {
-            Self::Tree(walk) => walk.next(limit).await,
+            Self::Tree(tree_walk) => tree_walk.next(limit).await,
             Self::AllTrees(trees) => trees.next(limit).await,
             Self::Index(merge) => merge.next(limit).await,
         }

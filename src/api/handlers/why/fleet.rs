@@ -29,7 +29,7 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
         let why = format!("the type `{task_type}` has been paused since {since}{}", because(&pause.reason));
         Finding::new(Reason::Paused, format!("{why}; resume it with `kafleet types resume {task_type}`"))
     });
-    let tags = task.record.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
+    let tags = task.record.definition.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
     let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
         Finding::new(
             Reason::MatchesKillSwitch,
@@ -61,6 +61,7 @@ pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Fi
     message.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
     let mut findings = task
         .record
+        .definition
         .position
         .map_or_else(Vec::new, |partition| explain_stalled(&heartbeats, task_type, partition.partition));
     findings.extend(message.into_iter().map(|message| Finding::new(Reason::LimitReached, message)));
@@ -111,7 +112,7 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     let names_it =
         |(_, heartbeat): &&(i64, Heartbeat)| heartbeat.running.iter().any(|running| running.id == task.id.as_str());
     let named_ms = heartbeat.as_ref().filter(names_it).map(|(received, _)| *received);
-    let last_ms = task.record.history.iter().map(|entry| entry.at_ms).chain(named_ms).max();
+    let last_ms = task.record.history.entries.iter().map(|entry| entry.at_ms).chain(named_ms).max();
     let quiet_ms = last_ms.map(|last| now.saturating_sub(last).max(0) as u64);
     let received = heartbeat.map_or_else(
         || "; its worker has sent no heartbeat".to_owned(),
@@ -142,13 +143,13 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
 
 /// Describes the last heartbeat of a worker.
 fn describe_heartbeat(heartbeat: &Heartbeat, ago_ms: i64) -> String {
-    let said = match heartbeat.state {
+    let liveness = match heartbeat.state {
         HeartbeatState::Running => "",
         HeartbeatState::Draining => ", shutting down",
         HeartbeatState::Stopped => ", stopped",
     };
     format!(
-        "; the last heartbeat of its worker, process {} on `{}`, was {} ago{said}",
+        "; the last heartbeat of its worker, process {} on `{}`, was {} ago{liveness}",
         heartbeat.pid,
         heartbeat.host,
         age(ago_ms)

@@ -70,7 +70,8 @@ impl Finding {
 /// Explains a task from its own record.
 fn explain_record(task: &TaskView) -> Finding {
     let node = &task.record;
-    let due = || node.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)));
+    let due =
+        || node.times.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)));
     match node.own {
         State::Expected => Finding::new(
             Reason::NotPublished,
@@ -82,11 +83,12 @@ fn explain_record(task: &TaskView) -> Finding {
             Finding::new(Reason::External, message)
         }
         State::Scheduled => {
-            let last = node.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
+            let last =
+                node.outcome.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
             Finding::new(Reason::Scheduled, format!("it is scheduled to start {}{}", due(), last.unwrap_or_default()))
         }
         State::Retrying => {
-            let error = error_text(node.error.as_deref());
+            let error = error_text(node.outcome.error.as_deref());
             Finding::new(
                 Reason::Retrying,
                 format!("attempt {} failed: {error}; the next attempt starts {}", node.attempt, due()),
@@ -107,8 +109,8 @@ fn running(task: &TaskView) -> String {
     let node = &task.record;
     let now = now_ms();
     let worker = node.worker.as_deref().unwrap_or("an unknown worker");
-    let since = node.started_at_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
-    let received = node.history.iter().map(|entry| entry.at_ms).max();
+    let since = node.times.started_at_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
+    let received = node.history.entries.iter().map(|entry| entry.at_ms).max();
     let received = received.map_or_else(String::new, |at| format!("; its last event is {} old", age(now - at)));
     format!("attempt {} is running on `{worker}`{since}{received}", node.attempt.max(1))
 }
@@ -167,7 +169,7 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
         return Ok(vec![explain_lost]);
     }
     if task.record.own == state {
-        let error = task.record.error.as_deref();
+        let error = task.record.outcome.error.as_deref();
         let message = match state.category() {
             Category::Successful if task.record.is_external() => format!("it {}", ended(state)),
             Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
@@ -191,7 +193,7 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
     }
     let message = match &culprit {
         Some(child) => {
-            format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.record.error.as_deref()))
+            format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.record.outcome.error.as_deref()))
         }
         None => format!("a task below it {}, but none of the first {inspected} inspected", ended(state)),
     };
@@ -248,15 +250,27 @@ fn is_result(kind: Kind) -> bool {
 /// Explains a task that was lost without having run.
 fn explain_lost(task: &TaskView) -> Option<Finding> {
     let node = &task.record;
-    let message =
-        node.error.as_deref().filter(|_| node.own == State::Expired && node.state == State::Expired)?.message.as_str();
-    let noticed = node.ended_at_ms.map_or_else(String::new, |at| format!("; detected at {}", time_text(at)));
+    let message = node
+        .outcome
+        .error
+        .as_deref()
+        .filter(|_| node.own == State::Expired && node.state == State::Expired)?
+        .message
+        .as_str();
+    let noticed = node.times.ended_at_ms.map_or_else(String::new, |at| format!("; detected at {}", time_text(at)));
     let message = match message {
         REMOVED => {
-            let (partition, name) =
-                (node.position.map_or("-".to_owned(), |partition| partition.to_string()), node.task_type.as_deref());
+            let (partition, name) = (
+                node.definition.position.map_or("-".to_owned(), |partition| partition.to_string()),
+                node.task_type.as_deref(),
+            );
             let name = name.unwrap_or("-");
-            match node.history.iter().find(|entry| entry.ignored && entry.run == node.run && is_result(entry.kind)) {
+            match node
+                .history
+                .entries
+                .iter()
+                .find(|entry| entry.ignored && entry.run == node.run && is_result(entry.kind))
+            {
                 Some(late) => {
                     let worker = late.worker.as_deref().unwrap_or("an unknown worker");
                     let (kind, at) = (late.kind.name(), time_text(late.at_ms));
@@ -272,7 +286,7 @@ fn explain_lost(task: &TaskView) -> Option<Finding> {
             }
         }
         NEVER_ANNOUNCED => {
-            let named = time_text(node.seen_ms);
+            let named = time_text(node.times.seen_ms);
             format!(
                 "a child or an event referred to it at {named}, but it was never published{noticed}; check its producer"
             )

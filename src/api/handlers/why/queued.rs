@@ -51,7 +51,7 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
                        persists, check that one is running";
         return Ok(vec![Finding::new(Reason::RepublishPending, message)]);
     }
-    let (Some(position), Some(task_type)) = (task.record.position, task.record.task_type.clone()) else {
+    let (Some(position), Some(task_type)) = (task.record.definition.position, task.record.task_type.clone()) else {
         return Ok(vec![explain_record(task)]);
     };
     let names = api.publisher.names();

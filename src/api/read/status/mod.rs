@@ -17,7 +17,7 @@ pub(crate) fn position(found: &TaskView) -> String {
 
 pub(crate) fn status(found: &TaskView) -> Status {
     let record = &found.record;
-    let mut policy = record.policy.as_deref().cloned().unwrap_or_default();
+    let mut policy = record.definition.policy.as_deref().cloned().unwrap_or_default();
     policy.rules.then = record.continuations().cloned().collect();
     Status {
         id: found.id.to_string(),
@@ -30,20 +30,20 @@ pub(crate) fn status(found: &TaskView) -> Status {
         attempt: record.attempt,
         fields: ShownFields(policy),
         deliveries: None,
-        created_at: record.created_at_ms.map(time_text),
-        seen_at: Some(time_text(record.seen_ms)),
-        started_at: record.started_at_ms.map(time_text),
-        ended_at: record.ended_at_ms.map(time_text),
-        due_at: record.due_ms.map(time_text),
-        progress: record.progress.clone(),
-        result: record.output.clone(),
-        error: record.error.as_deref().cloned(),
+        created_at: record.times.created_at_ms.map(time_text),
+        seen_at: Some(time_text(record.times.seen_ms)),
+        started_at: record.times.started_at_ms.map(time_text),
+        ended_at: record.times.ended_at_ms.map(time_text),
+        due_at: record.times.due_ms.map(time_text),
+        progress: record.outcome.progress.clone(),
+        result: record.outcome.output.clone(),
+        error: record.outcome.error.as_deref().cloned(),
         children: children(record),
         tree: tree(record),
         worker: record.worker.as_deref().map(str::to_owned),
-        record: record.position.map(|position| position.to_string()),
+        record: record.definition.position.map(|position| position.to_string()),
         position: position(found),
-        duplicates: record.duplicates,
+        duplicates: record.history.duplicates,
         superseded: found.superseded,
     }
 }
@@ -59,12 +59,12 @@ pub(crate) fn tree_node(found: &TaskView) -> TreeNode {
         id: found.id.to_string(),
         task_type: record.task_type.as_deref().map(str::to_owned),
         state: record.state,
-        name: record.policy.as_ref().and_then(|policy| policy.name.clone()),
+        name: record.definition.policy.as_ref().and_then(|policy| policy.name.clone()),
         attempt: record.attempt,
-        error: record.error.as_deref().cloned(),
-        progress: record.progress.clone(),
-        started_at: record.started_at_ms.map(time_text),
-        ended_at: record.ended_at_ms.map(time_text),
+        error: record.outcome.error.as_deref().cloned(),
+        progress: record.outcome.progress.clone(),
+        started_at: record.times.started_at_ms.map(time_text),
+        ended_at: record.times.ended_at_ms.map(time_text),
         children: children(record),
         tree: tree(record),
         below: Vec::new(),
@@ -76,9 +76,9 @@ pub(crate) fn history(found: &TaskView) -> History {
     let record = &found.record;
     History {
         id: found.id.to_string(),
-        events: record.history.iter().map(|entry| history_item(found.partition, entry)).collect(),
-        dropped: record.history_dropped,
-        duplicates: record.duplicates,
+        events: record.history.entries.iter().map(|entry| history_item(found.partition, entry)).collect(),
+        dropped: record.history.dropped,
+        duplicates: record.history.duplicates,
     }
 }
 
@@ -99,7 +99,7 @@ fn history_item(partition: u32, entry: &HistoryEntry) -> HistoryItem {
 }
 
 fn children(record: &TaskRecord) -> Children {
-    let (children, _, _) = children_of(&record.below);
+    let (children, _, _) = children_of(&record.tree.below);
     let by_state: BTreeMap<State, u64> =
         State::ALL.into_iter().map(|state| (state, children.get(state))).filter(|(_, count)| *count > 0).collect();
     Children {
@@ -114,8 +114,8 @@ fn children(record: &TaskRecord) -> Children {
 fn tree(record: &TaskRecord) -> Tree {
     let mut counts = Counts::default();
     counts.add(record.state, 1);
-    counts.add_all(&children_of(&record.below).2);
-    let (start, end) = (record.first_start.as_deref(), record.last_end.as_deref());
+    counts.add_all(&children_of(&record.tree.below).2);
+    let (start, end) = (record.tree.first_start.as_deref(), record.tree.last_end.as_deref());
     Tree {
         total: counts.total(),
         pending: counts.in_category(Category::Pending),

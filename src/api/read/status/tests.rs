@@ -31,11 +31,11 @@ fn timed(log: Vec<Event>) -> Vec<Event> {
 }
 
 /// Collects all times of a document with their JSON pointers.
-fn times(value: &Value, place: &str, found: &mut Vec<(String, i64)>) {
+fn times(value: &Value, path: &str, found: &mut Vec<(String, i64)>) {
     match value {
-        Value::String(text) => found.extend(parse_time(text).ok().map(|ms| (place.to_owned(), ms))),
-        Value::Array(items) => items.iter().for_each(|item| times(item, place, found)),
-        Value::Object(fields) => fields.iter().for_each(|(name, item)| times(item, &format!("{place}/{name}"), found)),
+        Value::String(text) => found.extend(parse_time(text).ok().map(|ms| (path.to_owned(), ms))),
+        Value::Array(items) => items.iter().for_each(|item| times(item, path, found)),
+        Value::Object(fields) => fields.iter().for_each(|(name, item)| times(item, &format!("{path}/{name}"), found)),
         _ => {}
     }
 }
@@ -54,7 +54,7 @@ fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
         serde_json::to_value(history(&found)).unwrap(),
         serde_json::to_value(tree_node(&found)).unwrap(),
     ];
-    for delivery in node.told.iter().flat_map(|told| &told.deliveries) {
+    for delivery in node.notifications.iter().flat_map(|log| &log.deliveries) {
         documents.push(time_text(delivery.at_ms).into());
         let event = delivery_event(id, node, *delivery, false, BEGINNING_MS).unwrap();
         documents.extend(event.and_then(|event| event.payload.into_record()?.params.value().ok()));
@@ -68,13 +68,13 @@ proptest! {
     /// All times shown or sent come from the log, none is a default value.
     #[test]
     fn no_document_has_a_time_before_the_first_event(log in prop::collection::vec(any_event(), 1..40)) {
-        let kept = fold_log(&timed(log), 7, 1_000);
-        for (id, bytes) in &kept.nodes {
+        let deferred = fold_log(&timed(log), 7, 1_000);
+        for (id, bytes) in &deferred.nodes {
             let mut found = Vec::new();
             documents(id, &TaskRecord::decode(bytes).unwrap()).iter().for_each(|document| times(document, "", &mut found));
             prop_assert!(!found.is_empty());
-            for (place, ms) in found {
-                prop_assert!(ms >= BEGINNING_MS, "{place} of `{id}` is {}", time_text(ms));
+            for (path, ms) in found {
+                prop_assert!(ms >= BEGINNING_MS, "{path} of `{id}` is {}", time_text(ms));
             }
         }
     }

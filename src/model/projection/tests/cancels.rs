@@ -15,15 +15,15 @@ fn cancel_applies_to_tasks_created_before_it() {
     assert_eq!(states(&log, "r"), ["queued", "queued", "cancelling", "cancelling", "waiting_for_children"]);
     assert_eq!(states(&log, "r:late"), ["cancelling", "cancelling"]);
     assert_eq!(states(&[&log[..3], &[later(2)]].concat(), "r:late"), ["queued"], "created later, on purpose");
-    let kept = fold_log(&log, 1, 9);
-    let due = |task: &str| kept.node(task).timer().map(|timer| (timer.due_ms, timer.what));
+    let folded = fold_log(&log, 1, 9);
+    let due = |task: &str| folded.node(task).timer().map(|timer| (timer.due_ms, timer.what));
     assert_eq!((due("r"), due("r:late")), (None, Some((1_003 + 2_000, TimerKind::Cancel))));
-    assert_eq!(kept.node("r").effects[0].id(), "cancel-2");
+    assert_eq!(folded.node("r").effects[0].id(), "cancel-2");
     // The effect requests the cancel for each descendant.
     let below = cancelled_below("r:a", 2);
-    let kept = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
-    assert_eq!((kept.node("r:a").state, kept.node("r:a").effects.len()), (State::Cancelling, 0));
-    assert!(kept.node("r:a").history.last().unwrap().ignored, "a repetition changes nothing");
+    let folded = fold_log(&[&log[..], &[below.clone(), below]].concat(), 1, 9);
+    assert_eq!((folded.node("r:a").state, folded.node("r:a").effects.len()), (State::Cancelling, 0));
+    assert!(folded.node("r:a").history.entries.last().unwrap().ignored, "a repetition changes nothing");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
     let start = [submitted("r"), submitted("r:a"), cancel.clone()];
     let again = [&start[..], std::slice::from_ref(&cancel)].concat();
     assert_eq!(effects_of(&again, "r"), "cancel-2", "no task is exempt from the first cancel");
-    assert!(fold_log(&again, 1, 9).node("r").history.last().unwrap().ignored);
+    assert!(fold_log(&again, 1, 9).node("r").history.entries.last().unwrap().ignored);
     // Tasks added on purpose or retried, and continuations of ended tasks.
     let follower = with_policy(
         "r:a",
@@ -128,28 +128,28 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
         },
     );
     let ended = event(Kind::Cancelled, "r:a");
-    let stories = [
+    let cases = [
         (start.to_vec(), vec![known_of(submitted("r:late"), 2)], "r:late"),
         (start.to_vec(), vec![ended.clone(), event(Kind::RetryRequested, "r:a")], "r:a"),
         (vec![submitted("r"), follower, cancel.clone()], vec![ended], "r:a:then"),
     ];
-    for (start, later, goes_on) in stories {
+    for (start, later, goes_on) in cases {
         let offset = (start.len() + later.len()) as i64;
         let below = cancelled_below(goes_on, offset);
         let log = [&start[..], &later, &[cancel.clone(), below, cancel.clone()]].concat();
-        let kept = fold_log(&log[..log.len() - 1], 2, 9);
-        assert_eq!(kept.node(goes_on).state, State::Cancelling, "{goes_on}");
+        let folded = fold_log(&log[..log.len() - 1], 2, 9);
+        assert_eq!(folded.node(goes_on).state, State::Cancelling, "{goes_on}");
         assert_eq!(
-            kept.node("r").effects.iter().map(Effect::id).next_back(),
+            folded.node("r").effects.iter().map(Effect::id).next_back(),
             Some(format!("cancel-{offset}")),
             "{goes_on}"
         );
         assert!(
-            !kept.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"),
+            !folded.node("r").effects.iter().any(|effect| effect.id() == "cancel-2"),
             "the later cancel replaces the first"
         );
         assert!(
-            fold_log(&log, 1, 9).node("r").history.last().unwrap().ignored,
+            fold_log(&log, 1, 9).node("r").history.entries.last().unwrap().ignored,
             "{goes_on}: a third cancel is redundant"
         );
     }
@@ -163,7 +163,7 @@ fn cancel_of_a_single_task_can_be_widened_but_not_narrowed() {
     let log = [submitted("r"), external("r:x", true), narrow.clone(), wide, narrow];
     assert_eq!(effects_of(&log[..3], "r"), "cancel-2");
     assert_eq!(effects_of(&log, "r"), "cancel-3");
-    let cancel = *fold_log(&log, 1, 9).node("r").cancel.unwrap();
+    let cancel = *fold_log(&log, 1, 9).node("r").requests.cancel.unwrap();
     assert_eq!((cancel.asof, cancel.subtree), (3, true));
 }
 
@@ -172,22 +172,22 @@ fn cancel_of_a_single_task_can_be_widened_but_not_narrowed() {
 fn late_cancel_is_withdrawn_too() {
     let cancel = event(Kind::CancelRequested, "a");
     let log = [submitted("a"), event(Kind::Succeeded, "a"), cancel.clone(), cancel];
-    let kept = fold_log(&log, 1, 9);
-    let effects = kept.node("a").effects;
+    let folded = fold_log(&log, 1, 9);
+    let effects = folded.node("a").effects;
     assert_eq!(
         effects,
         [Effect { cause: 3, what: EffectKind::WithdrawCancel { due_ms: 1_003 + CANCEL_GRACE_MS } }],
         "after the last one"
     );
-    assert_eq!(kept.node("a").state, State::Succeeded);
+    assert_eq!(folded.node("a").state, State::Succeeded);
 }
 
 #[test]
 fn external_task_is_cancelled_at_once_and_an_ended_task_never() {
     let log = [external("x", true), event(Kind::CancelRequested, "x"), event(Kind::CancelRequested, "x")];
     assert_eq!(states(&log, "x"), ["queued", "cancelled", "cancelled"]);
-    let kept = fold_log(&[submitted("a"), event(Kind::Succeeded, "a"), event(Kind::CancelRequested, "a")], 1, 9);
-    assert!(kept.node("a").history[2].ignored && kept.node("a").cancel.is_none());
+    let folded = fold_log(&[submitted("a"), event(Kind::Succeeded, "a"), event(Kind::CancelRequested, "a")], 1, 9);
+    assert!(folded.node("a").history.entries[2].ignored && folded.node("a").requests.cancel.is_none());
 }
 
 fn asked_by(task: &str, by: &str, reason: &str) -> Event {
@@ -203,22 +203,22 @@ fn cancelled_child_records_ancestor_requester_and_reason() {
     let below = |task: &str| Event { payload: payload.clone(), ..asked_by(task, "ann", "too dear") };
     let start = [submitted("r"), submitted("r:a"), external("r:x", true), asked_by("r", "ann", "too dear")];
     let log = [&start[..], &[below("r:a"), below("r:x"), submitted("r:late"), external("r:later", true)]].concat();
-    let kept = fold_log(&log, 3, 9);
+    let folded = fold_log(&log, 3, 9);
     for task in ["r:a", "r:x", "r:late", "r:later"] {
-        let node = kept.node(task);
-        let entry = node.history.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
+        let node = folded.node(task);
+        let entry = node.history.entries.iter().find(|entry| entry.kind == Kind::CancelRequested).unwrap();
         let shown = (entry.message.as_deref(), entry.by.as_deref());
         assert_eq!(shown, (Some("with `r`: too dear"), Some("ann")), "{task}");
-        let message = node.cancel.unwrap().request.message("");
+        let message = node.requests.cancel.unwrap().request.message("");
         assert_eq!(message, "cancelled with `r`: too dear", "{task}");
-        let error = node.error.map(|error| error.message);
+        let error = node.outcome.error.map(|error| error.message);
         assert_eq!(error, task.starts_with("r:x").then_some(message.clone()).or(error.clone()), "{task}");
     }
-    let error = |task: &str| kept.node(task).error.unwrap().message;
+    let error = |task: &str| folded.node(task).outcome.error.unwrap().message;
     assert_eq!([error("r:x"), error("r:later")], ["cancelled with `r`: too dear"; 2].map(str::to_owned));
-    let named = kept.node("r");
-    assert_eq!(named.history.last().unwrap().message.as_deref(), Some("too dear"));
-    assert_eq!(named.cancel.unwrap().request.message(""), "cancelled on request: too dear");
+    let named = folded.node("r");
+    assert_eq!(named.history.entries.last().unwrap().message.as_deref(), Some("too dear"));
+    assert_eq!(named.requests.cancel.unwrap().request.message(""), "cancelled on request: too dear");
 }
 
 #[test]
@@ -234,16 +234,16 @@ fn cancel_of_an_expected_task_ends_it_and_applies_when_it_is_announced() {
     let log =
         [submitted("r:a"), event(Kind::Succeeded, "r:a"), asked_by("r", "ann", "no"), event(Kind::Cancelled, "r")];
     assert_eq!(states(&log, "r"), ["expected", "expected", "cancelling", "cancelled"]);
-    let kept = fold_log(&log[..3], 1, 9);
+    let folded = fold_log(&log[..3], 1, 9);
     assert_eq!(
-        kept.node("r").timer().map(|timer| (timer.due_ms, timer.what)),
+        folded.node("r").timer().map(|timer| (timer.due_ms, timer.what)),
         Some((1_002 + CANCEL_GRACE_MS, TimerKind::Cancel))
     );
     let announced = [&log[..], &[submitted("r")]].concat();
     assert_eq!(states(&announced, "r").last(), Some(&"cancelling"));
     let node = fold_log(&announced, 1, 9).node("r");
     let timer = node.timer().map(|timer| (timer.due_ms, timer.what));
-    assert!(node.announced);
+    assert!(node.definition.announced);
     assert_eq!(timer, Some((1_004 + CANCEL_GRACE_MS, TimerKind::Cancel)), "the tracker waits for the workers anew");
     assert!(
         effects_of(&announced, "r").contains("cancel-4"),

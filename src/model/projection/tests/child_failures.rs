@@ -7,8 +7,8 @@ fn failing_fast(task: &str, max_failed: Option<u32>) -> Event {
     with_policy(task, Policy { rules: Rules { fail_fast: true, max_failed, ..Rules::default() }, ..Policy::default() })
 }
 
-fn effects(kept: &Kept, task: &str) -> String {
-    kept.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
+fn effects(folded: &Folded, task: &str) -> String {
+    folded.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -28,14 +28,14 @@ fn first_failed_child_cancels_the_others() {
     assert_eq!(effects(&fold_log(&log[..5], 2, 9), "r"), "cancel-4");
     assert_eq!(states(&log, "r:b").last(), Some(&"cancelled"));
     let node = fold_log(&log, 3, 9).node("r");
-    let error = node.error.unwrap();
+    let error = node.outcome.error.unwrap();
     assert_eq!(error.kind, "child_failed");
     assert!(error.message.starts_with("child `r:a` is failed: broken (fail_fast"), "{}", error.message);
     // A late child created before the cancel does not run; one created after it does.
     let mut late = [log[..5].to_vec(), vec![submitted("r:late"), submitted("r:later")]].concat();
     late[6].task.as_mut().unwrap().asof = Some(5);
-    let kept = fold_log(&late, 1, 9);
-    assert_eq!((kept.node("r:late").state, kept.node("r:later").state), (State::Cancelling, State::Queued));
+    let folded = fold_log(&late, 1, 9);
+    assert_eq!((folded.node("r:late").state, folded.node("r:later").state), (State::Cancelling, State::Queued));
 }
 
 /// The tasks of a batch are published one after the other: a child may fail before its own child is published.
@@ -77,13 +77,13 @@ fn running_parent_is_stopped_and_fails() {
     assert_eq!(states(&log, "r")[2..5], ["running", "cancelling", "failed"]);
     let node = fold_log(&log, 9, 9).node("r");
     assert_eq!((node.own, node.state), (State::Failed, State::Failed), "its own work was never done");
-    assert!(node.error.unwrap().message.contains("`r:a`"));
+    assert!(node.outcome.error.unwrap().message.contains("`r:a`"));
     let external = with_policy(
         "x",
         Policy { rules: Rules { external: true, fail_fast: true, ..Rules::default() }, ..Policy::default() },
     );
-    let kept = fold_log(&[external, submitted("x:a"), failed("x:a")], 1, 9);
-    assert_eq!((kept.node("x").own, kept.node("x").state), (State::Failed, State::Failed));
+    let folded = fold_log(&[external, submitted("x:a"), failed("x:a")], 1, 9);
+    assert_eq!((folded.node("x").own, folded.node("x").state), (State::Failed, State::Failed));
 }
 
 /// The running attempt may fail too before its worker receives the cancel.
@@ -95,12 +95,12 @@ fn parent_that_waits_for_its_retry_fails_with_its_child() {
     for middle in [[failed("r:a"), waits.clone()], [waits.clone(), failed("r:a")]] {
         let log = [&start[..], &middle, &[event(Kind::Cancelled, "r")]].concat();
         assert_eq!(states(&log, "r")[4..], ["cancelling", "failed"]);
-        let error = fold_log(&log, 2, 9).node("r").error.unwrap();
+        let error = fold_log(&log, 2, 9).node("r").outcome.error.unwrap();
         assert_eq!((&*error.kind, error.message.contains("`r:a`")), ("child_failed", true), "{}", error.message);
     }
     // A result within the grace period counts.
     let log = [&start[..], &[failed("r:a"), waits, failed("r")]].concat();
-    assert_eq!(&*fold_log(&log, 2, 9).node("r").error.unwrap().kind, "error");
+    assert_eq!(&*fold_log(&log, 2, 9).node("r").outcome.error.unwrap().kind, "error");
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn tolerated_children_may_fail() {
 fn fail_fast_waits_for_the_policy() {
     let log = [submitted("r:a"), submitted("r:b"), failed("r:a"), failing_fast("r", None)];
     assert_eq!(effects(&fold_log(&log[..3], 1, 9), "r"), "");
-    let kept = fold_log(&log, 1, 9);
-    assert_eq!((effects(&kept, "r").as_str(), kept.node("r").state), ("cancel-3", State::Cancelling));
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!((effects(&folded, "r").as_str(), folded.node("r").state), ("cancel-3", State::Cancelling));
 }
 
 #[test]
@@ -143,13 +143,13 @@ fn retry_recovers_a_task_that_failed_fast_and_may_fail_again() {
         in_run(event(Kind::Succeeded, "r:a"), 2),
     ];
     let node = fold_log(&log, 2, 9).node("r");
-    assert_eq!((node.state, node.error), (State::Succeeded, None));
+    assert_eq!((node.state, node.outcome.error), (State::Succeeded, None));
     let mut again = log.to_vec();
     again.insert(5, submitted("r:b"));
     again[5].task.as_mut().unwrap().asof = Some(4);
     again[6].payload = Kind::Failed.into();
-    let kept = fold_log(&again, 2, 9);
-    assert_eq!((kept.node("r").state, effects(&kept, "r").as_str()), (State::WaitingForChildren, "cancel-6"));
+    let folded = fold_log(&again, 2, 9);
+    assert_eq!((folded.node("r").state, effects(&folded, "r").as_str()), (State::WaitingForChildren, "cancel-6"));
 }
 
 #[test]

@@ -11,17 +11,17 @@ fn then(on: On) -> Continuation {
     Continuation::new("after", 1.into()).on(on)
 }
 
-fn effects(kept: &Kept, task: &str) -> String {
-    kept.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
+fn effects(folded: &Folded, task: &str) -> String {
+    folded.node(task).effects.iter().map(Effect::id).collect::<Vec<_>>().join(" ")
 }
 
 /// A task with the continuation's id has run before.
 #[test]
 fn outcome_reported_before_the_continuation_is_created_stays() {
     let log = [followed("r", vec![then(On::Ended)]), event(Kind::Succeeded, "r:then"), event(Kind::Succeeded, "r")];
-    let kept = fold_log(&log, 1, 9);
-    assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Succeeded, State::Succeeded));
-    assert_eq!(effects(&kept, "r:then"), "", "the continuation does not run again");
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!((folded.node("r:then").state, folded.node("r").state), (State::Succeeded, State::Succeeded));
+    assert_eq!(effects(&folded, "r:then"), "", "the continuation does not run again");
 }
 
 #[test]
@@ -39,20 +39,23 @@ fn continuation_exists_before_its_task_appears_finished() {
     assert_eq!(states(&log, "r:m"), ["queued", "queued", "queued", wait, wait, "succeeded"]);
     assert_eq!(states(&log, "r")[3..], [wait, wait, wait, "succeeded"]);
     assert_eq!(states(&log, "r:m:then"), ["queued", "succeeded"]);
-    let kept = fold_log(&log[..6], 2, 9);
-    let made = kept.node("r:m:then");
-    assert_eq!((made.task_type.as_deref(), made.run, made.asof, made.announced), (Some("after"), 1, 5, true));
-    assert_eq!(effects(&kept, "r:m:then"), "follow-5");
-    assert_eq!(children_of(&kept.node("r").below).2.total(), 3);
-    assert!(kept.node("r").ended_at_ms.is_none() && kept.node("r:m").ended_at_ms.is_none());
+    let folded = fold_log(&log[..6], 2, 9);
+    let made = folded.node("r:m:then");
+    assert_eq!(
+        (made.task_type.as_deref(), made.run, made.requests.asof, made.definition.announced),
+        (Some("after"), 1, 5, true)
+    );
+    assert_eq!(effects(&folded, "r:m:then"), "follow-5");
+    assert_eq!(children_of(&folded.node("r").tree.below).2.total(), 3);
+    assert!(folded.node("r").times.ended_at_ms.is_none() && folded.node("r:m").times.ended_at_ms.is_none());
 }
 
 #[test]
 fn each_outcome_starts_its_continuations() {
     let all = vec![then(On::Succeeded), then(On::Failed), then(On::Ended)];
     let made = |last: Event| {
-        let kept = fold_log(&[followed("r", all.clone()), last], 1, 9);
-        ["r:then", "r:then-2", "r:then-3"].map(|task| kept.nodes.contains_key(&id(task)))
+        let folded = fold_log(&[followed("r", all.clone()), last], 1, 9);
+        ["r:then", "r:then-2", "r:then-3"].map(|task| folded.nodes.contains_key(&id(task)))
     };
     assert_eq!(made(event(Kind::Succeeded, "r")), [true, false, true]);
     assert_eq!(made(failed("r")), [false, true, true]);
@@ -69,9 +72,9 @@ fn regular_children_decide_and_continuations_do_not() {
         event(Kind::Succeeded, "r:a"),
         failed("r:then"),
     ];
-    let kept = fold_log(&log, 1, 9);
-    assert_eq!(kept.node("r").state, State::Failed, "the parent counts it like any child");
-    assert!(!kept.nodes.contains_key(&id("r:then-2")), "the task succeeded by itself");
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!(folded.node("r").state, State::Failed, "the parent counts it like any child");
+    assert!(!folded.nodes.contains_key(&id("r:then-2")), "the task succeeded by itself");
     let tolerant = Rules { max_failed: Some(5), then: vec![then(On::Succeeded)], ..Rules::default() };
     let tolerant = with_policy("r", Policy { rules: tolerant, ..Policy::default() });
     let log = [tolerant, submitted("r:a"), failed("r:a"), event(Kind::Succeeded, "r"), failed("r:then")];
@@ -89,8 +92,8 @@ fn continuations_may_be_chained() {
         event(Kind::Succeeded, "r:then:then:then"),
     ];
     for batch in [1, 2, 9] {
-        let kept = fold_log(&log, batch, 2);
-        assert_eq!((kept.nodes.len(), kept.node("r").state), (4, State::Failed));
+        let folded = fold_log(&log, batch, 2);
+        assert_eq!((folded.nodes.len(), folded.node("r").state), (4, State::Failed));
     }
     assert_eq!(states(&log, "r")[..3], ["queued", "waiting_for_children", "waiting_for_children"]);
 }
@@ -106,8 +109,8 @@ fn retry_runs_the_continuation_again() {
         in_run(event(Kind::Succeeded, "r:then"), 2),
     ];
     assert_eq!(states(&log, "r")[2..], ["failed", "queued", "waiting_for_children", "succeeded"]);
-    let kept = fold_log(&log, 1, 9);
-    assert_eq!((kept.node("r:then").run, effects(&kept, "r:then").as_str()), (2, "follow-1 follow-4"));
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!((folded.node("r:then").run, effects(&folded, "r:then").as_str()), (2, "follow-1 follow-4"));
     // A retry of the failed child recovers the task, and the continuation of its success follows.
     let log = [
         followed("r", vec![then(On::Succeeded)]),
@@ -124,8 +127,8 @@ fn retry_runs_the_continuation_again() {
 #[test]
 fn cancel_that_ended_the_task_does_not_apply_to_its_continuation() {
     let log = [followed("r", vec![then(On::Ended)]), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r")];
-    let kept = fold_log(&log, 1, 9);
-    assert_eq!((kept.node("r:then").state, kept.node("r").state), (State::Queued, State::WaitingForChildren));
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!((folded.node("r:then").state, folded.node("r").state), (State::Queued, State::WaitingForChildren));
 }
 
 #[test]
@@ -139,12 +142,12 @@ fn handler_adds_continuations() {
     let mut started = followed("r", vec![then(On::Failed)]);
     started.payload = Payload::Started { then: vec![then(On::Succeeded)] };
     let log = [started, event(Kind::Succeeded, "r")];
-    let kept = fold_log(&log, 1, 9);
-    assert_eq!((kept.nodes.len(), kept.node("r:then-2").state), (2, State::Queued));
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!((folded.nodes.len(), folded.node("r:then-2").state), (2, State::Queued));
     // The handler decides again in the next run.
     let again = [&log[..], &[event(Kind::Succeeded, "r:then-2"), event(Kind::RetryRequested, "r")]].concat();
-    let kept = fold_log(&[&again[..], &[in_run(event(Kind::Succeeded, "r"), 2)]].concat(), 2, 3);
-    assert_eq!((kept.node("r").state, kept.node("r:then-2").run), (State::Succeeded, 1));
+    let folded = fold_log(&[&again[..], &[in_run(event(Kind::Succeeded, "r"), 2)]].concat(), 2, 3);
+    assert_eq!((folded.node("r").state, folded.node("r:then-2").run), (State::Succeeded, 1));
 }
 
 #[test]
@@ -152,10 +155,10 @@ fn continuation_of_a_previously_ended_continuation_is_created() {
     let chain = then(On::Succeeded).then(then(On::Succeeded));
     let log = [event(Kind::Succeeded, "a:then"), followed("a", vec![chain]), event(Kind::Succeeded, "a")];
     for batch in 1..4 {
-        let kept = fold_log(&log, batch, 0);
-        assert_eq!(kept.node("a:then").own, State::Succeeded);
-        assert_eq!(kept.node("a:then:then").own, State::Queued, "in batches of {batch}");
-        assert_eq!(kept.node("a").state, State::WaitingForChildren);
-        recompute(&kept);
+        let folded = fold_log(&log, batch, 0);
+        assert_eq!(folded.node("a:then").own, State::Succeeded);
+        assert_eq!(folded.node("a:then:then").own, State::Queued, "in batches of {batch}");
+        assert_eq!(folded.node("a").state, State::WaitingForChildren);
+        recompute(&folded);
     }
 }

@@ -6,18 +6,21 @@ use crate::model::outbox::TimerKind;
 #[test]
 fn scheduled_task_waits_with_its_record_until_its_release() {
     let scheduled = deferred("a", 700);
-    let kept = fold_log(std::slice::from_ref(&scheduled), 1, 9);
-    let node = kept.node("a");
-    assert_eq!((node.state, node.due_ms, node.record_event_offset), (State::Scheduled, Some(700), Some(0)));
+    let folded = fold_log(std::slice::from_ref(&scheduled), 1, 9);
+    let node = folded.node("a");
+    assert_eq!(
+        (node.state, node.times.due_ms, node.definition.record_event_offset),
+        (State::Scheduled, Some(700), Some(0))
+    );
     assert_eq!(node.timer().map(|timer| (timer.due_ms, timer.what)), Some((700, TimerKind::Release)));
-    assert_eq!(kept.kept[&id("a")], record().encode().unwrap());
+    assert_eq!(folded.deferred[&id("a")], record().encode().unwrap());
     let log = [scheduled.clone(), event(Kind::Released, "a"), scheduled.clone(), event(Kind::Started, "a"), scheduled];
     assert_eq!(states(&log, "a"), ["scheduled", "queued", "queued", "running", "running"]);
     assert!(
-        fold_log(&log[..2], 2, 9).kept.is_empty(),
+        fold_log(&log[..2], 2, 9).deferred.is_empty(),
         "a record deferred and released within one batch is never stored"
     );
-    assert!(fold_log(&log, 1, 9).kept.is_empty());
+    assert!(fold_log(&log, 1, 9).deferred.is_empty());
 }
 
 #[test]
@@ -26,14 +29,14 @@ fn deferred_retry_waits_until_its_release_or_the_end_of_the_task() {
     let ends = [Kind::Released, Kind::Succeeded, Kind::Failed, Kind::Cancelled].map(|kind| (kind, 0));
     // Late events of a worker that was cut off in its next attempt before another one deferred the record.
     let goes_on = [Kind::Started, Kind::Warned, Kind::Retrying, Kind::Scheduled, Kind::Progress, Kind::Submitted];
-    for (next, kept) in ends.into_iter().chain(goes_on.map(|kind| (kind, 1))) {
+    for (next, folded) in ends.into_iter().chain(goes_on.map(|kind| (kind, 1))) {
         let mut next = event(next, "a");
         next.attempt = 3;
         let log = [submitted("a"), retrying.clone(), next];
-        assert_eq!(fold_log(&log, 2, 9).kept.len(), kept, "{log:?}");
+        assert_eq!(fold_log(&log, 2, 9).deferred.len(), folded, "{log:?}");
     }
-    let kept = fold_log(&[submitted("a"), retrying, released(2)], 1, 9);
-    assert_eq!((kept.node("a").attempt, kept.node("a").state), (2, State::Queued));
+    let folded = fold_log(&[submitted("a"), retrying, released(2)], 1, 9);
+    assert_eq!((folded.node("a").attempt, folded.node("a").state), (2, State::Queued));
 }
 
 #[test]
@@ -44,8 +47,8 @@ fn unknown_kind_does_not_defer_its_record() {
     let unknown =
         br#"{"v":1,"kind":"rested","id":"a","attempt":2,"at_ms":5,"due_ms":900,"record":{"headers":[],"params":1}}"#;
     let unknown = Event::decode(unknown).unwrap();
-    let kept = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
-    assert_eq!((kept.kept.len(), kept.node("a").timer()), (0, None));
+    let folded = fold_log(&[submitted("a"), retrying, unknown], 1, 9);
+    assert_eq!((folded.deferred.len(), folded.node("a").timer()), (0, None));
 }
 
 /// A worker that missed the acknowledgement of its events sends them again, after later events.
@@ -55,15 +58,15 @@ fn resent_events_neither_remove_nor_restore_a_deferred_record() {
     for kind in [Kind::Started, Kind::Warned, Kind::Retrying] {
         let mut again = event(kind, "a");
         again.attempt = 2;
-        let kept = fold_log(&[submitted("a"), retrying.clone(), again], 1, 9);
-        assert_eq!((kept.kept.len(), kept.node("a").state), (1, State::Retrying), "{kind:?}");
-        assert!(kept.node("a").timer().is_some_and(|timer| timer.what == TimerKind::Release), "{kind:?}");
+        let folded = fold_log(&[submitted("a"), retrying.clone(), again], 1, 9);
+        assert_eq!((folded.deferred.len(), folded.node("a").state), (1, State::Retrying), "{kind:?}");
+        assert!(folded.node("a").timer().is_some_and(|timer| timer.what == TimerKind::Release), "{kind:?}");
     }
     let mut third = event(Kind::Started, "a");
     third.attempt = 3;
     let log = [submitted("a"), retrying.clone(), released(2), retrying.clone(), third, retrying];
     assert_eq!(states(&log, "a"), ["queued", "retrying", "queued", "queued", "running", "running"]);
-    assert!(fold_log(&log, 1, 9).kept.is_empty());
+    assert!(fold_log(&log, 1, 9).deferred.is_empty());
 }
 
 fn released(attempt: u32) -> Event {
@@ -80,14 +83,14 @@ fn release_of_one_wait_does_not_end_another() {
     let expected = ["scheduled", "queued", "queued", "retrying", "retrying", "retrying", "queued"];
     assert_eq!(states(&log, "a"), expected);
     for waits in 4..7 {
-        let kept = fold_log(&log[..waits], 1, 9);
+        let folded = fold_log(&log[..waits], 1, 9);
         assert_eq!(
-            (kept.kept.len(), kept.node("a").timer().map(|timer| timer.what)),
+            (folded.deferred.len(), folded.node("a").timer().map(|timer| timer.what)),
             (1, Some(TimerKind::Release)),
             "{waits}"
         );
     }
-    assert!(fold_log(&log, 1, 9).kept.is_empty());
+    assert!(fold_log(&log, 1, 9).deferred.is_empty());
 }
 
 /// A worker is killed in the second attempt. The worker that takes over counts from the beginning and defers the record
@@ -99,9 +102,9 @@ fn record_deferred_after_a_takeover_is_stored() {
     let first = [submitted("a"), at(Kind::Started, 1), at(Kind::Retrying, 1), at(Kind::Started, 2), handed(1)];
     let second = [released(1), at(Kind::Started, 2), at(Kind::Retrying, 2), at(Kind::Started, 3), handed(2)];
     for log in [first.to_vec(), [first, second].concat()] {
-        let kept = fold_log(&log, 1, 9);
-        let node = kept.node("a");
-        assert_eq!((kept.kept.len(), node.state, node.attempt), (1, State::Retrying, log[log.len() - 1].attempt));
+        let folded = fold_log(&log, 1, 9);
+        let node = folded.node("a");
+        assert_eq!((folded.deferred.len(), node.state, node.attempt), (1, State::Retrying, log[log.len() - 1].attempt));
         assert!(node.timer().is_some_and(|timer| timer.what == TimerKind::Release));
     }
 }
@@ -116,7 +119,7 @@ fn release_without_a_position_clears_the_position() {
     again.task.as_mut().unwrap().position = Some(Position { partition: 0, offset: 70 });
     let of_the_first_record = placed.clone();
     let log = [placed, retrying, released(1), again, of_the_first_record];
-    let offset = |n: usize| fold_log(&log[..n], 1, 9).node("a").position.map(|position| position.offset);
+    let offset = |n: usize| fold_log(&log[..n], 1, 9).node("a").definition.position.map(|position| position.offset);
     assert_eq!([2, 3, 4, 5].map(offset), [Some(7), None, Some(70), Some(70)]);
     assert_eq!(fold_log(&log, 1, 9).node("a").state, State::Queued);
 }
@@ -133,7 +136,7 @@ fn publisher_reports_the_position_of_the_record() {
     failed.attempt = 1;
     let mut log = vec![deferred("a", 700), placed(released(0), 8), failed, event(Kind::RetryRequested, "a")];
     let effects = |log: &[Event]| fold_log(log, 1, 9).node("a").effects.iter().map(Effect::id).collect::<Vec<_>>();
-    let position = |log: &[Event]| fold_log(log, 1, 9).node("a").position;
+    let position = |log: &[Event]| fold_log(log, 1, 9).node("a").definition.position;
     assert_eq!((position(&log), effects(&log).len()), (at(8), 1));
     let done = effect_done("a", &effects(&log)[0]);
     let mut again = log.clone();
@@ -158,13 +161,16 @@ fn withdrawals_sort_after_all_other_effects() {
 
 #[test]
 fn deferred_record_beyond_the_limit_fails_the_task() {
-    let mut working_set = WorkingSet::resume(MAX_KEPT_BYTES - 3, Lifetimes::default());
+    let mut working_set = WorkingSet::resume(MAX_DEFERRED_BYTES - 3, Lifetimes::default());
     let scheduled = deferred("a", 700);
     working_set.load(id("a"), None);
     working_set.fold(&scheduled, LogPosition { offset: 1, log_time_ms: 2 }).unwrap();
     let node = working_set.node("a").unwrap();
-    assert_eq!((node.state, node.kept, working_set.kept_bytes()), (State::Failed, 0, MAX_KEPT_BYTES - 3));
-    assert_eq!(node.record_event_offset, Some(1), "a retry finds the record in this event");
-    assert!(node.error.as_ref().unwrap().message.contains("too many tasks"));
-    assert!(working_set.take_changes().unwrap().kept.is_empty());
+    assert_eq!(
+        (node.state, node.deferral.record_bytes, working_set.deferred_bytes()),
+        (State::Failed, 0, MAX_DEFERRED_BYTES - 3)
+    );
+    assert_eq!(node.definition.record_event_offset, Some(1), "a retry finds the record in this event");
+    assert!(node.outcome.error.as_ref().unwrap().message.contains("too many tasks"));
+    assert!(working_set.take_changes().unwrap().deferred.is_empty());
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::event::{Announcement, AttemptFailure, CancelScope, Event, Kind, Payload};
 use crate::model::json::RawJson;
-use crate::model::outbox::{Effect, KeptRecord, MAX_KEPT_BYTES};
+use crate::model::outbox::{Effect, MAX_DEFERRED_BYTES, RecordCopy};
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::{Counts, children_of, combine};
@@ -28,15 +28,15 @@ mod retries;
 
 /// In-memory store: records as bytes, indexes and counters.
 #[derive(Default, PartialEq, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Folded {
     pub(crate) nodes: BTreeMap<TaskId, Vec<u8>>,
     index: BTreeSet<String>,
     counts: BTreeMap<(Arc<str>, State), i64>,
     logs: BTreeMap<TaskId, Vec<String>>,
-    kept: BTreeMap<TaskId, Vec<u8>>,
+    deferred: BTreeMap<TaskId, Vec<u8>>,
 }
 
-impl Kept {
+impl Folded {
     fn apply(&mut self, changes: Changes) {
         self.nodes.extend(changes.nodes);
         for entry in changes.removed {
@@ -51,10 +51,10 @@ impl Kept {
             assert!(*count >= 0, "a counter is negative");
         }
         self.counts.retain(|_, count| *count != 0);
-        for (id, kept) in changes.kept {
-            match kept {
-                Some(kept) => drop(self.kept.insert(id, kept)),
-                None => assert!(self.kept.remove(&id).is_some(), "removed a missing deferred record"),
+        for (id, folded) in changes.deferred {
+            match folded {
+                Some(folded) => drop(self.deferred.insert(id, folded)),
+                None => assert!(self.deferred.remove(&id).is_some(), "removed a missing deferred record"),
             }
         }
         for (id, lines) in changes.logs {
@@ -68,14 +68,14 @@ impl Kept {
 }
 
 /// Projects a log as a tracker does: in batches, with loads from the store and a bounded cache.
-pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
-    let mut kept = Kept::default();
+pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Folded {
+    let mut folded = Folded::default();
     let mut working_set = WorkingSet::default();
     for (number, events) in log.chunks(batch.max(1)).enumerate() {
         let mut missing = working_set.missing(events);
         while !missing.is_empty() {
             for id in missing {
-                let node = kept.nodes.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
+                let node = folded.nodes.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
                 working_set.load(id, node);
             }
             missing = working_set.wanted();
@@ -84,11 +84,14 @@ pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Kept {
             let offset = (number * batch.max(1) + n) as i64;
             working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset }).unwrap();
         }
-        kept.apply(working_set.take_changes().unwrap());
-        assert_eq!(working_set.kept_bytes(), kept.kept.values().map(|kept| kept.len() as u64).sum::<u64>());
+        folded.apply(working_set.take_changes().unwrap());
+        assert_eq!(
+            working_set.deferred_bytes(),
+            folded.deferred.values().map(|folded| folded.len() as u64).sum::<u64>()
+        );
         working_set.shrink(cache);
     }
-    kept
+    folded
 }
 
 fn id(text: &str) -> TaskId {
@@ -125,8 +128,8 @@ fn in_run(mut event: Event, run: u32) -> Event {
     event
 }
 
-fn record() -> Box<KeptRecord> {
-    Box::new(KeptRecord::of(None, [("ce_id", b"x".as_slice())].into_iter(), RawJson::null()))
+fn record() -> Box<RecordCopy> {
+    Box::new(RecordCopy::of(None, [("ce_id", b"x".as_slice())].into_iter(), RawJson::null()))
 }
 
 /// Sets the start of the attempt in events that have one.
@@ -193,8 +196,8 @@ fn external(task: &str, block_when_done: bool) -> Event {
 fn states(log: &[Event], task: &str) -> Vec<&'static str> {
     (1..=log.len())
         .map(|n| fold_log(&log[..n], 1, 100))
-        .filter(|kept| kept.nodes.contains_key(&id(task)))
-        .map(|kept| kept.node(task).state.name())
+        .filter(|folded| folded.nodes.contains_key(&id(task)))
+        .map(|folded| folded.node(task).state.name())
         .collect()
 }
 
@@ -204,10 +207,13 @@ fn task_goes_from_submitted_to_succeeded() {
     let done = event(Payload::Succeeded { started_at_ms: None, output }, "a");
     let log = [submitted("a"), event(Kind::Started, "a"), done, event(Kind::Started, "a"), failed("a")];
     assert_eq!(states(&log, "a"), ["queued", "running", "succeeded", "succeeded", "succeeded"]);
-    let kept = fold_log(&log, 2, 100);
-    let node = kept.node("a");
-    assert_eq!((node.output.unwrap().text(), node.duplicates, node.history.len()), ("{\"n\":1}", 1, 5));
-    assert_eq!(kept.counts, BTreeMap::from([(("echo".into(), State::Succeeded), 1)]));
+    let folded = fold_log(&log, 2, 100);
+    let node = folded.node("a");
+    assert_eq!(
+        (node.outcome.output.unwrap().text(), node.history.duplicates, node.history.entries.len()),
+        ("{\"n\":1}", 1, 5)
+    );
+    assert_eq!(folded.counts, BTreeMap::from([(("echo".into(), State::Succeeded), 1)]));
 }
 
 #[test]
@@ -223,9 +229,9 @@ fn parent_ends_after_its_last_child_and_fails_if_one_failed() {
     let wait = "waiting_for_children";
     assert_eq!(states(&log, "r"), ["queued", "queued", "queued", wait, wait, "failed"]);
     let node = fold_log(&log, 3, 100).node("r");
-    let (children, _, tree) = children_of(&node.below);
+    let (children, _, tree) = children_of(&node.tree.below);
     assert_eq!((children.total(), children.get(State::Failed), tree.total()), (2, 1, 2));
-    assert_eq!(node.last_end.unwrap().by, "r:b");
+    assert_eq!(node.tree.last_end.unwrap().by, "r:b");
 }
 
 #[test]
@@ -248,7 +254,7 @@ fn child_before_its_parent_creates_an_expected_parent() {
 fn ended_parent_reopens_for_a_late_child() {
     let log = [submitted("r"), event(Kind::Succeeded, "r"), submitted("r:late"), event(Kind::Succeeded, "r:late")];
     assert_eq!(states(&log, "r"), ["queued", "succeeded", "waiting_for_children", "succeeded"]);
-    assert!(fold_log(&log[..3], 1, 9).node("r").ended_at_ms.is_none());
+    assert!(fold_log(&log[..3], 1, 9).node("r").times.ended_at_ms.is_none());
 }
 
 #[test]
@@ -268,7 +274,7 @@ fn retried_child_recovers_its_parent_and_retried_parent_supersedes_its_children(
     log.extend([in_run(submitted("r"), 3), in_run(submitted("r:b"), 3), in_run(event(Kind::Succeeded, "r:b"), 3)]);
     log.extend([in_run(event(Kind::Succeeded, "r"), 3), in_run(failed("r:a"), 2)]);
     let node = fold_log(&log, 4, 100).node("r");
-    assert_eq!((node.state, node.run, children_of(&node.below).0.total()), (State::Succeeded, 3, 1));
+    assert_eq!((node.state, node.run, children_of(&node.tree.below).0.total()), (State::Succeeded, 3, 1));
 }
 
 #[test]
@@ -283,25 +289,26 @@ fn children_of_a_new_run_count_before_their_parent_is_seen_in_it() {
         in_run(event(Kind::Succeeded, "r"), 2),
     ];
     let node = fold_log(&log, 1, 100).node("r");
-    assert_eq!((node.state, children_of(&node.below).0.get(State::Succeeded)), (State::Succeeded, 1));
+    assert_eq!((node.state, children_of(&node.tree.below).0.get(State::Succeeded)), (State::Succeeded, 1));
 }
 
 #[test]
 fn id_conflict_is_recorded_on_the_parent() {
     let mut other = submitted("r:a");
     other.task.as_mut().unwrap().hash = Some("other".into());
-    let kept = fold_log(&[submitted("r"), submitted("r:a"), other, event(Kind::Succeeded, "r:a")], 2, 100);
-    let messages: Vec<String> = kept.node("r").history.into_iter().filter_map(|entry| entry.message).collect();
+    let folded = fold_log(&[submitted("r"), submitted("r:a"), other, event(Kind::Succeeded, "r:a")], 2, 100);
+    let messages: Vec<String> =
+        folded.node("r").history.entries.into_iter().filter_map(|entry| entry.message).collect();
     assert!(messages.iter().any(|message| message.starts_with("spawn_conflict: `r:a`")), "{messages:?}");
-    assert_eq!(kept.node("r:a").hash.as_deref(), Some("h"));
-    assert_eq!(kept.node("r:a").state, State::Succeeded);
+    assert_eq!(folded.node("r:a").definition.hash.as_deref(), Some("h"));
+    assert_eq!(folded.node("r:a").state, State::Succeeded);
 }
 
 /// Reports on external tasks may go backwards while children are pending; a reported failure sticks.
 #[test]
 fn external_task_follows_its_reports() {
     use State::*;
-    let story = |block, reports: &[State], children: &[Event]| {
+    let outcome = |block, reports: &[State], children: &[Event]| {
         let mut log = vec![external("x", block)];
         log.extend(children.iter().cloned());
         log.extend(reports.iter().map(|state| reported("x", *state)));
@@ -323,15 +330,15 @@ fn external_task_follows_its_reports() {
         (true, vec![Cancelled], vec![], "queued"),
     ] {
         assert_eq!(
-            story(block, &reports, &children),
+            outcome(block, &reports, &children),
             state,
             "block {block}, reports {reports:?}, {} children",
             children.len()
         );
     }
     // A report on a task that is not external is recorded in the history and changes nothing.
-    let kept = fold_log(&[submitted("a"), reported("a", Failed)], 1, 9);
-    assert!(kept.node("a").history[1].ignored && kept.node("a").state == Queued);
+    let folded = fold_log(&[submitted("a"), reported("a", Failed)], 1, 9);
+    assert!(folded.node("a").history.entries[1].ignored && folded.node("a").state == Queued);
 }
 
 #[test]
@@ -464,7 +471,7 @@ proptest! {
         let repeats = again.iter().map(|pick| pick.get(&log).clone()).filter(|event| !is_request(event));
         longer.extend(repeats);
         let after = fold_log(&longer, 7, 1_000);
-        let node = |kept: &Kept, id: &TaskId| TaskRecord::decode(&kept.nodes[id]).unwrap();
+        let node = |folded: &Folded, id: &TaskId| TaskRecord::decode(&folded.nodes[id]).unwrap();
         for id in before.nodes.keys() {
             let old = node(&before, id);
             let new = node(&after, id);
@@ -472,7 +479,7 @@ proptest! {
             let of_older_run = follows.is_some_and(|task| old.run < node(&after, &task).run);
             // A cancel of an expected task is reverted by its announcement.
             if old.own.is_terminal() && !of_older_run && !old.is_cancelled_unannounced() {
-                prop_assert_eq!((old.own, old.run, &old.output, &old.error), (new.own, new.run, &new.output, &new.error));
+                prop_assert_eq!((old.own, old.run, &old.outcome.output, &old.outcome.error), (new.own, new.run, &new.outcome.output, &new.outcome.error));
             }
         }
         recompute(&after);

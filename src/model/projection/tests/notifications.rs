@@ -19,8 +19,8 @@ fn telling(task: &str, actions: &[Action], checks: &[Check]) -> Event {
 }
 
 /// Notifications of a task: state, run and rule of each.
-fn notified(kept: &Kept, task: &str) -> Vec<String> {
-    let notified_log = kept.node(task).told.unwrap();
+fn notified(folded: &Folded, task: &str) -> Vec<String> {
+    let notified_log = folded.node(task).notifications.unwrap();
     notified_log.deliveries.iter().map(|one| format!("{}/{} {}", one.state, one.run, one.rule)).collect()
 }
 
@@ -49,9 +49,9 @@ fn each_state_is_notified_once_when_reached() {
             _ => vec![submitted("x")],
         });
         for batch in [1, 2, 9] {
-            let kept = fold_log(&log, batch, 9);
-            assert_eq!(notified(&kept, "x"), [format!("{state}/1 actions/0")], "{state} in batches of {batch}");
-            assert_eq!(kept.node("x").effects.iter().filter(|effect| effect.is_notification()).count(), 1);
+            let folded = fold_log(&log, batch, 9);
+            assert_eq!(notified(&folded, "x"), [format!("{state}/1 actions/0")], "{state} in batches of {batch}");
+            assert_eq!(folded.node("x").effects.iter().filter(|effect| effect.is_notification()).count(), 1);
         }
     }
 }
@@ -69,7 +69,7 @@ fn state_reached_again_is_notified_again() {
         again,
         in_run(failed("a"), 2),
     ];
-    let kept = fold_log(&log, 3, 9);
+    let folded = fold_log(&log, 3, 9);
     let expected = [
         "running/1 actions/0",
         "running/1 actions/0",
@@ -79,11 +79,11 @@ fn state_reached_again_is_notified_again() {
         "failed/2 actions/0",
         "failed/2 actions/1",
     ];
-    assert_eq!(notified(&kept, "a"), expected);
-    let node = kept.node("a");
-    let rules = &node.policy.as_ref().unwrap().rules;
+    assert_eq!(notified(&folded, "a"), expected);
+    let node = folded.node("a");
+    let rules = &node.definition.policy.as_ref().unwrap().rules;
     let ids = node
-        .told
+        .notifications
         .as_ref()
         .unwrap()
         .deliveries
@@ -123,14 +123,15 @@ fn quick_task_notifies_each_state_in_order() {
         vec![started, done, submitted.clone(), submitted],
     ] {
         for batch in [1, 2, 9] {
-            let kept = fold_log(&log, batch, 9);
+            let folded = fold_log(&log, batch, 9);
             let expected = ["queued/1 actions/0", "running/1 actions/0", "succeeded/1 actions/0"];
-            assert_eq!(notified(&kept, "a"), expected, "{log:?}");
-            let node = kept.node("a");
-            let times: Vec<i64> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.at_ms).collect();
+            assert_eq!(notified(&folded, "a"), expected, "{log:?}");
+            let node = folded.node("a");
+            let times: Vec<i64> = node.notifications.as_ref().unwrap().deliveries.iter().map(|one| one.at_ms).collect();
             let queued_ms = if log[0].kind() == Kind::Submitted { 12 } else { 4 };
             assert_eq!(times, [queued_ms, queued_ms.max(10), queued_ms.max(11)], "{log:?}: times never decrease");
-            let changes: Vec<u32> = node.told.as_ref().unwrap().deliveries.iter().map(|one| one.change).collect();
+            let changes: Vec<u32> =
+                node.notifications.as_ref().unwrap().deliveries.iter().map(|one| one.change).collect();
             assert_eq!((changes, node.effects.len()), (vec![1, 2, 3], 3));
         }
     }
@@ -183,8 +184,8 @@ fn second_start_of_an_attempt_leaves_its_warning() {
         more,
         at(Kind::Succeeded, 1, 9, Some(6)),
     ];
-    let kept = fold_log(&log[..4], 1, 9);
-    assert_eq!(kept.node("a").state, State::Warning);
+    let folded = fold_log(&log[..4], 1, 9);
+    assert_eq!(folded.node("a").state, State::Warning);
     assert_eq!(notified(&fold_log(&log, 1, 9), "a")[..2], ["running/1 actions/0", "warning/1 actions/0"]);
 }
 
@@ -218,10 +219,10 @@ proptest! {
         }
         log[0] = announcing(log[0].clone(), &states);
         log.insert(index.min(log.len()), asking(&states));
-        let kept = fold_log(&log, batch, 9);
+        let folded = fold_log(&log, batch, 9);
         let expected: Vec<String> = expected.iter().map(|state| format!("{state}/1 actions/0")).collect();
-        prop_assert_eq!(notified(&kept, "a"), expected);
-        let history = kept.node("a").history;
+        prop_assert_eq!(notified(&folded, "a"), expected);
+        let history = folded.node("a").history.entries;
         prop_assert_eq!(history[0].kind, Kind::Submitted);
         prop_assert!(history.iter().all(|entry| !entry.ignored), "{:?}", history);
     }
@@ -233,7 +234,8 @@ fn parent_reopened_by_a_new_child_notifies_with_the_time_of_that_child() {
     let mut parent = telling("x", &[on(&[State::WaitingForChildren])], &[]);
     parent.task.as_mut().unwrap().policy.as_mut().unwrap().rules.external = true;
     let child = Event { at_ms: 77, ..submitted("x:a") };
-    let notified_log = fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").told.unwrap();
+    let notified_log =
+        fold_log(&[parent, reported("x", State::Succeeded), child], 2, 9).node("x").notifications.unwrap();
     assert_eq!(notified_log.deliveries.iter().map(|one| one.at_ms).collect::<Vec<_>>(), [77]);
 }
 
@@ -254,7 +256,7 @@ fn reopened_parent_notifies_its_end_again() {
 #[test]
 fn late_policy_notifies_the_current_state() {
     let mut log = vec![event(Kind::Started, "a"), failed("a")];
-    assert_eq!(fold_log(&log, 1, 9).node("a").told, None, "no rules are known");
+    assert_eq!(fold_log(&log, 1, 9).node("a").notifications, None, "no rules are known");
     log.push(telling("a", &[on(&[State::Failed, State::Running])], &[]));
     assert_eq!(notified(&fold_log(&log, 1, 9), "a"), ["failed/1 actions/0"]);
 }
@@ -275,12 +277,12 @@ fn continuation_notifies_like_any_task() {
         event(Kind::Succeeded, "x:then"),
     ];
     for batch in [1, 9] {
-        let kept = fold_log(&log, batch, 9);
+        let folded = fold_log(&log, batch, 9);
         assert_eq!(
-            notified(&kept, "x:then"),
+            notified(&folded, "x:then"),
             ["queued/1 actions/0", "running/1 checks/0/passed", "succeeded/1 actions/0"]
         );
-        assert_eq!(kept.node("x").told, None);
+        assert_eq!(folded.node("x").notifications, None);
     }
 }
 
@@ -293,9 +295,9 @@ fn end_with_a_continuation_is_notified_once() {
         (true, true, vec![Continuation::new("clean", 1.into()).on(On::Failed)]);
     let log = [start, submitted("x:a"), failed("x:a"), event(Kind::Succeeded, "x:then")];
     for n in 1..=log.len() {
-        let kept = fold_log(&log[..n], 1, 9);
+        let folded = fold_log(&log[..n], 1, 9);
         let expected = if n < log.len() { vec![] } else { vec!["failed/1 actions/0"] };
-        assert_eq!(notified(&kept, "x"), expected, "after {n} events");
+        assert_eq!(notified(&folded, "x"), expected, "after {n} events");
     }
 }
 
@@ -306,31 +308,31 @@ fn check_evaluates_the_state_at_its_time() {
         &[],
         &[check(5_000, State::Succeeded), check(60_000, State::Succeeded), check(70_000, State::Failed)],
     );
-    let timer = |kept: &Kept| kept.node("a").timer().map(|timer| (timer.due_ms, timer.what));
+    let timer = |folded: &Folded| folded.node("a").timer().map(|timer| (timer.due_ms, timer.what));
     let mut log = vec![start, event(Kind::Started, "a")];
     assert_eq!(timer(&fold_log(&log, 1, 9)), Some((5_004, TimerKind::Check(0))), "from its creation");
     log.extend([due(0, "a"), due(0, "a"), due(7, "a")]);
-    let kept = fold_log(&log, 2, 9);
+    let folded = fold_log(&log, 2, 9);
     assert_eq!(
-        (notified(&kept, "a"), timer(&kept)),
+        (notified(&folded, "a"), timer(&folded)),
         (vec!["running/1 checks/0/failed".to_owned()], Some((60_004, TimerKind::Check(1))))
     );
-    let history = kept.node("a").history;
+    let history = folded.node("a").history.entries;
     assert_eq!(history[2].message.as_deref(), Some("check 0 failed: state is running, expected succeeded"));
     log.extend([event(Kind::Succeeded, "a"), due(1, "a"), due(2, "a")]);
-    let kept = fold_log(&log, 2, 9);
+    let folded = fold_log(&log, 2, 9);
     let expected = ["running/1 checks/0/failed", "succeeded/1 checks/1/passed", "succeeded/1 checks/2/failed"];
-    assert_eq!((notified(&kept, "a"), timer(&kept)), (expected.map(str::to_owned).to_vec(), None));
+    assert_eq!((notified(&folded, "a"), timer(&folded)), (expected.map(str::to_owned).to_vec(), None));
 }
 
 #[test]
 fn check_without_notification_is_only_recorded() {
     let mut silent = check(5, State::Succeeded);
     silent.failed = None;
-    let kept = fold_log(&[telling("a", &[], &[silent]), due(0, "a")], 1, 9);
-    assert!(notified(&kept, "a").is_empty());
-    assert_eq!(kept.node("a").history.last().unwrap().kind, Kind::Checked);
-    assert_eq!(kept.node("a").timer(), None);
+    let folded = fold_log(&[telling("a", &[], &[silent]), due(0, "a")], 1, 9);
+    assert!(notified(&folded, "a").is_empty());
+    assert_eq!(folded.node("a").history.entries.last().unwrap().kind, Kind::Checked);
+    assert_eq!(folded.node("a").timer(), None);
 }
 
 /// The earliest timer comes first, whatever its kind.
@@ -353,11 +355,11 @@ fn finished_tree_is_retained_until_its_checks_have_run() {
         event(Kind::Succeeded, "r"),
         event(Kind::Succeeded, "r:a"),
     ];
-    let kept = fold_log(&log, 9, 9);
-    let due_ms = kept.node("r").expiry.unwrap().due_ms;
+    let folded = fold_log(&log, 9, 9);
+    let due_ms = folded.node("r").times.expiry.unwrap().due_ms;
     let step_ms = 600_000;
     assert_eq!(due_ms, 20 * DAY as i64 + 3_600_000 + step_ms, "beyond its retention, with an hour for a late check");
-    let checks = kept.node("r:a").told.unwrap().checks;
+    let checks = folded.node("r:a").notifications.unwrap().checks;
     assert_eq!(checks, [Some(4 + 20 * DAY as i64), None], "checks beyond the maximum tree age are dropped");
 }
 
@@ -371,7 +373,7 @@ fn pending_notifications_are_bounded_and_do_not_block_requests() {
     }
     log.push(event(Kind::CancelRequested, "x"));
     let node = fold_log(&log, 40, 9).node("x");
-    let notified_log = node.told.as_ref().unwrap();
+    let notified_log = node.notifications.as_ref().unwrap();
     assert_eq!((notified_log.deliveries.len(), notified_log.unlisted, notified_log.refused), (32, 224, 44));
     assert_eq!(
         (node.effects.iter().filter(|effect| effect.is_notification()).count(), node.state),

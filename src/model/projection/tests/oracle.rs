@@ -6,8 +6,8 @@ use super::*;
 type Nodes<'a> = BTreeMap<&'a TaskId, TaskRecord>;
 
 /// Checks counts, states, continuations, counters and indexes of a store against a recomputation.
-pub(super) fn recompute(kept: &Kept) {
-    let nodes: Nodes<'_> = kept.nodes.iter().map(|(id, bytes)| (id, TaskRecord::decode(bytes).unwrap())).collect();
+pub(super) fn recompute(folded: &Folded) {
+    let nodes: Nodes<'_> = folded.nodes.iter().map(|(id, bytes)| (id, TaskRecord::decode(bytes).unwrap())).collect();
     for (id, node) in &nodes {
         recompute_counts(&nodes, id, node);
         recompute_state(&nodes, id, node);
@@ -19,8 +19,8 @@ pub(super) fn recompute(kept: &Kept) {
             *counts.entry(key).or_default() += 1;
             counts
         });
-    assert_eq!(kept.counts, typed, "counters");
-    recompute_outbox(kept, &nodes);
+    assert_eq!(folded.counts, typed, "counters");
+    recompute_outbox(folded, &nodes);
 }
 
 /// Returns true unless a newer run of its parent supersedes the task.
@@ -56,7 +56,7 @@ fn recompute_counts(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
             restartable += u64::from(node.is_restartable());
         }
     }
-    let (have, _, have_tree) = children_of(&node.below);
+    let (have, _, have_tree) = children_of(&node.tree.below);
     assert_eq!(have, by_state, "children of {id}");
     assert_eq!(have_tree, tree, "tree of {id}");
     assert_eq!(node.restartable_below(), restartable, "restartable tasks below {id}");
@@ -64,7 +64,8 @@ fn recompute_counts(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
 
 /// Worst state of the failed children that matter, if they are more than tolerated.
 fn worst_of(children: &[&TaskRecord], tolerated: u32) -> Option<State> {
-    let failed = children.iter().filter(|child| child.on_failure() == OnFailure::Fail).map(|child| child.state);
+    let failed =
+        children.iter().filter(|child| child.definition.on_failure() == OnFailure::Fail).map(|child| child.state);
     let failed: Vec<State> = failed.filter(|state| state.category() == Category::Failed).collect();
     failed.iter().max().copied().filter(|_| failed.len() > tolerated as usize)
 }
@@ -73,16 +74,19 @@ fn worst_of(children: &[&TaskRecord], tolerated: u32) -> Option<State> {
 fn recompute_state(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
     let is_cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
     assert_eq!(node.state == State::Cancelling, is_cancelling, "{id} is being cancelled");
-    assert!(is_cancelling || node.state == combine(node.own, &node.below, node.tolerated()), "state of {id}");
+    assert!(
+        is_cancelling || node.state == combine(node.own, &node.tree.below, node.definition.tolerated()),
+        "state of {id}"
+    );
     let regular = children(nodes, id, false);
     let continuations = children(nodes, id, true);
     let is_pending =
         |children: &[&TaskRecord]| children.iter().any(|child| child.state.category() == Category::Pending);
     let pending = is_pending(&regular) || is_pending(&continuations);
-    let worst = worst_of(&regular, node.tolerated());
-    let fails_fast = node.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast);
+    let worst = worst_of(&regular, node.definition.tolerated());
+    let fails_fast = node.definition.policy.as_ref().is_some_and(|policy| policy.rules.fail_fast);
     if fails_fast && worst.is_some_and(|worst| worst > State::Cancelled) {
-        assert!(node.cancel.is_some(), "{id} fails fast: a cancel must be in force");
+        assert!(node.requests.cancel.is_some(), "{id} fails fast: a cancel must be in force");
     }
     let ended = node.own.max(worst.unwrap_or(State::Succeeded));
     let state = match node.own {
@@ -92,9 +96,9 @@ fn recompute_state(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
         _ => ended.max(worst_of(&continuations, 0).unwrap_or(State::Succeeded)),
     };
     assert_eq!(node.state, state, "state of {id} by the definition");
-    let may_continue = node.announced && node.own.is_terminal() && !is_pending(&regular);
+    let may_continue = node.definition.announced && node.own.is_terminal() && !is_pending(&regular);
     for (n, then) in node.continuations().enumerate().filter(|_| may_continue) {
-        let created = node.created_mask & (1 << n) != 0;
+        let created = node.continuations.created_mask & (1 << n) != 0;
         assert!(created || !then.on.is(ended), "{id}: continuation {n} is missing");
         assert!(
             !created || nodes[&id.child(&segment(n)).unwrap()].run >= node.run,
@@ -105,19 +109,22 @@ fn recompute_state(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
 }
 
 /// Checks the indexes of timers and effects and the deferred records against the task records.
-fn recompute_outbox(kept: &Kept, nodes: &Nodes<'_>) {
+fn recompute_outbox(folded: &Folded, nodes: &Nodes<'_>) {
     let entry = |index: Index, seen_ms, id: &TaskId| format!("{:?}", (index, Entry { seen_ms, id: id.clone() }));
     let timers = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Timers, node.timer()?.due_ms, id)));
     let effects = nodes.iter().filter_map(|(id, node)| Some(entry(Index::Effects, node.turn()?, id)));
     let expected: BTreeSet<String> = timers.chain(effects).collect();
-    let found = kept.index.iter().filter(|text| text.starts_with("(Timers") || text.starts_with("(Effects"));
+    let found = folded.index.iter().filter(|text| text.starts_with("(Timers") || text.starts_with("(Effects"));
     assert_eq!(found.cloned().collect::<BTreeSet<_>>(), expected, "timers and effects");
-    let waiting = nodes.iter().filter(|(_, node)| node.kept > 0).map(|(id, node)| ((*id).clone(), node.kept as usize));
-    let records = kept.kept.iter().map(|(id, kept)| (id.clone(), kept.len()));
+    let waiting = nodes
+        .iter()
+        .filter(|(_, node)| node.deferral.record_bytes > 0)
+        .map(|(id, node)| ((*id).clone(), node.deferral.record_bytes as usize));
+    let records = folded.deferred.iter().map(|(id, folded)| (id.clone(), folded.len()));
     assert_eq!(records.collect::<Vec<_>>(), waiting.collect::<Vec<_>>(), "deferred records");
     for (id, node) in nodes {
         assert!(
-            node.kept == 0 || matches!(node.own, State::Scheduled | State::Retrying),
+            node.deferral.record_bytes == 0 || matches!(node.own, State::Scheduled | State::Retrying),
             "{id} has a deferred record but does not wait"
         );
         assert!(node.effects.len() <= 40, "effects of {id}");

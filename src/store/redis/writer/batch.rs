@@ -34,8 +34,9 @@ impl Batch {
         torn_writes::begin(&mut commands, keys);
         let records = changes.nodes.iter().map(|(id, record)| (keys.record(id), record.as_slice()));
         set_many(&mut commands, records);
-        let kept = changes.kept.iter().filter_map(|(id, kept)| Some((keys.kept(id), kept.as_deref()?)));
-        set_many(&mut commands, kept);
+        let deferred =
+            changes.deferred.iter().filter_map(|(id, deferred)| Some((keys.deferred(id), deferred.as_deref()?)));
+        set_many(&mut commands, deferred);
         delete_deferred(&mut commands, keys, changes);
         add_logs(&mut commands, keys, &mut writer.tails, changes);
         change_attachments(&mut commands, keys, changes);
@@ -84,7 +85,7 @@ fn set_many<'a>(commands: &mut Pipeline, pairs: impl Iterator<Item = (String, &'
 
 fn delete_deferred(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     let gone: Vec<String> =
-        changes.kept.iter().filter(|(_, kept)| kept.is_none()).map(|(id, _)| keys.kept(id)).collect();
+        changes.deferred.iter().filter(|(_, deferred)| deferred.is_none()).map(|(id, _)| keys.deferred(id)).collect();
     for chunk in gone.chunks(CHUNK) {
         commands.cmd("DEL").arg(chunk);
     }
@@ -109,7 +110,7 @@ fn add_logs(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, 
         commands.cmd("RPUSH").arg(&key).arg(lines);
         match tail.len() {
             0 => commands.cmd("DEL").arg(&key),
-            kept if kept < would_hold => commands.cmd("LTRIM").arg(&key).arg(-(kept as i64)).arg(-1),
+            deferred if deferred < would_hold => commands.cmd("LTRIM").arg(&key).arg(-(deferred as i64)).arg(-1),
             _ => commands,
         };
         commands.cmd("SET").arg(keys.log_total(id)).arg(tail.total());

@@ -266,8 +266,8 @@ impl PartitionWriter for Writer {
 
     async fn audit(&mut self, index: &Index, after: Option<&Entry>, limit: usize) -> Result<AuditPage, StoreError> {
         let mut connection = self.connection.take().ok_or_else(closed_writer)?;
-        let place = (&self.keys, self.partition);
-        let page = audit::records(&self.connector, &mut connection, place, index, after, limit).await?;
+        let partition = (&self.keys, self.partition);
+        let page = audit::records(&self.connector, &mut connection, partition, index, after, limit).await?;
         self.connection = Some(connection);
         Ok(page)
     }

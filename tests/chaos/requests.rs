@@ -49,7 +49,7 @@ pub struct Answers {
     pub unanswered: AtomicUsize,
 }
 
-pub struct Orders {
+pub struct Requests {
     pub apis: Arc<Apis>,
     pub answers: Answers,
     is_over: AtomicBool,
@@ -61,7 +61,7 @@ struct Twig {
     body: Value,
 }
 
-impl Orders {
+impl Requests {
     pub fn new(apis: Arc<Apis>) -> Arc<Self> {
         Arc::new(Self { apis, answers: Answers::default(), is_over: AtomicBool::new(false) })
     }
@@ -135,13 +135,13 @@ impl Orders {
         let mut items = self.answers.items.lock();
         let mut unknown = false;
         for (n, twig) in tree.iter().enumerate() {
-            let said = match &answer {
+            let outcome = match &answer {
                 None => Some("no answer"),
                 Some((200, body)) => body["items"][n]["problem"]["code"].as_str(),
                 Some((_, body)) => Some(body["code"].as_str().unwrap_or("no code")),
             };
             let item = items.entry(twig.id.clone()).or_default();
-            match said {
+            match outcome {
                 None => item.accepted += 1,
                 Some(code) => {
                     let is_unknown =

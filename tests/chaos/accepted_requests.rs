@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kafleet::config::Names;
-use kafleet::control::{ControlState as Told, ControlWatch, keep};
+use kafleet::control::{ControlState, ControlWatch, keep};
 use kafleet::model::event::{Event, Kind};
 use reqwest::Method;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Folder;
+use crate::RunFolder;
 use crate::executions::Executions;
 use crate::fleet::{Fleet, PREFIX};
 use crate::kafka::Cluster;
-use crate::orders::{Item, Orders};
 use crate::redis::Single;
+use crate::requests::{Item, Requests};
 use crate::support::services::connect;
 use crate::topics::Topics;
 
@@ -68,27 +68,27 @@ struct Environment {
 /// Returns the violations, one per line.
 pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
     println!("requests: seed {seed}");
-    let mut folder = Folder(tempfile::tempdir().unwrap());
+    let mut folder = RunFolder(tempfile::tempdir().unwrap());
     let begun = Instant::now();
     let (kafka, redis) = (Cluster::start(folder.0.path(), 1).await, Single::start(folder.0.path()));
     let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
     let mut environment = Environment { kafka, redis, fleet };
-    let told = |what: &str| println!("requests: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
-    told("the fleet runs");
+    let report = |what: &str| println!("requests: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
+    report("the fleet runs");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let orders = Orders::new(environment.fleet.calls.clone());
-    let clients = tokio::spawn(orders.clone().clients(rng.fork()));
+    let requests = Requests::new(environment.fleet.calls.clone());
+    let clients = tokio::spawn(requests.clone().clients(rng.fork()));
     let from = Instant::now();
-    for (place, fault) in if is_short { SHORT } else { LONG } {
-        sleep_until(from + length.mul_f64(*place as f64 / 1_000.0)).await;
-        told(&environment.inject(*fault).await);
+    for (share, fault) in if is_short { SHORT } else { LONG } {
+        sleep_until(from + length.mul_f64(*share as f64 / 1_000.0)).await;
+        report(&environment.inject(*fault).await);
     }
     sleep_until(from + length).await;
-    orders.end();
+    requests.end();
     clients.await.unwrap();
-    told("the last request is sent");
-    let mut violations = judge(&mut environment, &orders, &told).await;
-    violations.append(&mut orders.answers.wrong.lock());
+    report("the last request is sent");
+    let mut violations = judge(&mut environment, &requests, &report).await;
+    violations.append(&mut requests.answers.wrong.lock());
     if !violations.is_empty() {
         folder.keep();
         let (seconds, logs) = (length.as_secs_f64(), folder.0.path().display());
@@ -141,40 +141,40 @@ async fn freeze(process: &crate::process::Process, span: Duration) {
     process.resume();
 }
 
-async fn judge(environment: &mut Environment, orders: &Orders, told: &impl Fn(&str)) -> Vec<String> {
+async fn judge(environment: &mut Environment, requests: &Requests, report: &impl Fn(&str)) -> Vec<String> {
     environment.fleet.restart_exited();
-    orders.resume(Instant::now() + PATIENCE).await;
-    let all: BTreeSet<String> = orders.answers.items.lock().keys().cloned().collect();
+    requests.resume(Instant::now() + PATIENCE).await;
+    let all: BTreeSet<String> = requests.answers.items.lock().keys().cloned().collect();
     let roots = all.iter().filter(|id| !id.contains(':')).cloned().collect();
     // A root does not wait for superseded tasks below it. A superseded task that never ends blocks the commits of its
     // partition, and so the withdrawal of cancels.
     for ids in [roots, all] {
-        let open = settle(environment, orders, ids).await;
+        let open = settle(environment, requests, ids).await;
         if !open.is_empty() {
             return vec![format!("not ended within {PATIENCE:?}: {open:?}")];
         }
     }
-    told("all tasks have ended");
+    report("all tasks have ended");
     let addresses = environment.kafka.addresses();
-    let mut violations = withdrawn(&addresses, told).await;
+    let mut violations = withdrawn(&addresses, report).await;
     let topics = tokio::task::block_in_place(|| Topics::read_all(&addresses));
     violations.extend(std::mem::take(&mut environment.fleet.unexpected_exits));
-    let items = orders.answers.items.lock().clone();
-    let documents = documents(orders, items.keys()).await;
+    let items = requests.answers.items.lock().clone();
+    let documents = documents(requests, items.keys()).await;
     let log = Log::of(&topics);
     let executions = Executions::read(&environment.fleet.executions);
-    told(&summary(orders, &items, &topics, &executions));
+    report(&summary(requests, &items, &topics, &executions));
     created(&items, &documents, &log, &topics, &mut violations);
     done(&documents, &executions, &mut violations);
-    asked(orders, &documents, &log, &mut violations);
-    redriven(orders, &topics, &log, &mut violations);
+    asked(requests, &documents, &log, &mut violations);
+    redriven(requests, &topics, &log, &mut violations);
     violations
 }
 
 /// Waits until no cancel is on the control topic.
-async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
+async fn withdrawn(addresses: &str, report: &impl Fn(&str)) -> Vec<String> {
     let kafka = connect(addresses.to_owned());
-    let (control, ended) = (ControlWatch::new(Told::default()), Instant::now());
+    let (control, ended) = (ControlWatch::new(ControlState::default()), Instant::now());
     let _reading = keep(control.clone(), kafka, &Names::new(PREFIX), None);
     control.whole_within(PATIENCE, &Names::new(PREFIX)).await.unwrap();
     let first = control.state().cancels().len();
@@ -182,11 +182,11 @@ async fn withdrawn(addresses: &str, told: &impl Fn(&str)) -> Vec<String> {
         sleep(Duration::from_millis(50)).await;
     }
     let left: Vec<String> = control.state().cancels().map(|(id, _)| id.to_owned()).collect();
-    told(&format!("{first} cancels were active; {} are after {:.1} s", left.len(), ended.elapsed().as_secs_f64()));
+    report(&format!("{first} cancels were active; {} are after {:.1} s", left.len(), ended.elapsed().as_secs_f64()));
     left.iter().map(|id| format!("the cancel of `{id}` is still on the control topic")).collect()
 }
 
-fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, executions: &Executions) -> String {
+fn summary(requests: &Requests, items: &BTreeMap<String, Item>, topics: &Topics, executions: &Executions) -> String {
     let of = |is: &dyn Fn(&Item) -> bool| items.values().filter(|item| is(item)).count();
     let load = |number: &std::sync::atomic::AtomicUsize| number.load(std::sync::atomic::Ordering::Relaxed);
     let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
@@ -194,35 +194,35 @@ fn summary(orders: &Orders, items: &BTreeMap<String, Item>, topics: &Topics, exe
     format!(
         "{} calls, {} without a response; {} tasks: {} accepted, {} unknown, {} rejected, codes {unknown:?}; {} executions, {} events; \
          {} cancels, {} retries, {} changes, {} redrives accepted",
-        load(&orders.answers.calls),
-        load(&orders.answers.unanswered),
+        load(&requests.answers.calls),
+        load(&requests.answers.unanswered),
         items.len(),
         of(&|item| item.accepted > 0),
         of(&|item| item.accepted == 0 && item.unknown > 0),
         of(&|item| item.accepted == 0 && item.unknown == 0),
         executions.count,
         topics.events.len(),
-        orders.answers.cancels.lock().len(),
-        orders.answers.retries.lock().len(),
-        orders.answers.names.lock().len(),
-        orders.answers.redrives.lock().values().sum::<u32>(),
+        requests.answers.cancels.lock().len(),
+        requests.answers.retries.lock().len(),
+        requests.answers.names.lock().len(),
+        requests.answers.redrives.lock().values().sum::<u32>(),
     )
 }
 
 /// Waits until these tasks have ended, and cancels those that do not end by themselves. Returns the tasks that are
 /// still open.
-async fn settle(environment: &mut Environment, orders: &Orders, mut open: BTreeSet<String>) -> BTreeSet<String> {
+async fn settle(environment: &mut Environment, requests: &Requests, mut open: BTreeSet<String>) -> BTreeSet<String> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         environment.fleet.restart_exited();
-        let looks = open.iter().cloned().map(|id| async move {
-            let is_open = is_open(orders, &id).await;
+        let statuses = open.iter().cloned().map(|id| async move {
+            let is_open = is_open(requests, &id).await;
             if is_open && begun.elapsed() > OPEN {
-                orders.cancel(&id).await;
+                requests.cancel(&id).await;
             }
             is_open.then_some(id)
         });
-        open = futures::stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await;
+        open = futures::stream::iter(statuses).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await;
         if open.is_empty() {
             break;
         }
@@ -231,9 +231,9 @@ async fn settle(environment: &mut Environment, orders: &Orders, mut open: BTreeS
     open
 }
 
-async fn is_open(orders: &Orders, id: &str) -> bool {
+async fn is_open(requests: &Requests, id: &str) -> bool {
     let until = Instant::now() + PATIENCE;
-    match orders.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await {
+    match requests.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await {
         Ok(reply) if reply.status == 404 => false,
         Ok(reply) => !is_ended(&reply.body),
         Err(_) => true,
@@ -245,14 +245,14 @@ fn is_ended(document: &Value) -> bool {
 }
 
 /// Reads the status of each task from the api; unknown tasks are omitted.
-async fn documents(orders: &Orders, ids: impl Iterator<Item = &String>) -> BTreeMap<String, Value> {
+async fn documents(requests: &Requests, ids: impl Iterator<Item = &String>) -> BTreeMap<String, Value> {
     let until = Instant::now() + PATIENCE;
-    let looks = ids.cloned().map(|id| async move {
-        let reply = orders.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await;
+    let statuses = ids.cloned().map(|id| async move {
+        let reply = requests.apis.call(Method::GET, &format!("/v1/tasks/{id}"), None, until).await;
         let reply = reply.unwrap_or_else(|why| panic!("`{id}`: {why}"));
         (reply.status == 200).then_some((id, reply.body))
     });
-    futures::stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await
+    futures::stream::iter(statuses).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await
 }
 
 /// Contents of the events topic, indexed by position and by task.
@@ -316,20 +316,20 @@ fn done(documents: &BTreeMap<String, Value>, executions: &Executions, violations
 }
 
 /// Checks that accepted cancels, retries and changes are in the log and took effect once.
-fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violations: &mut Vec<String>) {
-    let mut places = BTreeSet::new();
-    for (id, place) in orders.answers.cancels.lock().iter() {
+fn asked(requests: &Requests, documents: &BTreeMap<String, Value>, log: &Log, violations: &mut Vec<String>) {
+    let mut positions = BTreeSet::new();
+    for (id, share) in requests.answers.cancels.lock().iter() {
         let is_there = log
             .by_place
-            .get(place)
+            .get(share)
             .is_some_and(|event| event.kind() == Kind::CancelRequested && event.id.as_str() == id);
-        if !is_there || !places.insert(place.clone()) {
+        if !is_there || !positions.insert(share.clone()) {
             violations
-                .push(format!("the accepted cancel of `{id}` at {place} is missing there, or was accepted twice"));
+                .push(format!("the accepted cancel of `{id}` at {share} is missing there, or was accepted twice"));
         }
     }
     let mut runs = BTreeSet::new();
-    for (id, run) in orders.answers.retries.lock().iter() {
+    for (id, run) in requests.answers.retries.lock().iter() {
         let requests = log.of_task(id).iter().filter(|event| event.kind() == Kind::RetryRequested).count();
         let is_first = runs.insert((id.clone(), *run));
         if requests == 0 || *run < 2 || !is_first {
@@ -339,10 +339,11 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violat
         }
     }
     let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let changes = orders.answers.names.lock().clone();
+    let changes = requests.answers.names.lock().clone();
     for (id, name) in &changes {
         names.entry(id).or_default().insert(name);
-        let patches = log.of_task(id).iter().filter(|event| event.kind() == Kind::Patched && says(event, name)).count();
+        let patches =
+            log.of_task(id).iter().filter(|event| event.kind() == Kind::Patched && is_patched_to(event, name)).count();
         if patches != 1 {
             violations.push(format!("the accepted name `{name}` of `{id}` is {patches} times in the log"));
         }
@@ -350,13 +351,13 @@ fn asked(orders: &Orders, documents: &BTreeMap<String, Value>, log: &Log, violat
     for id in names.keys() {
         let last = log.of_task(id).iter().rfind(|event| event.kind() == Kind::Patched);
         let is = documents.get(*id).and_then(|document| document["name"].as_str()).unwrap_or_default();
-        if !last.is_some_and(|event| says(event, is)) {
+        if !last.is_some_and(|event| is_patched_to(event, is)) {
             violations.push(format!("the name of `{id}` is `{is}`, and its last change is {last:?}"));
         }
     }
 }
 
-fn says(event: &Event, name: &str) -> bool {
+fn is_patched_to(event: &Event, name: &str) -> bool {
     let mut text = Vec::new();
     event.encode(&mut text).unwrap();
     String::from_utf8_lossy(&text).contains(&format!("\"name\":\"{name}\""))
@@ -364,14 +365,14 @@ fn says(event: &Event, name: &str) -> bool {
 
 /// Checks that a dead letter is redriven once: one accepted request, one resolution marker, and one new run of its
 /// task.
-fn redriven(orders: &Orders, topics: &Topics, log: &Log, violations: &mut Vec<String>) {
-    for (letter, times) in orders.answers.redrives.lock().iter().filter(|(_, times)| **times > 1) {
+fn redriven(requests: &Requests, topics: &Topics, log: &Log, violations: &mut Vec<String>) {
+    for (letter, times) in requests.answers.redrives.lock().iter().filter(|(_, times)| **times > 1) {
         violations.push(format!("the redrive of {letter} was accepted {times} times"));
     }
     for (letter, fates) in topics.marks.iter().filter(|(_, fates)| fates.len() > 1) {
         violations.push(format!("{letter} has {} resolution markers: {fates:?}", fates.len()));
     }
-    for (letter, _) in orders.answers.redrives.lock().iter() {
+    for (letter, _) in requests.answers.redrives.lock().iter() {
         let message = format!("redriven from the dead letter {letter}");
         let events = log.by_task.values().flatten().filter(|event| event.message.as_deref() == Some(&*message));
         let runs: Vec<u32> = events.map(|event| event.run).collect();

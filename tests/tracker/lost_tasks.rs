@@ -1,0 +1,146 @@
+//! Tasks whose record Kafka has removed: they expire unless a worker may still hold them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use kafleet::broker::{Broker, Commit, Partition, ProducerRecord, memory as broker};
+use kafleet::config::TrackerConfig;
+use kafleet::control::heartbeat::HeartbeatState;
+use kafleet::model::event::Event;
+use kafleet::model::record::state::State;
+use kafleet::model::task::Position;
+use kafleet::model::units::duration::Millis;
+use kafleet::store::memory::Memory;
+
+use crate::tracker::ages::{heartbeat, short_intervals};
+use crate::tracker::cases::expect_agreement;
+use crate::tracker::event_log::{submitted, succeeded};
+use crate::tracker::faulty::{ANY, FaultyBroker, FaultyStore};
+use crate::tracker::fixture::{DEADLINE, Fixture, until};
+use crate::tracker::outbox::{make_topics, node, until_state};
+
+/// Publishes task records whose events are written only by these tests.
+async fn put_records(fixture: &Fixture, topic: &str, count: usize) {
+    for n in 0..count {
+        let key = format!("k{n}");
+        let headers: [(&str, &[u8]); 1] = [("ce_announced", b"1")];
+        let record = ProducerRecord {
+            topic,
+            partition: Some(0),
+            key: Some(key.as_bytes()),
+            value: Some(b"1"),
+            headers: &headers,
+        };
+        fixture.link.deliver(record, DEADLINE).await.unwrap();
+    }
+}
+
+/// A `submitted` event with the position of the task's record.
+fn lies_at(task: &str, offset: i64) -> Event {
+    let mut event = submitted(task);
+    let task = event.task.as_mut().unwrap();
+    (task.position, task.task_type) = (Some(Position { partition: 0, offset }), "root".into());
+    event
+}
+
+/// A queued task whose record Kafka has removed expires.
+#[tokio::test(flavor = "multi_thread")]
+async fn queued_task_expires_when_its_record_is_removed() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&fixture);
+    let topic = fixture.names.tasks("root");
+    put_records(&fixture, &topic, 3).await;
+    fixture
+        .write(&[
+            lies_at("lost", 0),
+            submitted("p"),
+            succeeded("p"),
+            lies_at("p:lost", 1),
+            lies_at("kept", 2),
+            lies_at("done", 0),
+            succeeded("done"),
+        ])
+        .await;
+    let tracker = short_intervals(&fixture).await;
+    memory.truncate_before(&Partition::new(topic.as_str(), 0), 2).unwrap();
+    for task in ["lost", "p:lost"] {
+        let expired = until_state(&fixture, task, State::Expired).await;
+        let error = expired.outcome.error.map(|error| format!("{}: {}", error.kind, error.message));
+        assert_eq!(error.as_deref(), Some("expired: removed by retention"));
+    }
+    until_state(&fixture, "p", State::Expired).await;
+    until_state(&fixture, "done", State::Succeeded).await;
+    until_state(&fixture, "kept", State::Queued).await;
+    until("two are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 2 }).await;
+    expect_agreement(&fixture).await;
+    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
+    tracker.stop().await;
+}
+
+/// A worker may have fetched a record before Kafka removed it: the task is lost once the group has committed past it,
+/// or when no worker is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&fixture);
+    let partition = Partition::new(fixture.names.tasks("root"), 0);
+    put_records(&fixture, &partition.topic, 4).await;
+    let tasks = ["held", "passed", "waits", "last"];
+    fixture.write(&[lies_at("held", 0), lies_at("passed", 1), lies_at("waits", 2), lies_at("last", 3)]).await;
+    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Running).await;
+    let commit = |metadata: &str| {
+        let commit = Commit { partition: partition.clone(), offset: 0, metadata: metadata.to_owned() };
+        memory.set_group_offsets(&fixture.names.group("root"), &[commit], DEADLINE).unwrap();
+    };
+    commit("kf1 open 100 0 -");
+    memory.truncate_before(&partition, 4).unwrap();
+    let tracker = short_intervals(&fixture).await;
+    for task in tasks {
+        until_state(&fixture, task, State::Queued).await;
+    }
+    // Committed without an event: the worker never received it.
+    commit("kf1 open 100 0 r:AQE");
+    until_state(&fixture, "passed", State::Expired).await;
+    for task in ["held", "waits", "last"] {
+        assert_eq!(node(&fixture, task).await.unwrap().state, State::Queued, "`{task}` may be held by the worker");
+    }
+    fixture.write(&[succeeded("held")]).await;
+    until_state(&fixture, "held", State::Succeeded).await;
+    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Stopped).await;
+    for task in ["waits", "last"] {
+        until_state(&fixture, task, State::Expired).await;
+    }
+    assert_eq!(node(&fixture, "held").await.unwrap().state, State::Succeeded);
+    until("three are counted", || async { tracker.metrics.tracker.lost.with_label_values(&["root"]).get() == 3 }).await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
+/// A tracker that lags detects the gap before the task is projected.
+#[tokio::test(flavor = "multi_thread")]
+async fn task_folded_after_its_record_was_removed_expires() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    make_topics(&fixture);
+    let topic = fixture.names.tasks("root");
+    put_records(&fixture, &topic, 2).await;
+    fixture.write(&[lies_at("lost", 0), lies_at("kept", 1)]).await;
+    memory.truncate_before(&Partition::new(topic.as_str(), 0), 1).unwrap();
+    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+    faults.records.store(0, SeqCst);
+    let config = TrackerConfig { tick: Millis(400), observe: false, ..TrackerConfig::default() };
+    let store = FaultyStore::new(fixture.store.clone());
+    let tracker = fixture.with(broker, Arc::new(store.clone())).tracker_with(config).await;
+    until("the gap is detected", || async { faults.groups.load(SeqCst) > 0 }).await;
+    // Let time pass: an immediate search would not find the task.
+    let reads = store.reads.load(SeqCst);
+    until("time passes", || async { store.reads.load(SeqCst) >= reads + 2 }).await;
+    assert_eq!(node(&fixture, "lost").await, None, "no event is folded");
+    faults.records.store(ANY, SeqCst);
+    until_state(&fixture, "lost", State::Expired).await;
+    expect_agreement(&fixture).await;
+    assert_eq!(node(&fixture, "kept").await.unwrap().state, State::Queued);
+    tracker.stop().await;
+}
