@@ -2,8 +2,9 @@
 
 mod access;
 mod actions;
+mod appearance;
 mod browser;
 mod hostile;
-mod look;
+
 mod outages;
 mod pages;

@@ -15,7 +15,7 @@ const MEANINGS: [(State, &str); State::COUNT] = [
     (State::Running, "a worker runs an attempt"),
     (State::Warning, "running, and the handler has reported a warning"),
     (State::Retrying, "an attempt failed; the next one follows after a backoff"),
-    (State::Cancelling, "a cancel was requested; the attempt is told to stop"),
+    (State::Cancelling, "a cancel was requested; the attempt receives a request to stop"),
     (State::WaitingForChildren, "its own work is done; tasks below it are open"),
     (State::Succeeded, "it and all tasks below it have succeeded"),
     (State::Cancelled, "it, or a task below it, was cancelled"),

@@ -303,11 +303,11 @@ fn deliveries(view: &View, status: &Status) -> Markup {
     }
 }
 
-/// Policy of the task, and the place of its record.
+/// Policy of the task, and the position of its record.
 fn definition(visit: &Visit, status: &Status) -> Markup {
     let fields = serde_json::to_value(&status.fields).unwrap_or_default();
     let names = visit.api.publisher.names();
-    let place = status.record.as_deref().zip(status.task_type.as_deref()).and_then(|(position, name)| {
+    let source = status.record.as_deref().zip(status.task_type.as_deref()).and_then(|(position, name)| {
         let (partition, offset) = position.split_once(':')?;
         Some((names.tasks(name), partition.to_owned(), offset.to_owned()))
     });
@@ -317,10 +317,10 @@ fn definition(visit: &Visit, status: &Status) -> Markup {
             (json_block(&fields.to_string(), None))
             (facts(&[
                 ("Position", Some(code(&status.position))),
-                ("Record", place.as_ref().map(|(topic, partition, offset)| code(&format!("{topic}/{partition}:{offset}")))),
+                ("Record", source.as_ref().map(|(topic, partition, offset)| code(&format!("{topic}/{partition}:{offset}")))),
                 ("Duplicates", (status.duplicates > 0).then(|| html! { (status.duplicates) " terminal events were ignored" })),
             ]))
-            @if let Some((topic, partition, offset)) = &place {
+            @if let Some((topic, partition, offset)) = &source {
                 pre { code { "kcat -C -b $BROKERS -t " (topic) " -p " (partition) " -o " (offset) " -c 1 -f '%h %k %s\\n'" } }
             }
         }

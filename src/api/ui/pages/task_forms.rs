@@ -68,7 +68,7 @@ pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiEr
                 @if open == 0 { p { "It has already ended: there is nothing to cancel." } }
                 @else { p {
                     "Cancels the task and everything below it: " strong { (count(open)) } " open tasks. Waiting tasks end at \
-                     once, running attempts are told to stop. A cancelled task can be retried."
+                     once, running attempts receive a request to stop. A cancelled task can be retried."
                 } }
             },
             danger: true,
@@ -99,7 +99,7 @@ pub(in super::super) async fn show_retry(visit: &Visit) -> Result<Answer, ApiErr
                 p {
                     "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."
                     @if status.children.total > 0 {
-                        " Its " (count(status.children.total)) " children belong to the earlier run and no longer count; the handler may create them anew."
+                        " Its " (count(status.children.total)) " children belong to the earlier run and no longer count; the handler may create them again."
                     }
                 }
             },

@@ -1,4 +1,4 @@
-//! Forms: each says what it will do, and shows its commands.
+//! Forms with the effect of their action and its commands.
 
 use maud::{Markup, Render, html};
 

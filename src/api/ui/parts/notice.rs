@@ -6,7 +6,7 @@ use maud::{Markup, html};
 const DONE: &[(&str, &str)] = &[
     ("submitted", "The task was submitted."),
     ("exists", "The same task already existed; nothing was submitted."),
-    ("cancel_requested", "The cancel was requested. Running attempts are told to stop."),
+    ("cancel_requested", "The cancel was requested. Running attempts receive a request to stop."),
     ("retried", "The retry was accepted: the task runs again."),
     ("retried_failed", "The retry was accepted: the failed tasks run again."),
     ("started", "The task starts now."),
