@@ -68,7 +68,9 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<Answer, ApiErro
     let detail = find(visit).await?;
     Ok(page(&Form {
         effect: html! {
-            p { "The letter is no longer listed. Its task stays as it is, and the record stays in the dead-letter topic until its retention." }
+            p {
+                "The letter is no longer listed. Its task stays as it is, and the record stays in the dead-letter topic until its retention."
+            }
             (error_of(&detail.letter.error))
         },
         danger: true,
@@ -93,7 +95,10 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     let letter = &detail.letter;
     Ok(page(&Form {
         effect: html! {
-            p { "Submits a new task of " code { (letter.task_type) } " with the corrected params, and then drops the letter. The params are checked against the schema first." }
+            p {
+                "Submits a new task of " code { (letter.task_type) }
+                " with the corrected params, and then drops the letter. The params are checked against the schema first."
+            }
             (error_of(&letter.error))
             @if let Some(pointer) = &letter.pointer { p { "at " code { (pointer) } } }
         },
@@ -168,7 +173,12 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
     page(&Form {
         view: &visit.view,
         title: title.to_owned(),
-        effect: html! { p { (effect) " The newest matching letters are taken, up to the limit. Letters whose task has moved on are left out." } },
+        effect: html! {
+            p {
+                (effect)
+                " The newest matching letters are taken, up to the limit. Letters whose task has moved on are left out."
+            }
+        },
         action: format!("/dead-letters/{verb}"),
         inputs: vec![
             input("type", "Type", "", true),

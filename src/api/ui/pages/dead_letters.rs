@@ -61,7 +61,9 @@ fn filter_form(visit: &Visit) -> Markup {
             (text("to", "To", ""))
             div.buttons {
                 button.primary type="submit" { "Filter" }
-                @if FILTERS.iter().any(|name| visit.query.is_set(name)) { a.button href=(visit.view.url("/dead-letters")) { "Clear" } }
+                @if FILTERS.iter().any(|name| visit.query.is_set(name)) {
+                    a.button href=(visit.view.url("/dead-letters")) { "Clear" }
+                }
             }
         }
     }
@@ -77,7 +79,9 @@ fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetter
     });
     html! {
         @if rows.is_empty() {
-            @if filters.is_empty() { (empty("There is no dead letter. Tasks whose attempts are exhausted, and records that cannot be read, appear here.", &[])) }
+            @if filters.is_empty() {
+                (empty("There is no dead letter. Tasks whose attempts are exhausted, and records that cannot be read, appear here.", &[]))
+            }
             @else { (empty("No unresolved dead letter matches these filters.", &[])) }
         } @else {
             section.panel { (table(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
@@ -91,7 +95,11 @@ fn row(view: &View, letter: &DeadLetter) -> Markup {
         tr id={ "d-" (letter.id) } {
             td.id { a href=(view.url(&format!("/dead-letters/{}", encoded(&letter.id)))) { (letter.id) } }
             td { (type_link(view, Some(&letter.task_type))) }
-            td.id { @match &letter.task { Some(task) => { a href=(view.task(task)) { (task) } } None => { span.quiet { "–" } } } }
+            td.id {
+                @match &letter.task {
+                    Some(task) => { a href=(view.task(task)) { (task) } } None => { span.quiet { "–" } }
+                }
+            }
             td { code { (letter.code) } }
             td.detail { span.error title=(first_line(&letter.error, 400)) { (first_line(&letter.error, 80)) } }
             td.time { (time(&letter.at)) }
@@ -127,7 +135,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         }
         section.panel #error {
             h2 { "Error" }
-            @if let Some(pointer) = &letter.pointer { p { "at " code { @if pointer.is_empty() { "the params themselves" } @else { (pointer) } } } }
+            @if let Some(pointer) = &letter.pointer {
+                p { "at " code { @if pointer.is_empty() { "the params themselves" } @else { (pointer) } } }
+            }
             pre.error { (visible(&letter.error)) }
         }
         (record(&detail))
@@ -164,7 +174,10 @@ fn task_link(view: &View, id: &str, run: Option<u32>, now: Option<&Status>) -> M
         a href=(view.task(id)) { (id) }
         @if let Some(run) = run { span.quiet { ", run " (run) } }
         @match now {
-            Some(status) => { " " span.quiet { "now" } " " (pill(status.state)) @if Some(status.run) != run { span.quiet { " in run " (status.run) } } }
+            Some(status) => {
+                " " span.quiet { "now" } " " (pill(status.state)) @if Some(status.run)
+                != run { span.quiet { " in run " (status.run) } }
+            }
             None => { span.quiet { ", not retained" } }
         }
     }
@@ -174,15 +187,23 @@ fn record(detail: &DeadLetterDetail) -> Markup {
     let rows: Vec<Markup> = detail
         .headers
         .iter()
-        .map(|(name, value)| html! { tr { td.mono { (visible(name)) } td.mono { (visible(value.as_deref().unwrap_or_default())) } } })
+        .map(|(name, value)| {
+            html! {
+                tr { td.mono { (visible(name)) } td.mono { (visible(value.as_deref().unwrap_or_default())) } }
+            }
+        })
         .collect();
     html! {
         section.panel #params {
             h2 { "Params" }
             @if let Some(params) = &detail.params { (json_block(params.text(), None)) }
-            @else if let Some(value) = &detail.value_base64 { p.quiet { "The value is not JSON; in base64:" } pre { code { (first_line(value, 4_096)) } } }
+            @else if let Some(value) = &detail.value_base64 {
+                p.quiet { "The value is not JSON; in base64:" } pre { code { (first_line(value, 4_096)) } }
+            }
             @else { p.quiet { "The record has no value, or it is no longer retained." } }
         }
-        @if !rows.is_empty() { details.panel #headers { summary { h2 { "Headers" } } (table(&["Header", "Value"], &rows)) } }
+        @if !rows.is_empty() {
+            details.panel #headers { summary { h2 { "Headers" } } (table(&["Header", "Value"], &rows)) }
+        }
     }
 }

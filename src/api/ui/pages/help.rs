@@ -32,7 +32,11 @@ pub(in super::super) async fn show(_visit: &Visit) -> Result<Answer, ApiError> {
         }
         section.panel #access {
             h2 { "Access" }
-            p { "Log in with a token of the api. Its role decides about actions: " code { "read" } " shows pages, " code { "submit" } " creates and changes tasks, " code { "operate" } " does everything. Without configured tokens everyone who reaches this address may do everything; then it must be a loopback address." }
+            p {
+                "Log in with a token of the api. Its role decides about actions: " code { "read" } " shows pages, "
+                code { "submit" } " creates and changes tasks, " code { "operate" }
+                " does everything. Without configured tokens everyone who reaches this address may do everything; then it must be a loopback address."
+            }
             p { "Requests are recorded with the name of the token: see " em { "By" } " in the history of a task." }
         }
         section.panel {

@@ -23,7 +23,9 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let main = html! {
         div.head {
             h1 { "Kill switches" }
-            @if view.may(Role::Operate) { div.actions { a.button href=(view.url("/kill-switches/new")) { "New kill switch…" } } }
+            @if view.may(Role::Operate) {
+                div.actions { a.button href=(view.url("/kill-switches/new")) { "New kill switch…" } }
+            }
         }
         p { "A kill switch cancels tasks with a tag, or whose id begins with a prefix, instead of starting them." }
         @if rows.is_empty() {
@@ -40,10 +42,18 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
     html! {
         tr {
             td.id { code { (kill.name) } }
-            td { @match &kill.task_type { Some(name) => { (type_link(view, Some(name))) } None => { span.quiet { "any" } } } }
+            td {
+                @match &kill.task_type {
+                    Some(name) => { (type_link(view, Some(name))) } None => { span.quiet { "any" } }
+                }
+            }
             td.time { (time(&kill.since)) }
             td { (visible(kill.reason.as_deref().unwrap_or_default())) }
-            td { @if view.may(Role::Operate) { a.button href=(view.url(&format!("/kill-switches/{}/off", encoded(&kill.name)))) { "Switch off…" } } }
+            td {
+                @if view.may(Role::Operate) {
+                    a.button href=(view.url(&format!("/kill-switches/{}/off", encoded(&kill.name)))) { "Switch off…" }
+                }
+            }
         }
     }
 }
@@ -52,7 +62,11 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError
     let form = Form {
         view: &visit.view,
         title: "New kill switch".into(),
-        effect: html! { p { "Tasks that match are cancelled instead of started, until the switch is off. Running attempts continue." } },
+        effect: html! {
+            p {
+                "Tasks that match are cancelled instead of started, until the switch is off. Running attempts continue."
+            }
+        },
         action: "/kill-switches/new".into(),
         inputs: vec![
             Input {
@@ -98,7 +112,9 @@ pub(in super::super) async fn show_off(visit: &Visit) -> Result<Answer, ApiError
     let form = Form {
         view: &visit.view,
         title: format!("Switch off {name}"),
-        effect: html! { p { "Tasks that match " code { (name) } " start again. Those already cancelled stay cancelled." } },
+        effect: html! {
+            p { "Tasks that match " code { (name) } " start again. Those already cancelled stay cancelled." }
+        },
         action: format!("/kill-switches/{}/off", encoded(name)),
         inputs: Vec::new(),
         button: "Switch off".into(),

@@ -40,7 +40,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             }
             nav.pager aria-label="pages" {
                 @if page.from > 0 { a href=(link(page.from.saturating_sub(LINES))) { "← older" } }
-                @if end < page.total { a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" } }
+                @if end < page.total {
+                    a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
+                }
                 a href=(view.below_task(id, "log/raw")) { "as text" }
             }
         }
@@ -59,7 +61,10 @@ pub(super) fn lines(page: &LogDocument) -> Markup {
         ol.log start=(page.from) data-total=(page.total) {
             @for (n, line) in page.lines.iter().enumerate() {
                 @let number = page.from + n as u64;
-                li id={ "l" (number) } value=(number) { a href={ "#l" (number) } aria-label={ "line " (number) } { (number) } code { (visible(line)) } }
+                li id={ "l" (number) }
+                value=(number) {
+                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) } code { (visible(line)) }
+                }
             }
         }
     }

@@ -130,7 +130,8 @@ fn login_form(view: &View, next: &str, error: Option<ApiError>) -> Markup {
                 input type="hidden" name="next" value=(next);
                 div.field {
                     label for="f-token" { "Token" }
-                    input id="f-token" name="token" type="password" autocomplete="current-password" required autofocus aria-describedby="h-token";
+                    input id="f-token" name="token" type="password" autocomplete="current-password"
+                    required autofocus aria-describedby="h-token";
                     p.hint id="h-token" { "one of " code { "api.tokens" } " in the configuration" }
                 }
                 div.buttons { button.primary type="submit" { "Log in" } }

@@ -37,7 +37,11 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let form = Form {
         view: &visit.view,
         title: "New task".into(),
-        effect: html! { @if let Some(id) = visit.query.get("like") { p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." } } },
+        effect: html! {
+            @if let Some(id) = visit.query.get("like") {
+                p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
+            }
+        },
         action: "/new".into(),
         inputs: inputs(&value, &names, chosen),
         button: "Submit".into(),

@@ -70,7 +70,10 @@ fn attention(
     for schedule in schedules.iter().flat_map(|schedules| &schedules.schedules) {
         if let Some(error) = &schedule.error {
             let url = view.url(&format!("/schedules/{}", schedule.id));
-            items.push(html! { (label("bad", "✘\u{fe0e} schedule")) " " a href=(url) { (schedule.id) } " cannot fire: " (first_line(error, 200)) });
+            items.push(html! {
+                (label("bad", "✘\u{fe0e} schedule")) " " a href=(url) { (schedule.id) } " cannot fire: "
+                (first_line(error, 200))
+            });
         }
     }
     for kill in kills.iter().flat_map(|kills| &kills.kills) {
@@ -108,18 +111,22 @@ fn type_troubles(view: &View, known: &TypeDocument) -> Vec<Markup> {
     }
     let Some(totals) = &known.worker_totals else {
         if known.topic && known.backlog > 0 {
-            items.push(html! { (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(known.backlog)) " tasks are queued" });
+            items.push(html! {
+                (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(known.backlog)) " tasks are queued"
+            });
         }
         return items;
     };
     if totals.stopped > 0 {
         items.push(html! {
-            (label("bad", "✘\u{fe0e} stopped")) " " (link) " on " (totals.stopped) " of " (totals.workers) " workers, after too many failures"
+            (label("bad", "✘\u{fe0e} stopped")) " " (link) " on " (totals.stopped) " of " (totals.workers)
+            " workers, after too many failures"
         });
     }
     if !totals.refused.is_empty() {
         items.push(html! {
-            (label("bad", "✘\u{fe0e} refused")) " " (link) " has partitions without a start offset: " (numbers_text(&totals.refused))
+            (label("bad", "✘\u{fe0e} refused")) " " (link) " has partitions without a start offset: "
+            (numbers_text(&totals.refused))
             "; see " code { "kafleet offsets init" }
         });
     }
@@ -184,7 +191,9 @@ fn busiest(view: &View, types: &Types) -> Markup {
                     "No task has been submitted yet. Submit one:",
                     &["kafleet submit echo '{\"hello\": \"world\"}'"],
                 ))
-                @if view.may(crate::config::Role::Submit) { p { a.button.primary href=(view.url("/new")) { "New task" } } }
+                @if view.may(crate::config::Role::Submit) {
+                    p { a.button.primary href=(view.url("/new")) { "New task" } }
+                }
             } @else {
                 (table(super::types::COLUMNS, &rows))
             }

@@ -94,7 +94,10 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     Ok(page(&Form {
         effect: html! {
             @if schedule.applied {
-                p.notice.attention { "A configuration file manages this schedule: the next " code { "kafleet schedules apply" } " overwrites the change." }
+                p.notice.attention {
+                    "A configuration file manages this schedule: the next " code { "kafleet schedules apply" }
+                    " overwrites the change."
+                }
             }
             p { "Changed times apply from now on. The present definition fires next at:" }
             ol.plain { @for next in &times { li { (time(next)) } } }
@@ -151,7 +154,12 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
 pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<Answer, ApiError> {
     let schedule = find(visit).await?;
     Ok(page(&Form {
-        effect: html! { p { "Creates one task of " code { (schedule.spec.task.task_type) } " now, besides the times of the schedule." } },
+        effect: html! {
+            p {
+                "Creates one task of " code { (schedule.spec.task.task_type) }
+                " now, besides the times of the schedule."
+            }
+        },
         commands: vec![
             format!("kafleet schedules trigger {}", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/run", visit.segment), None),
@@ -171,7 +179,9 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, Api
         Input { name, label, required, hint, value: visit.value(name), ..Input::default() }.render()
     };
     Ok(page(&Form {
-        effect: html! { p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." } },
+        effect: html! {
+            p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." }
+        },
         inputs: vec![
             text("from", "From", true, "a time such as 2026-11-01T00:00:00Z, or an age such as 2d"),
             text("to", "To", false, "default: now"),

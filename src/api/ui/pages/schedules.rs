@@ -29,14 +29,18 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let main = html! {
         div.head {
             h1 { "Schedules" }
-            @if view.may(Role::Operate) { div.actions { a.button href=(view.url("/new-schedule")) { "New schedule…" } } }
+            @if view.may(Role::Operate) {
+                div.actions { a.button href=(view.url("/new-schedule")) { "New schedule…" } }
+            }
         }
         @if rows.is_empty() {
             (empty("There is no schedule. Create one:", &["kafleet schedules create nightly TYPE '{}' --cron \"0 3 * * *\""]))
         } @else {
             section.panel {
                 (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "#Fired", "#Skipped", "#Missed"], &rows))
-                @if known.len() > PAGE { p.quiet { (count(known.len() - PAGE)) " more; those in trouble are shown first." } }
+                @if known.len() > PAGE {
+                    p.quiet { (count(known.len() - PAGE)) " more; those in trouble are shown first." }
+                }
             }
         }
         (commands(&["kafleet schedules list".to_owned(), curl_get("/v1/schedules")]))
@@ -70,7 +74,11 @@ fn row(view: &View, schedule: &ScheduleDocument) -> Markup {
             td { (condition(schedule)) }
             td.mono { (times(&schedule.spec)) }
             td { (type_link(view, Some(&schedule.spec.task.task_type))) }
-            td.time { @if schedule.paused.is_none() { (optional_time(schedule.next.first().map(String::as_str))) } @else { span.quiet { "–" } } }
+            td.time {
+                @if schedule.paused.is_none() {
+                    (optional_time(schedule.next.first().map(String::as_str)))
+                } @else { span.quiet { "–" } }
+            }
             td {
                 @if let Some(last) = &schedule.last {
                     a href=(view.task(&last.task)) title=(last.task) { (optional_time(Some(&last.time))) }
@@ -102,8 +110,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
                 ("Times", Some(html! { code { (times(&schedule.spec)) } })),
                 ("Overlap", Some(html! { (schedule.spec.overlap.name().replace('_', " ")) })),
                 ("Type", Some(type_link(view, Some(&schedule.spec.task.task_type)))),
-                ("Paused", schedule.paused.as_ref().map(|paused| html! { "since " (time(&paused.since)) @if let Some(why) = &paused.reason { ": " (visible(why)) } })),
-                ("Managed by", schedule.applied.then(|| html! { "a configuration file (" code { "kafleet schedules apply" } ")" })),
+                ("Paused", schedule.paused.as_ref().map(|paused| html! {
+                    "since " (time(&paused.since)) @if let Some(why) = &paused.reason { ": " (visible(why)) }
+                })),
+                ("Managed by", schedule.applied.then(|| html! {
+                    "a configuration file (" code { "kafleet schedules apply" } ")"
+                })),
                 ("Changed", Some(time(&schedule.changed_at))),
                 ("Fired", Some(html! { (count(schedule.fired)) })),
                 ("Skipped", Some(html! { (count(schedule.skipped)) })),
@@ -113,17 +125,26 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         }
         section.panel #next {
             h2 { "Next times" }
-            @if schedule.next.is_empty() { p.quiet { "None." } } @else { ol.plain { @for next in &schedule.next { li { (time(next)) } } } }
+            @if schedule.next.is_empty() { p.quiet { "None." } } @else {
+                ol.plain { @for next in &schedule.next { li { (time(next)) } } }
+            }
         }
         (decisions(view, &schedule))
-        details.panel #spec { summary { h2 { "Definition" } } (json_block(&pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default()), None)) }
+        details.panel #spec {
+            summary { h2 { "Definition" } }
+            (json_block(&pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default()), None))
+        }
         (commands(&[format!("kafleet schedules next {}", quoted(id)), curl_get(&format!("/v1/schedules/{id}"))]))
     };
     Ok(Body::new(id.clone(), main).into())
 }
 
 fn actions(view: &View, schedule: &ScheduleDocument) -> Markup {
-    let link = |page: &str, name: &str| html! { a.button href=(view.url(&format!("/schedules/{}/{page}", schedule.id))) { (name) } };
+    let link = |page: &str, name: &str| {
+        html! {
+            a.button href=(view.url(&format!("/schedules/{}/{page}", schedule.id))) { (name) }
+        }
+    };
     html! {
         @if view.may(Role::Operate) {
             div.actions {
@@ -155,7 +176,9 @@ fn decisions(view: &View, schedule: &ScheduleDocument) -> Markup {
     html! {
         section.panel #decisions {
             h2 { "Recent decisions" }
-            @if rows.is_empty() { p.quiet { "It has not fired yet." } } @else { (table(&["Time", "Outcome", "Decided", "Task"], &rows)) }
+            @if rows.is_empty() { p.quiet { "It has not fired yet." } } @else {
+                (table(&["Time", "Outcome", "Decided", "Task"], &rows))
+            }
         }
     }
 }

@@ -34,14 +34,22 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             (facts(&[
                 ("This api", text(env!("CARGO_PKG_VERSION"))),
                 ("Workers", (!versions.is_empty()).then(|| html! { (versions.join(", ")) })),
-                ("Ready", Some(match reasons.first() { None => label("good", "✔\u{fe0e} ready"), Some(why) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (why) } })),
+                ("Ready", Some(match reasons.first() {
+                    None => label("good", "✔\u{fe0e} ready"), Some(why) => html! {
+                        (label("bad", "✘\u{fe0e} not ready")) " " (why)
+                    }
+                })),
                 ("Events topic", Some(html! { code { (names.events()) } ", " (partitions.len()) " partitions" })),
-                ("Control topic", Some(html! { code { (names.control()) } ", read to offset " (visit.api.fleet.control.last_applied() + 1) })),
+                ("Control topic", Some(html! {
+                    code { (names.control()) } ", read to offset " (visit.api.fleet.control.last_applied() + 1)
+                })),
             ]))
         }
         section.panel #partitions {
             h2 { "Projection of events" }
-            @if let Some(Err(error)) = lags.iter().find(|lag| lag.is_err()) { (missing("Some partitions", &error.clone().document())) }
+            @if let Some(Err(error)) = lags.iter().find(|lag| lag.is_err()) {
+                (missing("Some partitions", &error.clone().document()))
+            }
             (partitions_table(&lags))
         }
         (commands(&["kafleet doctor".to_owned(), curl_get("/readyz"), curl_get("/metrics")]))
@@ -74,7 +82,11 @@ fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
             html! {
                 tr {
                     td.number { (lag.partition) }
-                    td.number { @match lag.projected { Some(offset) => { (count(offset)) } None => { span.quiet { "not begun" } } } }
+                    td.number {
+                        @match lag.projected {
+                            Some(offset) => { (count(offset)) } None => { span.quiet { "not begun" } }
+                        }
+                    }
                     td.number { (count(lag.end)) }
                     // The end of a transaction takes an offset without an event.
                     td.number { (count(behind.max(0))) }

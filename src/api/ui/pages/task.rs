@@ -43,7 +43,10 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (reasons(view, &status, why))
         (error_and_result(view, &status))
         (values(view, &status, params))
-        @match &history { Ok(history) => { (attempt_bars(view, history)) } Err(error) => { (missing("The history", &error.clone().document())) } }
+        @match &history {
+            Ok(history) => { (attempt_bars(view, history)) }
+            Err(error) => { (missing("The history", &error.clone().document())) }
+        }
         (children_block(view, &status, children))
         (log_block(view, &status.id, log))
         @if let Ok(history) = &history { (history_table(history)) }
@@ -77,7 +80,9 @@ fn actions(view: &View, status: &Status) -> Markup {
             @if view.may(Role::Operate) {
                 @if is_open { (link("cancel", "Cancel…")) }
                 @else { (link("retry", "Retry…")) }
-                @if !is_open && status.tree.failed > 0 && status.tree.total > 1 { (link("retry-failed", "Retry failed…")) }
+                @if !is_open && status.tree.failed > 0 && status.tree.total > 1 {
+                    (link("retry-failed", "Retry failed…"))
+                }
             }
             @if view.may(Role::Submit) {
                 @if status.own_state == State::Scheduled { (link("start-now", "Start now…")) }
@@ -110,9 +115,9 @@ fn times(view: &View, status: &Status) -> Markup {
     let facts_shown: Vec<Fact> = vec![
         (
             "State",
-            Some(
-                html! { (pill(status.state)) @if let Some(own) = own { (own) } @if status.superseded { " superseded" } },
-            ),
+            Some(html! {
+                (pill(status.state)) @if let Some(own) = own { (own) } @if status.superseded { " superseded" }
+            }),
         ),
         ("Id", Some(html! { code { (status.id) } })),
         ("Type", Some(type_link(view, status.task_type.as_deref()))),
@@ -140,7 +145,9 @@ fn times(view: &View, status: &Status) -> Markup {
 
 fn tags(view: &View, tags: &[String]) -> Markup {
     html! {
-        @for tag in tags { a.tag href=(view.url_with("/tasks", &[("tag", tag), ("level", "any")])) { (visible(tag)) } " " }
+        @for tag in tags {
+            a.tag href=(view.url_with("/tasks", &[("tag", tag), ("level", "any")])) { (visible(tag)) } " "
+        }
     }
 }
 
@@ -148,7 +155,9 @@ fn tags(view: &View, tags: &[String]) -> Markup {
 fn link(url: &str) -> Markup {
     let is_web = url.starts_with("https://") || url.starts_with("http://");
     html! {
-        @if is_web { a href=(url) rel="noopener noreferrer" target="_blank" { (visible(url)) } } @else { code { (visible(url)) } }
+        @if is_web {
+            a href=(url) rel="noopener noreferrer" target="_blank" { (visible(url)) }
+        } @else { code { (visible(url)) } }
     }
 }
 
@@ -161,9 +170,15 @@ fn reasons(view: &View, status: &Status, why: Result<Why, ApiError>) -> Markup {
                     ul.plain {
                         @for finding in &why.findings {
                             li {
-                                p { (prose(&finding.message)) @if let Some(task) = &finding.task { " " a href=(view.task(task)) { "Go there" } } }
+                                p {
+                                    (prose(&finding.message)) @if let Some(task) = &finding.task {
+                                        " " a href=(view.task(task)) { "Go there" }
+                                    }
+                                }
                                 @if let Some(ms) = finding.expected_in_ms {
-                                    p.quiet { "Expected to start in " (duration(i64::try_from(ms).unwrap_or(i64::MAX))) "." }
+                                    p.quiet {
+                                        "Expected to start in " (duration(i64::try_from(ms).unwrap_or(i64::MAX))) "."
+                                    }
                                 }
                             }
                         }
@@ -188,7 +203,9 @@ fn error_and_result(view: &View, status: &Status) -> Markup {
             section.panel #progress { h2 { "Progress" } (json_block(progress.text(), None)) }
         }
         @if let Some(result) = &status.result {
-            section.panel #result { h2 { "Result" } (json_block(result.text(), Some(&view.below_task(&status.id, "result")))) }
+            section.panel #result {
+                h2 { "Result" } (json_block(result.text(), Some(&view.below_task(&status.id, "result"))))
+            }
         }
     }
 }
@@ -197,7 +214,9 @@ fn values(view: &View, status: &Status, params: Result<Params, ApiError>) -> Mar
     html! {
         @match params {
             Ok(params) => {
-                section.panel #params { h2 { "Params" } (json_block(params.params.text(), Some(&view.below_task(&status.id, "params")))) }
+                section.panel #params {
+                    h2 { "Params" } (json_block(params.params.text(), Some(&view.below_task(&status.id, "params"))))
+                }
             }
             Err(error) => {
                 section.panel #params { h2 { "Params" } p.quiet { (visible(&error.document().detail)) } }
@@ -211,13 +230,19 @@ fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiEr
     html! {
         @if status.children.total > 0 {
             section.panel #children {
-                h2 { "Children " span.quiet { (count(status.children.total)) ", " (count(status.tree.total - 1)) " tasks below in all" } }
+                h2 {
+                    "Children " span.quiet {
+                        (count(status.children.total)) ", " (count(status.tree.total - 1)) " tasks below in all"
+                    }
+                }
                 (state_bar(&status.children.by_state))
                 (state_counts(&counts, |state| view.url_with("/tasks", &[("root", &status.id), ("state", state.name())])))
                 @match children {
                     Ok(page) => {
                         (task_table(view, "t", &page.tasks))
-                        @if page.next.is_some() { p { a href=(view.below_task(&status.id, "tree")) { "All children" } } }
+                        @if page.next.is_some() {
+                            p { a href=(view.below_task(&status.id, "tree")) { "All children" } }
+                        }
                     }
                     Err(error) => { (missing("The children", &error.document())) }
                 }
@@ -231,7 +256,9 @@ fn log_block(view: &View, id: &str, log: Result<LogDocument, ApiError>) -> Marku
         section.panel #log {
             div.head {
                 h2 { "Log" }
-                @if view.may(Role::Submit) { div.actions { a.button href=(view.below_task(id, "append")) { "Append…" } } }
+                @if view.may(Role::Submit) {
+                    div.actions { a.button href=(view.below_task(id, "append")) { "Append…" } }
+                }
             }
             @match log {
                 Ok(log) if log.lines.is_empty() => { p.quiet { "The task has logged nothing." } }
@@ -267,7 +294,9 @@ fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -
         section.panel #attachments {
             div.head {
                 h2 { "Attachments" }
-                @if view.may(Role::Submit) { div.actions { a.button href=(view.below_task(id, "attach")) { "Attach…" } } }
+                @if view.may(Role::Submit) {
+                    div.actions { a.button href=(view.below_task(id, "attach")) { "Attach…" } }
+                }
             }
             @if rows.is_empty() { p.quiet { "None." } }
             @else { (super::super::parts::table::table(&["Name", "Media type", "#Size", "Stored"], &rows)) }
@@ -297,7 +326,9 @@ fn deliveries(view: &View, status: &Status) -> Markup {
         section.panel #deliveries {
             h2 { "Deliveries" }
             @if rows.is_empty() { p.quiet { "None yet." } }
-            @else { (super::super::parts::table::table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows)) }
+            @else {
+                (super::super::parts::table::table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows))
+            }
             @for due in &deliveries.checks_due { p.quiet { "Check " (due.number) " is due at " (time(&due.at)) } }
         }
     }
@@ -318,10 +349,16 @@ fn definition(visit: &Visit, status: &Status) -> Markup {
             (facts(&[
                 ("Position", Some(code(&status.position))),
                 ("Record", source.as_ref().map(|(topic, partition, offset)| code(&format!("{topic}/{partition}:{offset}")))),
-                ("Duplicates", (status.duplicates > 0).then(|| html! { (status.duplicates) " terminal events were ignored" })),
+                ("Duplicates", (status.duplicates > 0).then(|| html! {
+                    (status.duplicates) " terminal events were ignored"
+                })),
             ]))
             @if let Some((topic, partition, offset)) = &source {
-                pre { code { "kcat -C -b $BROKERS -t " (topic) " -p " (partition) " -o " (offset) " -c 1 -f '%h %k %s\\n'" } }
+                pre {
+                    code {
+                        "kcat -C -b $BROKERS -t " (topic) " -p " (partition) " -o " (offset) " -c 1 -f '%h %k %s\\n'"
+                    }
+                }
             }
         }
     }

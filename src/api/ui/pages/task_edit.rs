@@ -46,7 +46,10 @@ pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiErr
     let id = &visit.segment;
     Ok(page(&Form {
         effect: html! {
-            p { "Starts the scheduled task now instead of at " (status.due_at.as_deref().unwrap_or("an unknown time")) "." }
+            p {
+                "Starts the scheduled task now instead of at " (status.due_at.as_deref().unwrap_or("an unknown time"))
+                "."
+            }
         },
         commands: vec![
             format!("kafleet update {} --delay 0s", quoted(id)),
@@ -187,7 +190,11 @@ pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiEr
         .render()
     };
     Ok(page(&Form {
-        effect: html! { p { "Stores a text with the task. An attachment of the same name is replaced. Files are attached with the commands below." } },
+        effect: html! {
+            p {
+                "Stores a text with the task. An attachment of the same name is replaced. Files are attached with the commands below."
+            }
+        },
         inputs: vec![
             text("name", "Name", "1 to 128 characters, such as notes.txt", 0),
             text("media", "Media type", "default: text/plain", 0),

@@ -72,7 +72,9 @@ pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiEr
                 } }
             },
             danger: true,
-            extra: if status.tree.total > 1 { vec![checkbox("task_only", "Only this task, not those below it", only)] } else { Vec::new() },
+            extra: if status.tree.total > 1 {
+                vec![checkbox("task_only", "Only this task, not those below it", only)]
+            } else { Vec::new() },
             commands: vec![
                 format!("kafleet cancel {} --reason \"…\"", quoted(id)),
                 curl("POST", &format!("/v1/tasks/{id}/cancel"), Some("{\"reason\": \"…\"}")),
@@ -99,7 +101,8 @@ pub(in super::super) async fn show_retry(visit: &Visit) -> Result<Answer, ApiErr
                 p {
                     "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."
                     @if status.children.total > 0 {
-                        " Its " (count(status.children.total)) " children belong to the earlier run and no longer count; the handler may create them again."
+                        " Its " (count(status.children.total))
+                        " children belong to the earlier run and no longer count; the handler may create them again."
                     }
                 }
             },

@@ -29,7 +29,10 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let main = html! {
         (head(view, &status))
         (tabs(view, id, "timeline"))
-        section.panel { (timeline(view, &page.tasks, status.tree.ended_by.as_deref())) (pager(first.as_deref(), next.as_deref(), &note)) }
+        section.panel {
+            (timeline(view, &page.tasks, status.tree.ended_by.as_deref()))
+            (pager(first.as_deref(), next.as_deref(), &note))
+        }
         (commands(&[format!("kafleet list --root {}", quoted(id)), curl_get(&format!("/v1/tasks?root={id}"))]))
     };
     Ok(Answer::Page(Body { title: format!("Timeline of {id}"), state: Some(status.state), main }))

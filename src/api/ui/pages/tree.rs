@@ -47,7 +47,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             (pager(first.as_deref(), next.as_deref(), ""))
         }
         p {
-            "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } ", " a href=(view.below_task(id, "tree/dot")) { "Graphviz" }
+            "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } ", "
+            a href=(view.below_task(id, "tree/dot")) { "Graphviz" }
         }
         (commands(&[format!("kafleet tree {}", quoted(id)), curl_get(&format!("/v1/tasks/{id}/tree"))]))
     };
@@ -61,7 +62,9 @@ fn summary(view: &View, status: &Status) -> Markup {
             p {
                 strong { (count(status.tree.total)) } " tasks: " (count(status.tree.successful)) " succeeded, "
                 (count(status.tree.failed)) " failed, " (count(status.tree.pending)) " open"
-                @if let Some(ms) = status.tree.execution_ms { "; " (duration(ms)) " from the first start to the last end" }
+                @if let Some(ms) = status.tree.execution_ms {
+                    "; " (duration(ms)) " from the first start to the last end"
+                }
             }
             @if let Some(last) = status.tree.ended_by.as_deref().filter(|last| *last != status.id) {
                 p { "Critical path: it ended with " a href=(view.task(last)) { (last) } }
@@ -84,7 +87,11 @@ fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiErr
                     h2 { "Failed " span.quiet { "by themselves, newest first" } }
                     (task_table(view, "f", &tasks))
                     @if tasks.len() >= FAILED {
-                        p { a href=(view.url_with("/tasks", &[("root", &status.id), ("state", "failed")])) { "All failed tasks of this tree" } }
+                        p {
+                            a href=(view.url_with("/tasks", &[("root", &status.id), ("state", "failed")])) {
+                                "All failed tasks of this tree"
+                            }
+                        }
                     }
                 }
             }
@@ -132,7 +139,11 @@ impl TaskRest {
     fn row(&self) -> Markup {
         let indent = self.level.min(12);
         html! {
-            tr { td.id colspan="6" { span class={ "indent i" (indent) } {} a href=(self.url) { (count(self.left)) " more" } } }
+            tr {
+                td.id colspan="6" {
+                    span class={ "indent i" (indent) } {} a href=(self.url) { (count(self.left)) " more" }
+                }
+            }
         }
     }
 }

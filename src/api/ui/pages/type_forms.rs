@@ -36,7 +36,10 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiErr
     let name = &visit.segment;
     Ok(page(&Form {
         effect: html! {
-            p { "No worker starts a task of " code { (name) } " until it is resumed: " (count(known.backlog)) " are queued or running. Running attempts continue." }
+            p {
+                "No worker starts a task of " code { (name) } " until it is resumed: " (count(known.backlog))
+                " are queued or running. Running attempts continue."
+            }
         },
         inputs: vec![reason(visit.value("reason"))],
         commands: vec![
@@ -59,7 +62,9 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiEr
     Ok(page(&Form {
         effect: html! {
             p { "Workers start tasks of " code { (name) } " again: " (count(known.backlog)) " are queued or running." }
-            @if let Some(why) = known.paused.as_ref().and_then(|paused| paused.reason.as_ref()) { p { "Reason of the pause: " (why) } }
+            @if let Some(why) = known.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
+                p { "Reason of the pause: " (why) }
+            }
         },
         commands: vec![
             format!("kafleet types resume {}", quoted(name)),

@@ -72,10 +72,16 @@ pub(super) fn row(view: &View, known: &TypeDocument) -> Markup {
             (number(of(State::Running) + of(State::Warning)))
             td.number {
                 @if of(State::Failed) == 0 { span.quiet { "–" } } @else {
-                    a.bad href=(view.url_with("/tasks", &[("type", &known.name), ("state", "failed"), ("level", "any")])) { (count(of(State::Failed))) }
+                    a.bad href=(view.url_with("/tasks", &[("type", &known.name), ("state", "failed"), ("level", "any")])) {
+                        (count(of(State::Failed)))
+                    }
                 }
             }
-            td.number { @match &known.worker_totals { Some(totals) => { (usage(totals.in_flight, totals.slots)) } None => { span.quiet { "–" } } } }
+            td.number {
+                @match &known.worker_totals {
+                    Some(totals) => { (usage(totals.in_flight, totals.slots)) } None => { span.quiet { "–" } }
+                }
+            }
             td.meter { (state_bar(&known.counts)) }
         }
     }
@@ -120,7 +126,11 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 }
 
 fn actions(view: &View, known: &TypeDocument) -> Markup {
-    let link = |page: &str, name: &str| html! { a.button href=(view.url(&format!("/types/{}/{page}", known.name))) { (name) } };
+    let link = |page: &str, name: &str| {
+        html! {
+            a.button href=(view.url(&format!("/types/{}/{page}", known.name))) { (name) }
+        }
+    };
     html! {
         div.actions {
             @if view.may(Role::Submit) { a.button href=(view.url_with("/new", &[("type", &known.name)])) { "Submit…" } }
@@ -148,7 +158,9 @@ fn properties(known: &TypeDocument) -> Markup {
                 ("Limits", Some(limits_text(&known.limits))),
                 ("Kill switches", (!known.kills.is_empty()).then(|| html! { (known.kills.join(", ")) })),
                 ("Refused partitions", known.worker_totals.as_ref().filter(|totals| !totals.refused.is_empty()).map(|totals| html! {
-                    (numbers_text(&totals.refused)) span.quiet { " – set their offsets with " code { "kafleet offsets init " (known.name) } }
+                    (numbers_text(&totals.refused)) span.quiet {
+                        " – set their offsets with " code { "kafleet offsets init " (known.name) }
+                    }
                 })),
             ]))
         }
@@ -187,7 +199,9 @@ fn workers_of(visit: &Visit, name: &str) -> Markup {
     html! {
         section.panel #workers {
             h2 { "Workers" }
-            @if rows.is_empty() { p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." } }
+            @if rows.is_empty() {
+                p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." }
+            }
             @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped"], &rows)) }
         }
     }

@@ -52,7 +52,9 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
             section.panel {
                 @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
                 (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
-                @if total > PAGE { p.quiet { (count(total - PAGE)) " more workers; those in trouble are shown first." } }
+                @if total > PAGE {
+                    p.quiet { (count(total - PAGE)) " more workers; those in trouble are shown first." }
+                }
             }
         }
         (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
@@ -66,7 +68,9 @@ fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
     html! {
         tr id={ "w-" (worker.id) } {
             td.id { (worker_link(view, &worker.id)) }
-            td { (state_label(worker.state)) @if stopped > 0 { " " (label("bad", &format!("{stopped} types stopped"))) } }
+            td {
+                (state_label(worker.state)) @if stopped > 0 { " " (label("bad", &format!("{stopped} types stopped"))) }
+            }
             td.number { (usage(worker.in_flight, slots)) }
             td.number { (count(worker.types.len())) }
             td { (worker.host) }
@@ -128,7 +132,11 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
             }
         })
         .collect();
-    html! { section.panel #types { h2 { "Types" } (table(&["Type", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows)) } }
+    html! {
+        section.panel #types {
+            h2 { "Types" } (table(&["Type", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
+        }
+    }
 }
 
 fn running(view: &View, worker: &WorkerDocument) -> Markup {

@@ -63,7 +63,10 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
                 div.scroll {
                     table {
                         thead {
-                            tr { th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" } th { "" } th { "Outcome" } th { "Worker" } }
+                            tr {
+                                th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" }
+                                th { "" } th { "Outcome" } th { "Worker" }
+                            }
                         }
                         tbody {
                             @for attempt in &attempts {
@@ -71,19 +74,29 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
                                     td.number { (attempt.run) }
                                     td.number { (attempt.number) }
                                     td.time { (super::times::optional_time(attempt.started_at)) }
-                                    td.number { @match took(attempt) { Some(ms) => { (duration(ms)) } None => { "–" } } }
+                                    td.number {
+                                        @match took(attempt) { Some(ms) => { (duration(ms)) } None => { "–" } }
+                                    }
                                     td.meter {
                                         @if let Some(ms) = took(attempt) {
                                             svg.bar viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {
-                                                rect class={ "fill " (tone(attempt.outcome)) } width=((ms * 1_000 / longest).max(6)) height="10" {}
+                                                rect class={
+                                                    "fill " (tone(attempt.outcome))
+                                                } width=((ms * 1_000 / longest).max(6)) height="10" {}
                                             }
                                         }
                                     }
                                     td {
                                         span class={ "pill " (tone(attempt.outcome)) } { (attempt.outcome) }
-                                        @if let Some(message) = attempt.message { " " span.error { (first_line(message, 80)) } }
+                                        @if let Some(message) = attempt.message {
+                                            " " span.error { (first_line(message, 80)) }
+                                        }
                                     }
-                                    td { @if let Some(worker) = attempt.worker { (super::tasks::worker_link(view, worker)) } }
+                                    td {
+                                        @if let Some(worker) = attempt.worker {
+                                            (super::tasks::worker_link(view, worker))
+                                        }
+                                    }
                                 }
                             }
                         }

@@ -137,7 +137,9 @@ fn navigation(shell: &Shell<'_>) -> Markup {
         }
         details.menu.narrow { summary { "Menu" } nav aria-label="main" { (links) (more) } }
         @if view.may(Role::Submit) {
-            a.button.new href=(view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] { "New task" }
+            a.button.new href=(view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] {
+                "New task"
+            }
         }
     }
 }
@@ -158,7 +160,9 @@ fn session(shell: &Shell<'_>, user: Option<&str>, path: &str) -> Markup {
         div.session {
             form method="post" action=(view.url("/theme")) {
                 input type="hidden" name="next" value=(path);
-                button.plain name="theme" value=(next.name()) title={ "Theme: " (shell.theme.name()) ". Switch to " (next.name()) }
+                button.plain name="theme" value=(next.name()) title={
+                    "Theme: " (shell.theme.name()) ". Switch to " (next.name())
+                }
                     aria-label={ "Switch the theme to " (next.name()) } { (shell.theme.symbol()) "\u{fe0e}" }
             }
             @match user {
@@ -166,7 +170,11 @@ fn session(shell: &Shell<'_>, user: Option<&str>, path: &str) -> Markup {
                     span.user title={ "token " (name) } { (name) " " span.quiet { "(" (role(view)) ")" } }
                     form method="post" action=(view.url("/logout")) { button.plain { "Log out" } }
                 }
-                None => { a.quiet href=(view.url("/help#access")) title="Everyone who can reach this address may do everything" { "no tokens" } }
+                None => {
+                    a.quiet href=(view.url("/help#access")) title="Everyone who can reach this address may do everything" {
+                        "no tokens"
+                    }
+                }
             }
         }
     }

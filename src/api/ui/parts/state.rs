@@ -48,7 +48,9 @@ pub(in super::super) fn word(state: State) -> String {
 }
 
 pub(in super::super) fn pill(state: State) -> Markup {
-    html! { span class={ "pill " (tone(state)) } { span.glyph aria-hidden="true" { (glyph(state)) } " " (word(state)) } }
+    html! {
+        span class={ "pill " (tone(state)) } { span.glyph aria-hidden="true" { (glyph(state)) } " " (word(state)) }
+    }
 }
 
 /// Label that is no state of a task.

@@ -110,7 +110,8 @@ pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggl
                 span class={ "indent i" (level.min(12)) } {}
                 @match toggle {
                     Some((url, is_open)) => {
-                        a.toggle href=(url) aria-expanded=(is_open) aria-label={ "children of " (node.id) } { @if is_open { "▾" } @else { "▸" } }
+                        a.toggle href=(url) aria-expanded=(is_open)
+                        aria-label={ "children of " (node.id) } { @if is_open { "▾" } @else { "▸" } }
                     }
                     None => { span.toggle {} }
                 }

@@ -35,7 +35,12 @@ pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&st
         }
         div.scroll {
             table.timeline {
-                thead { tr { th scope="col" { "Task" } th scope="col" { "State" } th.bars scope="col" { "Time" } th.number scope="col" { "Took" } } }
+                thead {
+                    tr {
+                        th scope="col" { "Task" } th scope="col" { "State" } th.bars scope="col" { "Time" }
+                        th.number scope="col" { "Took" }
+                    }
+                }
                 tbody {
                     @for row in &rows {
                         tr id={ "t-" (row.task.id) } {
@@ -47,7 +52,11 @@ pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&st
                             }
                             td { (pill(row.task.state)) }
                             td.bars { (bars(row, end, scale)) }
-                            td.number { @match row.started.zip(row.ended) { Some((from, to)) => { (duration(to - from)) } None => { "–" } } }
+                            td.number {
+                                @match row.started.zip(row.ended) {
+                                    Some((from, to)) => { (duration(to - from)) } None => { "–" }
+                                }
+                            }
                         }
                     }
                 }
