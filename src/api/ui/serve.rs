@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{RawPathParams, Request, State};
+use axum::extract::{Path, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -58,21 +58,9 @@ pub(super) fn router(config: &UiConfig) -> Router<Arc<Api>> {
     router.route(&home.clone(), any(move || async move { see_other(home.trim_end_matches('/')) }))
 }
 
-async fn asset(RawPath(file): RawPath) -> Response {
+async fn asset(Path(file): Path<String>) -> Response {
     let missing = || ApiError::new(Code::UnknownRoute, format!("there is no file `{}`", clip(&file))).into_response();
     with_security_headers(cache::serve_asset(&file).unwrap_or_else(missing))
-}
-
-/// First parameter of a path.
-struct RawPath(String);
-
-impl<S: Send + Sync> axum::extract::FromRequestParts<S> for RawPath {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let segments = RawPathParams::from_request_parts(parts, state).await.map_err(IntoResponse::into_response)?;
-        Ok(Self(segments.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default()))
-    }
 }
 
 async fn answer(api: Arc<Api>, page: &'static Page, segments: RawPathParams, request: Request) -> Response {
