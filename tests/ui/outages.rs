@@ -35,8 +35,9 @@ async fn task_page_shows_the_rest_without_kafka() {
     let begun = Instant::now();
     browser.open("/tasks/order").await.has(&["first order", "kafka_unavailable", "&quot;total&quot;: 7"]);
     assert!(begun.elapsed() < DEADLINE);
-    let page = browser.post("/tasks/order/retry", "reason=x").await;
-    assert!(page.status.is_server_error(), "{}", page.text);
-    page.has(&["role=\"alert\"", "value=\"x\""]);
     fleet.broker.cut.store(false, Ordering::SeqCst);
+    fleet.broker.held.store(true, Ordering::SeqCst);
+    let page = browser.post("/types/echo/pause", "reason=x").await;
+    assert!(page.status.is_server_error(), "{}: {}", page.status, page.text);
+    page.has(&["role=\"alert\"", "value=\"x\""]);
 }

@@ -1,4 +1,4 @@
-//! One request of the UI: authorizes it, runs the page or the action, and renders the response.
+//! Requests of the UI: authorization, the page or the action, and the rendered response.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One task: state, reasons, error, result, attempts, children, log, history.
+//! Page of a task: state, reasons, error, result, attempts, children, log, history.
 
 use maud::{Markup, html};
 

@@ -36,7 +36,7 @@ const MORE: [(&str, &str); 3] = [("/kill-switches", "Kill switches"), ("/system"
 /// Colours of the pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Theme {
-    /// As the reader's system prefers.
+    /// Preference of the reader's system.
     System,
     Light,
     Dark,
