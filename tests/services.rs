@@ -12,4 +12,5 @@ mod fleet;
 mod kafka_broker;
 mod store_conformance;
 mod tracker;
+mod ui;
 mod worker;

@@ -23,6 +23,7 @@ pub mod handlers;
 pub mod http;
 pub mod read;
 mod state;
+mod ui;
 pub mod write;
 
 pub use http::openapi::document as openapi_document;

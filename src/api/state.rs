@@ -16,7 +16,7 @@ use super::write::types::{Topics, TypeCatalog};
 use super::write::{BatchProducer, Writes};
 use crate::broker::Broker;
 use crate::broker::shared_producer::SharedProducer;
-use crate::config::{ApiConfig, Names};
+use crate::config::{ApiConfig, Names, UiConfig};
 use crate::control::{ControlState, ControlWatch};
 use crate::dead_letters::DeadLetterIndex;
 use crate::handlers::Registry;
@@ -61,6 +61,7 @@ pub(crate) struct Api {
     pub ops: Ops,
     pub max_body: usize,
     pub max_attachment: usize,
+    pub ui: UiConfig,
     pub body_memory: Arc<Semaphore>,
 }
 
@@ -106,6 +107,7 @@ impl Api {
             ops: Ops { metrics: setup.metrics, health: setup.health, shutdown },
             max_body: setup.config.max_body.as_usize(),
             max_attachment: setup.config.max_attachment.as_usize(),
+            ui: setup.config.ui,
             body_memory: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
         })
     }

@@ -11,6 +11,7 @@ use super::document::Document;
 use super::rules::listen;
 use super::shape::{Finding, bad_value};
 use crate::model::record::attachment::MAX_BYTES;
+use crate::model::units::duration::Millis;
 
 /// Minimum length of a token.
 pub const MIN_TOKEN_CHARS: usize = 16;
@@ -28,6 +29,46 @@ pub struct ApiConfig {
     pub max_body: Bytes,
     /// Maximum size of an attachment, at most 64 KiB.
     pub max_attachment: Bytes,
+    /// Web UI.
+    pub ui: UiConfig,
+}
+
+/// Web UI, served at the address of the api.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct UiConfig {
+    pub mode: UiMode,
+    /// Path of the UI behind a proxy that keeps it, such as `/kafleet`. Default: none, the UI is at `/`.
+    pub base_path: String,
+    /// Lifetime of a session: 1m to 30d.
+    pub session: Millis,
+    /// Allow logins over plain HTTP at other than loopback addresses. Anyone on the network path can take over such a
+    /// session.
+    pub insecure_cookies: bool,
+}
+
+/// Availability of the UI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UiMode {
+    /// Pages and actions, as the role of the token permits.
+    #[default]
+    Full,
+    /// Pages without actions.
+    ReadOnly,
+    /// No UI.
+    Off,
+}
+
+impl Default for UiConfig {
+    fn default() -> Self {
+        Self {
+            mode: UiMode::Full,
+            base_path: String::new(),
+            session: Millis::secs(12 * 3_600),
+            insecure_cookies: false,
+        }
+    }
 }
 
 impl Default for ApiConfig {
@@ -38,6 +79,7 @@ impl Default for ApiConfig {
             insecure_without_tokens: false,
             max_body: Bytes(8 << 20),
             max_attachment: Bytes(MAX_BYTES as u64),
+            ui: UiConfig::default(),
         }
     }
 }
@@ -70,7 +112,25 @@ pub(super) fn problems(document: &Document, api: &ApiConfig) -> Vec<Finding> {
     if api.max_attachment.as_usize() > MAX_BYTES {
         found.push(bad_value(document, "/api/max_attachment", "at most 64KiB"));
     }
+    found.extend(ui_problems(document, &api.ui));
     found.extend(token_problems(document));
+    found
+}
+
+fn ui_problems(document: &Document, ui: &UiConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let is_path = |path: &str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '-');
+        path.strip_prefix('/').is_some_and(|path| {
+            path.split('/').all(|part| !part.is_empty() && !matches!(part, "." | "..") && part.chars().all(known))
+        })
+    };
+    if !ui.base_path.is_empty() && !is_path(&ui.base_path) {
+        found.push(bad_value(document, "/api/ui/base_path", "a path such as `/kafleet`, without a slash at its end"));
+    }
+    if !(Millis::secs(60)..=Millis::secs(30 * 86_400)).contains(&ui.session) {
+        found.push(bad_value(document, "/api/ui/session", "1m to 30d"));
+    }
     found
 }
 

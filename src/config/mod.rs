@@ -53,7 +53,7 @@ mod worker;
 
 pub use self::redis::RedisConfig;
 pub use crate::model::units::bytes::Bytes;
-pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig};
+pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig, UiConfig, UiMode};
 pub use callbacks::{CallbacksConfig, SecretConfig};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};

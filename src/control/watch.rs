@@ -87,6 +87,11 @@ impl ControlWatch {
         let _ = self.changes().wait_for(|_| self.read_to.load(Ordering::Acquire) > offset).await;
     }
 
+    /// Offset of the last record applied; -1 before the first.
+    pub fn last_applied(&self) -> i64 {
+        self.read_to.load(Ordering::Acquire) - 1
+    }
+
     pub fn is_whole(&self) -> bool {
         *self.whole.borrow()
     }

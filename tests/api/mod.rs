@@ -4,13 +4,13 @@
 mod atomic_batch;
 mod batch;
 mod cancels;
-mod client;
+pub mod client;
 mod control;
 mod create;
 mod dead_letter_resolution;
 mod dead_letters;
-mod faulty_backends;
-mod fixture;
+pub mod faulty_backends;
+pub mod fixture;
 mod later_runs;
 mod leases;
 mod lists;

@@ -13,8 +13,12 @@ pub const MAX_FIELDS: usize = 20;
 pub const MAX_METHODS: usize = 25;
 
 /// Crates with the folders that may use them.
-const CRATES: &[(&str, &[&str])] =
-    &[("rdkafka", &["src/broker/", "src/bench/"]), ("redis", &["src/store/", "src/bench/"]), ("axum", &["src/api/"])];
+const CRATES: &[(&str, &[&str])] = &[
+    ("rdkafka", &["src/broker/", "src/bench/"]),
+    ("redis", &["src/store/", "src/bench/"]),
+    ("axum", &["src/api/"]),
+    ("maud", &["src/api/ui/"]),
+];
 
 /// Paths of IO, clock, randomness and concurrency.
 const IMPURE: &str = r"\b(tokio|tracing|fastrand|parking_lot)::|\bstd::(fs|net|env|thread|process)\b|\b(SystemTime|Instant)::now|\basync\s+(fn|move)\b";

@@ -17,9 +17,13 @@ use crate::runtime::now_ms;
 
 /// `GET /v1/tasks/{id}/attachments`.
 pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &attachment_list(&request).await?))
+}
+
+pub(crate) async fn attachment_list(request: &ApiRequest) -> Result<Attachments, ApiError> {
     let task = request.api.reads.find(&request.id()?, request.after()?).await?;
     let attachments = task.record.attachments.iter().map(document).collect();
-    Ok(json_answer(200, &Attachments { id: task.id.to_string(), attachments }))
+    Ok(Attachments { id: task.id.to_string(), attachments })
 }
 
 /// `GET /v1/tasks/{id}/attachments/{name}`.

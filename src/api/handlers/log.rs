@@ -47,10 +47,21 @@ pub(crate) async fn append(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// `GET /v1/tasks/{id}/log`.
 pub(crate) async fn page(request: ApiRequest) -> Result<Response, ApiError> {
-    let from = first_line(&request)?;
+    Ok(json_answer(200, &page_document(&request).await?))
+}
+
+pub(crate) async fn page_document(request: &ApiRequest) -> Result<LogDocument, ApiError> {
+    let from = first_line(request)?;
     let limit = request.query.number("limit", LINES, 1..=MAX_LINES)?;
     let task = request.api.reads.find(&request.id()?, request.after()?).await?;
-    Ok(json_answer(200, &log_page(&request.api, &task, from, limit).await?))
+    log_page(&request.api, &task, from, limit).await
+}
+
+/// Reads the newest lines.
+pub(crate) async fn newest_lines(request: &ApiRequest, limit: usize) -> Result<LogDocument, ApiError> {
+    let task = request.api.reads.find(&request.id()?, request.after()?).await?;
+    let from = u64::from(task.record.log.lines).saturating_sub(limit as u64);
+    log_page(&request.api, &task, from, limit).await
 }
 
 /// `GET /v1/tasks/{id}/log/watch`.

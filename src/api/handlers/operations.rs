@@ -9,6 +9,7 @@ use crate::api::documents::{KillSwitchDocument, KillSwitches, PauseType, ResumeT
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
+use crate::api::state::Api;
 use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, Kill, MAX_KILLS, Pause, RateLimit, Slots};
 use crate::model::task::id::check_type;
 use crate::publish::time_text;
@@ -111,9 +112,13 @@ pub(crate) async fn delete_kill_switch(request: ApiRequest) -> Result<Response, 
 
 /// `GET /v1/kill`.
 pub(crate) async fn list_kill_switches(request: ApiRequest) -> Result<Response, ApiError> {
-    request.api.fleet.wait_for_control_state().await?;
-    let kills = request.api.fleet.control.state().kills.iter().map(|(name, kill)| document(name, kill)).collect();
-    Ok(json_answer(200, &KillSwitches { kills }))
+    Ok(json_answer(200, &kill_switch_list(&request.api).await?))
+}
+
+pub(crate) async fn kill_switch_list(api: &Api) -> Result<KillSwitches, ApiError> {
+    api.fleet.wait_for_control_state().await?;
+    let kills = api.fleet.control.state().kills.iter().map(|(name, kill)| document(name, kill)).collect();
+    Ok(KillSwitches { kills })
 }
 
 fn document(name: &str, kill: &Kill) -> KillSwitchDocument {

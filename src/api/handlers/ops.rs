@@ -40,11 +40,15 @@ pub(crate) async fn openapi(_request: ApiRequest) -> Result<Response, ApiError> 
     Ok(json_answer(200, &openapi::document()))
 }
 
-/// `GET /`: lists the endpoints.
+/// `GET /v1`, and `GET /` for clients that do not ask for a page: lists the endpoints.
 pub(crate) async fn index(_request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(index_text())
+}
+
+pub(crate) fn index_text() -> Response {
     let mut page = format!("kafleet {}\n\nHTTP API; described by /openapi.json\n\n", env!("CARGO_PKG_VERSION"));
     for route in routes() {
         page.push_str(&format!("{:<32} {}\n", route.label(), route.summary));
     }
-    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response())
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], page).into_response()
 }

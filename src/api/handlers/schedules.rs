@@ -38,28 +38,40 @@ const MAX_BACKFILL: usize = 1_000;
 
 /// `GET /v1/schedules`.
 pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
-    let api = &request.api;
+    Ok(json_answer(200, &schedule_list(&request.api).await?))
+}
+
+pub(crate) async fn schedule_list(api: &Api) -> Result<Schedules, ApiError> {
     api.fleet.wait_for_control_state().await?;
     let known: Vec<(String, Arc<Schedule>)> = {
         let control = api.fleet.control.state();
         control.plan.schedules.iter().map(|(id, schedule)| (id.clone(), schedule.clone())).collect()
     };
-    Ok(json_answer(200, &Schedules { schedules: schedule_documents(api, known).await? }))
+    Ok(Schedules { schedules: schedule_documents(api, known).await? })
 }
 
 /// `GET /v1/schedules/{id}`.
 pub(crate) async fn show(request: ApiRequest) -> Result<Response, ApiError> {
-    let known = find_schedule(&request.api, &request.segment).await?;
-    schedule_answer(&request.api, 200, request.segment.clone(), known).await
+    Ok(json_answer(200, &schedule_document(&request.api, &request.segment).await?))
+}
+
+/// Reads an existing schedule.
+pub(crate) async fn schedule_document(api: &Api, id: &str) -> Result<Option<ScheduleDocument>, ApiError> {
+    let known = find_schedule(api, id).await?;
+    Ok(schedule_documents(api, vec![(id.to_owned(), known)]).await?.pop())
 }
 
 /// `GET /v1/schedules/{id}/times`.
 pub(crate) async fn times(request: ApiRequest) -> Result<Response, ApiError> {
-    let after = time(&request, "after")?.unwrap_or_else(now_ms);
+    Ok(json_answer(200, &schedule_times(&request).await?))
+}
+
+pub(crate) async fn schedule_times(request: &ApiRequest) -> Result<ScheduleTimes, ApiError> {
+    let after = time(request, "after")?.unwrap_or_else(now_ms);
     let count = request.query.number("count", TIMES, 1..=MAX_TIMES)?;
     let known = find_schedule(&request.api, &request.segment).await?;
     let times = firing_times(&known.spec)?.upcoming(after, count).into_iter().map(time_text).collect();
-    Ok(json_answer(200, &ScheduleTimes { id: request.segment, times }))
+    Ok(ScheduleTimes { id: request.segment.clone(), times })
 }
 
 /// `POST /v1/schedules`.

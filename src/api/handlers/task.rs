@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 
-use crate::api::documents::{Params, TaskPage};
+use crate::api::documents::{History, Params, Status, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
@@ -23,9 +23,13 @@ async fn found(request: &ApiRequest) -> Result<TaskView, ApiError> {
 
 /// `GET /v1/tasks/{id}`.
 pub(crate) async fn status(request: ApiRequest) -> Result<Response, ApiError> {
-    let found = found(&request).await?;
+    Ok(json_answer(200, &status_document(&request).await?))
+}
+
+pub(crate) async fn status_document(request: &ApiRequest) -> Result<Status, ApiError> {
+    let found = found(request).await?;
     let deliveries = deliveries(&request.api, &found).await?;
-    Ok(json_answer(200, &crate::api::documents::Status { deliveries, ..documents::status(&found) }))
+    Ok(Status { deliveries, ..documents::status(&found) })
 }
 
 /// `GET /v1/tasks/{id}/state`.
@@ -35,14 +39,22 @@ pub(crate) async fn state(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// `GET /v1/tasks/{id}/history`.
 pub(crate) async fn history(request: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &documents::history(&found(&request).await?)))
+    Ok(json_answer(200, &history_document(&request).await?))
+}
+
+pub(crate) async fn history_document(request: &ApiRequest) -> Result<History, ApiError> {
+    Ok(documents::history(&found(request).await?))
 }
 
 /// `GET /v1/tasks/{id}/children`.
 pub(crate) async fn children(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &children_page(&request).await?))
+}
+
+pub(crate) async fn children_page(request: &ApiRequest) -> Result<TaskPage, ApiError> {
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let after = request.query.text("cursor").map(cursor::decode).transpose()?;
-    let parent = found(&request).await?;
+    let parent = found(request).await?;
     let index = Index::Children(parent.id.clone());
     // One extra entry shows whether there is a next page.
     let mut entries = request.api.reads.page(parent.partition, &index, after.as_ref(), limit + 1).await?;
@@ -52,12 +64,16 @@ pub(crate) async fn children(request: ApiRequest) -> Result<Response, ApiError> 
     let ids: Vec<_> = entries.into_iter().map(|entry| entry.id).collect();
     let children = request.api.reads.read_many(parent.partition, &ids).await?;
     let tasks = children.iter().flatten().map(documents::status).collect();
-    Ok(json_answer(200, &TaskPage { tasks, next, ..TaskPage::default() }))
+    Ok(TaskPage { tasks, next, ..TaskPage::default() })
 }
 
 /// `GET /v1/tasks/{id}/params`: params are only stored in Kafka.
 pub(crate) async fn params(request: ApiRequest) -> Result<Response, ApiError> {
-    let task = found(&request).await?;
+    Ok(json_answer(200, &params_document(&request).await?))
+}
+
+pub(crate) async fn params_document(request: &ApiRequest) -> Result<Params, ApiError> {
+    let task = found(request).await?;
     if task.record.is_external() {
         return Err(ApiError::new(
             Code::NoParams,
@@ -68,14 +84,13 @@ pub(crate) async fn params(request: ApiRequest) -> Result<Response, ApiError> {
         return Err(ApiError::new(Code::NoParams, format!("`{}` is expected but has not been published", task.id)));
     };
     let in_topic = match task.record.definition.position {
-        Some(position) => in_topic(&request, &task, task_type, position).await,
+        Some(position) => in_topic(request, &task, task_type, position).await,
         None => Err(ApiError::new(Code::NoParams, format!("the position of the record of `{}` is not known", task.id))),
     };
     match (in_topic, task.record.definition.record_event_offset) {
-        (Err(error), Some(offset)) => in_event(&request, &task, offset).await?.ok_or(error),
+        (Err(error), Some(offset)) => in_event(request, &task, offset).await?.ok_or(error),
         (answer, _) => answer,
     }
-    .map(|params| json_answer(200, &params))
 }
 
 /// Reads the params from the task's record.

@@ -22,17 +22,20 @@ const MAX_LIMIT: usize = 10_000;
 const MAX_CONCURRENT_READS: usize = 16;
 
 pub(crate) async fn tree(request: ApiRequest) -> Result<Response, ApiError> {
-    let depth = request.query.number("depth", DEPTH, 0..=MAX_LEVELS)?;
-    let limit = request.query.number("limit", LIMIT, 1..=MAX_LIMIT)?;
     let shape = request.query.parsed::<Format>("format")?.unwrap_or_default();
-    let top = request.api.reads.find(&request.id()?, request.after()?).await?;
-    let builder = TreeBuilder::read(&request.api, top, depth, limit).await?;
-    let document = builder.document();
+    let document = tree_document(&request).await?;
     Ok(match shape {
         Format::Json => json_answer(200, &document),
         Format::Mermaid => text_answer("text/vnd.mermaid; charset=utf-8", mermaid(&document)),
         Format::Dot => text_answer("text/vnd.graphviz; charset=utf-8", dot(&document)),
     })
+}
+
+pub(crate) async fn tree_document(request: &ApiRequest) -> Result<TreeNode, ApiError> {
+    let depth = request.query.number("depth", DEPTH, 0..=MAX_LEVELS)?;
+    let limit = request.query.number("limit", LIMIT, 1..=MAX_LIMIT)?;
+    let top = request.api.reads.find(&request.id()?, request.after()?).await?;
+    Ok(TreeBuilder::read(&request.api, top, depth, limit).await?.document())
 }
 
 fn text_answer(media: &'static str, text: String) -> Response {

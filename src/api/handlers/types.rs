@@ -48,7 +48,10 @@ fn type_document(
 
 /// `GET /v1/types`: types with a topic, types with tasks, and types registered in this process.
 pub(crate) async fn types(request: ApiRequest) -> Result<Response, ApiError> {
-    let api = &request.api;
+    Ok(json_answer(200, &type_list(&request.api).await?))
+}
+
+pub(crate) async fn type_list(api: &Api) -> Result<Types, ApiError> {
     let known = api.types.topics(CACHE_TTL).await?;
     let mut counts = api.reads.counts().await?;
     api.fleet.wait_for_control_state().await?;
@@ -59,7 +62,7 @@ pub(crate) async fn types(request: ApiRequest) -> Result<Response, ApiError> {
         let counts = counts.remove(&name).unwrap_or_default();
         type_document(api, known.contains_key(&name), counts, &heartbeats, name)
     };
-    Ok(json_answer(200, &Types { types: names.into_iter().map(document).collect() }))
+    Ok(Types { types: names.into_iter().map(document).collect() })
 }
 
 pub(crate) fn limits_of(name: &str, control: &ControlState, policy: Option<&TypePolicy>) -> TypeLimits {

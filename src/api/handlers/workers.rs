@@ -6,6 +6,7 @@ use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState, Worker
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
+use crate::api::state::Api;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState, RunningTask, TypeStatus};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
@@ -14,13 +15,17 @@ use crate::runtime::now_ms;
 const MAX_WORKERS: usize = 1_000;
 
 pub(crate) async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
-    let (now, mut heartbeats) = (now_ms(), request.api.fleet.workers.heartbeats());
+    Ok(json_answer(200, &worker_list(&request.api)))
+}
+
+pub(crate) fn worker_list(api: &Api) -> Workers {
+    let (now, mut heartbeats) = (now_ms(), api.fleet.workers.heartbeats());
     heartbeats.sort_by_key(|(received, _)| std::cmp::Reverse(*received));
     heartbeats.truncate(MAX_WORKERS);
     let mut workers: Vec<WorkerDocument> =
         heartbeats.into_iter().map(|(received, heartbeat)| document(heartbeat, received, now)).collect();
     workers.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
-    Ok(json_answer(200, &Workers { workers }))
+    Workers { workers }
 }
 
 /// Status of a type in each live worker.

@@ -63,20 +63,37 @@ impl Access {
                 format!(
                     "the token `{}` has the role `{}`, but this request needs `{}`",
                     token.name,
-                    name(token.role),
-                    name(needed)
+                    role_name(token.role),
+                    role_name(needed)
                 ),
             ));
         }
         Ok(Some(&token.name))
     }
 
-    fn authenticate(&self, headers: &HeaderMap) -> Result<&TokenConfig, ApiError> {
+    /// Whether requests need a token.
+    pub(crate) fn needs_token(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// Tokens of this name.
+    pub(crate) fn named(&self, name: &str) -> Vec<&TokenConfig> {
+        self.tokens.iter().map(|(_, token)| token).filter(|token| token.name == name).collect()
+    }
+
+    /// Returns the token of a request with the header `Authorization`.
+    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Result<&TokenConfig, ApiError> {
         let hint = "send the header `Authorization: Bearer TOKEN`";
         let presented = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(presented) = presented.and_then(bearer) else {
             return Err(ApiError::new(Code::Unauthorized, "the request has no bearer token").hint(hint));
         };
+        let invalid = || ApiError::new(Code::Unauthorized, "the bearer token is invalid").hint(hint);
+        self.token(presented).ok_or_else(invalid)
+    }
+
+    /// Returns the known token with this text.
+    pub(crate) fn token(&self, presented: &str) -> Option<&TokenConfig> {
         let presented = hash(presented);
         // All tokens are compared, as hashes of equal length, so that timing reveals nothing about them.
         let mut found = None;
@@ -85,7 +102,7 @@ impl Access {
                 found = Some(token);
             }
         }
-        found.ok_or_else(|| ApiError::new(Code::Unauthorized, "the bearer token is invalid").hint(hint))
+        found
     }
 }
 
@@ -102,7 +119,7 @@ fn is_equal(a: &Hash, b: &Hash) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b))) == 0
 }
 
-fn name(role: Role) -> &'static str {
+pub(crate) fn role_name(role: Role) -> &'static str {
     match role {
         Role::Read => "read",
         Role::Submit => "submit",
@@ -111,7 +128,7 @@ fn name(role: Role) -> &'static str {
 }
 
 /// Whether the `Host` header, if present, is a loopback host.
-fn names_this_machine(headers: &HeaderMap) -> bool {
+pub(crate) fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
     let name = match host.strip_prefix('[') {
@@ -127,7 +144,7 @@ mod tests {
 
     fn config(tokens: &[(&str, Role)]) -> ApiConfig {
         let token = |(token, role): &(&str, Role)| TokenConfig {
-            name: format!("the-{}", name(*role)),
+            name: format!("the-{}", role_name(*role)),
             token: (*token).into(),
             role: *role,
         };

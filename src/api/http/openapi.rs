@@ -88,7 +88,13 @@ fn operation(route: &Route, requests: &mut SchemaGenerator, responses_: &mut Sch
 
 /// Derives the operation id: `GET /v1/tasks/{id}/log` becomes `get_tasks_id_log`.
 fn operation_id(route: &Route) -> String {
-    let words = route.path.trim_start_matches("/v1").split(['/', '{', '}', '.']).filter(|word| !word.is_empty());
+    // The prefix is left out where more follows.
+    let words = route
+        .path
+        .strip_prefix("/v1/")
+        .unwrap_or(route.path)
+        .split(['/', '{', '}', '.'])
+        .filter(|word| !word.is_empty());
     std::iter::once(route.method().to_ascii_lowercase()).chain(words.map(str::to_owned)).collect::<Vec<_>>().join("_")
 }
 

@@ -46,6 +46,8 @@ codes! {
     Unauthorized "unauthorized" 401 "Authentication required",
     Forbidden "forbidden" 403 "Insufficient role",
     ForbiddenHost "forbidden_host" 403 "Host not allowed",
+    ForbiddenOrigin "forbidden_origin" 403 "Request of another site",
+    ReadOnly "read_only" 403 "The UI is read-only",
     NotFound "not_found" 404 "Not found",
     UnknownParent "unknown_parent" 404 "Unknown parent",
     UnknownType "unknown_type" 404 "Unknown task type",

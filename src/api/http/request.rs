@@ -139,6 +139,11 @@ impl Query {
         Ok(Self(pairs))
     }
 
+    /// Query of a page of the UI, which passes known parameters only.
+    pub(crate) fn of(pairs: Vec<(String, String)>) -> Self {
+        Self(pairs)
+    }
+
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }

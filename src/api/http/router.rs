@@ -18,6 +18,7 @@ use super::request::{ApiRequest, Query, check_media, check_optional_media, read_
 use super::routes::route::{RequestBody, Route, Verb};
 use super::routes::routes;
 use crate::api::state::Api;
+use crate::api::ui;
 use crate::model::task::id::{TaskId, clip};
 
 /// Metric label of requests without a route.
@@ -25,7 +26,7 @@ const UNMATCHED: &str = "unmatched";
 
 pub(crate) fn router(api: Arc<Api>) -> Router {
     let mut router = Router::new();
-    for route in routes() {
+    for route in routes().filter(|route| !ui::serves(&api.ui, route.path)) {
         let filter = match route.verb {
             Verb::Get => MethodFilter::GET,
             Verb::Post => MethodFilter::POST,
@@ -36,6 +37,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         let handler = move |State(api), segments, request| dispatch(api, route, segments, request);
         router = router.route(route.path, on(filter, handler));
     }
+    let router = ui::mount(router, &api.ui);
     let fallback_ops = api.ops.clone();
     let method_ops = api.ops.clone();
     router

@@ -3,6 +3,7 @@
 pub(crate) mod consistency;
 pub(crate) mod cursor;
 pub mod diagram;
+pub(crate) mod failed_tasks;
 pub(crate) mod fleet_feed;
 pub(crate) mod merge;
 pub(crate) mod notices;

@@ -40,6 +40,10 @@ const SELECTED: usize = 100;
 
 /// `GET /v1/dead`.
 pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &letter_page(&request).await?))
+}
+
+pub(crate) async fn letter_page(request: &ApiRequest) -> Result<DeadLetterPage, ApiError> {
     let text = |name| request.query.text(name).map(str::to_owned);
     let (from_ms, to_ms) = request.query.time_range()?;
     let filter = Filter { task_type: text("type"), code: text("code"), from_ms, to_ms };
@@ -52,25 +56,28 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     let page = list_letters(&request.api, filter, bounds, limit).await?;
     let next = page.next.as_ref().map(|bounds| cursor(&request.api, bounds));
     let letters = page.letters.iter().map(document).collect();
-    Ok(json_answer(200, &DeadLetterPage { letters, next, scanned: page.scanned as u64 }))
+    Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64 })
 }
 
 /// `GET /v1/dead/{letter}`.
 pub(crate) async fn show(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &letter_detail(&request).await?))
+}
+
+pub(crate) async fn letter_detail(request: &ApiRequest) -> Result<DeadLetterDetail, ApiError> {
     let (letter, resolved) = read_letter(&request.api, &letter_id(&request.segment)?).await?;
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).map_or_else(|_| BASE64.encode(bytes), str::to_owned);
     let original = &letter.original;
     let value = original.value.as_deref().unwrap_or_default();
     let params = RawJson::parse(value).ok();
-    let record = DeadLetterDetail {
+    Ok(DeadLetterDetail {
         letter: document(&letter),
         outcome: outcome_of(&request.api, &letter, resolved).await?,
         key: original.key.as_deref().map(text),
         headers: original.headers.iter().map(|(name, value)| (name.clone(), value.as_deref().map(text))).collect(),
         value_base64: (params.is_none() && !value.is_empty()).then(|| BASE64.encode(value)),
         params,
-    };
-    Ok(json_answer(200, &record))
+    })
 }
 
 /// `POST /v1/dead/{letter}/drop` and `/redrive`.

@@ -34,7 +34,11 @@ const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
 const BATCH: usize = 200;
 
 pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
-    let mut filter = Filter::read(&request)?;
+    Ok(json_answer(200, &task_page(&request).await?))
+}
+
+pub(crate) async fn task_page(request: &ApiRequest) -> Result<TaskPage, ApiError> {
+    let mut filter = Filter::read(request)?;
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let after = request.query.text("cursor").map(cursor::decode).transpose()?;
     let root = request.query.text("root").map(TaskId::parse).transpose();
@@ -56,7 +60,7 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
         }
     };
     let page = Page { filter, limit, scans, started: Instant::now(), tasks: Vec::new(), scanned: 0, last: None };
-    Ok(json_answer(200, &page.fill(source).await?))
+    page.fill(source).await
 }
 
 enum Source<'a> {

@@ -36,6 +36,10 @@ const MAX_LISTED: usize = 10;
 const MIN_REPORTED_LAG: i64 = 100;
 
 pub(crate) async fn why(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &why_document(&request).await?))
+}
+
+pub(crate) async fn why_document(request: &ApiRequest) -> Result<Why, ApiError> {
     let api = &request.api;
     let task = api.reads.find(&request.id()?, request.after()?).await?;
     let mut findings = match task.record.state {
@@ -50,8 +54,7 @@ pub(crate) async fn why(request: ApiRequest) -> Result<Response, ApiError> {
         _ => vec![explain_taken(api, &task)],
     };
     findings.extend(explain_lag(api, &task).await?);
-    let why = Why { id: task.id.to_string(), state: task.record.state, findings };
-    Ok(json_answer(200, &why))
+    Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
 }
 
 impl Finding {

@@ -14,5 +14,8 @@ pub(super) static ROUTES: &[Route] = &[
         Box::pin(ops::metrics(request))
     }),
     open("/openapi.json", "OpenAPI description", ResponseBody::AnyJson, |request| Box::pin(ops::openapi(request))),
-    open("/", "List of endpoints", ResponseBody::Text, |request| Box::pin(ops::index(request))),
+    open("/", "Web UI for `accept: text/html`, else a list of the endpoints", ResponseBody::Text, |request| {
+        Box::pin(ops::index(request))
+    }),
+    open("/v1", "List of endpoints", ResponseBody::Text, |request| Box::pin(ops::index(request))),
 ];

@@ -1,0 +1,56 @@
+//! Failed tasks of a tree, read from the indexes of failed tasks of its partition instead of walking the tree.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::status::status;
+use crate::api::backends::stored;
+use crate::api::documents::Status;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::state::Api;
+use crate::model::record::state::State;
+use crate::model::task::id::TaskId;
+use crate::store::{Entry, Index};
+
+/// Entries read at a time.
+const BATCH: usize = 200;
+
+/// Returns tasks of the tree whose own state is failed, those that began last first, until there are `limit` of them or
+/// the time has passed. Superseded tasks are left out.
+pub(crate) async fn failed_tasks(
+    api: &Api,
+    top: &str,
+    limit: usize,
+    within: Duration,
+) -> Result<Vec<Status>, ApiError> {
+    let top = TaskId::parse(top).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
+    let partition = api.publisher.partition_of(&top);
+    let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
+    let end = Instant::now() + within;
+    let mut found = Vec::new();
+    for count in stored(api.reads.store.counts(&[partition])).await? {
+        if count.state != State::Failed || count.count == 0 {
+            continue;
+        }
+        let index = Index::Members { task_type: count.task_type.as_ref().into(), state: State::Failed };
+        let mut after: Option<Entry> = None;
+        while found.len() < limit && Instant::now() < end {
+            let entries = api.reads.page(partition, &index, after.as_ref(), BATCH).await?;
+            after = entries.last().cloned();
+            let is_last = entries.len() < BATCH;
+            let is_older = entries.last().is_some_and(|entry| entry.seen_ms < root.record.times.seen_ms);
+            let ids: Vec<TaskId> =
+                entries.into_iter().map(|entry| entry.id).filter(|id| id.is_within(top.as_str())).collect();
+            let tasks = api.reads.read_many(partition, &ids).await?;
+            let own = tasks.into_iter().flatten().filter(|task| task.record.own == State::Failed && !task.superseded);
+            found.extend(own);
+            if is_last || is_older {
+                break;
+            }
+        }
+    }
+    found.sort_by_key(|task| std::cmp::Reverse(task.record.times.seen_ms));
+    found.truncate(limit);
+    Ok(found.iter().map(status).collect())
+}

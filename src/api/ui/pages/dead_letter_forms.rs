@@ -1,0 +1,238 @@
+//! Forms of operators about dead letters.
+
+use maud::{Markup, Render, html};
+use serde_json::{Map, Value, json};
+
+use super::dead_letters::find;
+use crate::api::handlers::{create, dead_letters};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::ui::parts::command::{curl, quoted};
+use crate::api::ui::parts::form::{Form, Input};
+use crate::api::ui::parts::json::indented;
+use crate::api::ui::parts::{encoded, first_line, query_text, task_path};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position};
+use crate::dead_letters::Resolution;
+
+/// Letters of a bulk action unless the form says otherwise.
+const LIMIT: &str = "100";
+
+fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+    let letter = &visit.segment;
+    Form {
+        view: &visit.view,
+        title: format!("{title} {letter}"),
+        effect: html! {},
+        action: format!("/dead-letters/{}/{page}", encoded(letter)),
+        inputs: Vec::new(),
+        button: button.to_owned(),
+        danger: false,
+        back: format!("/dead-letters/{}", encoded(letter)),
+        problem: visit.problem.as_ref(),
+        commands: Vec::new(),
+    }
+}
+
+fn page(form: &Form<'_>) -> Answer {
+    Body::new(form.title.clone(), form.render()).into()
+}
+
+fn lines(letter: &str, verb: &str) -> Vec<String> {
+    vec![
+        format!("kafleet dead-letters {verb} {}", quoted(letter)),
+        curl("POST", &format!("/v1/dead/{letter}/{verb}"), None),
+    ]
+}
+
+fn error_of(text: &str) -> Markup {
+    html! { pre.error { (first_line(text, 400)) } }
+}
+
+pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<Answer, ApiError> {
+    let detail = find(visit).await?;
+    Ok(page(&Form {
+        effect: html! {
+            p { "Starts a new run of the task with the record as it was." }
+            (error_of(&detail.letter.error))
+        },
+        commands: lines(&visit.segment, "redrive"),
+        ..form(visit, "Redrive", "redrive", "Redrive")
+    }))
+}
+
+pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiError> {
+    resolve_one(visit, Resolution::Redriven).await?;
+    Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
+}
+
+pub(in super::super) async fn show_drop(visit: &Visit) -> Result<Answer, ApiError> {
+    let detail = find(visit).await?;
+    Ok(page(&Form {
+        effect: html! {
+            p {
+                "The letter is no longer listed. Its task stays as it is, and the record stays in the dead-letter topic until its retention."
+            }
+            (error_of(&detail.letter.error))
+        },
+        danger: true,
+        commands: lines(&visit.segment, "drop"),
+        ..form(visit, "Drop", "drop", "Drop")
+    }))
+}
+
+pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> {
+    resolve_one(visit, Resolution::Dropped).await?;
+    Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "dropped" })
+}
+
+async fn resolve_one(visit: &Visit, resolution: Resolution) -> Result<Value, ApiError> {
+    visit.act_with(|request| dead_letters::one(request, resolution), visit.request(), None).await
+}
+
+pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
+    let detail = find(visit).await?;
+    let present = detail.params.as_ref().map(|params| indented(params.text()));
+    let params = visit.entered.get("params").or(present.as_deref());
+    let letter = &detail.letter;
+    Ok(page(&Form {
+        effect: html! {
+            p {
+                "Submits a new task of " code { (letter.task_type) }
+                " with the corrected params, and then drops the letter. The params are checked against the schema first."
+            }
+            (error_of(&letter.error))
+            @if let Some(pointer) = &letter.pointer { p { "at " code { (pointer) } } }
+        },
+        inputs: vec![
+            Input {
+                name: "params",
+                label: "Params",
+                value: params,
+                required: true,
+                lines: 14,
+                hint: "JSON",
+                ..Input::default()
+            }
+            .render(),
+            Input {
+                name: "id",
+                label: "Id of the new task",
+                value: visit.entered.get("id"),
+                hint: "default: a UUID",
+                ..Input::default()
+            }
+            .render(),
+        ],
+        commands: vec![
+            format!("kafleet submit {} '{{…}}'", quoted(&letter.task_type)),
+            format!("kafleet dead-letters drop {}", quoted(&letter.id)),
+        ],
+        ..form(visit, "Edit", "edit", "Submit and drop the letter")
+    }))
+}
+
+pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
+    let detail = find(visit).await?;
+    if detail.outcome.is_some() {
+        return Err(ApiError::new(
+            Code::DeadLetterSuperseded,
+            format!("the dead letter `{}` is already resolved", visit.segment),
+        ));
+    }
+    let mut body = Map::new();
+    body.insert("type".to_owned(), detail.letter.task_type.clone().into());
+    body.insert("params".to_owned(), visit.entered.json("params")?.unwrap_or_default());
+    body.extend(visit.entered.get("id").map(|id| ("id".to_owned(), id.trim().into())));
+    let made = visit.act(create::create, Some(&body.into())).await?;
+    resolve_one(visit, Resolution::Dropped).await?;
+    Ok(after_position(task_path(made["id"].as_str().unwrap_or_default()), &made["position"], "resubmitted"))
+}
+
+pub(in super::super) async fn show_redrive_many(visit: &Visit) -> Result<Answer, ApiError> {
+    Ok(many(
+        visit,
+        "redrive",
+        "Redrive matching dead letters",
+        "Each letter's task starts a new run, with its record as it was.",
+    ))
+}
+
+pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<Answer, ApiError> {
+    Ok(many(
+        visit,
+        "drop",
+        "Drop matching dead letters",
+        "The letters are no longer listed; their tasks stay as they are.",
+    ))
+}
+
+fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
+    let input = |name, label, hint, required| {
+        Input { name, label, hint, required, value: visit.value(name), ..Input::default() }.render()
+    };
+    let limit = visit.value("limit").unwrap_or(LIMIT);
+    page(&Form {
+        view: &visit.view,
+        title: title.to_owned(),
+        effect: html! {
+            p {
+                (effect)
+                " The newest matching letters are taken, up to the limit. Letters whose task has moved on are left out."
+            }
+        },
+        action: format!("/dead-letters/{verb}"),
+        inputs: vec![
+            input("type", "Type", "", true),
+            input("code", "Code", "empty: any", false),
+            input("from", "From", "a time such as 2026-11-01T00:00:00Z", false),
+            input("to", "To", "", false),
+            Input {
+                name: "limit",
+                label: "Limit",
+                value: Some(limit),
+                hint: "at most 1,000",
+                required: true,
+                ..Input::default()
+            }
+            .render(),
+        ],
+        button: format!("{} them", if verb == "drop" { "Drop" } else { "Redrive" }),
+        danger: verb == "drop",
+        back: "/dead-letters".into(),
+        problem: visit.problem.as_ref(),
+        commands: vec![
+            format!("kafleet dead-letters {verb} --type TYPE --limit 100"),
+            curl("POST", &format!("/v1/dead/{verb}"), Some("{\"type\": \"TYPE\", \"limit\": 100}")),
+        ],
+    })
+}
+
+pub(in super::super) async fn redrive_many(visit: &Visit) -> Result<Redirect, ApiError> {
+    resolve_many(visit, Resolution::Redriven, "redriven", "redriven_partly").await
+}
+
+pub(in super::super) async fn drop_many(visit: &Visit) -> Result<Redirect, ApiError> {
+    resolve_many(visit, Resolution::Dropped, "dropped", "dropped_partly").await
+}
+
+async fn resolve_many(
+    visit: &Visit,
+    resolution: Resolution,
+    all: &'static str,
+    partly: &'static str,
+) -> Result<Redirect, ApiError> {
+    let mut body: Map<String, Value> = visit
+        .entered
+        .select_with_times(&["type", "code", "from", "to"])
+        .into_iter()
+        .map(|(name, value)| (name, value.into()))
+        .collect();
+    body.extend(visit.entered.number::<usize>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
+    let act = |request| dead_letters::many(request, resolution);
+    let results = visit.act_with(act, visit.request(), Some(&json!(body))).await?;
+    let is_partial =
+        results["more"] == json!(true) || results["refused"].as_array().is_some_and(|refused| !refused.is_empty());
+    let filters = visit.entered.select(&["type"]);
+    let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let path = format!("/dead-letters?{}", query_text(&filters));
+    Ok(Redirect { path, after: None, done: if is_partial { partly } else { all } })
+}

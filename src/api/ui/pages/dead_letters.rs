@@ -1,0 +1,209 @@
+//! Dead letters: list, and one letter with its record.
+
+use maud::{Markup, Render, html};
+
+use crate::api::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
+use crate::api::handlers::{dead_letters, task};
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::command::{commands, curl_get, quoted};
+use crate::api::ui::parts::facts::{code, facts};
+use crate::api::ui::parts::form::Input;
+use crate::api::ui::parts::json::json_block;
+use crate::api::ui::parts::notice::empty;
+use crate::api::ui::parts::state::{label, pill};
+use crate::api::ui::parts::table::{pager, table};
+use crate::api::ui::parts::tasks::{type_link, worker_link};
+use crate::api::ui::parts::times::time;
+use crate::api::ui::parts::{View, count, encoded, first_line, query_text, visible};
+use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
+use crate::config::Role;
+
+const FILTERS: [&str; 4] = ["type", "code", "from", "to"];
+
+pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+    let mut query = visit.query.select_with_times(&FILTERS);
+    query.extend(visit.query.select(&["cursor"]));
+    let page = from_kafka(dead_letters::letter_page(&visit.request_of("", query))).await?;
+    let filters = visit.query.select(&FILTERS);
+    let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let options: String = pairs.iter().map(|(name, value)| format!(" --{name} {}", quoted(value))).collect();
+    let main = html! {
+        div.head { h1 { "Dead letters" } (bulk(&visit.view, &visit.query)) }
+        (filter_form(visit))
+        (rows(&visit.view, &pairs, visit.query.is_set("cursor"), &page))
+        (commands(&[format!("kafleet dead-letters list{options}"), curl_get(&format!("/v1/dead?{}", query_text(&pairs)))]))
+    };
+    Ok(Body::new("Dead letters", main).into())
+}
+
+/// Actions on all letters of a type.
+fn bulk(view: &View, query: &crate::api::ui::visit::Fields) -> Markup {
+    let filters = query.select(&FILTERS);
+    let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    html! {
+        @if view.may(Role::Operate) && query.is_set("type") {
+            div.actions {
+                a.button href=(view.url_with("/dead-letters/redrive", &pairs)) { "Redrive matching…" }
+                a.button href=(view.url_with("/dead-letters/drop", &pairs)) { "Drop matching…" }
+            }
+        }
+    }
+}
+
+fn filter_form(visit: &Visit) -> Markup {
+    let text =
+        |name, label, hint| Input { name, label, hint, value: visit.query.get(name), ..Input::default() }.render();
+    html! {
+        form.filters action=(visit.view.url("/dead-letters")) role="search" aria-label="Filters" {
+            (text("type", "Type", ""))
+            (text("code", "Code", "such as exhausted or schema"))
+            (text("from", "From", "2h, or a time"))
+            (text("to", "To", ""))
+            div.buttons {
+                button.primary type="submit" { "Filter" }
+                @if FILTERS.iter().any(|name| visit.query.is_set(name)) {
+                    a.button href=(visit.view.url("/dead-letters")) { "Clear" }
+                }
+            }
+        }
+    }
+}
+
+fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetterPage) -> Markup {
+    let rows: Vec<Markup> = page.letters.iter().map(|letter| row(view, letter)).collect();
+    let mut query = filters.to_vec();
+    let first = is_later.then(|| view.url_with("/dead-letters", &query));
+    let next = page.next.as_deref().map(|cursor| {
+        query.push(("cursor", cursor));
+        view.url_with("/dead-letters", &query)
+    });
+    html! {
+        @if rows.is_empty() {
+            @if filters.is_empty() {
+                (empty("There is no dead letter. Tasks whose attempts are exhausted, and records that cannot be read, appear here.", &[]))
+            }
+            @else { (empty("No unresolved dead letter matches these filters.", &[])) }
+        } @else {
+            section.panel { (table(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
+        }
+        (pager(first.as_deref(), next.as_deref(), &format!("looked at {} records", count(page.scanned))))
+    }
+}
+
+fn row(view: &View, letter: &DeadLetter) -> Markup {
+    html! {
+        tr id={ "d-" (letter.id) } {
+            td.id { a href=(view.url(&format!("/dead-letters/{}", encoded(&letter.id)))) { (letter.id) } }
+            td { (type_link(view, Some(&letter.task_type))) }
+            td.id {
+                @match &letter.task {
+                    Some(task) => { a href=(view.task(task)) { (task) } } None => { span.quiet { "–" } }
+                }
+            }
+            td { code { (letter.code) } }
+            td.detail { span.error title=(first_line(&letter.error, 400)) { (first_line(&letter.error, 80)) } }
+            td.time { (time(&letter.at)) }
+        }
+    }
+}
+
+pub(super) async fn find(visit: &Visit) -> Result<DeadLetterDetail, ApiError> {
+    from_kafka(dead_letters::letter_detail(&visit.request())).await
+}
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let detail = find(visit).await?;
+    let letter = &detail.letter;
+    let task = match &letter.task {
+        Some(id) => stored(task::status_document(&visit.request_of(id, Vec::new()))).await.ok(),
+        None => None,
+    };
+    let main = html! {
+        div.head { h1 { "Dead letter " (letter.id) } (actions(view, &detail)) }
+        section.panel {
+            (facts(&[
+                ("Resolution", Some(resolution(detail.outcome))),
+                ("Type", Some(type_link(view, Some(&letter.task_type)))),
+                ("Task", letter.task.as_deref().map(|id| task_link(view, id, letter.run, task.as_ref()))),
+                ("Code", Some(code(&letter.code))),
+                ("At", Some(time(&letter.at))),
+                ("Worker", letter.worker.as_deref().map(|worker| worker_link(view, worker))),
+                ("Record", letter.source.as_deref().map(code)),
+                ("Key", detail.key.as_deref().map(|key| html! { code { (visible(key)) } })),
+            ]))
+        }
+        section.panel #error {
+            h2 { "Error" }
+            @if let Some(pointer) = &letter.pointer {
+                p { "at " code { @if pointer.is_empty() { "the params themselves" } @else { (pointer) } } }
+            }
+            pre.error { (visible(&letter.error)) }
+        }
+        (record(&detail))
+        (commands(&[
+            format!("kafleet dead-letters show {}", quoted(&letter.id)),
+            curl_get(&format!("/v1/dead/{}", letter.id)),
+        ]))
+    };
+    Ok(Body::new(format!("Dead letter {}", letter.id), main).into())
+}
+
+fn actions(view: &View, detail: &DeadLetterDetail) -> Markup {
+    let link = |page: &str, name: &str| {
+        html! { a.button href=(view.url(&format!("/dead-letters/{}/{page}", encoded(&detail.letter.id)))) { (name) } }
+    };
+    html! {
+        @if view.may(Role::Operate) && detail.outcome.is_none() {
+            div.actions { (link("redrive", "Redrive…")) (link("edit", "Edit and submit…")) (link("drop", "Drop…")) }
+        }
+    }
+}
+
+fn resolution(outcome: Option<DeadLetterOutcome>) -> Markup {
+    match outcome {
+        None => label("bad", "✘\u{fe0e} unresolved"),
+        Some(DeadLetterOutcome::Dropped) => label("neutral", "–\u{fe0e} dropped"),
+        Some(DeadLetterOutcome::Redriven) => label("good", "↻\u{fe0e} redriven"),
+        Some(DeadLetterOutcome::Superseded) => label("neutral", "the task has moved on"),
+    }
+}
+
+fn task_link(view: &View, id: &str, run: Option<u32>, now: Option<&Status>) -> Markup {
+    html! {
+        a href=(view.task(id)) { (id) }
+        @if let Some(run) = run { span.quiet { ", run " (run) } }
+        @match now {
+            Some(status) => {
+                " " span.quiet { "now" } " " (pill(status.state)) @if Some(status.run)
+                != run { span.quiet { " in run " (status.run) } }
+            }
+            None => { span.quiet { ", not retained" } }
+        }
+    }
+}
+
+fn record(detail: &DeadLetterDetail) -> Markup {
+    let rows: Vec<Markup> = detail
+        .headers
+        .iter()
+        .map(|(name, value)| {
+            html! {
+                tr { td.mono { (visible(name)) } td.mono { (visible(value.as_deref().unwrap_or_default())) } }
+            }
+        })
+        .collect();
+    html! {
+        section.panel #params {
+            h2 { "Params" }
+            @if let Some(params) = &detail.params { (json_block(params.text(), None)) }
+            @else if let Some(value) = &detail.value_base64 {
+                p.quiet { "The value is not JSON; in base64:" } pre { code { (first_line(value, 4_096)) } }
+            }
+            @else { p.quiet { "The record has no value, or it is no longer retained." } }
+        }
+        @if !rows.is_empty() {
+            details.panel #headers { summary { h2 { "Headers" } } (table(&["Header", "Value"], &rows)) }
+        }
+    }
+}

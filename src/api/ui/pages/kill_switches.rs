@@ -1,0 +1,135 @@
+//! Kill switches: list, and forms that set and delete them.
+
+use maud::{Markup, Render, html};
+use serde_json::{Map, Value};
+
+use crate::api::documents::KillSwitchDocument;
+use crate::api::handlers::operations;
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::command::{commands, curl, curl_get, quoted};
+use crate::api::ui::parts::form::{Form, Input, reason};
+use crate::api::ui::parts::notice::empty;
+use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::tasks::type_link;
+use crate::api::ui::parts::times::time;
+use crate::api::ui::parts::{View, encoded, visible};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, from_kafka};
+use crate::config::Role;
+
+pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let kills = from_kafka(operations::kill_switch_list(&visit.api)).await?.kills;
+    let rows: Vec<Markup> = kills.iter().map(|kill| row(view, kill)).collect();
+    let main = html! {
+        div.head {
+            h1 { "Kill switches" }
+            @if view.may(Role::Operate) {
+                div.actions { a.button href=(view.url("/kill-switches/new")) { "New kill switch…" } }
+            }
+        }
+        p { "A kill switch cancels tasks with a tag, or whose id begins with a prefix, instead of starting them." }
+        @if rows.is_empty() {
+            (empty("No kill switch is on. To set one:", &["kafleet kill-switch on TAG-OR-PREFIX --reason \"…\""]))
+        } @else {
+            section.panel { (table(&["Tag or prefix", "Type", "Since", "Reason", ""], &rows)) }
+        }
+        (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill")]))
+    };
+    Ok(Body::new("Kill switches", main).into())
+}
+
+fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
+    html! {
+        tr {
+            td.id { code { (kill.name) } }
+            td {
+                @match &kill.task_type {
+                    Some(name) => { (type_link(view, Some(name))) } None => { span.quiet { "any" } }
+                }
+            }
+            td.time { (time(&kill.since)) }
+            td { (visible(kill.reason.as_deref().unwrap_or_default())) }
+            td {
+                @if view.may(Role::Operate) {
+                    a.button href=(view.url(&format!("/kill-switches/{}/off", encoded(&kill.name)))) { "Switch off…" }
+                }
+            }
+        }
+    }
+}
+
+pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError> {
+    let form = Form {
+        view: &visit.view,
+        title: "New kill switch".into(),
+        effect: html! {
+            p {
+                "Tasks that match are cancelled instead of started, until the switch is off. Running attempts continue."
+            }
+        },
+        action: "/kill-switches/new".into(),
+        inputs: vec![
+            Input {
+                name: "name",
+                label: "Tag or prefix of ids",
+                value: visit.value("name"),
+                required: true,
+                ..Input::default()
+            }
+            .render(),
+            Input {
+                name: "type",
+                label: "Type",
+                value: visit.value("type"),
+                hint: "empty: all types",
+                ..Input::default()
+            }
+            .render(),
+            reason(visit.value("reason")),
+        ],
+        button: "Switch on".into(),
+        danger: true,
+        back: "/kill-switches".into(),
+        problem: visit.problem.as_ref(),
+        commands: vec![
+            "kafleet kill-switch on TAG-OR-PREFIX --reason \"…\"".into(),
+            curl("PUT", "/v1/kill/TAG-OR-PREFIX", Some("{\"reason\": \"…\"}")),
+        ],
+    };
+    Ok(Body::new("New kill switch", form.render()).into())
+}
+
+pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
+    let name = visit.entered.get("name").unwrap_or_default().trim();
+    let body: Map<String, Value> =
+        visit.entered.select(&["type", "reason"]).into_iter().map(|(name, value)| (name, value.into())).collect();
+    visit.act_with(operations::set_kill_switch, visit.request_of(name, Vec::new()), Some(&body.into())).await?;
+    Ok(visit.after_control("/kill-switches", "kill_switch_on"))
+}
+
+pub(in super::super) async fn show_off(visit: &Visit) -> Result<Answer, ApiError> {
+    let name = &visit.segment;
+    let form = Form {
+        view: &visit.view,
+        title: format!("Switch off {name}"),
+        effect: html! {
+            p { "Tasks that match " code { (name) } " start again. Those already cancelled stay cancelled." }
+        },
+        action: format!("/kill-switches/{}/off", encoded(name)),
+        inputs: Vec::new(),
+        button: "Switch off".into(),
+        danger: false,
+        back: "/kill-switches".into(),
+        problem: visit.problem.as_ref(),
+        commands: vec![
+            format!("kafleet kill-switch off {}", quoted(name)),
+            curl("DELETE", &format!("/v1/kill/{}", encoded(name)), None),
+        ],
+    };
+    Ok(Body::new(format!("Switch off {name}"), form.render()).into())
+}
+
+pub(in super::super) async fn off(visit: &Visit) -> Result<Redirect, ApiError> {
+    visit.act(operations::delete_kill_switch, None).await?;
+    Ok(visit.after_control("/kill-switches", "kill_switch_off"))
+}

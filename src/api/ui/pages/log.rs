@@ -1,0 +1,71 @@
+//! Log of a task, in pages of numbered lines.
+
+use maud::{Markup, html};
+
+use super::task::{head, tabs};
+use crate::api::documents::LogDocument;
+use crate::api::handlers::{log, task};
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::command::{commands, curl_get, quoted};
+use crate::api::ui::parts::{count, visible};
+use crate::api::ui::visit::{Answer, Body, Visit, stored};
+
+/// Lines of a page.
+const LINES: u64 = 500;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let (view, id) = (&visit.view, &visit.segment);
+    let status = stored(task::status_document(&visit.request())).await?;
+    let page = match visit.query.get("from") {
+        Some(from) => {
+            let request = visit.request_with(&[("from", from.to_owned()), ("limit", LINES.to_string())]);
+            stored(log::page_document(&request)).await?
+        }
+        None => stored(log::newest_lines(&visit.request(), LINES as usize)).await?,
+    };
+    let end = page.from + page.lines.len() as u64;
+    let link = |from: u64| format!("{}?from={from}", view.below_task(id, "log"));
+    let main = html! {
+        (head(view, &status))
+        (tabs(view, id, "log"))
+        section.panel {
+            @if page.lines.is_empty() {
+                p.quiet { "The task has logged nothing on this page." }
+            } @else {
+                p.quiet {
+                    "Lines " (count(page.from)) " to " (count(end - 1)) " of " (count(page.total))
+                    @if page.dropped > 0 { "; the worker dropped " (count(page.dropped)) }
+                }
+                (lines(&page))
+            }
+            nav.pager aria-label="pages" {
+                @if page.from > 0 { a href=(link(page.from.saturating_sub(LINES))) { "← older" } }
+                @if end < page.total {
+                    a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
+                }
+                a href=(view.below_task(id, "log/raw")) { "as text" }
+            }
+        }
+        (commands(&[
+            format!("kafleet log {}", quoted(id)),
+            format!("kafleet log {} --follow", quoted(id)),
+            curl_get(&format!("/v1/tasks/{id}/log")),
+        ]))
+    };
+    Ok(Answer::Page(Body { title: format!("Log of {id}"), state: Some(status.state), main }))
+}
+
+/// Numbered lines without escape codes.
+pub(super) fn lines(page: &LogDocument) -> Markup {
+    html! {
+        ol.log start=(page.from) data-total=(page.total) {
+            @for (n, line) in page.lines.iter().enumerate() {
+                @let number = page.from + n as u64;
+                li id={ "l" (number) }
+                value=(number) {
+                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) } code { (visible(line)) }
+                }
+            }
+        }
+    }
+}

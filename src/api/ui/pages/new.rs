@@ -1,0 +1,173 @@
+//! Form that submits a task, empty or filled in from another task.
+
+use maud::{Markup, Render, html};
+use serde_json::{Map, Value};
+
+use super::task_edit::list;
+use crate::api::documents::{Status, TypeDocument};
+use crate::api::handlers::{create, task, types};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::ui::parts::command::{curl, quoted};
+use crate::api::ui::parts::form::{Form, Input};
+use crate::api::ui::parts::json::{indented, json_block, pretty};
+use crate::api::ui::parts::{View, task_path};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, from_kafka, stored};
+
+/// Fields of the form that are passed on as text.
+const TEXTS: [&str; 8] = ["type", "id", "parent", "key", "name", "creator", "link", "delay"];
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let known = stored(types::type_list(&visit.api)).await.map(|known| known.types).unwrap_or_default();
+    let model = match visit.query.get("like") {
+        Some(id) => Some(model(visit, id).await?),
+        None => None,
+    };
+    let value = |name: &str| {
+        let preset = || {
+            model
+                .as_ref()
+                .and_then(|model| model.iter().find(|(known, _)| *known == name))
+                .map(|(_, value)| value.as_str())
+        };
+        visit.value(name).or_else(preset)
+    };
+    let task_type = value("type").unwrap_or_default();
+    let chosen = known.iter().find(|known| known.name == task_type);
+    let names: Vec<String> = known.iter().filter(|known| known.topic).map(|known| known.name.clone()).collect();
+    let form = Form {
+        view: &visit.view,
+        title: "New task".into(),
+        effect: html! {
+            @if let Some(id) = visit.query.get("like") {
+                p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
+            }
+        },
+        action: "/new".into(),
+        inputs: inputs(&value, &names, chosen),
+        button: "Submit".into(),
+        danger: false,
+        back: "/tasks".into(),
+        problem: visit.problem.as_ref(),
+        commands: vec![
+            format!(
+                "kafleet submit {} '{{…}}'",
+                if task_type.is_empty() { "TYPE".to_owned() } else { quoted(task_type) }
+            ),
+            curl("POST", "/v1/tasks", Some("{\"type\": \"TYPE\", \"params\": {}}")),
+        ],
+    };
+    let main = html! { (form.render()) (schema(&visit.view, chosen)) };
+    Ok(Body::new("New task", main).into())
+}
+
+fn inputs<'a>(
+    value: &impl Fn(&str) -> Option<&'a str>,
+    names: &[String],
+    chosen: Option<&TypeDocument>,
+) -> Vec<Markup> {
+    let text = |name, label, hint| Input { name, label, hint, value: value(name), ..Input::default() }.render();
+    let template = chosen.and_then(|known| known.schema.as_ref()).map(params_template);
+    let params = value("params").map(str::to_owned).or(template).unwrap_or_else(|| "{}".to_owned());
+    let more = html! {
+        details.more {
+            summary { "More fields" }
+            (text("parent", "Parent", "id of an existing task"))
+            (text("key", "Key", "tasks with the same key keep their order; default: the id"))
+            (text("creator", "Creator", ""))
+            (text("link", "Link", ""))
+            (text("delay", "Start in", "a duration such as 10m"))
+            (Input {
+                name: "fields", label: "Other fields", value: value("fields"), lines: 4,
+                hint: "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}", ..Input::default()
+            }.render())
+        }
+    };
+    vec![
+        Input { name: "type", label: "Type", value: value("type"), list: names, required: true, ..Input::default() }
+            .render(),
+        Input { name: "params", label: "Params", value: Some(&params), lines: 10, hint: "JSON", ..Input::default() }
+            .render(),
+        text("id", "Id", "default: a UUID"),
+        text("name", "Name", ""),
+        text("tags", "Tags", "separated by commas"),
+        more,
+    ]
+}
+
+/// Params with the required properties of a schema and empty values.
+fn params_template(schema: &Value) -> String {
+    let empty = |property: &Value| match property["type"].as_str() {
+        Some("integer" | "number") => Value::from(0),
+        Some("boolean") => Value::from(false),
+        Some("array") => Value::Array(Vec::new()),
+        Some("object") => Value::Object(Map::new()),
+        Some("string") => Value::from(""),
+        _ => Value::Null,
+    };
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let params: Map<String, Value> =
+        required.map(|name| (name.to_owned(), empty(&schema["properties"][name]))).collect();
+    pretty(&params.into())
+}
+
+fn schema(view: &View, chosen: Option<&TypeDocument>) -> Markup {
+    html! {
+        @if let Some((known, schema)) = chosen.and_then(|known| Some((known, known.schema.as_ref()?))) {
+            details.panel open {
+                summary { h2 { "Schema of " a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } } }
+                (json_block(&pretty(schema), None))
+            }
+        }
+    }
+}
+
+/// Fields of the form as of another task.
+async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, ApiError> {
+    let request = visit.request_of(id, Vec::new());
+    let status: Status = stored(task::status_document(&request)).await?;
+    let mut fields = Vec::new();
+    if let Ok(params) = from_kafka(task::params_document(&request)).await {
+        fields.push(("params", indented(params.params.text())));
+    }
+    fields.extend(status.task_type.map(|name| ("type", name)));
+    fields.extend(status.fields.name.clone().map(|name| ("name", name)));
+    fields.extend(status.fields.link.clone().map(|link| ("link", link)));
+    fields.push(("tags", status.fields.tags.join(", ")));
+    Ok(fields)
+}
+
+pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
+    let mut body = match visit.entered.json("fields")? {
+        Some(Value::Object(fields)) => fields,
+        None => Map::new(),
+        Some(_) => {
+            return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields"));
+        }
+    };
+    for name in TEXTS {
+        body.extend(visit.entered.get(name).map(|text| (name.to_owned(), text.trim().into())));
+    }
+    body.extend(visit.entered.json("params")?.map(|params| ("params".to_owned(), params)));
+    let tags = list(visit.entered.get("tags"));
+    if !tags.is_empty() {
+        body.insert("tags".to_owned(), tags.into());
+    }
+    let made = visit.act(create::create, Some(&body.into())).await?;
+    let id = made["id"].as_str().unwrap_or_default();
+    Ok(after_position(task_path(id), &made["position"], "submitted"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn template_has_the_required_params() {
+        let schema = serde_json::json!({
+            "required": ["url", "width", "tags"],
+            "properties": {"url": {"type": "string"}, "width": {"type": "integer"}, "tags": {"type": "array"}, "x": {}}
+        });
+        let template: Value = serde_json::from_str(&params_template(&schema)).unwrap();
+        assert_eq!(template, serde_json::json!({"url": "", "width": 0, "tags": []}));
+    }
+}

@@ -1,0 +1,53 @@
+//! Raw values: as plain text or downloads, never rendered as pages of this origin.
+
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::api::documents::TreeNode;
+use crate::api::handlers::{attachments, log, task, tree};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::read::diagram::{dot, mermaid};
+use crate::api::ui::parts::visible;
+use crate::api::ui::visit::{Answer, Visit, from_kafka, stored};
+
+/// Lines of a raw log.
+const LINES: usize = 10_000;
+
+pub(in super::super) async fn params(visit: &Visit) -> Result<Answer, ApiError> {
+    let params = from_kafka(task::params_document(&visit.request())).await?;
+    Ok(text(params.params.text().to_owned()))
+}
+
+pub(in super::super) async fn result(visit: &Visit) -> Result<Answer, ApiError> {
+    let status = stored(task::status_document(&visit.request())).await?;
+    let missing = || ApiError::new(Code::NotFound, format!("`{}` has no result", status.id));
+    let result = status.result.as_ref().ok_or_else(missing)?;
+    Ok(text(result.text().to_owned()))
+}
+
+/// Newest lines of a log.
+pub(in super::super) async fn log(visit: &Visit) -> Result<Answer, ApiError> {
+    let page = stored(log::newest_lines(&visit.request(), LINES)).await?;
+    let lines: Vec<String> = page.lines.iter().map(|line| visible(line)).collect();
+    Ok(text(lines.join("\n") + "\n"))
+}
+
+pub(in super::super) async fn diagram(visit: &Visit) -> Result<Answer, ApiError> {
+    let draw: fn(&TreeNode) -> String = match visit.name.as_str() {
+        "mermaid" => mermaid,
+        "dot" => dot,
+        _ => return Err(ApiError::new(Code::UnknownRoute, "the diagrams are `mermaid` and `dot`")),
+    };
+    Ok(text(draw(&stored(tree::tree_document(&visit.request())).await?)))
+}
+
+pub(in super::super) async fn attachment(visit: &Visit) -> Result<Answer, ApiError> {
+    stored(attachments::get(visit.request())).await.map(Answer::Raw)
+}
+
+fn text(text: String) -> Answer {
+    let mut response: Response = ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
+    let policy = HeaderValue::from_static("sandbox; default-src 'none'");
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    Answer::Raw(response)
+}

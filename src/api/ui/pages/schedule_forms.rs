@@ -1,0 +1,219 @@
+//! Forms of operators about schedules.
+
+use maud::{Markup, Render, html};
+use serde_json::{Value, json};
+
+use super::schedules::find;
+use crate::api::handlers::schedules;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::ui::parts::command::{curl, quoted};
+use crate::api::ui::parts::form::{Form, Input, reason};
+use crate::api::ui::parts::json::pretty;
+use crate::api::ui::parts::times::time;
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, stored};
+
+/// Definition that the form of a new schedule begins with.
+const TEMPLATE: &str = "{\n  \"cron\": \"0 3 * * *\",\n  \"timezone\": \"UTC\",\n  \"overlap\": \"skip\",\n  \"task\": {\n    \"type\": \"\",\n    \"params\": {}\n  }\n}";
+const SPEC_HINT: &str = "cron or every, timezone, overlap (skip, allow, buffer_one, replace), and the task to submit";
+
+fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+    let id = &visit.segment;
+    Form {
+        view: &visit.view,
+        title: format!("{title} {id}"),
+        effect: html! {},
+        action: format!("/schedules/{id}/{page}"),
+        inputs: Vec::new(),
+        button: button.to_owned(),
+        danger: false,
+        back: format!("/schedules/{id}"),
+        problem: visit.problem.as_ref(),
+        commands: Vec::new(),
+    }
+}
+
+fn page(form: &Form<'_>) -> Answer {
+    Body::new(form.title.clone(), form.render()).into()
+}
+
+fn spec_input(value: &str) -> Markup {
+    Input {
+        name: "spec",
+        label: "Definition (JSON)",
+        value: Some(value),
+        required: true,
+        lines: 16,
+        hint: SPEC_HINT,
+        ..Input::default()
+    }
+    .render()
+}
+
+fn spec_of(visit: &Visit) -> Result<Value, ApiError> {
+    visit.entered.json("spec")?.ok_or_else(|| ApiError::new(Code::BadField, "the definition is empty").pointer("/spec"))
+}
+
+fn back(visit: &Visit, done: &'static str) -> Redirect {
+    visit.after_control(format!("/schedules/{}", visit.segment), done)
+}
+
+pub(in super::super) async fn show_create(visit: &Visit) -> Result<Answer, ApiError> {
+    let id = Input {
+        name: "id",
+        label: "Id",
+        value: visit.value("id"),
+        required: true,
+        hint: "prefix of the ids of its tasks",
+        ..Input::default()
+    };
+    Ok(page(&Form {
+        title: "New schedule".into(),
+        action: "/new-schedule".into(),
+        back: "/schedules".into(),
+        effect: html! { p { "It fires from now on; past times are not made up for." } },
+        inputs: vec![id.render(), spec_input(visit.value("spec").unwrap_or(TEMPLATE))],
+        commands: vec![
+            "kafleet schedules create ID TYPE '{}' --cron \"0 3 * * *\"".into(),
+            curl("POST", "/v1/schedules", Some("{\"id\": \"ID\", \"spec\": {}}")),
+        ],
+        ..form(visit, "New schedule", "", "Create")
+    }))
+}
+
+pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
+    let id = visit.entered.get("id").unwrap_or_default().trim();
+    visit.act(schedules::create, Some(&json!({"id": id, "spec": spec_of(visit)?}))).await?;
+    Ok(visit.after_control(format!("/schedules/{id}"), "schedule_created"))
+}
+
+pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
+    let schedule = find(visit).await?;
+    let request = visit.request();
+    let times = stored(schedules::schedule_times(&request)).await.map(|times| times.times).unwrap_or_default();
+    let present = pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default());
+    Ok(page(&Form {
+        effect: html! {
+            @if schedule.applied {
+                p.notice.attention {
+                    "A configuration file manages this schedule: the next " code { "kafleet schedules apply" }
+                    " overwrites the change."
+                }
+            }
+            p { "Changed times apply from now on. The present definition fires next at:" }
+            ol.plain { @for next in &times { li { (time(next)) } } }
+        },
+        inputs: vec![spec_input(visit.entered.get("spec").unwrap_or(&present))],
+        commands: vec![
+            format!("kafleet schedules change {} --cron \"…\"", quoted(&visit.segment)),
+            curl("PUT", &format!("/v1/schedules/{}", visit.segment), Some("{}")),
+        ],
+        ..form(visit, "Edit", "edit", "Save")
+    }))
+}
+
+pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
+    visit.act(schedules::put, Some(&spec_of(visit)?)).await?;
+    Ok(back(visit, "schedule_changed"))
+}
+
+pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiError> {
+    find(visit).await?;
+    Ok(page(&Form {
+        effect: html! { p { "The schedule does not fire until it is resumed. Tasks already created continue." } },
+        inputs: vec![reason(visit.value("reason"))],
+        commands: vec![
+            format!("kafleet schedules pause {} --reason \"…\"", quoted(&visit.segment)),
+            curl("POST", &format!("/v1/schedules/{}/pause", visit.segment), Some("{\"reason\": \"…\"}")),
+        ],
+        ..form(visit, "Pause", "pause", "Pause the schedule")
+    }))
+}
+
+pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError> {
+    visit.act(schedules::pause, Some(&json!({"reason": visit.entered.get("reason")}))).await?;
+    Ok(back(visit, "paused"))
+}
+
+pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiError> {
+    find(visit).await?;
+    Ok(page(&Form {
+        effect: html! { p { "The schedule fires from now on; missed times are not made up for." } },
+        commands: vec![
+            format!("kafleet schedules resume {}", quoted(&visit.segment)),
+            curl("POST", &format!("/v1/schedules/{}/resume", visit.segment), None),
+        ],
+        ..form(visit, "Resume", "resume", "Resume the schedule")
+    }))
+}
+
+pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError> {
+    visit.act(schedules::resume, None).await?;
+    Ok(back(visit, "resumed"))
+}
+
+pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<Answer, ApiError> {
+    let schedule = find(visit).await?;
+    Ok(page(&Form {
+        effect: html! {
+            p {
+                "Creates one task of " code { (schedule.spec.task.task_type) }
+                " now, besides the times of the schedule."
+            }
+        },
+        commands: vec![
+            format!("kafleet schedules trigger {}", quoted(&visit.segment)),
+            curl("POST", &format!("/v1/schedules/{}/run", visit.segment), None),
+        ],
+        ..form(visit, "Run", "trigger", "Run now")
+    }))
+}
+
+pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiError> {
+    visit.act(schedules::run, None).await?;
+    Ok(back(visit, "triggered"))
+}
+
+pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, ApiError> {
+    find(visit).await?;
+    let text = |name, label, required, hint| {
+        Input { name, label, required, hint, value: visit.value(name), ..Input::default() }.render()
+    };
+    Ok(page(&Form {
+        effect: html! {
+            p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." }
+        },
+        inputs: vec![
+            text("from", "From", true, "a time such as 2026-11-01T00:00:00Z, or an age such as 2d"),
+            text("to", "To", false, "default: now"),
+        ],
+        commands: vec![
+            format!("kafleet schedules backfill {} --from 2026-11-01T00:00:00Z", quoted(&visit.segment)),
+            curl("POST", &format!("/v1/schedules/{}/backfill?from=2026-11-01T00:00:00Z", visit.segment), None),
+        ],
+        ..form(visit, "Backfill", "backfill", "Create the missing tasks")
+    }))
+}
+
+pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiError> {
+    let request = visit.request_of(&visit.segment, visit.entered.select_with_times(&["from", "to"]));
+    visit.act_with(schedules::backfill, request, None).await?;
+    Ok(back(visit, "backfilled"))
+}
+
+pub(in super::super) async fn show_delete(visit: &Visit) -> Result<Answer, ApiError> {
+    find(visit).await?;
+    Ok(page(&Form {
+        effect: html! { p { "Deletes the schedule. Its tasks stay." } },
+        danger: true,
+        commands: vec![
+            format!("kafleet schedules delete {}", quoted(&visit.segment)),
+            curl("DELETE", &format!("/v1/schedules/{}", visit.segment), None),
+        ],
+        ..form(visit, "Delete", "delete", "Delete the schedule")
+    }))
+}
+
+pub(in super::super) async fn delete(visit: &Visit) -> Result<Redirect, ApiError> {
+    visit.act(schedules::delete, None).await?;
+    Ok(visit.after_control("/schedules", "schedule_deleted"))
+}

@@ -1,0 +1,184 @@
+//! Schedules: list, and one schedule.
+
+use maud::{Markup, html};
+
+use crate::api::documents::ScheduleDocument;
+use crate::api::handlers::schedules;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::ui::parts::command::{commands, curl_get, quoted};
+use crate::api::ui::parts::facts::facts;
+use crate::api::ui::parts::json::{json_block, pretty};
+use crate::api::ui::parts::notice::empty;
+use crate::api::ui::parts::state::{label, pill};
+use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::tasks::type_link;
+use crate::api::ui::parts::times::{optional_time, time};
+use crate::api::ui::parts::{View, count, visible};
+use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::config::Role;
+use crate::model::schedule::Spec;
+
+/// Schedules of a page.
+const PAGE: usize = 200;
+
+pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let mut known = stored(schedules::schedule_list(&visit.api)).await?.schedules;
+    known.sort_by_key(|schedule| (schedule.error.is_none(), schedule.id.clone()));
+    let rows: Vec<Markup> = known.iter().take(PAGE).map(|schedule| row(view, schedule)).collect();
+    let main = html! {
+        div.head {
+            h1 { "Schedules" }
+            @if view.may(Role::Operate) {
+                div.actions { a.button href=(view.url("/new-schedule")) { "New schedule…" } }
+            }
+        }
+        @if rows.is_empty() {
+            (empty("There is no schedule. Create one:", &["kafleet schedules create nightly TYPE '{}' --cron \"0 3 * * *\""]))
+        } @else {
+            section.panel {
+                (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "#Fired", "#Skipped", "#Missed"], &rows))
+                @if known.len() > PAGE {
+                    p.quiet { (count(known.len() - PAGE)) " more; those in trouble are shown first." }
+                }
+            }
+        }
+        (commands(&["kafleet schedules list".to_owned(), curl_get("/v1/schedules")]))
+    };
+    Ok(Body::new("Schedules", main).into())
+}
+
+fn condition(schedule: &ScheduleDocument) -> Markup {
+    match (&schedule.error, &schedule.paused) {
+        (Some(_), _) => label("bad", "✘\u{fe0e} cannot fire"),
+        (None, Some(_)) => label("attention", "‖\u{fe0e} paused"),
+        (None, None) => label("good", "●\u{fe0e} active"),
+    }
+}
+
+/// Times of a schedule in a few words.
+fn times(spec: &Spec) -> String {
+    let zone = spec.timezone.as_deref().unwrap_or("UTC");
+    match (&spec.cron, &spec.every) {
+        (Some(cron), _) => format!("{cron} ({zone})"),
+        (None, Some(every)) => format!("every {every}"),
+        (None, None) => String::new(),
+    }
+}
+
+fn row(view: &View, schedule: &ScheduleDocument) -> Markup {
+    let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
+    html! {
+        tr id={ "s-" (schedule.id) } {
+            td.id { a href=(view.url(&format!("/schedules/{}", schedule.id))) { (schedule.id) } }
+            td { (condition(schedule)) }
+            td.mono { (times(&schedule.spec)) }
+            td { (type_link(view, Some(&schedule.spec.task.task_type))) }
+            td.time {
+                @if schedule.paused.is_none() {
+                    (optional_time(schedule.next.first().map(String::as_str)))
+                } @else { span.quiet { "–" } }
+            }
+            td {
+                @if let Some(last) = &schedule.last {
+                    a href=(view.task(&last.task)) title=(last.task) { (optional_time(Some(&last.time))) }
+                    @if let Some(state) = last.state { " " (pill(state)) }
+                } @else { span.quiet { "–" } }
+            }
+            (number(schedule.fired))
+            (number(schedule.skipped))
+            (number(schedule.missed))
+        }
+    }
+}
+
+pub(super) async fn find(visit: &Visit) -> Result<ScheduleDocument, ApiError> {
+    let found = stored(schedules::schedule_document(&visit.api, &visit.segment)).await?;
+    found.ok_or_else(|| ApiError::new(Code::UnknownSchedule, "there is no such schedule"))
+}
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let schedule = find(visit).await?;
+    let id = &schedule.id;
+    let main = html! {
+        div.head { h1 { (id) } (actions(view, &schedule)) }
+        @if let Some(error) = &schedule.error { p.notice.bad { (visible(error)) } }
+        section.panel {
+            (facts(&[
+                ("Condition", Some(condition(&schedule))),
+                ("Times", Some(html! { code { (times(&schedule.spec)) } })),
+                ("Overlap", Some(html! { (schedule.spec.overlap.name().replace('_', " ")) })),
+                ("Type", Some(type_link(view, Some(&schedule.spec.task.task_type)))),
+                ("Paused", schedule.paused.as_ref().map(|paused| html! {
+                    "since " (time(&paused.since)) @if let Some(why) = &paused.reason { ": " (visible(why)) }
+                })),
+                ("Managed by", schedule.applied.then(|| html! {
+                    "a configuration file (" code { "kafleet schedules apply" } ")"
+                })),
+                ("Changed", Some(time(&schedule.changed_at))),
+                ("Fired", Some(html! { (count(schedule.fired)) })),
+                ("Skipped", Some(html! { (count(schedule.skipped)) })),
+                ("Missed", Some(html! { "at least " (count(schedule.missed)) })),
+                ("Waits for the previous task", schedule.waiting.as_deref().map(time)),
+            ]))
+        }
+        section.panel #next {
+            h2 { "Next times" }
+            @if schedule.next.is_empty() { p.quiet { "None." } } @else {
+                ol.plain { @for next in &schedule.next { li { (time(next)) } } }
+            }
+        }
+        (decisions(view, &schedule))
+        details.panel #spec {
+            summary { h2 { "Definition" } }
+            (json_block(&pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default()), None))
+        }
+        (commands(&[format!("kafleet schedules next {}", quoted(id)), curl_get(&format!("/v1/schedules/{id}"))]))
+    };
+    Ok(Body::new(id.clone(), main).into())
+}
+
+fn actions(view: &View, schedule: &ScheduleDocument) -> Markup {
+    let link = |page: &str, name: &str| {
+        html! {
+            a.button href=(view.url(&format!("/schedules/{}/{page}", schedule.id))) { (name) }
+        }
+    };
+    html! {
+        @if view.may(Role::Operate) {
+            div.actions {
+                (link("trigger", "Run now…"))
+                @if schedule.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
+                (link("edit", "Edit…"))
+                (link("backfill", "Backfill…"))
+                (link("delete", "Delete…"))
+            }
+        }
+    }
+}
+
+fn decisions(view: &View, schedule: &ScheduleDocument) -> Markup {
+    let rows: Vec<Markup> = schedule
+        .recent
+        .iter()
+        .map(|note| {
+            html! {
+                tr {
+                    td.time { (time(&note.time)) }
+                    td { (note.outcome.name()) @if note.count > 1 { " " (count(note.count)) " times" } }
+                    td.time { (time(&note.at)) }
+                    td.id { @if let Some(task) = &note.task { a href=(view.task(task)) { (task) } } }
+                }
+            }
+        })
+        .collect();
+    html! {
+        section.panel #decisions {
+            h2 { "Recent decisions" }
+            @if rows.is_empty() { p.quiet { "It has not fired yet." } } @else {
+                (table(&["Time", "Outcome", "Decided", "Task"], &rows))
+            }
+        }
+    }
+}

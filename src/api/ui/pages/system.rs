@@ -1,0 +1,98 @@
+//! System: versions, and the lag of the projection by events partition.
+
+use futures::future::join_all;
+use maud::{Markup, html};
+
+use crate::api::handlers::workers;
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::command::{commands, curl_get};
+use crate::api::ui::parts::count;
+use crate::api::ui::parts::facts::{facts, text};
+use crate::api::ui::parts::notice::missing;
+use crate::api::ui::parts::state::label;
+use crate::api::ui::parts::table::table;
+use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, from_kafka, stored};
+use std::collections::BTreeMap;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let partitions = visit.api.reads.partitions();
+    let reads = partitions.iter().map(|partition| partition_lag(visit, *partition));
+    let lags = join_all(reads).await;
+    let mut versions: BTreeMap<String, usize> = BTreeMap::new();
+    for worker in workers::worker_list(&visit.api).workers {
+        *versions.entry(worker.version).or_default() += 1;
+    }
+    let versions: Vec<String> = versions.iter().map(|(version, n)| format!("{version} on {}", count(n))).collect();
+    let reasons: Vec<String> = match visit.api.ops.ready() {
+        Ok(()) => Vec::new(),
+        Err(error) => vec![error.document().detail],
+    };
+    let names = visit.api.publisher.names();
+    let main = html! {
+        h1 { "System" }
+        section.panel {
+            (facts(&[
+                ("This api", text(env!("CARGO_PKG_VERSION"))),
+                ("Workers", (!versions.is_empty()).then(|| html! { (versions.join(", ")) })),
+                ("Ready", Some(match reasons.first() {
+                    None => label("good", "✔\u{fe0e} ready"), Some(why) => html! {
+                        (label("bad", "✘\u{fe0e} not ready")) " " (why)
+                    }
+                })),
+                ("Events topic", Some(html! { code { (names.events()) } ", " (partitions.len()) " partitions" })),
+                ("Control topic", Some(html! {
+                    code { (names.control()) } ", read to offset " (visit.api.fleet.control.last_applied() + 1)
+                })),
+            ]))
+        }
+        section.panel #partitions {
+            h2 { "Projection of events" }
+            @if let Some(Err(error)) = lags.iter().find(|lag| lag.is_err()) {
+                (missing("Some partitions", &error.clone().document()))
+            }
+            (partitions_table(&lags))
+        }
+        (commands(&["kafleet doctor".to_owned(), curl_get("/readyz"), curl_get("/metrics")]))
+    };
+    Ok(Body::new("System", main).into())
+}
+
+/// Offsets of an events partition.
+struct Lag {
+    partition: u32,
+    projected: Option<i64>,
+    end: i64,
+}
+
+async fn partition_lag(visit: &Visit, partition: u32) -> Result<Lag, ApiError> {
+    let reads = &visit.api.reads;
+    let (checkpoint, ends) =
+        tokio::join!(stored(reads.checkpoint(partition)), from_kafka(reads.event_ends(partition, PATIENCE)));
+    let ends = ends?;
+    let empty = (ends.first == ends.end).then_some(ends.end);
+    Ok(Lag { partition, projected: checkpoint?.map(|checkpoint| checkpoint.offset).or(empty), end: ends.end })
+}
+
+fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
+    let rows: Vec<Markup> = lags
+        .iter()
+        .flatten()
+        .map(|lag| {
+            let behind = lag.end - lag.projected.unwrap_or_default();
+            html! {
+                tr {
+                    td.number { (lag.partition) }
+                    td.number {
+                        @match lag.projected {
+                            Some(offset) => { (count(offset)) } None => { span.quiet { "not begun" } }
+                        }
+                    }
+                    td.number { (count(lag.end)) }
+                    // The end of a transaction takes an offset without an event.
+                    td.number { (count(behind.max(0))) }
+                }
+            }
+        })
+        .collect();
+    table(&["#Partition", "#Projected to", "#End", "#Offsets behind"], &rows)
+}

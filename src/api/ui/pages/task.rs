@@ -1,0 +1,375 @@
+//! Page of a task: state, reasons, error, result, attempts, children, log, history.
+
+use maud::{Markup, html};
+
+use crate::api::documents::{Attachments, LogDocument, Params, Status, TaskPage, Why};
+use crate::api::handlers::{attachments, log, task, why};
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::attempts::{attempt_bars, history_table};
+use crate::api::ui::parts::bar::state_bar;
+use crate::api::ui::parts::command::{commands, curl_get};
+use crate::api::ui::parts::facts::{Fact, code, facts, text};
+use crate::api::ui::parts::json::json_block;
+use crate::api::ui::parts::notice::missing;
+use crate::api::ui::parts::state::{pill, word};
+use crate::api::ui::parts::tasks::{breadcrumbs, state_counts, task_table, type_link, worker_link};
+use crate::api::ui::parts::times::{between, duration, time};
+use crate::api::ui::parts::{View, count, prose, visible};
+use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
+use crate::config::Role;
+use crate::model::record::state::State;
+
+/// Newest lines of the log on the page.
+const LOG_LINES: usize = 20;
+/// Children on the page.
+const CHILDREN: usize = 20;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let status = stored(task::status_document(&visit.request())).await?;
+    let (plain, children_request) = (visit.request(), visit.request_with(&[("limit", CHILDREN.to_string())]));
+    let (why, params, history, children, log, attachments) = tokio::join!(
+        from_kafka(why::why_document(&plain)),
+        from_kafka(task::params_document(&plain)),
+        stored(task::history_document(&plain)),
+        stored(task::children_page(&children_request)),
+        stored(log::newest_lines(&plain, LOG_LINES)),
+        stored(attachments::attachment_list(&plain)),
+    );
+    let view = &visit.view;
+    let main = html! {
+        (head(view, &status))
+        (tabs(view, &status.id, "overview"))
+        (times(view, &status))
+        (reasons(view, &status, why))
+        (error_and_result(view, &status))
+        (values(view, &status, params))
+        @match &history {
+            Ok(history) => { (attempt_bars(view, history)) }
+            Err(error) => { (missing("The history", &error.clone().document())) }
+        }
+        (children_block(view, &status, children))
+        (log_block(view, &status.id, log))
+        @if let Ok(history) = &history { (history_table(history)) }
+        (attached(view, &status.id, attachments))
+        (deliveries(view, &status))
+        (definition(visit, &status))
+        (commands(&lines(&status.id)))
+    };
+    let title = status.fields.name.clone().unwrap_or_else(|| status.id.clone());
+    Ok(Answer::Page(Body { title, state: Some(status.state), main }))
+}
+
+/// Parents, state and actions of a task.
+pub(super) fn head(view: &View, status: &Status) -> Markup {
+    html! {
+        div.head {
+            div {
+                (breadcrumbs(view, &status.id))
+                h1.task { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (status.id) } } }
+            }
+            (actions(view, status))
+        }
+    }
+}
+
+fn actions(view: &View, status: &Status) -> Markup {
+    let link = |page: &str, name: &str| html! { a.button href=(view.below_task(&status.id, page)) { (name) } };
+    let is_open = !status.state.is_terminal();
+    html! {
+        div.actions {
+            @if view.may(Role::Operate) {
+                @if is_open { (link("cancel", "Cancel…")) }
+                @else { (link("retry", "Retry…")) }
+                @if !is_open && status.tree.failed > 0 && status.tree.total > 1 {
+                    (link("retry-failed", "Retry failed…"))
+                }
+            }
+            @if view.may(Role::Submit) {
+                @if status.own_state == State::Scheduled { (link("start-now", "Start now…")) }
+                (link("edit", "Edit…"))
+                a.button href=(view.url_with("/new", &[("like", &status.id)])) { "Submit a copy…" }
+            }
+        }
+    }
+}
+
+/// Pages of a task.
+pub(super) fn tabs(view: &View, id: &str, current: &str) -> Markup {
+    let pages = [("tree", "Tree"), ("timeline", "Timeline"), ("log", "Log")];
+    html! {
+        nav.tabs aria-label="task" {
+            a href=(view.task(id)) aria-current=[(current == "overview").then_some("page")] { "Overview" }
+            @for (page, name) in pages {
+                a href=(view.below_task(id, page)) aria-current=[(current == page).then_some("page")] { (name) }
+            }
+        }
+    }
+}
+
+fn times(view: &View, status: &Status) -> Markup {
+    let waited = between(status.created_at.as_deref(), status.started_at.as_deref());
+    let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
+    let at = |text: &Option<String>| text.as_deref().map(time);
+    let own =
+        (status.own_state != status.state).then(|| html! { " " span.quiet { "(own: " (word(status.own_state)) ")" } });
+    let facts_shown: Vec<Fact> = vec![
+        (
+            "State",
+            Some(html! {
+                (pill(status.state)) @if let Some(own) = own { (own) } @if status.superseded { " superseded" }
+            }),
+        ),
+        ("Id", Some(html! { code { (status.id) } })),
+        ("Type", Some(type_link(view, status.task_type.as_deref()))),
+        ("Run", text(status.run)),
+        (
+            "Attempt",
+            text(match status.fields.retries {
+                Some(retries) => format!("{} of {}", status.attempt, u64::from(retries) + 1),
+                None => status.attempt.to_string(),
+            }),
+        ),
+        ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker))),
+        ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
+        ("Created", at(&status.created_at)),
+        ("Due", at(&status.due_at).filter(|_| !status.state.is_terminal())),
+        ("Started", at(&status.started_at)),
+        ("Ended", at(&status.ended_at)),
+        ("Waited", waited.map(|ms| html! { (duration(ms)) })),
+        (if status.children.total > 0 { "Took in all" } else { "Ran" }, ran.map(|ms| html! { (duration(ms)) })),
+        ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
+        ("Link", status.fields.link.as_deref().map(link)),
+    ];
+    html! { section.panel { (facts(&facts_shown)) } }
+}
+
+fn tags(view: &View, tags: &[String]) -> Markup {
+    html! {
+        @for tag in tags {
+            a.tag href=(view.url_with("/tasks", &[("tag", tag), ("level", "any")])) { (visible(tag)) } " "
+        }
+    }
+}
+
+/// Link of a task; other schemes than http are shown as text.
+fn link(url: &str) -> Markup {
+    let is_web = url.starts_with("https://") || url.starts_with("http://");
+    html! {
+        @if is_web {
+            a href=(url) rel="noopener noreferrer" target="_blank" { (visible(url)) }
+        } @else { code { (visible(url)) } }
+    }
+}
+
+fn reasons(view: &View, status: &Status, why: Result<Why, ApiError>) -> Markup {
+    html! {
+        @match why {
+            Ok(why) => {
+                details.panel #why open[status.state != State::Succeeded] {
+                    summary { h2 { "Why" } }
+                    ul.plain {
+                        @for finding in &why.findings {
+                            li {
+                                p {
+                                    (prose(&finding.message)) @if let Some(task) = &finding.task {
+                                        " " a href=(view.task(task)) { "Go there" }
+                                    }
+                                }
+                                @if let Some(ms) = finding.expected_in_ms {
+                                    p.quiet {
+                                        "Expected to start in " (duration(i64::try_from(ms).unwrap_or(i64::MAX))) "."
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            Err(error) => { (missing("The reason for the state", &error.document())) }
+        }
+    }
+}
+
+fn error_and_result(view: &View, status: &Status) -> Markup {
+    html! {
+        @if let Some(error) = &status.error {
+            section.panel #error {
+                h2 { "Error" }
+                p { code { (error.kind) } @if error.attempt > 0 { span.quiet { " in attempt " (error.attempt) } } }
+                pre.error { (visible(&error.message)) }
+            }
+        }
+        @if let Some(progress) = &status.progress {
+            section.panel #progress { h2 { "Progress" } (json_block(progress.text(), None)) }
+        }
+        @if let Some(result) = &status.result {
+            section.panel #result {
+                h2 { "Result" } (json_block(result.text(), Some(&view.below_task(&status.id, "result"))))
+            }
+        }
+    }
+}
+
+fn values(view: &View, status: &Status, params: Result<Params, ApiError>) -> Markup {
+    html! {
+        @match params {
+            Ok(params) => {
+                section.panel #params {
+                    h2 { "Params" } (json_block(params.params.text(), Some(&view.below_task(&status.id, "params"))))
+                }
+            }
+            Err(error) => {
+                section.panel #params { h2 { "Params" } p.quiet { (visible(&error.document().detail)) } }
+            }
+        }
+    }
+}
+
+fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiError>) -> Markup {
+    let counts: Vec<(State, u64)> = status.children.by_state.iter().map(|(state, n)| (*state, *n)).collect();
+    html! {
+        @if status.children.total > 0 {
+            section.panel #children {
+                h2 {
+                    "Children " span.quiet {
+                        (count(status.children.total)) ", " (count(status.tree.total - 1)) " tasks below in all"
+                    }
+                }
+                (state_bar(&status.children.by_state))
+                (state_counts(&counts, |state| view.url_with("/tasks", &[("root", &status.id), ("state", state.name())])))
+                @match children {
+                    Ok(page) => {
+                        (task_table(view, "t", &page.tasks))
+                        @if page.next.is_some() {
+                            p { a href=(view.below_task(&status.id, "tree")) { "All children" } }
+                        }
+                    }
+                    Err(error) => { (missing("The children", &error.document())) }
+                }
+            }
+        }
+    }
+}
+
+fn log_block(view: &View, id: &str, log: Result<LogDocument, ApiError>) -> Markup {
+    html! {
+        section.panel #log {
+            div.head {
+                h2 { "Log" }
+                @if view.may(Role::Submit) {
+                    div.actions { a.button href=(view.below_task(id, "append")) { "Append…" } }
+                }
+            }
+            @match log {
+                Ok(log) if log.lines.is_empty() => { p.quiet { "The task has logged nothing." } }
+                Ok(log) => {
+                    (super::log::lines(&log))
+                    @if log.total > log.lines.len() as u64 {
+                        p { a href=(view.below_task(id, "log")) { "All " (count(log.total)) " lines" } }
+                    }
+                }
+                Err(error) => { (missing("The log", &error.document())) }
+            }
+        }
+    }
+}
+
+fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -> Markup {
+    let rows: Vec<Markup> = attachments
+        .iter()
+        .flat_map(|attachments| &attachments.attachments)
+        .map(|attachment| {
+            let page = format!("attachments/{}", super::super::parts::encoded(&attachment.name));
+            html! {
+                tr {
+                    td { a href=(view.below_task(id, &page)) download=(attachment.name) { (attachment.name) } }
+                    td { (attachment.media) }
+                    td.number { (count(attachment.bytes)) " bytes" }
+                    td.time { (time(&attachment.at)) }
+                }
+            }
+        })
+        .collect();
+    html! {
+        section.panel #attachments {
+            div.head {
+                h2 { "Attachments" }
+                @if view.may(Role::Submit) {
+                    div.actions { a.button href=(view.below_task(id, "attach")) { "Attach…" } }
+                }
+            }
+            @if rows.is_empty() { p.quiet { "None." } }
+            @else { (super::super::parts::table::table(&["Name", "Media type", "#Size", "Stored"], &rows)) }
+        }
+    }
+}
+
+fn deliveries(view: &View, status: &Status) -> Markup {
+    let Some(deliveries) = &status.deliveries else { return html! {} };
+    let rows: Vec<Markup> = deliveries
+        .items
+        .iter()
+        .map(|item| {
+            html! {
+                tr {
+                    td { a href=(view.task(&item.id)) { (item.kind) } }
+                    td { (item.rule) }
+                    td { (pill(item.state)) }
+                    td { (format!("{:?}", item.outcome).to_lowercase()) }
+                    td.number { (item.attempts) }
+                    td.time { (time(&item.at)) }
+                }
+            }
+        })
+        .collect();
+    html! {
+        section.panel #deliveries {
+            h2 { "Deliveries" }
+            @if rows.is_empty() { p.quiet { "None yet." } }
+            @else {
+                (super::super::parts::table::table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows))
+            }
+            @for due in &deliveries.checks_due { p.quiet { "Check " (due.number) " is due at " (time(&due.at)) } }
+        }
+    }
+}
+
+/// Policy of the task, and the position of its record.
+fn definition(visit: &Visit, status: &Status) -> Markup {
+    let fields = serde_json::to_value(&status.fields).unwrap_or_default();
+    let names = visit.api.publisher.names();
+    let source = status.record.as_deref().zip(status.task_type.as_deref()).and_then(|(position, name)| {
+        let (partition, offset) = position.split_once(':')?;
+        Some((names.tasks(name), partition.to_owned(), offset.to_owned()))
+    });
+    html! {
+        details.panel #definition {
+            summary { h2 { "Definition and record" } }
+            (json_block(&fields.to_string(), None))
+            (facts(&[
+                ("Position", Some(code(&status.position))),
+                ("Record", source.as_ref().map(|(topic, partition, offset)| code(&format!("{topic}/{partition}:{offset}")))),
+                ("Duplicates", (status.duplicates > 0).then(|| html! {
+                    (status.duplicates) " terminal events were ignored"
+                })),
+            ]))
+            @if let Some((topic, partition, offset)) = &source {
+                pre {
+                    code {
+                        "kcat -C -b $BROKERS -t " (topic) " -p " (partition) " -o " (offset) " -c 1 -f '%h %k %s\\n'"
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn lines(id: &str) -> Vec<String> {
+    let quoted = crate::api::ui::parts::command::quoted(id);
+    vec![
+        format!("kafleet status {quoted}"),
+        format!("kafleet why {quoted}"),
+        format!("kafleet history {quoted}"),
+        curl_get(&format!("/v1/tasks/{id}")),
+    ]
+}

@@ -1,0 +1,224 @@
+//! Forms that change a task: start now, edit, append to the log, attach.
+
+use axum::body::Bytes;
+use axum::http::{HeaderValue, header};
+use maud::{Render, html};
+use serde_json::{Map, Value, json};
+
+use crate::api::documents::Status;
+use crate::api::handlers::{attachments, log, patch, task};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::ui::parts::command::{curl, quoted};
+use crate::api::ui::parts::form::{Form, Input};
+use crate::api::ui::parts::task_path;
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, stored};
+
+/// Fields that the form of a task edits as text.
+const TEXTS: [&str; 3] = ["name", "link", "delay"];
+
+fn page(form: &Form<'_>) -> Answer {
+    Body::new(form.title.clone(), form.render()).into()
+}
+
+async fn status(visit: &Visit) -> Result<Status, ApiError> {
+    stored(task::status_document(&visit.request())).await
+}
+
+/// Form about the task, to be completed.
+fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+    let id = &visit.segment;
+    Form {
+        view: &visit.view,
+        title: format!("{title} {id}"),
+        effect: html! {},
+        action: format!("/tasks/{id}/{page}"),
+        inputs: Vec::new(),
+        button: button.to_owned(),
+        danger: false,
+        back: task_path(id),
+        problem: visit.problem.as_ref(),
+        commands: Vec::new(),
+    }
+}
+
+pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiError> {
+    let status = status(visit).await?;
+    let id = &visit.segment;
+    Ok(page(&Form {
+        effect: html! {
+            p {
+                "Starts the scheduled task now instead of at " (status.due_at.as_deref().unwrap_or("an unknown time"))
+                "."
+            }
+        },
+        commands: vec![
+            format!("kafleet update {} --delay 0s", quoted(id)),
+            curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"delay\": \"0s\"}")),
+        ],
+        ..form(visit, "Start", "start-now", "Start now")
+    }))
+}
+
+pub(in super::super) async fn start(visit: &Visit) -> Result<Redirect, ApiError> {
+    let outcome = visit.act(patch::patch, Some(&json!({"delay": "0s"}))).await?;
+    Ok(after_position(task_path(&visit.segment), &outcome["position"], "started"))
+}
+
+pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
+    let status = status(visit).await?;
+    let id = &visit.segment;
+    let fields = &status.fields;
+    // A submitted form has all of its values, also those that were emptied.
+    let known = |name: &str, present: Option<String>| match visit.entered.is_empty() {
+        true => present,
+        false => visit.entered.get(name).map(str::to_owned),
+    };
+    let name = known("name", fields.name.clone());
+    let tags = known("tags", (!fields.tags.is_empty()).then(|| fields.tags.join(", ")));
+    let link = known("link", fields.link.clone());
+    let text = |name, label, value: &Option<String>, hint| {
+        Input { name, label, value: value.as_deref(), hint, ..Input::default() }.render()
+    };
+    let fields_hint = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}; null clears a field. Most can be \
+                       changed only before the task is published";
+    Ok(page(&Form {
+        effect: html! { p { "Name, tags and link can be changed at any time." } },
+        inputs: vec![
+            text("name", "Name", &name, ""),
+            text("tags", "Tags", &tags, "separated by commas"),
+            text("link", "Link", &link, ""),
+            text("delay", "Start in", &known("delay", None), "scheduled tasks only: a duration such as 10m"),
+            Input {
+                name: "fields",
+                label: "Other fields",
+                value: visit.entered.get("fields"),
+                lines: 4,
+                hint: fields_hint,
+                ..Input::default()
+            }
+            .render(),
+        ],
+        commands: vec![
+            format!("kafleet update {} --name \"…\" --tag urgent", quoted(id)),
+            curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"name\": \"…\"}")),
+        ],
+        ..form(visit, "Edit", "edit", "Save")
+    }))
+}
+
+pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
+    let status = status(visit).await?;
+    let body = changes(visit, &status)?;
+    let outcome = visit.act(patch::patch, Some(&body.into())).await?;
+    Ok(after_position(task_path(&visit.segment), &outcome["position"], "changed"))
+}
+
+/// Fields of the form that differ from the task.
+fn changes(visit: &Visit, status: &Status) -> Result<Map<String, Value>, ApiError> {
+    let mut body = match visit.entered.json("fields")? {
+        Some(Value::Object(fields)) => fields,
+        None => Map::new(),
+        Some(_) => {
+            return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields"));
+        }
+    };
+    let present = [status.fields.name.as_deref(), status.fields.link.as_deref(), None];
+    for (name, present) in TEXTS.iter().zip(present) {
+        let entered = visit.entered.get(name).map(str::trim);
+        if entered != present {
+            body.insert((*name).to_owned(), entered.map_or(Value::Null, Value::from));
+        }
+    }
+    let tags = list(visit.entered.get("tags"));
+    if tags != status.fields.tags {
+        body.insert("tags".to_owned(), json!(tags));
+    }
+    Ok(body)
+}
+
+/// Items of a text, separated by commas.
+pub(super) fn list(text: Option<&str>) -> Vec<String> {
+    let items = text.unwrap_or_default().split(',').map(str::trim);
+    items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiError> {
+    status(visit).await?;
+    let id = &visit.segment;
+    let hint = "at most 1,000 lines of 16 KiB each, and 64 KiB in total";
+    Ok(page(&Form {
+        effect: html! { p { "Appends lines to the log of the task. They cannot be removed." } },
+        inputs: vec![
+            Input {
+                name: "lines",
+                label: "Lines",
+                value: visit.entered.get("lines"),
+                required: true,
+                lines: 8,
+                hint,
+                ..Input::default()
+            }
+            .render(),
+        ],
+        commands: vec![
+            format!("kafleet log {} --append \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/log"), Some("{\"lines\": [\"…\"]}")),
+        ],
+        ..form(visit, "Append to the log of", "append", "Append")
+    }))
+}
+
+pub(in super::super) async fn append(visit: &Visit) -> Result<Redirect, ApiError> {
+    let lines: Vec<&str> = visit.entered.get("lines").unwrap_or_default().lines().collect();
+    let outcome = visit.act(log::append, Some(&json!({"lines": lines}))).await?;
+    Ok(after_position(format!("/tasks/{}/log", visit.segment), &outcome["position"], "appended"))
+}
+
+pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiError> {
+    status(visit).await?;
+    let id = &visit.segment;
+    let text = |name, label, hint, lines| {
+        Input {
+            name,
+            label,
+            hint,
+            lines,
+            value: visit.entered.get(name),
+            required: name != "media",
+            ..Input::default()
+        }
+        .render()
+    };
+    Ok(page(&Form {
+        effect: html! {
+            p {
+                "Stores a text with the task. An attachment of the same name is replaced. Files are attached with the commands below."
+            }
+        },
+        inputs: vec![
+            text("name", "Name", "1 to 128 characters, such as notes.txt", 0),
+            text("media", "Media type", "default: text/plain", 0),
+            text("text", "Text", "at most 64 KiB", 10),
+        ],
+        commands: vec![
+            format!("kafleet attachments put {} NAME ./FILE --media TYPE", quoted(id)),
+            format!(
+                "{} -H 'content-type: TYPE' --data-binary @FILE",
+                curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None)
+            ),
+        ],
+        ..form(visit, "Attach to", "attach", "Attach")
+    }))
+}
+
+pub(in super::super) async fn attach(visit: &Visit) -> Result<Redirect, ApiError> {
+    let mut request = visit.request();
+    request.name = visit.entered.get("name").unwrap_or_default().trim().to_owned();
+    let media = visit.entered.get("media").unwrap_or("text/plain; charset=utf-8").trim();
+    let media = HeaderValue::from_str(media);
+    let media = media.map_err(|_| ApiError::new(Code::BadField, "the media type is not text").pointer("/media"))?;
+    request.headers.insert(header::CONTENT_TYPE, media);
+    request.body = Bytes::from(visit.entered.get("text").unwrap_or_default().to_owned());
+    visit.act_with(attachments::put, request, None).await?;
+    Ok(Redirect { path: task_path(&visit.segment), after: None, done: "attached" })
+}

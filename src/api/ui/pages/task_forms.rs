@@ -1,0 +1,153 @@
+//! Forms of operators about a task: cancel, retry, retry of failed tasks.
+
+use maud::{Markup, Render, html};
+use serde_json::{Map, Value, json};
+
+use crate::api::documents::Status;
+use crate::api::handlers::{cancel as cancels, retry as retries, task};
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::command::{curl, quoted};
+use crate::api::ui::parts::form::{Form, checkbox, reason};
+use crate::api::ui::parts::state::pill;
+use crate::api::ui::parts::{count, task_path};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, stored};
+
+/// Action on a task with a reason.
+struct Action {
+    page: &'static str,
+    verb: &'static str,
+    button: String,
+    effect: Markup,
+    danger: bool,
+    extra: Vec<Markup>,
+    commands: Vec<String>,
+}
+
+async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<Answer, ApiError> {
+    let status = stored(task::status_document(&visit.request())).await?;
+    let action = action(&status);
+    let title = format!("{} {}", action.verb, status.id);
+    let mut inputs = action.extra;
+    inputs.push(reason(visit.value("reason")));
+    let form = Form {
+        view: &visit.view,
+        title: title.clone(),
+        effect: html! { p { code { (status.id) } " is " (pill(status.state)) } (action.effect) },
+        action: format!("/tasks/{}/{}", status.id, action.page),
+        inputs,
+        button: action.button,
+        danger: action.danger,
+        back: task_path(&status.id),
+        problem: visit.problem.as_ref(),
+        commands: action.commands,
+    };
+    Ok(Body::new(title, form.render()).into())
+}
+
+/// Body with the reason, if one was entered.
+fn body(visit: &Visit, fields: &[(&str, Value)]) -> Value {
+    let mut body: Map<String, Value> = fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
+    body.into()
+}
+
+pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiError> {
+    let only = visit.entered.is_set("task_only");
+    show(visit, |status| {
+        let id = &status.id;
+        let open = status.tree.pending;
+        Action {
+            page: "cancel",
+            verb: "Cancel",
+            button: match open {
+                0 => String::new(),
+                1 => "Cancel 1 task".into(),
+                open => format!("Cancel {} tasks", count(open)),
+            },
+            effect: html! {
+                @if open == 0 { p { "It has already ended: there is nothing to cancel." } }
+                @else { p {
+                    "Cancels the task and everything below it: " strong { (count(open)) } " open tasks. Waiting tasks end at \
+                     once, running attempts receive a request to stop. A cancelled task can be retried."
+                } }
+            },
+            danger: true,
+            extra: if status.tree.total > 1 {
+                vec![checkbox("task_only", "Only this task, not those below it", only)]
+            } else { Vec::new() },
+            commands: vec![
+                format!("kafleet cancel {} --reason \"…\"", quoted(id)),
+                curl("POST", &format!("/v1/tasks/{id}/cancel"), Some("{\"reason\": \"…\"}")),
+            ],
+        }
+    })
+    .await
+}
+
+pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError> {
+    let body = body(visit, &[("subtree", json!(!visit.entered.is_set("task_only")))]);
+    let outcome = visit.act(cancels::cancel, Some(&body)).await?;
+    Ok(after_position(task_path(&visit.segment), &outcome["position"], "cancel_requested"))
+}
+
+pub(in super::super) async fn show_retry(visit: &Visit) -> Result<Answer, ApiError> {
+    show(visit, |status| {
+        let id = &status.id;
+        Action {
+            page: "retry",
+            verb: "Retry",
+            button: "Retry the task".into(),
+            effect: html! {
+                p {
+                    "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."
+                    @if status.children.total > 0 {
+                        " Its " (count(status.children.total))
+                        " children belong to the earlier run and no longer count; the handler may create them again."
+                    }
+                }
+            },
+            danger: false,
+            extra: Vec::new(),
+            commands: vec![
+                format!("kafleet retry {} --reason \"…\"", quoted(id)),
+                curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"reason\": \"…\"}")),
+            ],
+        }
+    })
+    .await
+}
+
+pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError> {
+    let outcome = visit.act(retries::retry, Some(&body(visit, &[]))).await?;
+    Ok(after_position(task_path(&visit.segment), &outcome["status"]["position"], "retried"))
+}
+
+pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<Answer, ApiError> {
+    show(visit, |status| {
+        let id = &status.id;
+        Action {
+            page: "retry-failed",
+            verb: "Retry failed tasks of",
+            button: "Retry the failed tasks".into(),
+            effect: html! {
+                p {
+                    "Runs those tasks of the tree again that have themselves failed, expired or been cancelled. "
+                    (count(status.tree.failed)) " of " (count(status.tree.total)) " tasks count as failed; those that failed \
+                     only through a task below them are not run again."
+                }
+            },
+            danger: false,
+            extra: Vec::new(),
+            commands: vec![
+                format!("kafleet retry {} --only-failed --reason \"…\"", quoted(id)),
+                curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"only_failed\": true, \"reason\": \"…\"}")),
+            ],
+        }
+    })
+    .await
+}
+
+pub(in super::super) async fn retry_failed(visit: &Visit) -> Result<Redirect, ApiError> {
+    let outcome = visit.act(retries::retry, Some(&body(visit, &[("only_failed", json!(true))]))).await?;
+    Ok(after_position(task_path(&visit.segment), &outcome["status"]["position"], "retried_failed"))
+}

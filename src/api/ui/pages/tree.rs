@@ -1,0 +1,174 @@
+//! Tree of a task: counts, failed tasks first, then the children level by level, opened on demand.
+
+use maud::{Markup, html};
+
+use super::task::{head, tabs};
+use crate::api::documents::{Status, TaskPage};
+use crate::api::handlers::task;
+use crate::api::http::problem::ApiError;
+use crate::api::read::failed_tasks::failed_tasks;
+use crate::api::ui::parts::bar::state_bar;
+use crate::api::ui::parts::command::{commands, curl_get, quoted};
+use crate::api::ui::parts::table::pager;
+use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
+use crate::api::ui::parts::times::duration;
+use crate::api::ui::parts::{View, count};
+use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
+use crate::model::record::state::State;
+
+/// Children of a page.
+const CHILDREN: usize = 50;
+/// Failed tasks listed.
+const FAILED: usize = 50;
+/// Branches that are open at once.
+const MAX_OPEN: usize = 20;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let (view, id) = (&visit.view, &visit.segment);
+    let status = stored(task::status_document(&visit.request())).await?;
+    let failed = match status.tree.failed {
+        0 => Ok(Vec::new()),
+        _ => stored(failed_tasks(&visit.api, id, FAILED, PATIENCE.mul_f64(0.8))).await,
+    };
+    let open: Vec<&str> = visit.query.all("open").take(MAX_OPEN).collect();
+    let rows = stored(branches(visit, &open)).await?;
+    let cursor = visit.query.get("cursor");
+    let next = rows.next.as_deref().map(|next| page_url(view, id, &open, Some(next)));
+    let first = cursor.map(|_| page_url(view, id, &open, None));
+    let main = html! {
+        (head(view, &status))
+        (tabs(view, id, "tree"))
+        (summary(view, &status))
+        (failed_block(view, &status, failed))
+        section.panel #tree {
+            h2 { "Children" }
+            @if rows.rows.is_empty() { p.quiet { "The task has no children." } }
+            @else { (table(&rows.rows)) }
+            (pager(first.as_deref(), next.as_deref(), ""))
+        }
+        p {
+            "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } ", "
+            a href=(view.below_task(id, "tree/dot")) { "Graphviz" }
+        }
+        (commands(&[format!("kafleet tree {}", quoted(id)), curl_get(&format!("/v1/tasks/{id}/tree"))]))
+    };
+    Ok(Answer::Page(Body { title: format!("Tree of {id}"), state: Some(status.state), main }))
+}
+
+fn summary(view: &View, status: &Status) -> Markup {
+    let counts: Vec<(State, u64)> = status.children.by_state.iter().map(|(state, n)| (*state, *n)).collect();
+    html! {
+        section.panel {
+            p {
+                strong { (count(status.tree.total)) } " tasks: " (count(status.tree.successful)) " succeeded, "
+                (count(status.tree.failed)) " failed, " (count(status.tree.pending)) " open"
+                @if let Some(ms) = status.tree.execution_ms {
+                    "; " (duration(ms)) " from the first start to the last end"
+                }
+            }
+            @if let Some(last) = status.tree.ended_by.as_deref().filter(|last| *last != status.id) {
+                p { "Critical path: it ended with " a href=(view.task(last)) { (last) } }
+            }
+            @if !counts.is_empty() {
+                (state_bar(&status.children.by_state))
+                (state_counts(&counts, |state| view.url_with("/tasks", &[("root", &status.id), ("state", state.name())])))
+            }
+        }
+    }
+}
+
+/// Tasks whose own state is failed, found without walking the tree.
+fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiError>) -> Markup {
+    html! {
+        @match failed {
+            Ok(tasks) if tasks.is_empty() => {}
+            Ok(tasks) => {
+                section.panel #failed {
+                    h2 { "Failed " span.quiet { "by themselves, newest first" } }
+                    (task_table(view, "f", &tasks))
+                    @if tasks.len() >= FAILED {
+                        p {
+                            a href=(view.url_with("/tasks", &[("root", &status.id), ("state", "failed")])) {
+                                "All failed tasks of this tree"
+                            }
+                        }
+                    }
+                }
+            }
+            Err(error) => { (crate::api::ui::parts::notice::missing("The failed tasks", &error.document())) }
+        }
+    }
+}
+
+/// Rows of a page of children, with the open branches below them.
+struct Rows {
+    rows: Vec<Markup>,
+    next: Option<String>,
+}
+
+async fn branches(visit: &Visit, open: &[&str]) -> Result<Rows, ApiError> {
+    let first = children(visit, &visit.segment, visit.query.get("cursor")).await?;
+    let mut all = Rows { rows: Vec::new(), next: first.next };
+    // Tasks to show with their level; the next one is last.
+    let mut ahead: Vec<(Status, usize)> = first.tasks.into_iter().rev().map(|task| (task, 0)).collect();
+    while let Some((task, level)) = ahead.pop() {
+        let is_open = open.contains(&task.id.as_str());
+        let url = (task.children.total > 0).then(|| toggle_url(visit, open, &task.id, is_open));
+        all.rows.push(tree_row(&visit.view, &task, level, url.as_deref().map(|url| (url, is_open))));
+        if is_open {
+            let below = children(visit, &task.id, None).await?;
+            if below.next.is_some() {
+                let left = task.children.total.saturating_sub(below.tasks.len() as u64);
+                let more = TaskRest { url: visit.view.below_task(&task.id, "tree"), left, level: level + 1 };
+                all.rows.push(more.row());
+            }
+            ahead.extend(below.tasks.into_iter().rev().map(|task| (task, level + 1)));
+        }
+    }
+    Ok(all)
+}
+
+/// Children that are not shown in an open branch.
+struct TaskRest {
+    url: String,
+    left: u64,
+    level: usize,
+}
+
+impl TaskRest {
+    fn row(&self) -> Markup {
+        let indent = self.level.min(12);
+        html! {
+            tr {
+                td.id colspan="6" {
+                    span class={ "indent i" (indent) } {} a href=(self.url) { (count(self.left)) " more" }
+                }
+            }
+        }
+    }
+}
+
+async fn children(visit: &Visit, parent: &str, cursor: Option<&str>) -> Result<TaskPage, ApiError> {
+    let mut query = vec![("limit".to_owned(), CHILDREN.to_string())];
+    query.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor.to_owned())));
+    task::children_page(&visit.request_of(parent, query)).await
+}
+
+fn page_url(view: &View, id: &str, open: &[&str], cursor: Option<&str>) -> String {
+    let mut query: Vec<(&str, &str)> = open.iter().map(|id| ("open", *id)).collect();
+    query.extend(cursor.map(|cursor| ("cursor", cursor)));
+    view.url_with(&format!("/tasks/{id}/tree"), &query)
+}
+
+/// URL with a branch opened or closed.
+fn toggle_url(visit: &Visit, open: &[&str], id: &str, is_open: bool) -> String {
+    let mut branches: Vec<&str> = open.iter().copied().filter(|known| *known != id).collect();
+    if !is_open {
+        branches.push(id);
+    }
+    format!("{}#t-{id}", page_url(&visit.view, &visit.segment, &branches, visit.query.get("cursor")))
+}
+
+fn table(rows: &[Markup]) -> Markup {
+    crate::api::ui::parts::table::table(&["Task", "State", "Type", "#Took", "#Children", "Error"], rows)
+}

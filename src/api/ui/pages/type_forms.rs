@@ -1,0 +1,136 @@
+//! Forms of operators about a type: pause, resume, limits.
+
+use maud::{Render, html};
+use serde_json::{Map, Value, json};
+
+use super::types::find;
+use crate::api::handlers::operations;
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::command::{curl, quoted};
+use crate::api::ui::parts::count;
+use crate::api::ui::parts::form::{Form, Input, reason, select};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit};
+
+fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+    let name = &visit.segment;
+    Form {
+        view: &visit.view,
+        title: format!("{title} {name}"),
+        effect: html! {},
+        action: format!("/types/{name}/{page}"),
+        inputs: Vec::new(),
+        button: button.to_owned(),
+        danger: false,
+        back: format!("/types/{name}"),
+        problem: visit.problem.as_ref(),
+        commands: Vec::new(),
+    }
+}
+
+fn page(form: &Form<'_>) -> Answer {
+    Body::new(form.title.clone(), form.render()).into()
+}
+
+pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiError> {
+    let known = find(visit).await?;
+    let name = &visit.segment;
+    Ok(page(&Form {
+        effect: html! {
+            p {
+                "No worker starts a task of " code { (name) } " until it is resumed: " (count(known.backlog))
+                " are queued or running. Running attempts continue."
+            }
+        },
+        inputs: vec![reason(visit.value("reason"))],
+        commands: vec![
+            format!("kafleet types pause {} --reason \"…\"", quoted(name)),
+            curl("POST", &format!("/v1/types/{name}/pause"), Some("{\"reason\": \"…\"}")),
+        ],
+        ..form(visit, "Pause", "pause", "Pause the type")
+    }))
+}
+
+pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError> {
+    let reason = visit.entered.get("reason");
+    visit.act(operations::pause, Some(&json!({"reason": reason}))).await?;
+    Ok(visit.after_control(format!("/types/{}", visit.segment), "paused"))
+}
+
+pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiError> {
+    let known = find(visit).await?;
+    let name = &visit.segment;
+    Ok(page(&Form {
+        effect: html! {
+            p { "Workers start tasks of " code { (name) } " again: " (count(known.backlog)) " are queued or running." }
+            @if let Some(why) = known.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
+                p { "Reason of the pause: " (why) }
+            }
+        },
+        commands: vec![
+            format!("kafleet types resume {}", quoted(name)),
+            curl("POST", &format!("/v1/types/{name}/resume"), None),
+        ],
+        ..form(visit, "Resume", "resume", "Resume the type")
+    }))
+}
+
+pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError> {
+    visit.act(operations::resume, None).await?;
+    Ok(visit.after_control(format!("/types/{}", visit.segment), "resumed"))
+}
+
+pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiError> {
+    let known = find(visit).await?;
+    let name = &visit.segment;
+    let live = |limit: &str| known.limits.live.iter().any(|known| known == limit);
+    let present = [
+        ("slots", known.limits.slots.filter(|_| live("slots")).map(|n| n.to_string())),
+        ("max_concurrency", known.limits.max_concurrency.filter(|_| live("max_concurrency")).map(|n| n.to_string())),
+        ("rate_count", known.limits.rate.filter(|_| live("rate")).map(|rate| rate.count.to_string())),
+        ("rate_per", known.limits.rate.filter(|_| live("rate")).map(|rate| rate.per.to_string())),
+    ];
+    let value = |name: &str| {
+        let preset = || present.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.as_deref());
+        if visit.entered.is_empty() { preset() } else { visit.entered.get(name) }
+    };
+    let text = |name, label, hint| Input { name, label, hint, value: value(name), ..Input::default() }.render();
+    Ok(page(&Form {
+        effect: html! { p { "Sets all limits at once. An empty field returns that limit to the configuration." } },
+        inputs: vec![
+            text("slots", "Slots a worker", "concurrent attempts per worker"),
+            text("max_concurrency", "Attempts at once", "over all workers; at least one per partition of the topic"),
+            text("rate_count", "Starts", "rate limit: attempts that may start …"),
+            text("rate_per", "… per", "a duration; default 1s"),
+            select(
+                "rate_by",
+                "Rate of",
+                &[("type", "the type"), ("key", "each key")],
+                value("rate_by").unwrap_or("type"),
+            ),
+        ],
+        commands: vec![
+            format!("kafleet types limit {} --slots 4 --rate 100/s", quoted(name)),
+            curl(
+                "PUT",
+                &format!("/v1/types/{name}/limits"),
+                Some("{\"slots\": 4, \"rate\": {\"count\": 100, \"per\": \"1s\"}}"),
+            ),
+        ],
+        ..form(visit, "Limits of", "limits", "Set the limits")
+    }))
+}
+
+pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError> {
+    let entered = &visit.entered;
+    let mut body = Map::new();
+    body.extend(entered.number::<u32>("slots")?.map(|n| ("slots".to_owned(), n.into())));
+    body.extend(entered.number::<u32>("max_concurrency")?.map(|n| ("max_concurrency".to_owned(), n.into())));
+    if let Some(count) = entered.number::<u32>("rate_count")? {
+        let mut rate = Map::from_iter([("count".to_owned(), Value::from(count))]);
+        rate.extend(entered.get("rate_per").map(|per| ("per".to_owned(), per.trim().into())));
+        rate.extend(entered.get("rate_by").map(|by| ("by".to_owned(), by.into())));
+        body.insert("rate".to_owned(), rate.into());
+    }
+    visit.act(operations::limits, Some(&body.into())).await?;
+    Ok(visit.after_control(format!("/types/{}", visit.segment), "limits_set"))
+}

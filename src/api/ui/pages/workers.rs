@@ -1,0 +1,164 @@
+//! Workers: list, and one worker.
+
+use std::collections::BTreeSet;
+
+use maud::{Markup, html};
+
+use super::overview::numbers_text;
+use crate::api::documents::{WorkerDocument, WorkerState};
+use crate::api::handlers::workers;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::ui::parts::bar::usage;
+use crate::api::ui::parts::command::{commands, curl_get};
+use crate::api::ui::parts::facts::{facts, text};
+use crate::api::ui::parts::notice::empty;
+use crate::api::ui::parts::state::label;
+use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::tasks::{type_link, worker_link};
+use crate::api::ui::parts::times::time;
+use crate::api::ui::parts::{View, count, first_line};
+use crate::api::ui::visit::{Answer, Body, Visit};
+
+/// Workers of a page.
+const PAGE: usize = 200;
+
+pub(super) fn state_label(state: WorkerState) -> Markup {
+    match state {
+        WorkerState::Alive => label("good", "●\u{fe0e} alive"),
+        WorkerState::Draining => label("attention", "◔\u{fe0e} draining"),
+        WorkerState::Silent => label("bad", "✘\u{fe0e} silent"),
+        WorkerState::Stopped => label("neutral", "–\u{fe0e} stopped"),
+    }
+}
+
+pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let mut known = workers::worker_list(&visit.api).workers;
+    let order = |state: WorkerState| match state {
+        WorkerState::Silent => 0,
+        WorkerState::Draining => 1,
+        WorkerState::Alive => 2,
+        WorkerState::Stopped => 3,
+    };
+    known.sort_by(|a, b| (order(a.state), &a.id).cmp(&(order(b.state), &b.id)));
+    let versions: BTreeSet<&str> = known.iter().map(|worker| worker.version.as_str()).collect();
+    let (total, differ) = (known.len(), versions.len() > 1);
+    let rows: Vec<Markup> = known.iter().take(PAGE).map(|worker| row(view, worker, differ)).collect();
+    let main = html! {
+        h1 { "Workers" }
+        @if rows.is_empty() {
+            (empty("No worker has sent a heartbeat. Start one:", &["kafleet worker"]))
+        } @else {
+            section.panel {
+                @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
+                (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
+                @if total > PAGE {
+                    p.quiet { (count(total - PAGE)) " more workers; those in trouble are shown first." }
+                }
+            }
+        }
+        (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
+    };
+    Ok(Body::new("Workers", main).into())
+}
+
+fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
+    let slots: u64 = worker.types.iter().map(|status| u64::from(status.slots)).sum();
+    let stopped = worker.types.iter().filter(|status| status.stopped.is_some()).count();
+    html! {
+        tr id={ "w-" (worker.id) } {
+            td.id { (worker_link(view, &worker.id)) }
+            td {
+                (state_label(worker.state)) @if stopped > 0 { " " (label("bad", &format!("{stopped} types stopped"))) }
+            }
+            td.number { (usage(worker.in_flight, slots)) }
+            td.number { (count(worker.types.len())) }
+            td { (worker.host) }
+            td.time { (time(&worker.started_at)) }
+            td.time { (time(&worker.last_heartbeat_at)) }
+            td { @if differ { (label("attention", &worker.version)) } @else { (worker.version) } }
+        }
+    }
+}
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let mut known = workers::worker_list(&visit.api).workers.into_iter();
+    let unknown = || {
+        ApiError::new(Code::NotFound, format!("there is no worker `{}`", crate::model::task::id::clip(&visit.segment)))
+            .hint("a worker that stopped long ago is forgotten")
+    };
+    let worker = known.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
+    let main = html! {
+        h1 { (worker.id) }
+        section.panel {
+            (facts(&[
+                ("State", Some(state_label(worker.state))),
+                ("Host", text(format!("{}, process {}", worker.host, worker.pid))),
+                ("Version", text(&worker.version)),
+                ("Started", Some(time(&worker.started_at))),
+                ("Last heartbeat", Some(time(&worker.last_heartbeat_at))),
+                ("In flight", text(count(worker.in_flight))),
+                ("Memory of tasks", text(format!("{} bytes", count(worker.held_bytes)))),
+            ]))
+        }
+        (types(view, &worker))
+        (running(view, &worker))
+        (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
+    };
+    Ok(Body::new(worker.id.clone(), main).into())
+}
+
+fn types(view: &View, worker: &WorkerDocument) -> Markup {
+    let rows: Vec<Markup> = worker
+        .types
+        .iter()
+        .map(|status| {
+            let finished: Vec<String> =
+                status.finished.iter().map(|(outcome, n)| format!("{} {outcome}", count(n))).collect();
+            html! {
+                tr id={ "y-" (status.task_type) } {
+                    td.id { (type_link(view, Some(&status.task_type))) }
+                    td.number { (usage(status.in_flight.into(), status.slots.into())) }
+                    td.number { (count(status.waiting)) }
+                    td { (numbers_text(&status.partitions)) }
+                    td { (finished.join(", ")) }
+                    td {
+                        @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
+                        @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
+                        @if !status.refused.is_empty() { (label("bad", "refused")) " " (numbers_text(&status.refused)) }
+                    }
+                }
+            }
+        })
+        .collect();
+    html! {
+        section.panel #types {
+            h2 { "Types" } (table(&["Type", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
+        }
+    }
+}
+
+fn running(view: &View, worker: &WorkerDocument) -> Markup {
+    let rows: Vec<Markup> = worker
+        .running
+        .iter()
+        .map(|task| {
+            html! {
+                tr id={ "t-" (task.id) } {
+                    td.id { a href=(view.task(&task.id)) { (task.id) } }
+                    td { (type_link(view, Some(&task.task_type))) }
+                    td.number { (task.attempt) }
+                    td.time { (time(&task.began_at)) }
+                }
+            }
+        })
+        .collect();
+    html! {
+        section.panel #running {
+            h2 { "Running tasks, oldest first" }
+            @if rows.is_empty() { p.quiet { "None, as of the last heartbeat." } }
+            @else { (table(&["Task", "Type", "#Attempt", "Started"], &rows)) }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Attempts of a task, read off its history.
+
+use maud::{Markup, html};
+
+use super::times::{between, duration, time};
+use super::{View, first_line};
+use crate::api::documents::{History, HistoryItem};
+
+/// Attempt with its outcome.
+struct Attempt<'a> {
+    run: u32,
+    number: u32,
+    started_at: Option<&'a str>,
+    ended_at: Option<&'a str>,
+    worker: Option<&'a str>,
+    outcome: &'a str,
+    message: Option<&'a str>,
+}
+
+/// Kinds of events that end an attempt.
+const ENDS: [&str; 4] = ["succeeded", "failed", "retrying", "cancelled"];
+
+fn attempts(history: &History) -> Vec<Attempt<'_>> {
+    let mut attempts: Vec<Attempt<'_>> = Vec::new();
+    for event in history.events.iter().filter(|event| event.attempt > 0 && !event.ignored) {
+        let position = attempts.iter().position(|known| (known.run, known.number) == (event.run, event.attempt));
+        let index = position.unwrap_or_else(|| {
+            attempts.push(Attempt {
+                run: event.run,
+                number: event.attempt,
+                started_at: None,
+                ended_at: None,
+                worker: None,
+                outcome: "running",
+                message: None,
+            });
+            attempts.len() - 1
+        });
+        let attempt = &mut attempts[index];
+        attempt.worker = event.worker.as_deref().or(attempt.worker);
+        attempt.started_at = attempt.started_at.or(event.started_at.as_deref());
+        if event.kind == "started" {
+            attempt.started_at = Some(&event.at);
+        }
+        if ENDS.contains(&event.kind.as_str()) {
+            attempt.ended_at = Some(&event.at);
+            attempt.outcome = if event.kind == "retrying" { "failed" } else { &event.kind };
+            attempt.message = event.message.as_deref();
+        }
+    }
+    attempts
+}
+
+/// Attempts as bars, the longest as the scale.
+pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
+    let attempts = attempts(history);
+    let took = |attempt: &Attempt<'_>| between(attempt.started_at, attempt.ended_at);
+    let longest = attempts.iter().filter_map(took).max().unwrap_or_default().max(1);
+    html! {
+        @if !attempts.is_empty() {
+            section.panel #attempts {
+                h2 { "Attempts" }
+                div.scroll {
+                    table {
+                        thead {
+                            tr {
+                                th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" }
+                                th { "" } th { "Outcome" } th { "Worker" }
+                            }
+                        }
+                        tbody {
+                            @for attempt in &attempts {
+                                tr {
+                                    td.number { (attempt.run) }
+                                    td.number { (attempt.number) }
+                                    td.time { (super::times::optional_time(attempt.started_at)) }
+                                    td.number {
+                                        @match took(attempt) { Some(ms) => { (duration(ms)) } None => { "–" } }
+                                    }
+                                    td.meter {
+                                        @if let Some(ms) = took(attempt) {
+                                            svg.bar viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {
+                                                rect class={
+                                                    "fill " (tone(attempt.outcome))
+                                                } width=((ms * 1_000 / longest).max(6)) height="10" {}
+                                            }
+                                        }
+                                    }
+                                    td {
+                                        span class={ "pill " (tone(attempt.outcome)) } { (attempt.outcome) }
+                                        @if let Some(message) = attempt.message {
+                                            " " span.error { (first_line(message, 80)) }
+                                        }
+                                    }
+                                    td {
+                                        @if let Some(worker) = attempt.worker {
+                                            (super::tasks::worker_link(view, worker))
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn tone(outcome: &str) -> &'static str {
+    match outcome {
+        "succeeded" => "good",
+        "failed" => "bad",
+        "running" => "running",
+        _ => "neutral",
+    }
+}
+
+/// Events of a task, in the order of its life.
+pub(in super::super) fn history_table(history: &History) -> Markup {
+    let rows: Vec<Markup> = history.events.iter().map(history_row).collect();
+    html! {
+        section.panel #history {
+            h2 { "History" }
+            @if history.dropped > 0 {
+                p.quiet { (super::count(history.dropped)) " older events are no longer retained." }
+            }
+            (super::table::table(&["Time", "Event", "#Run", "#Attempt", "By", "Message", "Position"], &rows))
+        }
+    }
+}
+
+fn history_row(event: &HistoryItem) -> Markup {
+    html! {
+        tr.quiet[event.ignored] {
+            td.time { (time(&event.at)) }
+            td { (event.kind.replace('_', " ")) @if event.ignored { " (ignored)" } }
+            td.number { (event.run) }
+            td.number { @if event.attempt > 0 { (event.attempt) } }
+            td { (event.by.as_deref().or(event.worker.as_deref()).unwrap_or_default()) }
+            td.message {
+                @if let Some(kind) = &event.error_kind { code { (kind) } " " }
+                @if let Some(message) = &event.message { (first_line(message, 200)) }
+            }
+            td.mono { (event.position) }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Lists of names and values.
+
+use maud::{Markup, html};
+
+/// Name and value; entries without a value are left out.
+pub(in super::super) type Fact = (&'static str, Option<Markup>);
+
+pub(in super::super) fn facts(facts: &[Fact]) -> Markup {
+    html! {
+        dl.facts {
+            @for (name, value) in facts {
+                @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
+            }
+        }
+    }
+}
+
+pub(in super::super) fn text(value: impl maud::Render) -> Option<Markup> {
+    Some(html! { (value) })
+}
+
+pub(in super::super) fn code(value: &str) -> Markup {
+    html! { code { (value) } }
+}

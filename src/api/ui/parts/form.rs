@@ -1,0 +1,107 @@
+//! Forms with the effect of their action and its commands.
+
+use maud::{Markup, Render, html};
+
+use super::View;
+use super::command::commands;
+use super::problem::problem_text;
+use crate::api::documents::Problem;
+
+/// Page of a form.
+pub(in super::super) struct Form<'a> {
+    pub view: &'a View,
+    pub title: String,
+    /// Effect of the action.
+    pub effect: Markup,
+    /// Path of the form and its action.
+    pub action: String,
+    pub inputs: Vec<Markup>,
+    /// Text of the button; empty if there is nothing to do.
+    pub button: String,
+    /// The action cannot be undone.
+    pub danger: bool,
+    /// Path of the page to return to.
+    pub back: String,
+    pub problem: Option<&'a Problem>,
+    pub commands: Vec<String>,
+}
+
+impl Render for Form<'_> {
+    fn render(&self) -> Markup {
+        html! {
+            h1 { (self.title) }
+            @if let Some(problem) = self.problem { (problem_text(problem)) }
+            form.panel.action method="post" action=(self.view.url(&self.action)) {
+                div.effect { (self.effect) }
+                @for input in &self.inputs { (input) }
+                div.buttons {
+                    @if !self.button.is_empty() {
+                        button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }
+                    }
+                    a.button href=(self.view.url(&self.back)) { "Back" }
+                }
+            }
+            (commands(&self.commands))
+        }
+    }
+}
+
+/// Field of a form.
+#[derive(Clone, Copy, Default)]
+pub(in super::super) struct Input<'a> {
+    pub name: &'a str,
+    pub label: &'a str,
+    pub value: Option<&'a str>,
+    pub hint: &'a str,
+    pub required: bool,
+    /// Lines of a multi-line field; 0 for a single line.
+    pub lines: u16,
+    /// Suggested values.
+    pub list: &'a [String],
+}
+
+impl Render for Input<'_> {
+    fn render(&self) -> Markup {
+        let id = format!("f-{}", self.name);
+        let hint = (!self.hint.is_empty()).then(|| format!("h-{}", self.name));
+        let list = (!self.list.is_empty()).then(|| format!("l-{}", self.name));
+        html! {
+            div.field {
+                label for=(id) { (self.label) }
+                @if self.lines > 0 {
+                    textarea id=(id) name=(self.name) rows=(self.lines) aria-describedby=[hint.as_deref()]
+                        required[self.required] spellcheck="false" { "\n" (self.value.unwrap_or_default()) }
+                } @else {
+                    input id=(id) name=(self.name) value=(self.value.unwrap_or_default()) autocomplete="off"
+                        aria-describedby=[hint.as_deref()] required[self.required] list=[list.as_deref()];
+                }
+                @if let Some(hint) = &hint { p.hint id=(hint) { (self.hint) } }
+                @if let Some(list) = &list {
+                    datalist id=(list) { @for value in self.list { option value=(value) {} } }
+                }
+            }
+        }
+    }
+}
+
+/// Reason of an action, which is recorded.
+pub(in super::super) fn reason(value: Option<&str>) -> Markup {
+    Input { name: "reason", label: "Reason", value, hint: "recorded with the action", ..Input::default() }.render()
+}
+
+/// Choice of one value.
+pub(in super::super) fn select(name: &str, label: &str, options: &[(&str, &str)], chosen: &str) -> Markup {
+    let id = format!("f-{name}");
+    html! {
+        div.field {
+            label for=(id) { (label) }
+            select id=(id) name=(name) {
+                @for (value, text) in options { option value=(value) selected[*value == chosen] { (text) } }
+            }
+        }
+    }
+}
+
+pub(in super::super) fn checkbox(name: &str, label: &str, checked: bool) -> Markup {
+    html! { div.check { label { input type="checkbox" name=(name) value="yes" checked[checked]; " " (label) } } }
+}

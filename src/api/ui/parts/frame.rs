@@ -1,0 +1,190 @@
+//! Frame of all pages: navigation, search, session, and `<main>`.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::View;
+use super::state::glyph;
+use crate::api::ui::cache::{icon, stylesheet};
+use crate::config::Role;
+use crate::model::record::state::State;
+
+/// Entry of the navigation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Section {
+    Overview,
+    Tasks,
+    Types,
+    Workers,
+    Schedules,
+    DeadLetters,
+    New,
+    More,
+    None,
+}
+
+const ENTRIES: [(Section, &str, &str); 6] = [
+    (Section::Overview, "/", "Overview"),
+    (Section::Tasks, "/tasks", "Tasks"),
+    (Section::Types, "/types", "Types"),
+    (Section::Workers, "/workers", "Workers"),
+    (Section::Schedules, "/schedules", "Schedules"),
+    (Section::DeadLetters, "/dead-letters", "Dead letters"),
+];
+
+const MORE: [(&str, &str); 3] = [("/kill-switches", "Kill switches"), ("/system", "System"), ("/help", "Help")];
+
+/// Colours of the pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Theme {
+    /// Preference of the reader's system.
+    System,
+    Light,
+    Dark,
+}
+
+impl Theme {
+    pub(in super::super) const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Light => "light",
+            Self::Dark => "dark",
+        }
+    }
+
+    /// Theme after the next press of the button.
+    const fn next(self) -> Self {
+        match self {
+            Self::System => Self::Dark,
+            Self::Dark => Self::Light,
+            Self::Light => Self::System,
+        }
+    }
+
+    const fn symbol(self) -> &'static str {
+        match self {
+            Self::System => "◐",
+            Self::Light => "○",
+            Self::Dark => "●",
+        }
+    }
+}
+
+/// Surroundings of `<main>`. They depend on the reader; `<main>` does not.
+pub(in super::super) struct Shell<'a> {
+    pub view: &'a View,
+    pub section: Section,
+    /// Topic of live updates.
+    pub topic: String,
+    /// Name of the token, and path of the page to return to. None without a session.
+    pub user: Option<(Option<&'a str>, &'a str)>,
+    pub theme: Theme,
+}
+
+/// Whole page.
+pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<State>, main: &Markup) -> Markup {
+    let view = shell.view;
+    html! {
+        (DOCTYPE)
+        html lang="en" data-theme=(shell.theme.name()) {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { @if let Some(state) = state { (glyph(state)) " " } (title) " · kafleet" }
+                link rel="icon" type="image/svg+xml" href=(view.url(&format!("/ui/{}", icon())));
+                link rel="stylesheet" href=(view.url(&format!("/ui/{}", stylesheet())));
+            }
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                header.top {
+                    a.brand href=(view.url("/")) { "kafleet" }
+                    @if let Some((user, path)) = shell.user {
+                        (navigation(shell))
+                        (search(view))
+                        (session(shell, user, path))
+                    }
+                }
+                (main_element(shell, title, state, main))
+            }
+        }
+    }
+}
+
+/// Part of the page that live updates replace.
+pub(in super::super) fn main_element(shell: &Shell<'_>, title: &str, state: Option<State>, main: &Markup) -> Markup {
+    html! {
+        main #main data-topic=(shell.topic) data-title=(title) data-state=[state.map(State::name)] { (main) }
+    }
+}
+
+/// Rendered `<main>`, as hashed for the entity tag.
+pub(in super::super) fn rendered(main: String) -> Markup {
+    PreEscaped(main)
+}
+
+fn navigation(shell: &Shell<'_>) -> Markup {
+    let view = shell.view;
+    let links = html! {
+        @for (section, path, name) in ENTRIES {
+            a href=(view.url(path)) aria-current=[(section == shell.section).then_some("page")] { (name) }
+        }
+    };
+    let more = html! { @for (path, name) in MORE { a href=(view.url(path)) { (name) } } };
+    html! {
+        nav.wide aria-label="main" {
+            (links)
+            details.menu { summary.current[shell.section == Section::More] { "More" } div { (more) } }
+        }
+        details.menu.narrow { summary { "Menu" } nav aria-label="main" { (links) (more) } }
+        @if view.may(Role::Submit) {
+            a.button.new href=(view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] {
+                "New task"
+            }
+        }
+    }
+}
+
+fn search(view: &View) -> Markup {
+    html! {
+        form.search role="search" action=(view.url("/tasks")) {
+            input #search name="find" type="search" placeholder="task id, or part of a name" aria-label="Search tasks"
+                autocomplete="off" spellcheck="false";
+        }
+    }
+}
+
+fn session(shell: &Shell<'_>, user: Option<&str>, path: &str) -> Markup {
+    let view = shell.view;
+    let next = shell.theme.next();
+    html! {
+        div.session {
+            form method="post" action=(view.url("/theme")) {
+                input type="hidden" name="next" value=(path);
+                button.plain name="theme" value=(next.name()) title={
+                    "Theme: " (shell.theme.name()) ". Switch to " (next.name())
+                }
+                    aria-label={ "Switch the theme to " (next.name()) } { (shell.theme.symbol()) "\u{fe0e}" }
+            }
+            @match user {
+                Some(name) => {
+                    span.user title={ "token " (name) } { (name) " " span.quiet { "(" (role(view)) ")" } }
+                    form method="post" action=(view.url("/logout")) { button.plain { "Log out" } }
+                }
+                None => {
+                    a.quiet href=(view.url("/help#access")) title="Everyone who can reach this address may do everything" {
+                        "no tokens"
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn role(view: &View) -> &'static str {
+    match view.role {
+        _ if view.read_only => "read-only UI",
+        Role::Read => "read",
+        Role::Submit => "submit",
+        Role::Operate => "operate",
+    }
+}

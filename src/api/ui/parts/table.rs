@@ -1,0 +1,33 @@
+//! Tables that scroll inside their box, and links between pages of a list.
+
+use maud::{Markup, html};
+
+/// Table with a heading row. Columns of numbers begin with `#`, which is not shown.
+pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="table" {
+            table {
+                thead { tr { @for column in columns {
+                    @match column.strip_prefix('#') {
+                        Some(name) => { th.number scope="col" { (name) } }
+                        None => { th scope="col" { (column) } }
+                    }
+                } } }
+                tbody { @for row in rows { (row) } }
+            }
+        }
+    }
+}
+
+/// Links to the first and the next page.
+pub(in super::super) fn pager(first: Option<&str>, next: Option<&str>, note: &str) -> Markup {
+    html! {
+        @if first.is_some() || next.is_some() || !note.is_empty() {
+            nav.pager aria-label="pages" {
+                @if let Some(first) = first { a href=(first) { "← newest" } }
+                @if let Some(next) = next { a rel="next" href=(next) { "older →" } }
+                @if !note.is_empty() { span.quiet { (note) } }
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Rows of tasks.
+
+use maud::{Markup, html};
+
+use super::state::{pill, word};
+use super::times::{between, duration, optional_time};
+use super::{View, count, first_line};
+use crate::api::documents::Status;
+use crate::model::record::state::State;
+
+/// Characters of an error in a row.
+const ERROR_CHARS: usize = 80;
+
+/// Rows of tasks, or cards on narrow screens. `prefix` keeps the ids of rows apart from those of other lists.
+pub(in super::super) fn task_table(view: &View, prefix: &str, tasks: &[Status]) -> Markup {
+    html! {
+        div.scroll {
+            table.tasks {
+                thead {
+                    tr {
+                        th scope="col" { "State" }
+                        th scope="col" { "Task" }
+                        th scope="col" { "Type" }
+                        th scope="col" { "Created" }
+                        th.number scope="col" { "Took" }
+                        th.number scope="col" { "Children" }
+                        th scope="col" { "Worker or error" }
+                    }
+                }
+                tbody { @for task in tasks { (row(view, prefix, task)) } }
+            }
+        }
+    }
+}
+
+fn row(view: &View, prefix: &str, task: &Status) -> Markup {
+    let took = between(task.started_at.as_deref(), task.ended_at.as_deref());
+    html! {
+        tr id={ (prefix) "-" (task.id) } {
+            td { (pill(task.state)) }
+            td.id {
+                a href=(view.task(&task.id)) { (task.id) }
+                @if let Some(name) = &task.fields.name { span.name { (first_line(name, 60)) } }
+                @if task.superseded { span.quiet { " superseded" } }
+            }
+            td { (type_link(view, task.task_type.as_deref())) }
+            td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
+            td.number { @match took { Some(ms) => { (duration(ms)) } None => { span.quiet { "–" } } } }
+            td.number { (children(task)) }
+            td.detail { (detail(view, task)) }
+        }
+    }
+}
+
+fn children(task: &Status) -> Markup {
+    let children = &task.children;
+    html! {
+        @if children.total == 0 { span.quiet { "–" } }
+        @else { (count(children.total - children.pending)) "/" (count(children.total)) }
+    }
+}
+
+/// Error of a task, or its worker.
+fn detail(view: &View, task: &Status) -> Markup {
+    html! {
+        @if let Some(error) = &task.error {
+            span.error[task.state != State::Cancelled].quiet[task.state == State::Cancelled]
+                title=(first_line(&error.text(), 400)) { (first_line(&error.text(), ERROR_CHARS)) }
+        } @else if let Some(worker) = &task.worker {
+            (worker_link(view, worker))
+        }
+    }
+}
+
+pub(in super::super) fn type_link(view: &View, name: Option<&str>) -> Markup {
+    html! {
+        @match name {
+            Some(name) => { a.plain href=(view.url(&format!("/types/{name}"))) { (name) } }
+            None => { span.quiet { "–" } }
+        }
+    }
+}
+
+pub(in super::super) fn worker_link(view: &View, id: &str) -> Markup {
+    html! { a.plain href=(view.url(&format!("/workers/{}", super::encoded(id)))) { (id) } }
+}
+
+/// Links from the root to the task.
+pub(in super::super) fn breadcrumbs(view: &View, id: &str) -> Markup {
+    let ends: Vec<usize> = id.match_indices(':').map(|(at, _)| at).chain([id.len()]).collect();
+    let starts = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
+    let steps: Vec<(&str, &str)> = starts.zip(&ends).map(|(start, end)| (&id[..*end], &id[start..*end])).collect();
+    html! {
+        nav.crumbs aria-label="parents" {
+            @for (n, (path, step)) in steps.iter().enumerate() {
+                @if n > 0 { span.quiet aria-hidden="true" { "›" } }
+                @if n + 1 == steps.len() { strong { (step) } } @else { a href=(view.task(path)) { (step) } }
+            }
+        }
+    }
+}
+
+/// Row of a task in its tree.
+pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggle: Option<(&str, bool)>) -> Markup {
+    let step = node.id.rsplit(':').next().unwrap_or(&node.id);
+    let took = between(node.started_at.as_deref(), node.ended_at.as_deref());
+    html! {
+        tr id={ "t-" (node.id) } {
+            td.id {
+                span class={ "indent i" (level.min(12)) } {}
+                @match toggle {
+                    Some((url, is_open)) => {
+                        a.toggle href=(url) aria-expanded=(is_open)
+                        aria-label={ "children of " (node.id) } { @if is_open { "▾" } @else { "▸" } }
+                    }
+                    None => { span.toggle {} }
+                }
+                a href=(view.task(&node.id)) title=(node.id) { (step) }
+                @if let Some(name) = &node.fields.name { span.name { (first_line(name, 60)) } }
+            }
+            td { (pill(node.state)) }
+            td { (type_link(view, node.task_type.as_deref())) }
+            td.number { @match took { Some(ms) => { (duration(ms)) } None => { span.quiet { "–" } } } }
+            td.number {
+                @if node.children.total == 0 { span.quiet { "–" } }
+                @else { (count(node.children.total - node.children.pending)) "/" (count(node.children.total)) }
+            }
+            td.detail {
+                @if let Some(error) = &node.error { span.error { (first_line(&error.text(), ERROR_CHARS)) } }
+            }
+        }
+    }
+}
+
+/// Counts by state, as links to the tasks.
+pub(in super::super) fn state_counts(counts: &[(State, u64)], link: impl Fn(State) -> String) -> Markup {
+    html! {
+        ul.counts {
+            @for (state, n) in counts {
+                li {
+                    a class=(super::state::tone(*state)) href=(link(*state)) { (count(n)) " " (word(*state)) }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+use super::*;
+use crate::model::record::state::State;
+
+fn view(base: &str) -> View {
+    View { base: base.into(), role: Role::Submit, read_only: false }
+}
+
+#[test]
+fn urls_contain_the_base_path() {
+    assert_eq!(view("").url("/"), "/");
+    assert_eq!(view("/fleet").url("/"), "/fleet");
+    assert_eq!(view("/fleet").task("a:b@c"), "/fleet/tasks/a:b@c");
+    assert_eq!(view("").url_with("/tasks", &[("tag", "a b&c")]), "/tasks?tag=a+b%26c");
+    assert_eq!(view("").task(".."), "/tasks?root=..");
+    assert_eq!(encoded("a b/c?\u{e9}"), "a%20b%2Fc%3F%C3%A9");
+}
+
+#[test]
+fn role_and_mode_permit_actions() {
+    assert!(view("").may(Role::Submit) && !view("").may(Role::Operate));
+    assert!(!View { read_only: true, ..view("") }.may(Role::Read));
+}
+
+#[test]
+fn numbers_have_thousands_separators() {
+    for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
+        assert_eq!(count(number), text);
+    }
+}
+
+#[test]
+fn backticks_of_messages_become_code() {
+    assert_eq!(prose("`a<b` failed").into_string(), "<code>a&lt;b</code> failed");
+    assert_eq!(prose("one ` only").into_string(), "one ` only");
+}
+
+#[test]
+fn escape_codes_and_direction_overrides_are_removed() {
+    assert_eq!(visible("\u{1b}[1;31mred\u{1b}[0m \u{7}x\u{202e}evil"), "red xevil");
+    assert_eq!(visible("\u{1b}[31"), "");
+    assert_eq!(first_line("one\ntwo", 9), "one");
+    assert_eq!(first_line("äöüß", 2), "äö…");
+}
+
+#[test]
+fn states_have_glyph_word_and_colour() {
+    assert_eq!(
+        state::pill(State::WaitingForChildren).into_string(),
+        "<span class=\"pill blue\"><span class=\"glyph\" aria-hidden=\"true\">◔\u{fe0e}</span> waiting for children</span>"
+    );
+    let glyphs: std::collections::BTreeSet<String> = State::ALL.into_iter().map(state::glyph).collect();
+    assert_eq!(glyphs.len(), State::COUNT, "no two states share a glyph");
+}
+
+#[test]
+fn breadcrumbs_lead_to_the_parents() {
+    assert_eq!(
+        tasks::breadcrumbs(&view("/fleet"), "a:b").into_string(),
+        "<nav class=\"crumbs\" aria-label=\"parents\"><a href=\"/fleet/tasks/a\">a</a>\
+         <span class=\"quiet\" aria-hidden=\"true\">›</span><strong>b</strong></nav>"
+    );
+}
+
+#[test]
+fn bar_shows_each_state_and_describes_itself() {
+    let counts = [(State::Succeeded, 999_999), (State::Failed, 1)].into_iter().collect();
+    let drawn = bar::state_bar(&counts).into_string();
+    assert!(drawn.contains("aria-label=\"999,999 succeeded, 1 failed\""), "{drawn}");
+    assert!(drawn.contains("<rect class=\"fill bad\" x=\"999\" y=\"0\" width=\"6\""), "{drawn}");
+}
+
+#[test]
+fn field_of_a_form_has_its_label_and_hint() {
+    let field = form::Input { name: "a", label: "A", value: Some("<x>"), hint: "why", ..form::Input::default() };
+    assert_eq!(
+        maud::Render::render(&field).into_string(),
+        "<div class=\"field\"><label for=\"f-a\">A</label><input id=\"f-a\" name=\"a\" value=\"&lt;x&gt;\" \
+         autocomplete=\"off\" aria-describedby=\"h-a\"><p class=\"hint\" id=\"h-a\">why</p></div>"
+    );
+}

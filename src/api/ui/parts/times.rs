@@ -1,0 +1,75 @@
+//! Times in UTC, and durations.
+
+use jiff::Timestamp;
+use maud::{Markup, html};
+
+/// Time of a document (RFC 3339).
+pub(in super::super) fn time(text: &str) -> Markup {
+    html! { time datetime=(text) title={ (text) } { (short(text)) } }
+}
+
+pub(in super::super) fn optional_time(text: Option<&str>) -> Markup {
+    match text {
+        Some(text) => time(text),
+        None => html! { span.quiet { "–" } },
+    }
+}
+
+/// Date and time to the second, without the marks of RFC 3339. All times of the UI are in UTC.
+fn short(text: &str) -> String {
+    match (text.get(..10), text.get(11..19)) {
+        (Some(date), Some(time)) => format!("{date} {time}"),
+        _ => text.to_owned(),
+    }
+}
+
+/// Epoch milliseconds of a time of a document.
+pub(in super::super) fn millis(text: &str) -> Option<i64> {
+    text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+}
+
+/// Time between two times of documents, in milliseconds.
+pub(in super::super) fn between(from: Option<&str>, to: Option<&str>) -> Option<i64> {
+    Some(millis(to?)?.saturating_sub(millis(from?)?).max(0))
+}
+
+/// Duration in the two largest units that matter.
+pub(in super::super) fn duration(ms: i64) -> String {
+    let s = ms / 1_000;
+    match ms {
+        ..1_000 => format!("{ms} ms"),
+        ..60_000 => format!("{}.{} s", s, ms % 1_000 / 100),
+        ..3_600_000 => format!("{} min {} s", s / 60, s % 60),
+        ..86_400_000 => format!("{} h {} min", s / 3_600, s % 3_600 / 60),
+        _ => format!("{} d {} h", s / 86_400, s % 86_400 / 3_600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rendered_in_utc_without_an_age() {
+        let rendered = time("2026-11-01T13:02:11.480Z").into_string();
+        assert_eq!(
+            rendered,
+            "<time datetime=\"2026-11-01T13:02:11.480Z\" title=\"2026-11-01T13:02:11.480Z\">2026-11-01 13:02:11</time>"
+        );
+        assert_eq!(between(Some("2026-11-01T13:02:11.480Z"), Some("2026-11-01T13:02:12Z")), Some(520));
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (30_040, "30.0 s"),
+            (61_000, "1 min 1 s"),
+            (3_660_000, "1 h 1 min"),
+            (90_000_000, "1 d 1 h"),
+        ] {
+            assert_eq!(duration(ms), text);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Requests of the UI: authorization, the page or the action, and the rendered response.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, RawPathParams, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, any, get, on};
+use futures::FutureExt;
+use maud::{Markup, html};
+use tokio::time::Instant;
+
+use super::parts::View;
+use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
+use super::parts::notice::{behind_notice, done_notice};
+use super::parts::problem::problem_block;
+use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit};
+use super::{PAGES, Page, cache, forms, pages, session};
+use crate::api::documents::Problem;
+use crate::api::handlers::ops;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::read_body;
+use crate::api::read::consistency::ReachedOffset;
+use crate::api::state::Api;
+use crate::config::{Role, UiConfig, UiMode};
+use crate::model::task::Position;
+use crate::model::task::id::clip;
+use crate::runtime::now_ms;
+
+/// Policy of all pages: styles, scripts and requests of this origin only, nothing inline, no frames.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+    connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for \
+    'script'; trusted-types kafleet";
+
+/// Routes of the table, and those of sessions and assets.
+pub(super) fn router(config: &UiConfig) -> Router<Arc<Api>> {
+    let base = config.base_path.as_str();
+    let mut router = Router::new();
+    for page in PAGES {
+        let filter = if page.submit.is_some() { MethodFilter::GET.or(MethodFilter::POST) } else { MethodFilter::GET };
+        let handler = move |State(api), segments, request| answer(api, page, segments, request);
+        let path = if page.path == "/" && !base.is_empty() { base.to_owned() } else { format!("{base}{}", page.path) };
+        router = router.route(&path, on(filter, handler));
+    }
+    router = router
+        .route(&format!("{base}/login"), get(pages::login::show).post(pages::login::submit))
+        .route(&format!("{base}/logout"), on(MethodFilter::POST, pages::login::log_out))
+        .route(&format!("{base}/theme"), on(MethodFilter::POST, pages::login::set_theme))
+        .route(&format!("{base}/ui/{{file}}"), get(asset))
+        .layer(tower_http::compression::CompressionLayer::new());
+    if base.is_empty() {
+        return router;
+    }
+    let home = format!("{base}/");
+    router.route(&home.clone(), any(move || async move { see_other(home.trim_end_matches('/')) }))
+}
+
+async fn asset(Path(file): Path<String>) -> Response {
+    let missing = || ApiError::new(Code::UnknownRoute, format!("there is no file `{}`", clip(&file))).into_response();
+    with_security_headers(cache::serve_asset(&file).unwrap_or_else(missing))
+}
+
+async fn answer(api: Arc<Api>, page: &'static Page, segments: RawPathParams, request: Request) -> Response {
+    let started = Instant::now();
+    let is_post = request.method() == Method::POST;
+    if page.path == "/" && !accepts_html(request.headers()) && api.ui.base_path.is_empty() {
+        let index = api.access.check_host(request.headers()).map(|()| ops::index_text());
+        return with_security_headers(index.unwrap_or_else(IntoResponse::into_response));
+    }
+    let segments: Vec<String> = segments.iter().map(|(_, value)| value.to_owned()).collect();
+    let work = AssertUnwindSafe(run(api.clone(), page, segments, request)).catch_unwind();
+    let response = work.await.unwrap_or_else(|_| {
+        tracing::error!(page = page.path, "page panicked");
+        ApiError::internal().into_response()
+    });
+    let label = format!("{} {}", if is_post { "POST" } else { "GET" }, page.path);
+    api.ops.record_request(&label, response.status().as_u16(), started.elapsed());
+    with_security_headers(response)
+}
+
+/// Whether the client asks for a page rather than for a document of the API.
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    accept.split(',').any(|media| media.trim().split(';').next() == Some("text/html"))
+}
+
+async fn run(api: Arc<Api>, page: &'static Page, segments: Vec<String>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let mut visit = match open(&api, &head, segments) {
+        Ok(visit) => visit,
+        Err(error) => return refused(&api, &head, error),
+    };
+    let shell = shell_parts(&visit, page, &head);
+    let outcome = match forms::check_role(page, &visit.view) {
+        Err(error) => Err(error),
+        Ok(()) if head.method == Method::POST => submit(&mut visit, page, &head, body).await,
+        Ok(()) => show(&visit, page).await,
+    };
+    render(&visit, &shell, &head, outcome)
+}
+
+/// Authorizes a request.
+fn open(api: &Arc<Api>, head: &Parts, segments: Vec<String>) -> Result<Visit, ApiError> {
+    api.access.check_host(&head.headers)?;
+    let caller = session::caller(&api.access, &head.headers, now_ms())?;
+    let mut segments = segments.into_iter();
+    Ok(Visit {
+        api: api.clone(),
+        by: caller.by.map(Into::into),
+        view: view_of(api, caller.role),
+        segment: segments.next().unwrap_or_default(),
+        name: segments.next().unwrap_or_default(),
+        query: Fields::parse(head.uri.query().unwrap_or_default().as_bytes()),
+        entered: Fields::default(),
+        problem: None,
+    })
+}
+
+pub(super) fn view_of(api: &Api, role: Role) -> View {
+    View { base: api.ui.base_path.clone(), role, read_only: api.ui.mode == UiMode::ReadOnly }
+}
+
+/// Answers a request without a session: pages lead to the login.
+fn refused(api: &Api, head: &Parts, error: ApiError) -> Response {
+    let is_page = head.method == Method::GET && !head.headers.contains_key("kafleet-part");
+    if error.is(Code::Unauthorized) && is_page && !head.headers.contains_key(header::AUTHORIZATION) {
+        let next = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
+        return see_other(&format!("{}/login?next={next}", api.ui.base_path));
+    }
+    plain_problem(api, &head.headers, error)
+}
+
+/// Page of an error without a session.
+pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> Response {
+    let view = view_of(api, Role::Read);
+    let problem = error.document();
+    let shell = Shell { view: &view, section: Section::None, topic: String::new(), user: None, theme: theme(headers) };
+    let main = problem_block(&view, &problem);
+    page_response(problem.status, &frame(&shell, &problem.title, None, &main).into_string())
+}
+
+pub(super) fn theme(headers: &HeaderMap) -> Theme {
+    match session::cookie(headers, "kafleet-theme") {
+        Some("dark") => Theme::Dark,
+        Some("light") => Theme::Light,
+        _ => Theme::System,
+    }
+}
+
+fn shell_parts(visit: &Visit, page: &Page, head: &Parts) -> ShellParts {
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    let topic = if head.method == Method::POST { String::new() } else { page.topic.replace("{}", &visit.segment) };
+    ShellParts { section: page.section, topic, theme: theme(&head.headers), path: path.to_owned() }
+}
+
+/// Surroundings of a page's `<main>`.
+struct ShellParts {
+    section: Section,
+    topic: String,
+    theme: Theme,
+    path: String,
+}
+
+async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError> {
+    let behind = wait_for_change(visit).await;
+    let answer = (page.show)(visit).await?;
+    let Answer::Page(body) = answer else { return Ok(answer) };
+    let main = html! {
+        @if let Some(done) = visit.query.get("done") { (done_notice(done)) }
+        @if behind { (behind_notice()) }
+        (body.main)
+    };
+    Ok(Answer::Page(Body { main, ..body }))
+}
+
+/// Waits until the change that led to this page is visible here. Returns true if it is not.
+async fn wait_for_change(visit: &Visit) -> bool {
+    if let Some(position) = visit.query.get("after").and_then(|text| text.parse::<Position>().ok()) {
+        let partition = u32::try_from(position.partition).unwrap_or_default();
+        if partition >= visit.api.publisher.events_partitions() {
+            return false;
+        }
+        let target = position.offset.saturating_add(1);
+        let read = visit.api.reads.wait_until_projected(partition, target, PATIENCE);
+        return !matches!(tokio::time::timeout(PATIENCE, read).await, Ok(Ok(ReachedOffset::Yes)));
+    }
+    if let Some(offset) = visit.query.get("control").and_then(|text| text.parse::<i64>().ok()) {
+        return tokio::time::timeout(PATIENCE, visit.api.fleet.control.reached(offset)).await.is_err();
+    }
+    false
+}
+
+/// Performs the action of a form. A refused one shows the form again, with the values entered and the error.
+async fn submit(
+    visit: &mut Visit,
+    page: &'static Page,
+    head: &Parts,
+    body: axum::body::Body,
+) -> Result<Answer, ApiError> {
+    forms::check_origin(&head.headers)?;
+    let Some(action) = page.submit else { return Err(ApiError::internal()) };
+    let (text, _memory) = read_body(&visit.api, &head.headers, body).await?;
+    visit.entered = Fields::parse(&text);
+    match action(visit).await {
+        Ok(redirect) => Ok(Answer::Redirect(redirect_path(&redirect))),
+        Err(error) => {
+            visit.problem = Some(error.clone().document());
+            match (page.show)(visit).await {
+                Ok(answer @ Answer::Page(_)) => Ok(answer),
+                _ => Err(error),
+            }
+        }
+    }
+}
+
+fn redirect_path(redirect: &Redirect) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    match &redirect.after {
+        Some(After::Position(position)) => drop(query.append_pair("after", position)),
+        Some(After::Control(offset)) => drop(query.append_pair("control", &offset.to_string())),
+        None => {}
+    }
+    query.append_pair("done", redirect.done);
+    let join = if redirect.path.contains('?') { '&' } else { '?' };
+    format!("{}{join}{}", redirect.path, query.finish())
+}
+
+fn render(visit: &Visit, shell: &ShellParts, head: &Parts, outcome: Result<Answer, ApiError>) -> Response {
+    let (status, body) = match outcome {
+        Ok(Answer::Raw(response)) => return response,
+        Ok(Answer::Redirect(path)) => return see_other(&visit.view.url(&path)),
+        Ok(Answer::Page(body)) => (visit.problem.as_ref().map_or(200, |problem| problem.status), body),
+        Err(error) => problem_page(visit, error.document()),
+    };
+    let main = body.main.into_string();
+    let tag = cache::entity_tag(&main);
+    let is_part = head.headers.get("kafleet-part").is_some_and(|part| part == "main");
+    let is_known = head.headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == *tag);
+    if is_part && is_known && status == 200 {
+        return with_tag(StatusCode::NOT_MODIFIED.into_response(), &tag);
+    }
+    let shell = Shell {
+        view: &visit.view,
+        section: shell.section,
+        topic: shell.topic.clone(),
+        user: Some((visit.by.as_deref(), &shell.path)),
+        theme: shell.theme,
+    };
+    let main = rendered(main);
+    let page = match is_part {
+        true => main_element(&shell, &body.title, body.state, &main),
+        false => frame(&shell, &body.title, body.state, &main),
+    };
+    with_tag(page_response(status, &page.into_string()), &tag)
+}
+
+fn problem_page(visit: &Visit, problem: Problem) -> (u16, Body) {
+    let main = problem_block(&visit.view, &problem);
+    (problem.status, Body::new(problem.title, main))
+}
+
+fn with_tag(mut response: Response, tag: &str) -> Response {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+fn page_response(status: u16, text: &str) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], text.to_owned()).into_response()
+}
+
+pub(super) fn html_page(status: u16, page: Markup) -> Response {
+    with_security_headers(page_response(status, &page.into_string()))
+}
+
+/// Redirect to a path of this host.
+pub(super) fn see_other(path: &str) -> Response {
+    match HeaderValue::from_str(path) {
+        Ok(path) => (StatusCode::SEE_OTHER, [(header::LOCATION, path)]).into_response(),
+        Err(_) => ApiError::internal().into_response(),
+    }
+}
+
+pub(super) fn with_security_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    let set = |headers: &mut HeaderMap, name: &'static str, value: &'static str| {
+        if !headers.contains_key(name) {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+    };
+    set(headers, "cache-control", "no-store");
+    set(headers, "content-security-policy", CONTENT_SECURITY_POLICY);
+    set(headers, "x-content-type-options", "nosniff");
+    set(headers, "referrer-policy", "same-origin");
+    set(headers, "cross-origin-opener-policy", "same-origin");
+    set(headers, "cross-origin-resource-policy", "same-origin");
+    headers.insert("kafleet-build", HeaderValue::from_static(cache::build()));
+    response
+}

@@ -1,0 +1,238 @@
+//! Visit of a page: access to the reads and actions of the api, with the deadlines of pages.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use maud::Markup;
+use serde_json::Value;
+
+use super::parts::View;
+use crate::api::documents::Problem;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::{ApiRequest, Query};
+use crate::api::state::Api;
+use crate::model::record::state::State;
+use crate::model::units::duration::Millis;
+use crate::runtime::now_ms;
+
+/// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum size of an action's response.
+const MAX_RESPONSE: usize = 8 << 20;
+
+pub(super) type Show = for<'a> fn(&'a Visit) -> Pending<'a, Answer>;
+pub(super) type Submit = for<'a> fn(&'a Visit) -> Pending<'a, Redirect>;
+pub(super) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
+
+/// Response of a page.
+pub(super) enum Answer {
+    Page(Body),
+    /// Path below the base path.
+    Redirect(String),
+    Raw(Response),
+}
+
+/// Contents of a page.
+pub(super) struct Body {
+    pub title: String,
+    /// State of the task shown, for the title of the window.
+    pub state: Option<State>,
+    pub main: Markup,
+}
+
+impl Body {
+    pub(super) fn new(title: impl Into<String>, main: Markup) -> Self {
+        Self { title: title.into(), state: None, main }
+    }
+}
+
+impl From<Body> for Answer {
+    fn from(body: Body) -> Self {
+        Self::Page(body)
+    }
+}
+
+/// Page to show after an action.
+pub(super) struct Redirect {
+    /// Path below the base path.
+    pub path: String,
+    /// Position or control offset that the page must include.
+    pub after: Option<After>,
+    /// Code of the message.
+    pub done: &'static str,
+}
+
+pub(super) enum After {
+    Position(String),
+    Control(i64),
+}
+
+/// Names and values of a query or a form. Empty values count as absent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    pub(super) fn parse(text: &[u8]) -> Self {
+        let pairs = url::form_urlencoded::parse(text).into_owned();
+        Self(pairs.filter(|(_, value)| !value.trim().is_empty()).collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Pairs of the named fields that are set.
+    pub(super) fn select(&self, names: &[&str]) -> Vec<(String, String)> {
+        names.iter().filter_map(|name| Some(((*name).to_owned(), self.get(name)?.to_owned()))).collect()
+    }
+
+    /// Pairs of the named fields that are set, with ages such as `2h` in `from` and `to` as epoch milliseconds.
+    pub(super) fn select_with_times(&self, names: &[&str]) -> Vec<(String, String)> {
+        let resolved = |(name, value): (String, String)| {
+            let is_age = value.ends_with(|c: char| c.is_ascii_alphabetic()) && matches!(name.as_str(), "from" | "to");
+            match Millis::parse(&value) {
+                Ok(age) if is_age => (name, now_ms().saturating_sub(age.as_i64()).to_string()),
+                _ => (name, value),
+            }
+        };
+        self.select(names).into_iter().map(resolved).collect()
+    }
+
+    /// Integer of a field.
+    pub(super) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let wrong =
+            |_| ApiError::new(Code::BadField, format!("`{name}` is not a whole number")).pointer(format!("/{name}"));
+        text.trim().parse().map(Some).map_err(wrong)
+    }
+
+    /// JSON of a field.
+    pub(super) fn json(&self, name: &str) -> Result<Option<Value>, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let wrong = |why| ApiError::new(Code::BadJson, format!("`{name}`: {why}")).pointer(format!("/{name}"));
+        serde_json::from_str(text).map(Some).map_err(wrong)
+    }
+}
+
+/// Authorized request of a page.
+pub(super) struct Visit {
+    pub api: Arc<Api>,
+    /// Name of the token.
+    pub by: Option<Arc<str>>,
+    pub view: View,
+    /// First parameter of the path.
+    pub segment: String,
+    /// Second parameter of the path.
+    pub name: String,
+    pub query: Fields,
+    /// Fields of the submitted form.
+    pub entered: Fields,
+    /// Error of the submitted form.
+    pub problem: Option<Problem>,
+}
+
+impl Visit {
+    /// Entered or preset value of a form's field.
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        self.entered.get(name).or_else(|| self.query.get(name))
+    }
+
+    /// Request of the api about the page's subject.
+    pub(super) fn request(&self) -> ApiRequest {
+        self.request_of(&self.segment, Vec::new())
+    }
+
+    pub(super) fn request_with(&self, query: &[(&str, String)]) -> ApiRequest {
+        let query = query.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        self.request_of(&self.segment, query)
+    }
+
+    pub(super) fn request_of(&self, segment: &str, query: Vec<(String, String)>) -> ApiRequest {
+        ApiRequest {
+            api: self.api.clone(),
+            by: self.by.clone(),
+            segment: segment.to_owned(),
+            name: self.name.clone(),
+            query: Query::of(query),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            memory: None,
+        }
+    }
+
+    /// Runs an action of the api about the page's subject, and returns its document.
+    pub(super) async fn act<F>(&self, action: fn(ApiRequest) -> F, body: Option<&Value>) -> Result<Value, ApiError>
+    where
+        F: Future<Output = Result<Response, ApiError>>,
+    {
+        self.act_with(action, self.request(), body).await
+    }
+
+    pub(super) async fn act_with<F>(
+        &self,
+        action: impl FnOnce(ApiRequest) -> F,
+        mut request: ApiRequest,
+        body: Option<&Value>,
+    ) -> Result<Value, ApiError>
+    where
+        F: Future<Output = Result<Response, ApiError>>,
+    {
+        if let Some(body) = body {
+            request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            request.body = body.to_string().into();
+        }
+        let response = action(request).await?;
+        let text = axum::body::to_bytes(response.into_body(), MAX_RESPONSE).await;
+        let text = text.map_err(|_| ApiError::internal())?;
+        serde_json::from_slice(&text).map_err(|_| ApiError::internal())
+    }
+
+    /// Redirect after a change of the control topic.
+    pub(super) fn after_control(&self, path: impl Into<String>, done: &'static str) -> Redirect {
+        let offset = self.api.fleet.control.last_applied();
+        Redirect { path: path.into(), after: Some(After::Control(offset)), done }
+    }
+}
+
+/// Redirect after an action whose document names the position of its event.
+pub(super) fn after_position(path: impl Into<String>, position: &Value, done: &'static str) -> Redirect {
+    let after = position.as_str().map(|position| After::Position(position.to_owned()));
+    Redirect { path: path.into(), after, done }
+}
+
+/// Waits for the store at most [`PATIENCE`].
+pub(super) async fn stored<T>(read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    in_time(Code::StoreUnavailable, "the store", read).await
+}
+
+/// Waits for Kafka at most [`PATIENCE`].
+pub(super) async fn from_kafka<T>(read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    in_time(Code::KafkaUnavailable, "Kafka", read).await
+}
+
+async fn in_time<T>(code: Code, of: &str, read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    match tokio::time::timeout(PATIENCE, read).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let detail = format!("no answer of {of} within {} s", PATIENCE.as_secs());
+            Err(ApiError::new(code, detail).hint("reload the page"))
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Actions by forms, as seen by the API afterwards.
+
+use kafleet::api::documents::{KillSwitches, LogDocument, Schedules, Status, Types};
+use kafleet::model::event::{AttemptFailure, Payload};
+use kafleet::model::record::state::State;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use crate::api::fixture::fleet;
+use crate::ui::browser::Browser;
+use crate::ui::pages::fleet_with_tree;
+
+#[tokio::test]
+async fn task_is_cancelled_with_its_reason() {
+    let fleet = fleet().await;
+    fleet.echo("order").await;
+    let browser = Browser::new(&fleet);
+    browser.open("/tasks/order/cancel").await.has(&["Cancel 1 task", "name=\"reason\""]);
+    let page = browser.submit("/tasks/order/cancel", "reason=ordered+twice").await;
+    page.has(&["The cancel was requested.", "ordered twice"]).lacks(&["Not visible yet"]);
+    let history: Value = fleet.get("/v1/tasks/order/history").await;
+    assert!(history.to_string().contains("ordered twice"), "{history}");
+}
+
+#[tokio::test]
+async fn refused_action_shows_the_form_with_the_problem() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.post("/tasks/order/cancel", "reason=too+late").await;
+    assert_eq!(page.status, StatusCode::CONFLICT);
+    page.has(&["already_finished", "value=\"too late\"", "action=\"/tasks/order/cancel\""]);
+    let page = browser.post("/new", "type=resize&params=%7B%22url%22%3A+1%7D&name=mine").await;
+    assert_eq!(page.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", page.text);
+    page.has(&["<code>schema</code>", "/params", "value=\"mine\"", "&quot;url&quot;: 1"]);
+    let page = browser.post("/new", "type=echo&params=%7Bodd").await;
+    assert_eq!(page.status, StatusCode::BAD_REQUEST);
+    page.has(&["bad_json", "{odd"]);
+}
+
+#[tokio::test]
+async fn task_and_its_failed_tasks_are_retried() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    browser.submit("/tasks/order/retry-failed", "reason=healed").await.has(&["the failed tasks run again"]);
+    let child: Status = fleet.get("/v1/tasks/order:fetch").await;
+    assert_eq!((child.run, child.state.is_terminal()), (2, false));
+    let failed = Payload::Failed(AttemptFailure::new("error", "once more", 1));
+    fleet.publish_event("order:fetch", failed, |event| event.run = 2).await;
+    fleet.folded().await;
+    browser.submit("/tasks/order/retry", "").await.has(&["The retry was accepted"]);
+    assert!(fleet.get::<Status>("/v1/tasks/order").await.run > 1);
+}
+
+#[tokio::test]
+async fn task_is_submitted_copied_and_edited() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    let form = "type=echo&id=order&params=%7B%22a%22%3A+1%7D&name=An+order&tags=shop%2C+urgent&fields=%7B%22retries%22%3A+5%7D&delay=1h";
+    browser.submit("/new", form).await.has(&["The task was submitted.", "An order", "Start now…"]);
+    let made: Status = fleet.get("/v1/tasks/order").await;
+    assert_eq!(made.fields.tags, ["shop", "urgent"]);
+    browser.open("/tasks/order").await.has(&["0 of 6"]);
+    browser.open("/new?like=order").await.has(&["&quot;a&quot;: 1", "value=\"An order\"", "value=\"shop, urgent\""]);
+    browser.open("/tasks/order/edit").await.has(&["value=\"An order\""]);
+    browser
+        .submit("/tasks/order/edit", "name=Another&tags=shop&fields=%7B%22retries%22%3A+7%7D")
+        .await
+        .has(&["The task was changed."]);
+    let changed: Status = fleet.get("/v1/tasks/order").await;
+    assert_eq!(changed.fields.name.as_deref(), Some("Another"));
+    browser.open("/tasks/order").await.has(&["0 of 8"]);
+    assert_eq!(changed.fields.tags, ["shop"]);
+    browser.submit("/tasks/order/start-now", "").await.has(&["The task starts now."]);
+}
+
+#[tokio::test]
+async fn lines_and_texts_are_added_to_a_task() {
+    let fleet = fleet().await;
+    fleet.echo("order").await;
+    let browser = Browser::new(&fleet);
+    browser.submit("/tasks/order/append", "lines=one%0D%0Atwo").await.has(&["id=\"l1\"", "two"]);
+    let log: LogDocument = fleet.get("/v1/tasks/order/log").await;
+    assert_eq!(log.lines, ["one", "two"]);
+    browser.submit("/tasks/order/attach", "name=notes.txt&text=remember").await.has(&["notes.txt"]);
+    let raw = browser.open("/tasks/order/attachments/notes.txt").await;
+    assert_eq!((raw.text.as_str(), raw.header("content-disposition")), ("remember", "attachment"));
+    assert!(raw.header("content-security-policy").starts_with("sandbox"));
+}
+
+#[tokio::test]
+async fn type_is_paused_limited_and_resumed() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    browser.submit("/types/echo/pause", "reason=disk+full").await.has(&["disk full", "Resume…"]);
+    let echo = async || {
+        let types: Types = fleet.get("/v1/types").await;
+        types.types.into_iter().find(|known| known.name == "echo").unwrap()
+    };
+    assert_eq!(echo().await.paused.unwrap().reason.as_deref(), Some("disk full"));
+    browser.open("/").await.has(&["Needs attention", "disk full"]);
+    browser.submit("/types/echo/resume", "").await.has(&["Pause…"]);
+    browser
+        .submit("/types/echo/limits", "slots=3&max_concurrency=&rate_count=100&rate_per=1m&rate_by=type")
+        .await
+        .has(&["3 slots a worker"]);
+    let limits = echo().await.limits;
+    assert_eq!((limits.slots, limits.max_concurrency, limits.rate.unwrap().count), (Some(3), None, 100));
+    browser.open("/types/echo/limits").await.has(&["value=\"3\"", "value=\"100\"", "value=\"1m\""]);
+    let page = browser.post("/types/echo/limits", "slots=many").await;
+    assert_eq!(page.status, StatusCode::BAD_REQUEST);
+    page.has(&["is not a whole number", "value=\"many\""]);
+}
+
+#[tokio::test]
+async fn kill_switch_is_set_and_deleted() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    browser.submit("/kill-switches/new", "name=batch-7&reason=bad+input").await.has(&[
+        "batch-7",
+        "bad input",
+        "/kill-switches/batch-7/off",
+    ]);
+    assert_eq!(fleet.get::<KillSwitches>("/v1/kill").await.kills.len(), 1);
+    browser.submit("/kill-switches/batch-7/off", "").await.has(&["The kill switch is off."]);
+    assert!(fleet.get::<KillSwitches>("/v1/kill").await.kills.is_empty());
+}
+
+#[tokio::test]
+async fn schedule_is_created_changed_paused_and_deleted() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    let spec = |cron: &str| {
+        let spec = json!({"cron": cron, "task": {"type": "echo", "params": {}}}).to_string();
+        url::form_urlencoded::byte_serialize(spec.as_bytes()).collect::<String>()
+    };
+    browser.submit("/new-schedule", &format!("id=nightly&spec={}", spec("0 3 * * *"))).await.has(&["0 3 * * *"]);
+    browser.submit("/schedules/nightly/edit", &format!("spec={}", spec("0 4 * * *"))).await.has(&["0 4 * * *"]);
+    browser.submit("/schedules/nightly/pause", "reason=holiday").await.has(&["holiday", "Resume…"]);
+    browser.submit("/schedules/nightly/resume", "").await.has(&["active"]);
+    let page = browser.post("/schedules/nightly/edit", &format!("spec={}", spec("odd"))).await;
+    assert_eq!(page.status, StatusCode::BAD_REQUEST);
+    page.has(&["bad_field", "&quot;odd&quot;"]);
+    browser.submit("/schedules/nightly/delete", "").await.has(&["The schedule was deleted."]);
+    assert!(fleet.get::<Schedules>("/v1/schedules").await.schedules.is_empty());
+}
+
+#[tokio::test]
+async fn cancel_of_an_ended_task_offers_no_button() {
+    let fleet = fleet_with_tree().await;
+    let page = Browser::new(&fleet).open("/tasks/order/cancel").await;
+    page.has(&["It has already ended"]).lacks(&["type=\"submit\">Cancel"]);
+    assert_eq!(fleet.get::<Status>("/v1/tasks/order").await.state, State::Failed);
+}

@@ -1,0 +1,85 @@
+//! Contrast of the colours, and size of the first page.
+
+use std::collections::BTreeMap;
+
+use crate::ui::browser::Browser;
+use crate::ui::pages::fleet_with_tree;
+
+const STYLES: &str = include_str!("../../src/api/ui/assets/app.css");
+const TONES: [&str; 9] = ["text", "neutral", "blue", "planned", "running", "attention", "good", "expired", "bad"];
+
+type Color = [f64; 3];
+
+/// Colours of the rule with this selector.
+fn colors(selector: &str) -> BTreeMap<String, String> {
+    let rule = STYLES.split_once(&format!("{selector} {{")).unwrap().1.split_once('}').unwrap().0;
+    let pairs = rule.split(';').filter_map(|pair| pair.trim().strip_prefix("--")?.split_once(": "));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn color(text: &str) -> Color {
+    [1, 3, 5].map(|at| f64::from(u8::from_str_radix(&text[at..at + 2], 16).unwrap()) / 255.0)
+}
+
+fn luminance(color: Color) -> f64 {
+    let linear = color.map(|c| if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) });
+    0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+}
+
+fn contrast(a: Color, b: Color) -> f64 {
+    let (a, b) = (luminance(a), luminance(b));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+fn mixed(tone: Color, share: f64, over: Color) -> Color {
+    std::array::from_fn(|n| tone[n] * share + over[n] * (1.0 - share))
+}
+
+#[test]
+fn colors_have_enough_contrast() {
+    for selector in [":root", ":root[data-theme=\"dark\"]"] {
+        let known = colors(selector);
+        let of = |name: &str| color(&known[name]);
+        let tint = known["tint"].trim_end_matches('%').parse::<f64>().unwrap() / 100.0;
+        for back in ["bg", "panel"] {
+            for tone in TONES {
+                for behind in [of(back), mixed(of(tone), tint, of(back))] {
+                    let found = contrast(of(tone), behind);
+                    assert!(found >= 4.8, "{selector}: {tone} on {back}: {found:.2}");
+                }
+            }
+            let found = contrast(of("control"), of(back));
+            assert!(found >= 3.4, "{selector}: borders of controls on {back}: {found:.2}");
+        }
+        for accent in ["blue", "bad"] {
+            assert!(contrast(of("on-accent"), of(accent)) >= 4.5, "{selector}: buttons in {accent}");
+        }
+    }
+}
+
+#[test]
+fn themes_of_the_system_and_of_the_cookie_are_the_same() {
+    assert_eq!(colors(":root[data-theme=\"dark\"]"), colors(":root[data-theme=\"system\"]"));
+}
+
+#[tokio::test]
+async fn first_page_is_small() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/tasks/order").await;
+    let sizes = page.text.len() + STYLES.len();
+    assert!(sizes < 60_000, "{sizes} bytes, uncompressed");
+    let packed = browser.send(reqwest::Method::GET, "/tasks/order", &[("accept-encoding", "gzip")], None).await;
+    assert_eq!(packed.header("content-encoding"), "gzip");
+}
+
+#[tokio::test]
+async fn assets_are_cached_by_content() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/help").await;
+    let href = page.text.split("rel=\"stylesheet\" href=\"").nth(1).unwrap().split('"').next().unwrap();
+    let styles = browser.open(href).await;
+    assert!(styles.header("cache-control").contains("immutable"), "{}", styles.header("cache-control"));
+    assert_eq!((styles.text.as_str(), styles.header("content-type")), (STYLES, "text/css; charset=utf-8"));
+}

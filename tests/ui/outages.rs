@@ -1,0 +1,43 @@
+//! Pages while the store or Kafka is away.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use reqwest::StatusCode;
+
+use crate::api::fixture::DEADLINE;
+use crate::ui::browser::Browser;
+use crate::ui::pages::fleet_with_tree;
+
+#[tokio::test]
+async fn pages_say_that_the_store_is_away_and_what_still_works() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    fleet.store.away.store(true, Ordering::SeqCst);
+    browser.open("/").await.has(&["store_unavailable", "cannot be shown"]);
+    for path in ["/tasks", "/tasks/order", "/tasks/order/tree", "/types"] {
+        let page = browser.get(path).await;
+        assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+        page.has(&["store_unavailable", "still work", "<nav"]);
+    }
+    for path in ["/workers", "/kill-switches", "/help", "/system"] {
+        browser.open(path).await;
+    }
+    fleet.store.away.store(false, Ordering::SeqCst);
+    browser.open("/tasks/order").await.has(&["first order"]);
+}
+
+#[tokio::test]
+async fn task_page_shows_the_rest_without_kafka() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    fleet.broker.cut.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    browser.open("/tasks/order").await.has(&["first order", "kafka_unavailable", "&quot;total&quot;: 7"]);
+    assert!(begun.elapsed() < DEADLINE);
+    fleet.broker.cut.store(false, Ordering::SeqCst);
+    fleet.broker.held.store(true, Ordering::SeqCst);
+    let page = browser.post("/types/echo/pause", "reason=x").await;
+    assert!(page.status.is_server_error(), "{}: {}", page.status, page.text);
+    page.has(&["role=\"alert\"", "value=\"x\""]);
+}

@@ -1,0 +1,212 @@
+//! Every page: contents, empty states, problems, entity tags.
+
+use kafleet::model::event::Kind;
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::api::fixture::{Fleet, fleet};
+use crate::ui::browser::Browser;
+
+/// Pages that need no data.
+pub const PLAIN: &[&str] = &[
+    "/",
+    "/tasks",
+    "/new",
+    "/dead-letters",
+    "/dead-letters/redrive",
+    "/dead-letters/drop",
+    "/types",
+    "/types/echo",
+    "/types/echo/pause",
+    "/types/echo/resume",
+    "/types/echo/limits",
+    "/workers",
+    "/schedules",
+    "/new-schedule",
+    "/kill-switches",
+    "/kill-switches/new",
+    "/kill-switches/some-tag/off",
+    "/system",
+    "/help",
+];
+
+/// Pages of the task `order`.
+pub const OF_TASK: &[&str] = &[
+    "",
+    "/tree",
+    "/timeline",
+    "/log",
+    "/cancel",
+    "/retry",
+    "/retry-failed",
+    "/start-now",
+    "/edit",
+    "/append",
+    "/attach",
+];
+
+/// Fleet with a tree of which a child has failed.
+pub async fn fleet_with_tree() -> Fleet {
+    let fleet = fleet().await;
+    fleet.create(json!({"type": "echo", "id": "order", "name": "first order", "tags": ["shop"]})).await;
+    fleet.echo("order:fetch").await;
+    fleet.publish_event("order", Kind::Started, |event| event.attempt = 1).await;
+    fleet.succeed("order", json!({"total": 7})).await;
+    fleet.publish_event("order:fetch", Kind::Started, |event| event.attempt = 1).await;
+    fleet.fail("order:fetch", "no answer from `10.0.0.7`").await;
+    fleet.folded().await;
+    fleet
+}
+
+#[tokio::test]
+async fn every_page_has_a_title_and_the_security_headers() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let of_task: Vec<String> = OF_TASK.iter().map(|page| format!("/tasks/order{page}")).collect();
+    for path in PLAIN.iter().copied().chain(of_task.iter().map(String::as_str)) {
+        let page = browser.open(path).await;
+        page.has(&["<title>", "</title>", "<h1", "<main id=\"main\"", "lang=\"en\"", "name=\"viewport\""]);
+        page.lacks(&["style=\"", "<script", "onclick"]);
+        assert!(page.header("content-security-policy").contains("default-src 'none'"), "{path}");
+        for (name, value) in [
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "same-origin"),
+            ("cross-origin-opener-policy", "same-origin"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ] {
+            assert_eq!(page.header(name), value, "{path}: {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn forms_and_pages_show_their_commands() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    for (path, command) in [
+        ("/tasks?tag=shop", "kafleet list --tag shop"),
+        ("/tasks/order", "kafleet status order"),
+        ("/tasks/order/tree", "kafleet tree order"),
+        ("/tasks/order/log", "kafleet log order --follow"),
+        ("/tasks/order/retry", "kafleet retry order"),
+        ("/types/echo/pause", "kafleet types pause echo"),
+        ("/dead-letters", "kafleet dead-letters list"),
+        ("/workers", "kafleet workers"),
+        ("/schedules", "kafleet schedules list"),
+        ("/system", "kafleet doctor"),
+    ] {
+        browser.open(path).await.has(&[command, "curl -s"]);
+    }
+}
+
+#[tokio::test]
+async fn task_page_shows_state_reason_result_and_children() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/tasks/order").await;
+    page.has(&[
+        "first order",
+        "✘\u{fe0e}",
+        "(own: succeeded)",
+        "&quot;total&quot;: 7",
+        "/tasks/order:fetch",
+        "Retry failed…",
+    ]);
+    page.has(&["<title>✘\u{fe0e} first order · kafleet</title>", "data-topic=\"tree:order\""]);
+    page.has(&["<code>order:fetch</code> below it failed"]);
+    let tree = browser.open("/tasks/order/tree").await;
+    tree.has(&["id=\"f-order:fetch\"", "id=\"t-order:fetch\"", "by themselves, newest first"]);
+    browser.open("/tasks/order/timeline").await.has(&["2 of 2 tasks", "<rect"]);
+    browser.open("/tasks/order/tree/mermaid").await.has(&["flowchart TD"]);
+    let raw = browser.open("/tasks/order/result").await;
+    assert_eq!((raw.text.as_str(), raw.header("content-type")), ("{\"total\":7}", "text/plain; charset=utf-8"));
+    assert!(raw.header("content-security-policy").starts_with("sandbox"));
+}
+
+#[tokio::test]
+async fn branches_open_by_url() {
+    let fleet = fleet_with_tree().await;
+    fleet.echo("order:fetch:part").await;
+    fleet.folded().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/tasks/order/tree").await.has(&["open=order%3Afetch", "▸"]).lacks(&["id=\"t-order:fetch:part\""]);
+    browser.open("/tasks/order/tree?open=order%3Afetch").await.has(&["id=\"t-order:fetch:part\"", "▾"]);
+}
+
+#[tokio::test]
+async fn search_opens_the_task_of_an_id_and_lists_parts_of_names() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    assert_eq!(browser.get("/tasks?find=order:fetch").await.header("location"), "/tasks/order:fetch");
+    let listed = browser.get("/tasks?find=st+ord").await;
+    let page = browser.open(listed.header("location")).await;
+    page.has(&["id=\"t-order\""]);
+    browser.open("/tasks?state=failed&level=any&type=").await.has(&["id=\"t-order:fetch\"", "aria-current=\"page\""]);
+    browser.open("/tasks?tag=nothing").await.has(&["No task matches these filters."]);
+}
+
+#[tokio::test]
+async fn empty_pages_name_the_next_command() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    for (path, command) in [
+        ("/", "kafleet submit echo"),
+        ("/tasks", "kafleet submit echo"),
+        ("/types/echo", "kafleet submit echo"),
+        ("/workers", "kafleet worker"),
+        ("/schedules", "kafleet schedules create"),
+        ("/kill-switches", "kafleet kill-switch on"),
+    ] {
+        browser.open(path).await.has(&[command]);
+    }
+}
+
+#[tokio::test]
+async fn mistakes_are_shown_as_pages() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    for (path, status, code) in [
+        ("/tasks/nothing", 404, "not_found"),
+        ("/tasks/%20", 400, "bad_id"),
+        ("/tasks?state=odd", 400, "bad_parameter"),
+        ("/tasks?cursor=odd", 400, "bad_cursor"),
+        ("/types/nothing", 404, "unknown_type"),
+        ("/workers/nothing", 404, "not_found"),
+        ("/schedules/nothing", 404, "unknown_schedule"),
+        ("/dead-letters/echo:0:7", 404, "not_found"),
+        ("/dead-letters/odd", 400, "bad_id"),
+    ] {
+        let page = browser.get(path).await;
+        assert_eq!(page.status.as_u16(), status, "{path}: {}", page.text);
+        page.has(&[&format!("<code>{code}</code>"), "role=\"alert\"", "<nav"]);
+    }
+}
+
+#[tokio::test]
+async fn unchanged_main_is_answered_with_304() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/tasks/order/tree").await;
+    let tag = page.header("etag").to_owned();
+    let part = [("kafleet-part", "main"), ("if-none-match", tag.as_str())];
+    assert_eq!(browser.send(Method::GET, "/tasks/order/tree", &part, None).await.status, StatusCode::NOT_MODIFIED);
+    fleet.echo("order:pack").await;
+    fleet.folded().await;
+    let changed = browser.send(Method::GET, "/tasks/order/tree", &part, None).await;
+    assert_eq!(changed.status, StatusCode::OK);
+    assert!(changed.text.starts_with("<main") && changed.text.ends_with("</main>"), "{}", changed.text);
+    let dark = browser.send(Method::GET, "/help", &[("cookie", "kafleet-theme=dark")], None).await;
+    dark.has(&["data-theme=\"dark\""]);
+    assert_eq!(dark.header("etag"), browser.open("/help").await.header("etag"), "the theme is no part of the contents");
+}
+
+#[tokio::test]
+async fn root_is_a_page_for_browsers_and_a_list_for_programs() {
+    let fleet = fleet().await;
+    Browser::new(&fleet).open("/").await.has(&["<!DOCTYPE html>"]);
+    for path in ["/", "/v1"] {
+        let text = fleet.request(Method::GET, path).send().await.unwrap().text().await.unwrap();
+        assert!(text.contains("GET /v1/tasks/{id}"), "{path}: {text}");
+    }
+}
