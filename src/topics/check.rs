@@ -140,13 +140,7 @@ impl Comparison<'_> {
     }
 
     fn setting(&self, key: &str, wanted: &str, present: Option<&str>) -> Option<Finding> {
-        let good = match key {
-            "retention.ms" => present.is_some_and(|present| keeps(present, wanted)),
-            "max.message.bytes" => present.is_some_and(|present| at_least(present, wanted)),
-            "cleanup.policy" => same_policies(present.unwrap_or("delete"), wanted),
-            _ => present == Some(wanted),
-        };
-        if good {
+        if is_sufficient(key, wanted, present) {
             return None;
         }
         let present = present.map_or("not set".to_owned(), |present| format!("`{}`", readable(key, present)));
@@ -170,6 +164,16 @@ impl Comparison<'_> {
             "cleanup.policy" => ": needed records are removed, or obsolete ones kept",
             _ => "",
         }
+    }
+}
+
+/// Returns whether a setting meets its requirement: equal, or with more retention or a larger limit than required.
+pub(super) fn is_sufficient(key: &str, wanted: &str, present: Option<&str>) -> bool {
+    match key {
+        "retention.ms" => present.is_some_and(|present| keeps(present, wanted)),
+        "max.message.bytes" => present.is_some_and(|present| at_least(present, wanted)),
+        "cleanup.policy" => same_policies(present.unwrap_or("delete"), wanted),
+        _ => present == Some(wanted),
     }
 }
 

@@ -107,7 +107,11 @@ pub async fn apply(
         None => None,
     };
     agree(find(&present, &names.events()), recorded, wanted)?;
-    let outcomes = client_in_time().apply_topics(specs(config, registry)).await?;
+    let mut specs = specs(config, registry);
+    for spec in &mut specs {
+        keep_sufficient_settings(spec, find(&present, &spec.name));
+    }
+    let outcomes = client_in_time().apply_topics(specs).await?;
     let failed =
         |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
     if recorded.is_none() && !failed(&names.control()) && !failed(&names.events()) {
@@ -115,6 +119,13 @@ pub async fn apply(
         set_fleet(&link, &names, wanted).await?;
     }
     Ok(outcomes)
+}
+
+/// Removes the settings that a topic already meets, so that a longer retention or a larger limit is not reduced.
+fn keep_sufficient_settings(spec: &mut TopicSpec, present: Option<&TopicInfo>) {
+    let Some(present) = present else { return };
+    let value_of = |key: &str| present.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+    spec.config.retain(|(key, wanted)| !check::is_sufficient(key, wanted, value_of(key)));
 }
 
 /// Checks that the number of events partitions is unchanged.

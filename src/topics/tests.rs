@@ -188,6 +188,11 @@ async fn settings_above_the_required_ones_are_no_finding() {
     tamper(&broker, "t.workers", 1, Some(("cleanup.policy", "delete, compact")));
     tamper(&broker, "t.tasks.echo", 9, Some(("max.message.bytes", "9999999")));
     assert_eq!(findings(&broker, &small()).await, Vec::<String>::new());
+    let outcomes = applied(&broker, &small()).await.unwrap();
+    assert!(outcomes.iter().all(|one| one.change == TopicChange::Unchanged), "{outcomes:?}");
+    let topics = broker.topics("t.", DEADLINE).unwrap();
+    let retention = find(&topics, "t.events").unwrap().config.iter().find(|(key, _)| key == "retention.ms");
+    assert_eq!(retention.map(|(_, value)| value.as_str()), Some("-1"), "apply does not shorten the retention");
 }
 
 #[tokio::test]

@@ -108,6 +108,7 @@ impl AttemptRunner {
                 blocking_pool: BlockingPool::new(&self.handshake.task_type),
             }),
         });
+        self.parent.begin_attempt();
         send_blocking(&mut *self.parent.socket.lock(), &FromChild::Begun)?;
         let handler = self.registered.handler.clone();
         let parent = self.parent.clone();
@@ -134,8 +135,8 @@ struct ParentLink {
     socket: Arc<Mutex<UnixStream>>,
     /// Serializes `spawn_now` calls: the worker answers them in order.
     spawn_calls: tokio::sync::Mutex<()>,
-    /// Number of signs of life reported to the worker.
-    sent_signs: AtomicU32,
+    /// Activity counter of the current attempt at its last note.
+    reported_activity: AtomicU32,
     /// Time of the last `Alive` message.
     last_alive: Mutex<Option<Instant>>,
     pending_spawn: Mutex<Option<oneshot::Sender<Spawned>>>,
@@ -146,10 +147,16 @@ impl ParentLink {
         Self {
             socket,
             spawn_calls: tokio::sync::Mutex::default(),
-            sent_signs: AtomicU32::default(),
+            reported_activity: AtomicU32::default(),
             last_alive: Mutex::default(),
             pending_spawn: Mutex::default(),
         }
+    }
+
+    /// Resets the state of the previous attempt, whose counters say nothing about the next one.
+    fn begin_attempt(&self) {
+        self.reported_activity.store(0, Ordering::Relaxed);
+        *self.last_alive.lock() = None;
     }
 
     /// Sends a message of an attempt that has not ended. Errors are ignored: without its worker this process ends
@@ -209,7 +216,7 @@ fn child_messages(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure
 impl AttemptSink for ParentLink {
     fn note(&self, attempt: &Attempt, note: Note) {
         let activity = attempt.activity();
-        let counts = self.sent_signs.swap(activity, Ordering::Relaxed) != activity;
+        let counts = self.reported_activity.swap(activity, Ordering::Relaxed) != activity;
         self.send(attempt, &FromChild::Note { note, counts });
     }
 
@@ -269,4 +276,41 @@ fn install_signal_handlers() {
         let _ = unsafe { sigaction(signal, &action) };
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(parent: &Arc<ParentLink>) -> Context {
+        parent.begin_attempt();
+        Context::begin(AttemptStart {
+            id: TaskId::parse("t").unwrap(),
+            run: 1,
+            number: 1,
+            deadline: None,
+            trace: None,
+            asof: None,
+            env: Arc::new(TypeEnv {
+                task_type: "echo".into(),
+                worker: "w".into(),
+                state: SharedState::default(),
+                sink: parent.clone(),
+                blocking_pool: BlockingPool::new("echo"),
+            }),
+        })
+    }
+
+    #[test]
+    fn first_note_of_each_attempt_counts_as_activity() {
+        let (to_worker, mut worker) = UnixStream::pair().unwrap();
+        let parent = Arc::new(ParentLink::new(Arc::new(Mutex::new(to_worker))));
+        for n in 0..3 {
+            let cx = attempt(&parent);
+            cx.log("a line");
+            let message = receive_blocking::<FromChild>(&mut worker).unwrap();
+            assert!(matches!(message, FromChild::Note { counts: true, .. }), "attempt {n}: {message:?}");
+            cx.end();
+        }
+    }
 }

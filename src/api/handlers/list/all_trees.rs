@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::api::http::problem::ApiError;
+use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::merge::Merge;
 use crate::api::read::reads::Reads;
@@ -27,12 +27,15 @@ impl<'a> AllTrees<'a> {
     pub(super) async fn new(reads: &'a Reads, after: Option<Entry>) -> Result<Self, ApiError> {
         let root = after.as_ref().and_then(|after| TaskId::parse(after.id.root()).ok());
         let mut tree = None;
-        // Skips a tree that has been removed meanwhile.
         if let (Some(after), Some(root)) = (&after, &root)
             && let Some(top) = reads.read(root).await?
-            && let Ok(tree_walk) = TreeWalk::new(reads, top, Some(after.clone())).await
         {
-            tree = Some((after.seen_ms, tree_walk));
+            match TreeWalk::new(reads, top, Some(after.clone())).await {
+                Ok(tree_walk) => tree = Some((after.seen_ms, tree_walk)),
+                // The task of the cursor has been removed meanwhile, with the rest of its tree.
+                Err(error) if error.is(Code::BadCursor) => {}
+                Err(error) => return Err(error),
+            }
         }
         let behind = after.and_then(|after| Some(Entry { seen_ms: after.seen_ms, id: root? }));
         Ok(Self { reads, roots: Merge::new(reads, vec![Index::Roots], behind, PAGE), ahead: VecDeque::new(), tree })
