@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use crate::broker::shared_producer::SharedProducer;
+use crate::control;
 use crate::control::heartbeat;
-use crate::control::{self};
 use crate::runtime::{Health, Shutdown};
 use crate::telemetry::Metrics;
 
@@ -42,7 +42,8 @@ pub struct Open {
     _following: [control::follow::TopicFollower; 2],
 }
 
-/// Starts the background tasks. `address` is where requests arrive; it decides whether tokens are required.
+/// Starts the background tasks of the API and returns its router. `address` is the address that the caller listens
+/// on: on any but a loopback address tokens are required, unless the configuration waives them.
 pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown) -> anyhow::Result<Open> {
     let api = Arc::new(Api::new(setup, address, shutdown.clone())?);
     let listening = read::notices::listen(api.reads.notices.clone(), api.reads.store.clone());
@@ -59,8 +60,8 @@ pub fn check_access(config: &crate::config::ApiConfig, address: std::net::Socket
     http::auth::Access::new(config, address).map(drop)
 }
 
-/// Serves on a bound listener until shutdown. It then accepts no more connections, ends streams and waits, and
-/// finishes requests in flight within 30 s.
+/// Serves on a bound listener until shutdown. On shutdown it accepts no more connections, ends event streams, answers
+/// waiting requests with the current state, and gives requests in flight 30 s to finish.
 pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let api = open(setup, address, &shutdown)?;

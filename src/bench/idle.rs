@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::fleet::BenchFleet;
 use super::{Report, Services, mib};
 
-/// Time from the last task to the start of the measurement.
+/// Wait between the task with which `BenchFleet::open` checks that all processes are connected, and the measurement.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, clap::Args)]

@@ -11,13 +11,14 @@ pub struct PublishBench {
     pub common: Common,
 }
 
-/// Writer of the records.
+/// Manner of writing the records: with tracking, or one of the two baselines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PublishMode {
+    /// Task and event through the publisher.
     Tracked,
-    /// The same records, without waiting for the task's acknowledgement before its event.
+    /// Plain produce of the same records, without waiting for the task's acknowledgement before its event.
     Raw,
-    /// Only the task records.
+    /// Plain produce of the task records only.
     RawTasks,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn raw_produce_round(
     let events_topic = topics.names.events();
     measure(process, &topics.kafka, common.tasks, || {
         let written = topics.records(&tasks, common.partitions)?;
-        // The slower of the two topics counts.
+        // A task counts once it is in both topics.
         Ok((if events { written.min(topics.records(&events_topic, common.partitions)?) } else { written }, true))
     })
 }

@@ -32,7 +32,8 @@ pub(super) fn add_rounds(report: &mut Report, name: &str, tasks: u64, rounds: &[
     report.add(&format!("{name} peak memory"), "MiB", rounds.iter().map(|round| mib(round.cost.peak_bytes)).collect());
 }
 
-/// Measures from the first records written to the last one acknowledged and committed, without the process start.
+/// Measures a process from its first written records to the last one, without its start. `progress` returns the number
+/// of records written so far, and whether everything else that the round requires, such as a commit, is done.
 pub(super) fn measure(
     mut process: Process,
     kafka: &LocalKafka,

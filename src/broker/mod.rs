@@ -1,4 +1,5 @@
-//! Kafka behind three small traits. This is the only folder that names rdkafka.
+//! Kafka behind four traits: [`Broker`], [`Consumer`], [`Producer`] and [`TransactionalProducer`]. Only this folder and
+//! `src/bench/` may use rdkafka.
 //!
 //! Every call of a [`Broker`] may block the calling thread up to its deadline; async code uses [`Client`]. The two
 //! implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
@@ -36,7 +37,7 @@ impl std::fmt::Display for Partition {
     }
 }
 
-/// A record borrowed from the client's memory, valid only during the call of the sink.
+/// A record borrowed from the client's memory. Valid only while the callback that receives it runs.
 pub struct RecordRef<'a> {
     pub topic: &'a str,
     pub partition: i32,
@@ -56,7 +57,7 @@ impl<'a> RecordRef<'a> {
         (0..list.len()).filter_map(move |n| list.get(n))
     }
 
-    /// Approximate number of bytes needed to keep this record.
+    /// Total bytes of key, value and headers: approximately the memory that an owned copy needs.
     pub fn size(&self) -> usize {
         let headers: usize = self.headers().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len)).sum();
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + headers
@@ -129,14 +130,15 @@ pub struct BatchRecord<'a> {
 
 /// A Kafka cluster, or its in-memory implementation.
 pub trait Broker: Send + Sync + 'static {
-    /// Opens a consumer that joins a group, or one that reads the partitions it is assigned explicitly.
+    /// Opens a consumer: a group member if the spec names topics, otherwise one for explicitly assigned partitions.
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError>;
 
     /// Opens a producer. `sink` receives the outcome of every accepted record exactly once, on a thread of the
     /// producer.
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError>;
 
-    /// Opens a transactional producer. Opening another one with the same name fences this one.
+    /// Opens a transactional producer. `name` is its `transactional.id`: opening another producer under the same name
+    /// fences this one.
     fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError>;
 
     /// Lists all topics whose names begin with `prefix`.
@@ -149,8 +151,8 @@ pub trait Broker: Send + Sync + 'static {
     /// Returns the low and high watermark of a partition. The high watermark includes records of open transactions.
     fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError>;
 
-    /// Returns the first record that a read-committed consumer sees at or after an offset. Never starts a transaction
-    /// and never waits for one to end.
+    /// Returns the first record that a read-committed consumer sees at or after an offset. Does not wait for open
+    /// transactions.
     fn first_visible(
         &self,
         partition: &Partition,
@@ -158,8 +160,8 @@ pub trait Broker: Send + Sync + 'static {
         deadline: Duration,
     ) -> Result<CommittedProbe, BrokerError>;
 
-    /// Lists the committed records in a range of offsets, at most `max_records` of them. Reads the records themselves,
-    /// up to a few MiB, and never waits for a transaction to end.
+    /// Lists the offsets of at most `max_records` committed records in a range. Fetches whole records, so a call
+    /// may stop after a few MiB. Does not wait for open transactions.
     fn list_records(
         &self,
         partition: &Partition,
@@ -185,10 +187,10 @@ pub trait Broker: Send + Sync + 'static {
         Ok(listed)
     }
 
-    /// Reads the committed record at an offset. `None` if the log holds no record there, or no longer.
+    /// Reads the committed record at an offset. `None` if the log contains no visible record there.
     ///
     /// # Errors
-    /// `Unavailable` also while the record belongs to an open transaction.
+    /// `Unavailable` also while a transaction is open that began at or before this offset.
     fn read_at(&self, partition: &Partition, offset: i64, deadline: Duration) -> Result<Option<Record>, BrokerError> {
         let first_visible = self.first_visible(partition, offset, deadline)?;
         if first_visible.record.is_none()
@@ -238,7 +240,8 @@ pub enum GroupEvent {
     Lost(Vec<Partition>),
     /// The outcome of a commit made with [`Consumer::commit`].
     Committed { result: Result<(), BrokerError>, partitions: Vec<Partition> },
-    /// The position is outside the log.
+    /// The position in this partition is outside the log; no more records of it are delivered until it is assigned
+    /// again.
     OutOfRange(Partition),
     /// A failure that the client itself keeps retrying.
     ClientError(BrokerError),
@@ -271,8 +274,8 @@ pub struct Committed {
 
 /// Reads records. Used by one thread at a time.
 pub trait Consumer: Send {
-    /// Passes at most `max` records to the sink, waiting up to `wait` for the first one. Returns the other events.
-    /// With `max` 0 only group events are requested; a record already in transit may still arrive.
+    /// Passes at most `max` records to the sink and returns the other events. Waits up to `wait` for the first record
+    /// or event. With `max` 0, only events are requested; a record already in transit may still arrive.
     fn poll(
         &mut self,
         max: usize,
@@ -380,11 +383,11 @@ impl DependentRecord {
     }
 }
 
-/// The first visible record at or after an offset; the same for all read-committed consumers, at any time.
+/// The first record that read-committed consumers see at or after an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedProbe {
-    /// Offset before which the log contains no visible record: only transaction markers, aborted records, and gaps
-    /// left by compaction or retention.
+    /// Offset before which no record is visible or will become visible: the log contains only transaction markers,
+    /// aborted records, and gaps left by compaction or retention.
     pub offset: i64,
     /// The record at this offset. `None` if the next record belongs to an open transaction, or the log ends here.
     pub record: Option<Record>,

@@ -1,4 +1,4 @@
-//! A producer that replaces failed clients, with awaitable sends.
+//! A producer whose sends can be awaited. A client that has failed is replaced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use super::{BatchRecord, Broker, BrokerError, DeliverySink, Producer, ProducerRe
 use crate::model::task::Position;
 use crate::runtime::blocking;
 
-/// Tokens with this bit belong to a [`SendBatch`]; all others belong to the owner.
+/// Bit that is set in the tokens of a [`SendBatch`]. Tokens without it belong to the owner of the producer.
 pub const WAITER_BIT: u64 = 1 << 63;
 
 /// Delay before a retry on a full queue.
@@ -46,10 +46,11 @@ struct Sink {
 /// The partition and offset of a record, or the error.
 pub type Outcome = Result<Position, BrokerError>;
 
-/// Outcomes of a batch that have not been received yet.
+/// Outcomes of a batch that have arrived and that the sender has not taken yet.
 #[derive(Default)]
 struct Acks {
     outcomes: Mutex<Vec<(u32, Outcome)>>,
+    /// Signals the first outcome in an empty list.
     received: Notify,
 }
 
@@ -61,7 +62,7 @@ impl DeliverySink for Sink {
             }
             return;
         }
-        // A dropped batch does not need the outcome.
+        // The batch was dropped, and its outcomes are not needed.
         let Some(acks) = self.batches.lock().get(&batch_of(token)).cloned() else { return };
         let outcome = outcome.map(|(partition, offset)| Position { partition, offset }).map_err(|(error, _)| error);
         let mut outcomes = acks.outcomes.lock();
@@ -89,7 +90,7 @@ impl SharedProducer {
         }))
     }
 
-    /// Returns whether a topic exists. Queries the broker, within the deadline, until the topic has been found once.
+    /// Returns whether a topic exists. Queries the broker, within the deadline; a topic that was found is remembered.
     pub async fn has_topic(&self, topic: &str, deadline: Duration) -> Result<bool, BrokerError> {
         if self.known_topics.lock().contains(topic) {
             return Ok(true);
@@ -113,8 +114,8 @@ impl SharedProducer {
         self.producer.read().client.send(record, token)
     }
 
-    /// Sends several records with tokens of the owner. Never waits. Returns the index and the error of each record
-    /// that was not accepted.
+    /// Sends several records with tokens of the owner. Never waits for an acknowledgement. Returns the index and the
+    /// error of each record that was not accepted; a failed client is replaced, and the caller sends them again.
     pub fn send_batch(&self, topic: &str, partition: i32, records: &[BatchRecord<'_>]) -> Vec<(usize, BrokerError)> {
         let producer = self.producer.read().client.clone();
         let refused = producer.send_batch(topic, partition, records);
@@ -125,13 +126,14 @@ impl SharedProducer {
         if let Some(why) = fatal
             && let Err(error) = self.replace(&producer, why)
         {
-            tracing::debug!(%error, "the rejected records of a batch are retried");
+            tracing::debug!(%error, "the failed producer is not replaced yet; records of a batch were rejected");
         }
         refused
     }
 
-    /// Sends a record and returns its partition and offset within the deadline. Transient failures are retried until
-    /// then, so the record may be written twice. `InDoubt`: at least one attempt may have been written.
+    /// Sends a record, waits for its acknowledgement, and returns its partition and offset. Retryable failures are
+    /// retried until the deadline, so the record may be written more than once. `InDoubt`: the record may have been
+    /// written at least once.
     pub async fn deliver(&self, record: ProducerRecord<'_>, deadline: Duration) -> Outcome {
         let (end, burst, mut received) = (Instant::now() + deadline, self.burst(), Vec::new());
         let mut in_doubt = false;
@@ -168,7 +170,8 @@ impl SharedProducer {
         blocking(move || producer.flush(deadline)).await.map_err(BrokerError::Unavailable)?
     }
 
-    /// Replaces a failed client. Its unsent records get the outcome `Purged`.
+    /// Replaces a failed client, at most once per [`REPLACE_INTERVAL`]. The unsent records of the old client get the
+    /// outcome `Purged`.
     fn replace(&self, failed: &Arc<dyn Producer>, why: &str) -> Result<(), BrokerError> {
         let mut current = self.producer.write();
         if !Arc::ptr_eq(&current.client, failed) {
@@ -188,7 +191,7 @@ impl SharedProducer {
     }
 }
 
-/// A batch of sends, numbered by the sender. Dropping it discards outstanding outcomes.
+/// A batch of sends, which the sender identifies by numbers. Dropping the batch discards outstanding outcomes.
 pub struct SendBatch<'a> {
     producer: &'a SharedProducer,
     number: u32,
@@ -206,8 +209,8 @@ impl SendBatch<'_> {
         WAITER_BIT | u64::from(self.number) << 32 | u64::from(number)
     }
 
-    /// Moves the available outcomes to `received`, which must be empty; waits for the first one until `end`. False on
-    /// timeout.
+    /// Moves the outcomes that have arrived to `received`, which must be empty. Waits for the first one until `end`;
+    /// returns false on timeout.
     pub async fn take(&self, received: &mut Vec<(u32, Outcome)>, end: Instant) -> bool {
         loop {
             std::mem::swap(received, &mut *self.acks.outcomes.lock());

@@ -1,4 +1,5 @@
-//! `doctor`: checks configuration, Kafka, topics, Redis and the API, with a hint for each problem.
+//! `doctor`: checks configuration, Kafka, topics, committed offsets, clocks, pending cancels, Redis, the lag of the
+//! projection and the API, with a hint for each problem.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use crate::store::{Checkpoint, MemoryUse, Reservation, Stage, Store, StoreError}
 use crate::telemetry::init_logs;
 use crate::topics::{self, Severity};
 
-/// Tolerated lead of the brokers' clock over this machine's.
+/// Maximum time by which the brokers' clock may be ahead of this machine's without a warning.
 const CLOCK_SLACK_MS: i64 = 5_000;
 /// Number of unprojected events above which a warning is given.
 const LAG_EVENTS: i64 = 100_000;
@@ -255,7 +256,7 @@ fn check_commit(
     Some(Finding::error(partition.to_string(), what).hint(format!("run `kafleet offsets init {target} --at earliest`")))
 }
 
-/// Append time of the newest event, if one of the last offsets holds an event.
+/// Reads the append time of the newest event, if one of the last three offsets holds an event.
 async fn newest_ms(client: &Client, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
     // The last offsets may be transaction markers.
     for offset in (watermarks.first..watermarks.end).rev().take(3) {
@@ -304,7 +305,7 @@ fn check_memory(memory: &MemoryUse) -> Option<Finding> {
     is_short.then(|| Finding::warning("redis", what).hint("raise maxmemory: a full server refuses writes"))
 }
 
-/// Writes a reservation to each partition and deletes it: a full server still answers reads.
+/// Writes a reservation to each partition and deletes it, because a full server refuses writes but still answers reads.
 async fn probe_writes(store: &dyn Store, partitions: u32) -> Result<(), StoreError> {
     let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
     let id = TaskId::parse(&name).map_err(|why| StoreError::Invalid(why.to_string()))?;
@@ -399,9 +400,9 @@ fn text(found: &[Finding], paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::{Broker, TopicSpec};
     use crate::broker::memory::{Memory, MemoryOptions};
     use crate::broker::shared_producer::SharedProducer;
+    use crate::broker::{Broker, TopicSpec};
     use crate::config::TypeConfig;
     use crate::control::settings::mark_partition_consumed;
 

@@ -19,7 +19,7 @@ pub(super) enum TopicsVerb {
     Apply(StartArgs),
 }
 
-/// Deadline for creating all topics.
+/// Deadline for creating and altering all topics.
 const APPLY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
 pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
@@ -73,6 +73,7 @@ fn rows(outcomes: &[TopicOutcome]) -> Rows {
     rows
 }
 
+/// Returns the kind of a change and its details for display.
 fn words(change: &TopicChange) -> (&'static str, Vec<String>) {
     match change {
         TopicChange::Created => ("created", Vec::new()),

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 const HIDDEN: &str = "***";
 
-/// Substrings of keys whose values are secret.
+/// Parts of key names, in lower case, that mark the value of the key as secret.
 const WORDS: [&str; 9] =
     ["password", "passphrase", "secret", "token", "credential", "oauthbearer", "key.pem", "jaas", "authorization"];
 
@@ -25,7 +25,7 @@ pub(super) fn shown(keys: &[String], value: &Value) -> Value {
             let inner = |key: &String| keys.iter().cloned().chain([key.clone()]).collect::<Vec<_>>();
             map.iter().map(|(key, value)| (key.clone(), shown(&inner(key), value))).collect()
         }
-        // Items of a list are treated like a scalar in its place.
+        // An item of a list is secret if the list's key is.
         Value::Array(items) => items.iter().map(|item| shown(keys, item)).collect(),
         _ if is_secret(keys) => HIDDEN.into(),
         Value::String(text) => without_userinfo(text).into(),

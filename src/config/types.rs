@@ -64,7 +64,7 @@ pub struct TypeConfig {
     /// Consequence of a failed attempt. Default `retry`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
-    /// Number of failed attempts within `failure_period` above which the worker stops the type and raises an alarm.
+    /// Number of failed attempts within `failure_period` above which the worker starts no more tasks of the type.
     /// Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -79,7 +79,8 @@ pub struct TypeConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub isolation_tasks: Option<u32>,
-    /// Memory limit of a child process, replaced if it holds more than half of it after an attempt. Default 512MiB.
+    /// Memory limit of a child process. A process that holds more than half of it after an attempt is replaced. Default
+    /// 512MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation_memory: Option<Bytes>,
     /// File with the JSON Schema of the params, relative to kafleet.toml.

@@ -1,4 +1,5 @@
-//! Index of resolved dead letters. It reads each partition once and then only new records.
+//! Index of resolved dead letters, built from the resolution markers in the dead-letter topics. Each partition is read
+//! once from its start, and later only its new records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,8 +16,8 @@ use crate::dead_letters::headers::digest;
 
 /// Number of offsets read at a time.
 const CHUNK: i64 = 20_000;
-/// Number of resolved dead letters per partition whose request is kept, for requests with an unknown outcome that
-/// search for their markers soon afterwards.
+/// Maximum number of latest resolutions per partition that are kept with their request. A request whose transaction
+/// ended in doubt looks itself up here shortly afterwards to learn the outcome.
 const RECENT: usize = 1_000;
 
 /// Resolutions of the dead letters of all topics. Shared by all requests of a process; filled on demand.
@@ -32,11 +33,13 @@ struct Known {
     next: i64,
     /// Digest of every record from `first` on, 8 bytes each; 0 for gaps.
     digests: VecDeque<u64>,
-    /// Offsets of markers.
+    /// Offsets of valid resolution markers.
     marks: RoaringTreemap,
+    /// Offsets of dropped dead letters.
     dropped: RoaringTreemap,
+    /// Offsets of redriven dead letters.
     redriven: RoaringTreemap,
-    /// Dead letter and request of the latest markers.
+    /// Offset of the dead letter and id of the request of the latest resolutions, oldest first.
     recent: VecDeque<(i64, u128)>,
 }
 
@@ -44,6 +47,7 @@ struct Known {
 struct Entry {
     offset: i64,
     digest: u64,
+    /// Set if the record has the form of a resolution marker.
     mark: Option<ResolutionRecord>,
 }
 
@@ -51,11 +55,12 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResolvedBy {
     pub resolution: Resolution,
-    /// Request that resolved it, if recent.
+    /// Id of the request that resolved it; `None` if the resolution is not among the latest ones.
     pub request: Option<u128>,
 }
 
 impl Known {
+    /// Forgets the records below the first offset of the log, which retention has removed.
     fn begin_at(&mut self, first: i64) {
         let gone = usize::try_from(first - self.first).unwrap_or_default();
         self.digests.drain(..gone.min(self.digests.len()));
@@ -67,6 +72,7 @@ impl Known {
         }
     }
 
+    /// Adds a record, unless it was added before.
     fn take(&mut self, Entry { offset, digest, mark }: Entry) {
         let Some(index) = usize::try_from(offset - self.first).ok().filter(|_| offset >= self.next) else { return };
         self.digests.resize(index, 0);
@@ -74,7 +80,7 @@ impl Known {
         self.next = offset + 1;
         let Some(mark) = mark else { return };
         if mark.of < self.first {
-            // The dead letter was removed by retention.
+            // Retention has removed the dead letter, so the digest of the marker cannot be checked.
             self.marks.insert(offset as u64);
         } else if mark.of < offset && self.digest_at(mark.of) == Some(mark.letter) {
             self.marks.insert(offset as u64);
@@ -143,26 +149,29 @@ impl DeadLetterIndex {
         Some(ResolvedBy { resolution: known.resolution(letter)?, request })
     }
 
-    /// Records a resolution written by this process, which committed reads may return only a moment later.
+    /// Adds a resolution that this process has just written: a read of committed records may not return it yet.
     pub fn resolve(&self, partition: &Partition, letter: i64, resolution: Resolution, request: u128) {
         self.0.lock().entry(partition.clone()).or_default().resolve(letter, resolution, request);
     }
 
-    /// Returns true if a record just read is a marker. Fails if the record differs from the one indexed at its
-    /// offset, because the topic was recreated then.
+    /// Returns whether a record that was just read is a valid resolution marker.
+    ///
+    /// # Errors
+    /// `Unavailable` if the index contains another record at this offset, which means that the topic was recreated.
+    /// The index of the partition is discarded, and the next read rebuilds it.
     pub(super) fn is_mark(&self, partition: &Partition, letter: &DeadLetterRecord) -> Result<bool, BrokerError> {
         let mut partitions = self.0.lock();
         let Some(known) = partitions.get(partition) else { return Ok(false) };
         if known.digest_at(letter.id.offset).is_some_and(|digest| digest != letter.digest) {
             partitions.remove(partition);
-            let message = format!("{partition} was recreated and is being read from its start; try again");
+            let message = format!("the topic of {partition} was recreated, so its index is rebuilt; try again");
             return Err(BrokerError::Unavailable(message));
         }
         Ok(known.marks.contains(letter.id.offset as u64))
     }
 
-    /// Reads new committed records. Returns the first offset, and the offset up to which all transactions are
-    /// decided; records of open transactions are left out.
+    /// Reads new records up to the first open transaction. Returns the first offset of the log, and the offset up to
+    /// which all transactions have ended.
     pub(super) fn read_committed(&self, broker: &dyn Broker, partition: &Partition) -> Result<Watermarks, BrokerError> {
         let Watermarks { first, end } = broker.ends(partition, CALL_DEADLINE)?;
         let decided = broker.first_visible(partition, end, CALL_DEADLINE)?.offset;
@@ -171,7 +180,7 @@ impl DeadLetterIndex {
         Ok(ends)
     }
 
-    /// Reads up to the current end, waiting until all transactions before it are decided.
+    /// Reads up to the current end of the log, and waits until all transactions before it have ended.
     pub fn read_all(&self, broker: &dyn Broker, partition: &Partition) -> Result<(), BrokerError> {
         self.read(broker, partition, broker.ends(partition, CALL_DEADLINE)?)
     }
@@ -198,7 +207,8 @@ impl DeadLetterIndex {
             let read = offset_range::read(broker, &[range], CALL_DEADLINE, &mut |record| found.push(entry(record)));
             let mut partitions = self.0.lock();
             let known = partitions.entry(partition.clone()).or_default();
-            // A concurrent call may have read the same range, or found that the topic was recreated.
+            // A concurrent call may have added the same records, which `take` then ignores. It may also have found that
+            // the topic was recreated and discarded the index, in which case reading starts again.
             if known.next < from {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Threads for blocking attempts, and for blocking calls made by attempts. Threads are reused. Attempts are bounded
-//! by the slots of the type, which stuck attempts keep; calls are bounded here.
+//! Threads for blocking attempts, and for blocking calls made by attempts. Threads are reused. Concurrent attempts are
+//! bounded by the slots of the type, one of which a stuck attempt continues to occupy; calls by [`MAX_CALLS`].
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,6 +28,7 @@ pub(crate) struct BlockingPool(Arc<Shared>);
 struct Shared {
     name: String,
     queue: Mutex<Queue>,
+    /// Notified when a job is queued for an idle thread.
     more: Condvar,
     /// Permits for calls.
     permits: Arc<Semaphore>,
@@ -38,6 +39,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// Number of threads that wait for a job.
     idle: usize,
 }
 
@@ -52,6 +54,7 @@ impl BlockingPool {
         }))
     }
 
+    /// Returns the number of threads blocked by jobs whose attempts are over.
     pub(crate) fn stuck(&self) -> usize {
         self.0.stuck.load(Ordering::SeqCst)
     }
@@ -112,6 +115,7 @@ fn abandoned() -> Failure {
 }
 
 impl Shared {
+    /// Creates the state of a job, for its thread, and the guard that abandons the job when it is dropped.
     fn new_job(self: &Arc<Self>) -> (AbandonGuard, Arc<JobState>) {
         let state = Arc::new(JobState {
             shared: self.clone(),
@@ -121,6 +125,7 @@ impl Shared {
         (AbandonGuard(state.clone()), state)
     }
 
+    /// Queues a job, and starts a thread for it unless an idle one can take it.
     fn submit(self: &Arc<Self>, job: Job) -> Result<(), Failure> {
         let mut queue = self.queue.lock();
         queue.jobs.push_back(job);
@@ -156,7 +161,9 @@ impl Shared {
     }
 }
 
+/// Queued or running, and awaited.
 const RUNNING: u8 = 0;
+/// No longer awaited, and not finished.
 const ABANDONED: u8 = 1;
 const DONE: u8 = 2;
 
@@ -185,6 +192,7 @@ impl JobState {
     }
 }
 
+/// Abandons a job on drop. A finished job is unaffected.
 struct AbandonGuard(Arc<JobState>);
 
 impl Drop for AbandonGuard {

@@ -22,31 +22,34 @@ use crate::model::task::id::{TaskId, check_type, clip};
 use crate::model::task::{OnFailure, Policy, Trace};
 use crate::model::units::duration::Millis;
 
-/// Maximum children of one attempt. Exceeding it fails the attempt.
+/// Maximum children spawned by one attempt, and by one call of [`Context::spawn_now`]. Exceeding it fails the attempt
+/// or the call.
 pub const MAX_CHILDREN: usize = 100_000;
 
 /// Context of one attempt at a task. Cheap to clone; created for every attempt.
 #[derive(Clone)]
 pub struct Context(Arc<Attempt>);
 
-/// Shared state of a [`Context`].
+/// Identity and state of an attempt, shared by all clones of its [`Context`].
 pub struct Attempt {
     /// Task id.
     pub id: TaskId,
     /// Run of the task, from 1: a retry by an operator starts the next one.
     pub run: u32,
-    /// 1 for the first attempt.
+    /// Number of the attempt in its run, from 1.
     pub number: u32,
     /// Time at which the attempt is cancelled. `None`: no limit.
     pub deadline: Option<Instant>,
     /// W3C trace context of the producer.
     pub trace: Option<Box<Trace>>,
-    /// The task's `ce_asof`, inherited by its children.
+    /// Offset in the tree's events partition up to which cancels do not apply to the task (`ce_asof`). Inherited by its
+    /// children.
     pub asof: Option<i64>,
     env: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
-    /// Counter of the attempt's activity; compared by the stall detection.
+    /// Incremented by every activity. Unchanged for `stall_timeout`: the attempt has stalled.
     activity: AtomicU32,
+    /// Set when the result is known; later output is ignored.
     ended: AtomicBool,
     /// Created on first use: most attempts spawn nothing.
     spawned: OnceLock<Box<Mutex<Spawned>>>,
@@ -71,16 +74,16 @@ pub struct TypeEnv {
 pub(super) struct Spawned {
     children: Vec<Child>,
     pub(super) continuations: Vec<Continuation>,
-    /// Number of children of this attempt per default segment.
+    /// Number of children without an id of their own, by their default segment: equal children get a number.
     default_segments: FxHashMap<String, u32>,
 }
 
-/// The worker's side of a context.
+/// Receiver of an attempt's output: the worker, a child process that passes it on, or a test.
 pub trait AttemptSink: Send + Sync {
-    /// Accepts progress, a log line or a warning; never waits. Excess output is merged, or dropped and counted.
+    /// Accepts output without waiting. Excess output is merged, or dropped and counted.
     fn note(&self, attempt: &Attempt, note: Note);
 
-    /// Reports activity to a parent process.
+    /// Passes activity on to the worker, if the attempt runs in a child process.
     fn report_activity(&self, _attempt: &Attempt) {}
 
     /// Publishes children immediately and waits for the acknowledgement.
@@ -129,7 +132,7 @@ pub struct Child {
     pub key: Option<String>,
     /// Options of the task; unset ones have the defaults of its type.
     pub policy: Policy,
-    /// The reason why the child cannot be published; fails the parent's attempt.
+    /// Reason why the child cannot be published, which fails the parent's attempt.
     #[serde(skip)]
     error: Option<String>,
 }
@@ -141,7 +144,7 @@ impl Child {
         Self { task_type: task_type.into(), params, segment, key, policy: Policy::default(), error }
     }
 
-    /// Creates a child of a Rust type.
+    /// Creates a child from a value of its Rust type, which becomes the params.
     pub fn of<T: Task>(task: &T) -> Self {
         match serde_json::to_value(task) {
             Ok(params) => Self::new(T::TYPE, params),
@@ -181,19 +184,20 @@ impl Child {
         self
     }
 
-    /// Ignores the child's failure in the parent's state.
+    /// Keeps a failure of the child from failing its parent.
     pub fn ignore_failure(mut self) -> Self {
         self.policy.on_failure = OnFailure::Ignore;
         self
     }
 
-    /// Cancels the child and everything below it at the first failure of one of its own children.
+    /// Fails the child, and cancels its pending descendants, as soon as more of its own children have failed than
+    /// [`Child::max_failed`] allows.
     pub fn fail_fast(mut self) -> Self {
         self.policy.rules.fail_fast = true;
         self
     }
 
-    /// Sets the number of the child's own children that may fail before the child fails.
+    /// Sets the number of the child's own children that may fail without failing the child. Default 0.
     pub fn max_failed(mut self, number: u32) -> Self {
         self.policy.rules.max_failed = Some(number);
         self
@@ -269,8 +273,7 @@ impl Context {
         Ok(())
     }
 
-    /// Reports activity, which restarts the type's `stall_timeout`. Only the worker sees it, and it costs next to
-    /// nothing.
+    /// Reports activity, which restarts the type's `stall_timeout`. Nothing is published, so it may be called often.
     pub fn heartbeat(&self) {
         self.record_activity();
         self.env.sink.report_activity(self);
@@ -348,7 +351,7 @@ impl Context {
     /// Returns the application state passed to `.state(…)`.
     ///
     /// # Panics
-    /// If there is no state of this type, which fails the attempt: a bug that the first run reveals.
+    /// If the application has no state of this type. The panic fails the attempt.
     pub fn state<T: Send + Sync + 'static>(&self) -> Arc<T> {
         match self.0.env.state.get::<T>() {
             Some(state) => state,
@@ -356,8 +359,8 @@ impl Context {
         }
     }
 
-    /// Returns the id of a child: its own segment, or type and hash, with a number from the second equal child of
-    /// this attempt on.
+    /// Returns the id of a child. Its last segment is the child's own, or else `<type>-<hash>` of type and params,
+    /// followed by `-2`, `-3` and so on for further equal children of this attempt.
     ///
     /// # Errors
     /// The child cannot be published.

@@ -10,7 +10,7 @@ use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
 use crate::model::task::id::{check_own_type, check_type};
 
-/// A registered type.
+/// Task type with its handler, params schema and policy.
 #[derive(Clone)]
 pub struct Registered {
     /// Handler of the type's attempts.
@@ -22,12 +22,12 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Registers a handler with any params and the default policy.
+    /// Describes a type with this handler, any params and the default policy.
     pub fn new(handler: impl Handler) -> Self {
         Self { handler: Arc::new(handler), schema: Schema::any(), policy: TypePolicy::default() }
     }
 
-    /// Registers a Rust task type.
+    /// Describes a Rust task type, with the policy of its constants.
     pub fn of<T: Task>() -> Self {
         let policy = TypePolicy {
             concurrency: (T::CONCURRENCY > 0).then_some(T::CONCURRENCY),
@@ -46,8 +46,8 @@ impl Registered {
         Self { handler: Arc::new(Typed::<T>::new()), schema: Schema::of::<T>(), policy }
     }
 
-    /// Validates params against the schema and then with the handler, without running the task. A worker calls the
-    /// schema and then `handler.start`, which parses them once.
+    /// Validates params against the schema and then with the handler, without running the task. Workers do not call it:
+    /// they validate against the schema and leave the rest to [`Handler::start`], so that params are parsed once.
     pub fn validate(&self, params: &RawJson) -> Option<ParamsError> {
         self.schema.validate(params).or_else(|| self.handler.validate(params))
     }

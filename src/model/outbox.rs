@@ -162,7 +162,8 @@ pub struct Cancel {
     pub asof: i64,
     /// Time at which the tracker ends the task if no worker holds it, epoch milliseconds.
     pub due_ms: i64,
-    /// True if the request named this task, false if it named an ancestor.
+    /// True while the cancel is, or is about to be, on the control topic under this task's id. False for a cancel
+    /// inherited from an ancestor, and once the withdrawal is scheduled.
     pub named: bool,
     /// Whether the request covers the descendants too.
     pub subtree: bool,

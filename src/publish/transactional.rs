@@ -1,4 +1,4 @@
-//! Atomic publishing of tasks of one tree: records and events in one transaction.
+//! Atomic publishing of tasks of one tree: task records and events are written in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::submitted;
 use crate::model::task::{Position, Task};
 
-/// Task prepared for publishing.
+/// Validated task, with its ordering key and the way in which it is published.
 struct Ready {
     task: Task,
     key: Option<String>,
@@ -33,12 +33,13 @@ impl Publisher {
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
         let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotOut)?;
-        // The events follow all records, one for each task.
+        // The last positions are those of the events, one per task; the positions of the records come before them.
         let events = &positions[positions.len().saturating_sub(tasks.len())..];
         let published = |(ready, at): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*at) };
         Ok(tasks.into_iter().zip(events).map(published).collect())
     }
 
+    /// Sends all records, then one event per task. Returns the positions of the records, then those of the events.
     fn send_together(
         &self,
         producer: &mut dyn TransactionalProducer,
@@ -63,7 +64,8 @@ impl Publisher {
         producer.send_with_dependents(&records, &mut events, deadline)
     }
 
-    /// Event of a task. If the task has a record, it takes that record's position from `positions`.
+    /// Builds the event of a task. `positions` yields the positions of the records; a task with a record takes the next
+    /// one.
     fn event_of(
         &self,
         ready: &Ready,

@@ -35,7 +35,7 @@ pub(super) struct DeadLetter {
 
 /// Source of the original record.
 pub(super) enum Body {
-    /// The record itself, in memory and charged.
+    /// The record itself, which stays in memory and counts against the memory budget.
     Record(Box<Invalid>),
     /// The task, whose record is read again from the task topic.
     Task(Box<InFlight>),
@@ -59,8 +59,8 @@ enum Form {
 }
 
 impl DeadLetterWriter {
-    /// Publishes a dead letter and returns when it is acknowledged. Retries for as long as the caller waits: the
-    /// input is not complete before.
+    /// Publishes a dead letter. Retries until it is acknowledged, because only then is the input complete. If Kafka
+    /// rejects even a dead letter that only references its record, the error is logged and the dead letter given up.
     pub(super) async fn write(&self, letter: DeadLetter) {
         let record = match &letter.body {
             Body::Record(invalid) => Cow::Borrowed(&invalid.record),

@@ -34,29 +34,33 @@ use crate::task_types::{Journal, registry};
 use crate::tree_oracle::{TaskSpec, task_specs};
 use crate::verdict::Records;
 
+/// Deadline of the tests' own calls to the broker.
 pub const CALL: Duration = Duration::from_secs(10);
 /// Session timeout of consumer groups.
 pub const SESSION: Duration = Duration::from_secs(6);
 
-/// Running process, or one to be restarted.
+/// Process that was started and whose exit has not been handled yet ([`Fleet::reap`]).
 pub struct Running {
     pub process: Process,
     shutdown: Shutdown,
     ended: JoinHandle<anyhow::Result<()>>,
 }
 
-/// Requests so far, as far as the verdict depends on them.
+/// Requests made so far; the verdict depends on them.
 #[derive(Default)]
 pub struct Requests {
-    /// Submitted roots: whether their type is unordered, and whether an external one is to fail.
+    /// Submitted roots by number: whether the type is unordered and, for an external task, whether it is reported as
+    /// failed.
     pub submitted: RefCell<BTreeMap<usize, (bool, Option<bool>)>>,
     /// Ids of requested cancels, accepted or not.
     pub cancels: RefCell<BTreeSet<String>>,
+    /// A retry or a redrive was requested, so tasks may be in later runs.
     pub retried: Cell<bool>,
     pub answers: RefCell<Answers>,
-    /// Number of ended pauses and removed kill switches.
+    /// Counter of ended pauses and kill switches. A new one is enforced by the oracle only if none ended while it was
+    /// requested.
     pub unblocked: Cell<u64>,
-    /// Ids of trees with a kill switch.
+    /// Roots for which a kill switch was requested, including removed ones.
     pub killed: RefCell<BTreeSet<String>>,
     /// Schedules by number.
     pub schedules: RefCell<BTreeMap<usize, ExpectedSchedule>>,
@@ -70,7 +74,7 @@ pub struct Fleet {
     pub fault_rng: Arc<FaultRng>,
     /// Current store, and a separate one for trackers of a newer build.
     pub stores: [store::Memory; 2],
-    /// Index of the store that clients read.
+    /// Index in `stores` of the store that the API reads.
     pub current: Cell<usize>,
     /// Trackers of the newer build.
     pub newer: RefCell<BTreeSet<ProcessId>>,
@@ -80,9 +84,9 @@ pub struct Fleet {
     pub task_specs: BTreeMap<String, TaskSpec>,
     pub running: RefCell<BTreeMap<ProcessId, Running>>,
     pub router: Arc<Mutex<Option<Router>>>,
-    /// Snapshots of the store with its write count, newest last.
+    /// Latest snapshots of the store with their write counts, newest last. A simulated failover restores the first.
     pub snapshots: RefCell<Vec<(u64, Rc<store::Snapshot>)>>,
-    /// Records of the store at a write count.
+    /// Records read from the store, with the write count at that time.
     pub records_cache: RefCell<(u64, Rc<Records>)>,
     /// Records at the last check of the invariants.
     pub last_checked: RefCell<Rc<Records>>,
@@ -94,14 +98,14 @@ pub struct Fleet {
 }
 
 pub fn lifetimes(scenario: &Scenario) -> Lifetimes {
-    let lasting = Lifetimes::default();
+    let defaults = Lifetimes::default();
     match scenario.retention_ms {
-        0 => lasting,
-        deferred => Lifetimes { record_retention_ms: deferred as i64, ..lasting },
+        0 => defaults,
+        retention_ms => Lifetimes { record_retention_ms: retention_ms as i64, ..defaults },
     }
 }
 
-/// Publishes the lifetimes before any task: settings do not apply to trees that have ended.
+/// Publishes the scenario's lifetimes before any task, because later settings do not apply to trees that have ended.
 async fn publish_lifetimes(link: &Arc<SharedProducer>, names: &Names, scenario: &Scenario) {
     let (topic, mut value) = (names.events(), Vec::new());
     Event::settings(lifetimes(scenario), crate::host::START_MS).encode(&mut value).unwrap();
@@ -118,8 +122,8 @@ async fn publish_lifetimes(link: &Arc<SharedProducer>, names: &Names, scenario: 
 }
 
 fn broker_on_simulated_clock() -> Arc<Memory> {
-    let begun = tokio::time::Instant::now();
-    let clock = Arc::new(move || crate::host::START_MS + begun.elapsed().as_millis() as i64);
+    let start = tokio::time::Instant::now();
+    let clock = Arc::new(move || crate::host::START_MS + start.elapsed().as_millis() as i64);
     Memory::new(MemoryOptions { inline_delivery: true, clock, session_timeout: SESSION, ..MemoryOptions::default() })
 }
 
@@ -205,7 +209,7 @@ impl Fleet {
         }
     }
 
-    /// Removes exited processes, and records those that exited without being stopped.
+    /// Removes exited processes. A panic, or an exit without a crash or a stop request, is a violation.
     pub fn reap(&self) {
         let exited: Vec<ProcessId> = {
             let running = self.running.borrow();
@@ -227,9 +231,10 @@ impl Fleet {
             match running.ended.now_or_never() {
                 Some(Ok(Ok(()))) if running.shutdown.is_draining() => {}
                 Some(Ok(Ok(()))) => self.violation(format!("{process_id:?} exited without being stopped")),
-                // A role exits if the broker is unavailable at a bad time; its supervisor restarts it.
-                Some(Ok(Err(why))) => self.system.mix_trace(format!("{why:#}").len() as u64),
-                Some(Err(why)) => self.violation(format!("{process_id:?} failed: {why}")),
+                // A process may exit with an error while the broker is unavailable; its supervisor restarts it. The
+                // length of the error is part of the trace, so that runs of one seed can be compared.
+                Some(Ok(Err(error))) => self.system.mix_trace(format!("{error:#}").len() as u64),
+                Some(Err(panic)) => self.violation(format!("{process_id:?} failed: {panic}")),
                 None => {}
             }
         }
@@ -251,6 +256,7 @@ impl Fleet {
         }
     }
 
+    /// Waits up to 30 s for a stopped process to exit.
     pub async fn wait_for_exit(&self, process_id: ProcessId) {
         for _ in 0..600 {
             self.reap();
@@ -259,6 +265,6 @@ impl Fleet {
                 _ => return drop(self.running.borrow_mut().remove(&process_id)),
             }
         }
-        self.violation(format!("{process_id:?} does not stop"));
+        self.violation(format!("{process_id:?} has not exited within 30 s of its stop"));
     }
 }

@@ -14,9 +14,10 @@ use kafleet::model::task::{header, parse_time};
 use parking_lot::Mutex;
 
 const NO_WAIT: Duration = Duration::ZERO;
-/// Maximum age of a worker's clock reading.
+/// Tolerance for starts after the expiry of a task: a worker's clock reading may be this old, ms.
 const SLACK_MS: i64 = 500;
 
+/// Task id and run.
 pub type Run = (String, u32);
 
 pub struct OffsetOracle {
@@ -26,22 +27,24 @@ pub struct OffsetOracle {
 }
 
 struct OffsetState {
+    /// Reader of the events topic.
     events: Box<dyn Consumer>,
+    /// Reader of the task topics.
     tasks: Box<dyn Consumer>,
     /// Runs with a final event of a worker.
     ended: BTreeSet<Run>,
     /// Positions of the records of each run.
     positions: BTreeMap<Run, Vec<(Partition, i64)>>,
     run_at: BTreeMap<(Partition, i64), Run>,
-    /// Number of records without a start time; the tracker releases a delayed task with such a record.
+    /// Number of records that may start at once, per run. The record that releases a delayed task is one of them.
     ready: BTreeMap<Run, usize>,
-    /// Positions that a commit has correctly marked as done.
+    /// Positions that a commit has declared complete, and that passed the check.
     done: BTreeSet<(Partition, i64)>,
     /// Highest committed end of a window per partition.
     windows: BTreeMap<Partition, i64>,
-    /// Expiry of the task of a record, epoch milliseconds.
+    /// Time until which the task of a record must start, epoch milliseconds.
     deadlines: BTreeMap<(Partition, i64), i64>,
-    /// Blocked types and id prefixes: no attempt may start.
+    /// Pairs of a type and a root (empty: any) of which no attempt may start now.
     blocked: BTreeSet<(String, String)>,
     violations: Vec<String>,
 }
@@ -56,9 +59,9 @@ impl OffsetOracle {
             reader
         };
         let state = OffsetState {
-            // Events behind an open transaction count, too.
+            // An event behind another producer's open transaction is in the log as well.
             events: reader(events, true),
-            // Aborted records are not tasks.
+            // Records of aborted transactions are not tasks.
             tasks: reader(tasks, false),
             ended: BTreeSet::new(),
             positions: BTreeMap::new(),
@@ -73,7 +76,7 @@ impl OffsetOracle {
         Arc::new(Self { broker, names: names.clone(), state: Mutex::new(state) })
     }
 
-    /// Adds a new partition.
+    /// Starts reading a partition that was added to a task topic.
     pub fn watch(&self, partition: &Partition) {
         let mut state = self.state.lock();
         let known = state.tasks.positions().unwrap().iter().any(|(at, _)| at == partition);
@@ -86,14 +89,15 @@ impl OffsetOracle {
         self.state.lock().violations.clone()
     }
 
-    /// Number of records without a start time per run.
+    /// Number of records that may start at once, per run.
     pub fn ready(&self) -> Vec<(Run, usize)> {
         let state = &mut *self.state.lock();
         state.read();
         state.ready.clone().into_iter().collect()
     }
 
-    /// Checks commits when a worker sends them.
+    /// Checks commits when a worker sends them: the final event of each task that they declare complete must be in the
+    /// log.
     pub fn check_commits(&self, commits: &[Commit]) {
         let state = &mut *self.state.lock();
         state.read();
@@ -122,7 +126,7 @@ impl OffsetOracle {
         }
     }
 
-    /// Blocks or unblocks a type and a tree (empty: all trees).
+    /// Blocks or unblocks the attempts of a type in the tree of a root (empty: in all trees).
     pub fn set_blocked(&self, task_type: &str, tree: &str, on: bool) {
         let (blocked, key) = (&mut self.state.lock().blocked, (task_type.to_owned(), tree.to_owned()));
         if on {
@@ -132,37 +136,37 @@ impl OffsetOracle {
         };
     }
 
-    /// Checks the start of an attempt.
+    /// Checks that an attempt starts within a committed window, before its task expires, and not while it is blocked.
     pub fn attempt_started(&self, id: &str, run: u32, attempt: u32) {
         let state = &mut *self.state.lock();
         state.read();
         let positions = state.positions.get(&(id.to_owned(), run)).cloned().unwrap_or_default();
-        let mut announced = false;
+        let mut is_in_window = false;
         for (partition, offset) in &positions {
             let group = self.names.group(self.names.type_of(&partition.topic).unwrap_or_default());
             let committed =
                 self.broker.group_offsets(&group, std::slice::from_ref(partition), NO_WAIT).unwrap().pop().flatten();
-            let end = committed
+            let window_end = committed
                 .and_then(|committed| Some(Metadata::decode(committed.offset, &committed.metadata)?.window_end));
-            let farthest = state.windows.entry(partition.clone()).or_default();
-            *farthest = end.unwrap_or_default().max(*farthest);
-            announced |= *offset < *farthest;
+            let highest = state.windows.entry(partition.clone()).or_default();
+            *highest = window_end.unwrap_or_default().max(*highest);
+            is_in_window |= *offset < *highest;
         }
         state.check_start(id, run, attempt, &positions);
-        if !announced {
+        if !is_in_window {
             state
                 .violations
                 .push(format!("run {run} of `{id}` starts outside of the committed windows: {positions:?}"));
         }
     }
 
-    /// Notes commits that Kafka has accepted.
+    /// Records the window ends of commits that the broker has accepted.
     pub fn committed(&self, commits: &[Commit]) {
         let mut state = self.state.lock();
         for commit in commits {
             let end = Metadata::decode(commit.offset, &commit.metadata).map_or(0, |metadata| metadata.window_end);
-            let farthest = state.windows.entry(commit.partition.clone()).or_default();
-            *farthest = end.max(*farthest);
+            let highest = state.windows.entry(commit.partition.clone()).or_default();
+            *highest = end.max(*highest);
         }
     }
 }
@@ -180,12 +184,14 @@ impl OffsetState {
         }
         let deadlines: Option<Vec<i64>> =
             positions.iter().map(|position| self.deadlines.get(position).copied()).collect();
-        let latest = deadlines.and_then(|all| all.into_iter().max()).filter(|at| attempt == 1 && *at + SLACK_MS < now);
-        if let Some(at) = latest {
+        // A run may have several records: the last of them to expire counts.
+        let expiry = deadlines.and_then(|all| all.into_iter().max());
+        if let Some(at) = expiry.filter(|at| attempt == 1 && *at + SLACK_MS < now) {
             self.violations.push(format!("run {run} of `{id}` starts {} ms after it has expired", now - at));
         }
     }
 
+    /// Reads all new records of both readers.
     fn read(&mut self) {
         let Self { events, tasks, ended, positions, run_at, ready, deadlines, .. } = self;
         let mut received = true;
@@ -222,7 +228,7 @@ impl OffsetState {
     }
 }
 
-/// Whether a worker's event ends its work on the task: a terminal event, or the handover to the tracker.
+/// Returns true if the event ends a worker's work on a run: a terminal event, or the handover to the tracker.
 fn is_final_event(event: &Event) -> bool {
     let ends = matches!(event.kind(), Kind::Succeeded | Kind::Failed | Kind::Cancelled | Kind::Expired);
     event.worker.is_some() && (ends || event.payload.record().is_some())

@@ -17,7 +17,7 @@ use crate::verdict::{Records, log};
 /// Task of a scenario.
 pub struct TaskSpec {
     pub script: Script,
-    /// The parent ignores its failure.
+    /// The parent ignores the task's failure.
     pub ignore_failure: bool,
 }
 
@@ -54,6 +54,7 @@ pub fn is_failure(state: State) -> bool {
     matches!(state, State::Failed | State::Cancelled | State::Expired)
 }
 
+/// Severity of an outcome, defined independently of the order of [`State`].
 fn severity(state: State) -> u8 {
     match state {
         State::Succeeded => 0,
@@ -64,19 +65,20 @@ fn severity(state: State) -> u8 {
     }
 }
 
-/// Children that count: those of the task's run or a later one.
+/// Direct children that count for a task in run `run`: those in the same run or a later one.
 pub fn counted<'a>(records: &'a Records, id: &'a str, run: u32) -> impl Iterator<Item = (&'a String, &'a TaskRecord)> {
     let below = format!("{id}:");
     let direct = move |child: &str| child.strip_prefix(&below).is_some_and(|rest| !rest.contains(':'));
     records.iter().filter(move |(child, node)| direct(child) && node.run >= run)
 }
 
-/// Failed children (or continuations) that count, if there are more than `max_failed`.
+/// States of the failed children, or of the failed continuations, that make the task fail. Empty if there are at most
+/// `max_failed`; no failed continuation is tolerated.
 fn lost(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, continuations: bool) -> Vec<State> {
     let ignore_failure = |child: &str| fleet.task_specs.get(child).is_some_and(|spec| spec.ignore_failure);
-    let mine = counted(records, id, node.run)
+    let candidates = counted(records, id, node.run)
         .filter(|(child, _)| is_continuation(child) == continuations && !ignore_failure(child));
-    let lost: Vec<State> = mine.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
+    let lost: Vec<State> = candidates.map(|(_, child)| child.state).filter(|state| is_failure(*state)).collect();
     let may_fail = fleet
         .task_specs
         .get(id)
@@ -89,7 +91,7 @@ fn worst(states: impl IntoIterator<Item = State>) -> State {
     states.into_iter().max_by_key(|state| severity(*state)).unwrap_or(State::Succeeded)
 }
 
-/// State of a task and its children without continuations. `None` while one of them is open.
+/// State of a task combined with its children's, without continuations. `None` while the task or a child is pending.
 pub fn settled(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -> Option<State> {
     let open = |continuations: bool| {
         counted(records, id, node.run)
@@ -108,6 +110,7 @@ pub fn combined(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord) -
     }
 }
 
+/// Returns true if a continuation with this condition starts after this outcome.
 fn follows(on: On, state: State) -> bool {
     match on {
         On::Succeeded => state == State::Succeeded,
@@ -137,7 +140,7 @@ pub fn continuations(fleet: &Fleet, records: &Records, id: &str, node: &TaskReco
     }
 }
 
-/// Checks the results that a continuation received, unless they may have changed since.
+/// Checks the results of the other children that a continuation received, unless they may have changed since.
 fn check_results(
     fleet: &Fleet,
     records: &Records,
@@ -150,10 +153,11 @@ fn check_results(
     let Some((state, results)) = joined.filter(|_| then.with_results && !fleet.requests.retried.get()) else { return };
     let others = counted(records, id, node.run).filter(|(child, _)| !is_continuation(child));
     let actual: BTreeMap<String, State> = others.map(|(child, node)| (child.clone(), node.state)).collect();
-    // A kill switch cancelled the task, but a worker that took the task over after the switch was removed ran it: the
-    // task stays cancelled and has children.
+    // A worker ended the task because of a kill switch; then the switch was removed, and the next owner of the
+    // partition ran the task. The task stays cancelled, but has children.
     let ran_again = node.history.duplicates > 0 && matches!(node.own, State::Cancelled | State::Expired);
-    // The next owner of a frozen worker's task timed out, and then the frozen worker resumed and created children.
+    // While a worker was frozen, the task timed out at the next owner of its partition; then the first worker resumed
+    // and created more children.
     let is_late = node.outcome.error.as_ref().is_some_and(|error| &*error.kind == "timeout")
         && results.len() < actual.len()
         && results.iter().all(|(child, state)| actual.get(child) == Some(state));
@@ -165,12 +169,13 @@ fn check_results(
     }
 }
 
-/// Whether a task is in the subtree of another.
+/// Returns true if the task is `above` itself or in its subtree.
 pub fn within(id: &str, above: &str) -> bool {
     id == above || id.strip_prefix(above).is_some_and(|rest| rest.starts_with(':'))
 }
 
-/// Whether a cancel, a kill switch, a schedule or a failed sibling may have cancelled the task.
+/// Returns true if a cancel, a kill switch, a schedule or the failure of another task (`fail_fast`) may have cancelled
+/// the task.
 pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) -> bool {
     let requested = |all: &BTreeSet<String>| all.iter().any(|above| within(id, above));
     let replaced = fleet
@@ -188,7 +193,7 @@ pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) ->
         || (requested(&fleet.requests.cancels.borrow()) && (run == 1 || is_cancelled_again(fleet, id)))
 }
 
-/// Whether a cancel follows the first retry of the task or an ancestor: the retry ends earlier cancels.
+/// Returns true if a cancel follows the first retry of the task or an ancestor. A retry ends earlier cancels.
 fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
     let log = log(fleet);
     let mut events = log.iter().filter(|event| within(id, event.id.as_str()));
@@ -197,10 +202,11 @@ fn is_cancelled_again(fleet: &Fleet, id: &str) -> bool {
     events.any(|event| matches!(event.payload, Payload::CancelRequested(CancelScope { asof: None, .. })))
 }
 
-/// Whether a failure in the subtree cancels its open tasks.
+/// Returns true if failures in the subtree may have cancelled its pending tasks.
 pub fn tripped(fleet: &Fleet, records: &Records, id: &str) -> bool {
     let lost = records.get(id).map(|node| lost(fleet, records, id, node, false)).unwrap_or_default();
-    // A batch task may fail before its own child is published and reopens it; the cancellations stay.
+    // A failed batch task becomes pending again when its child is published; tasks that its failure cancelled stay
+    // cancelled.
     let had_failed = |(below, node): (&String, &TaskRecord)| {
         below != id && within(below, id) && matches!(node.own, State::Failed | State::Expired)
     };

@@ -24,8 +24,9 @@ pub struct Faults {
     pub polls: AtomicU32,
     /// A poll is being held.
     pub is_held: AtomicBool,
-    /// Error of the next poll.
+    /// Group events that the next poll returns.
     pub group_events: Mutex<Vec<GroupEvent>>,
+    /// Error of the next poll.
     pub fail: Mutex<Option<BrokerError>>,
     /// Records delivered.
     pub delivered: AtomicU32,

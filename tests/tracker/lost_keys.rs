@@ -22,19 +22,20 @@ fn frequent_audits() -> TrackerConfig {
     TrackerConfig { audit_interval: Millis(100), ..TrackerConfig::default() }
 }
 
+/// Losses detected so far in all partitions.
 fn losses(fixture: &Fixture, tracker: &Tracker) -> u64 {
     let of = |partition: u32| tracker.metrics.tracker.store_losses.with_label_values(&[&partition.to_string()]).get();
     fixture.all().into_iter().map(of).sum()
 }
 
-/// Waits until a loss is detected and the store contains all tasks again.
+/// Waits until more than `before` losses are detected and the store contains all tasks again.
 async fn expect_recovery(fixture: &Fixture, tracker: &Tracker, what: &str, before: u64) {
     until(&format!("the loss is detected: {what}"), || async { losses(fixture, tracker) > before }).await;
     expect_agreement(fixture).await;
     tracker.is_well().await;
 }
 
-/// Folds a log and returns the tracker.
+/// Starts a tracker on a generated log and returns it when the log is folded.
 async fn folded(fixture: &Fixture) -> Tracker {
     fixture.write(&event_log(7, TREES)).await;
     let tracker = fixture.tracker_with(frequent_audits()).await;
@@ -55,10 +56,10 @@ fn configure(server: &Server, policy: &str, maxmemory: u64) {
     let _: String = server.call(&["CONFIG", "SET", "maxmemory", &maxmemory.to_string()]).unwrap();
 }
 
-/// Makes Redis evict keys.
+/// Makes Redis evict at least one key: its memory limit is lowered below the memory in use.
 fn evict(server: &Server) {
-    let facts: String = server.call(&["INFO", "memory"]).unwrap();
-    let used = facts.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse::<u64>().unwrap();
+    let info: String = server.call(&["INFO", "memory"]).unwrap();
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse::<u64>().unwrap();
     let before = evicted(server);
     configure(server, "allkeys-random", used.saturating_sub(100_000));
     while evicted(server) == before {
@@ -94,7 +95,7 @@ async fn evictions_without_a_tracker_are_detected() {
 async fn deleted_and_expiring_keys_are_folded_again() {
     let Some((fixture, server)) = services::fixture(2) else { return };
     let tracker = folded(&fixture).await;
-    for (kind, words) in [
+    for (pattern, words) in [
         ("t:*:*", &["DEL"][..]),
         ("t:*", &["DEL"]),
         ("c:*", &["DEL"]),
@@ -107,11 +108,11 @@ async fn deleted_and_expiring_keys_are_folded_again() {
         ("t:*", &["PEXPIRE", "1"]),
     ] {
         let before = losses(&fixture, &tracker);
-        let mut keys: Vec<String> = server.call(&["KEYS", &format!("kafleet:{{p1}}:{kind}")]).unwrap();
+        let mut keys: Vec<String> = server.call(&["KEYS", &format!("kafleet:{{p1}}:{pattern}")]).unwrap();
         keys.sort();
-        let key = keys.first().unwrap_or_else(|| panic!("no {kind}"));
+        let key = keys.first().unwrap_or_else(|| panic!("no key matches `{pattern}`"));
         let command: Vec<&str> = [&words[..1], &[key], &words[1..]].concat();
-        // A record that a batch rewrites before the audit is intact again, and is deleted once more.
+        // A batch may write the key again before the audit reaches it, so the command is repeated.
         until(&format!("a loss is detected: {command:?}"), || async {
             let _: i64 = server.call(&command).unwrap();
             tokio::time::sleep(Duration::from_secs(2)).await;
@@ -135,7 +136,8 @@ async fn full_redis_is_reported_by_an_idle_tracker() {
     tracker.stop().await;
 }
 
-/// Each record in turn is lost, at any level of its tree. The tracker is not ready until everything is folded again.
+/// Every seventh record is lost in turn, at all levels of the trees. The tracker is not ready until everything is
+/// folded again.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_records_are_found_by_the_audit() {
     let (fixture, memory) = memory::fixture(1);
@@ -143,12 +145,12 @@ async fn lost_records_are_found_by_the_audit() {
     let tracker = fixture.tracker_with(TrackerConfig { batch_events: 1, ..frequent_audits() }).await;
     let oracle = expect_agreement(&fixture).await;
     tracker.is_well().await;
-    let (health, heard) = (tracker.health.clone(), Arc::new(Mutex::new(BTreeSet::new())));
-    let listening = tokio::spawn({
-        let heard = heard.clone();
+    let (health, reasons) = (tracker.health.clone(), Arc::new(Mutex::new(BTreeSet::new())));
+    let sampling = tokio::spawn({
+        let reasons = reasons.clone();
         async move {
             loop {
-                heard.lock().unwrap().extend(health.reasons().into_iter().map(|(_, reason)| reason));
+                reasons.lock().unwrap().extend(health.reasons().into_iter().map(|(_, reason)| reason));
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -158,12 +160,10 @@ async fn lost_records_are_found_by_the_audit() {
         memory.remove_record(0, id);
         expect_recovery(&fixture, &tracker, id.as_str(), before).await;
     }
-    listening.abort();
-    let heard = heard.lock().unwrap().clone();
-    assert!(
-        heard.iter().any(|reason| reason.contains("is missing") && reason.contains("projected again")),
-        "{heard:?}"
-    );
+    sampling.abort();
+    let reasons = reasons.lock().unwrap().clone();
+    let reports_loss = |reason: &String| reason.contains("is missing") && reason.contains("projected again");
+    assert!(reasons.iter().any(reports_loss), "{reasons:?}");
     tracker.stop().await;
 }
 
@@ -172,22 +172,22 @@ async fn events_topic_with_short_retention_is_not_folded() {
     let (fixture, _) = memory::fixture(1);
     let fixture = Fixture { topic_check: Millis(50), ..fixture };
     fixture.write(&event_log(7, 20)).await;
-    for (setting, forgets, fits) in [("cleanup.policy", "compact", "delete"), ("retention.ms", "60000", "-1")] {
-        fixture.configure(setting, forgets);
+    for (setting, unsuitable, suitable) in [("cleanup.policy", "compact", "delete"), ("retention.ms", "60000", "-1")] {
+        fixture.configure(setting, unsuitable);
         let tracker = fixture.tracker().await;
         tracker.expect_reason(&part(0), setting).await;
         assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), [None], "no event is folded");
-        fixture.configure(setting, fits);
+        fixture.configure(setting, suitable);
         // A partition that waits for the topic is retried every 10 s.
         expect_agreement(&fixture).await;
         tracker.is_well().await;
-        fixture.configure(setting, forgets);
+        fixture.configure(setting, unsuitable);
         tracker.expect_reason(&part(0), setting).await;
         let checkpoint = fixture.store.checkpoints(&[0]).await.unwrap();
         fixture.write(&event_log(8, 5)).await;
         tracker.expect_reason("tracker's topics", "kafleet topics apply").await;
         assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), checkpoint, "no more events are folded");
-        fixture.configure(setting, fits);
+        fixture.configure(setting, suitable);
         expect_agreement(&fixture).await;
         tracker.is_well().await;
         tracker.stop().await;

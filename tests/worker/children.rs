@@ -1,4 +1,4 @@
-//! Children of attempts, and results for other systems.
+//! Children of attempts, and records on the results topic, which other systems read.
 
 use kafleet::handlers::{Child, Failure};
 use kafleet::model::event::Kind as EventKind;
@@ -103,7 +103,8 @@ async fn early_children_are_published_at_once_and_not_repeated_by_retries() {
         }
     });
     let (mut fleet, _) = memory(1, &[kind, Kind::echo("echo")]).await;
-    // Retries are handed over to the tracker, except for tasks with early children, which only this worker knows.
+    // Longer waits for a retry are left to the tracker, except for a task that has called `spawn_now`: only this worker
+    // knows which children it has published.
     fleet.config.inline_retry_max = Millis(1);
     fleet.send("parent", "p", "0").await;
     let worker = fleet.worker();

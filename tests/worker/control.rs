@@ -1,4 +1,5 @@
-//! The control topic: cancels, kill switches, pauses, and start offsets of refused partitions.
+//! The control topic: cancels, kill switches, pauses, and start offsets of refused partitions. A partition is refused
+//! (not processed) if, for instance, its commit is lost, until an operator chooses a start offset.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ fn summary(event: &Event) -> (EventKind, u32, &str, &str) {
     (event.kind(), event.attempt, error.kind.as_str(), error.message.as_str())
 }
 
-/// A type whose attempts run until they are cancelled; records when each was.
+/// A type whose attempts run until they are cancelled. The time of each cancellation is added to `cancelled`.
 fn cancellable(name: &'static str, journal: &Journal, cancelled: &Arc<Mutex<Vec<Instant>>>) -> Kind {
     let journal = journal.clone();
     let cancelled = cancelled.clone();
@@ -65,7 +66,8 @@ fn cancellable(name: &'static str, journal: &Journal, cancelled: &Arc<Mutex<Vec<
 
 type CancelTimes = Arc<Mutex<Vec<Instant>>>;
 
-/// Cancels a task in the middle of a running tree; its parent and a task with a similar id continue.
+/// Cancels `r:a` in the middle of a running tree. Its child `r:a:b` is cancelled too; its parent `r`, and `r:ab`, whose
+/// id begins with the same characters, continue.
 async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
     fleet.send("listens", "r", "0").await;
     fleet.send_child("listens", "r", "a", "0").await;
@@ -87,7 +89,7 @@ async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
         (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough")
     );
     assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
-    // Without the subtree.
+    // A cancel without the subtree leaves the children running.
     fleet.cancel("r", 9, false).await;
     fleet.result_of("r").await;
     assert_eq!(journal.running(), 1, "`r:ab` continues");
@@ -113,7 +115,7 @@ async fn cancel_reaches_a_running_subtree_on_kafka() {
     subtree(fleet, journal, cancelled).await;
 }
 
-/// Tasks that wait for a slot, a key, a retry or their `not before`.
+/// Cancels tasks that wait for a slot, for their key, for a retry, and for their `not before`.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancel_reaches_waiting_tasks() {
     let journal = Journal::default();
@@ -168,7 +170,7 @@ async fn attempt_that_ignores_a_cancel_is_dropped() {
     fleet.assert_clean("deaf").await;
 }
 
-/// Cancels from before the start of the worker apply; tasks published after a cancel run.
+/// Cancels written before the worker starts apply; a run requested after the cancel (`ce_asof`) is executed.
 #[tokio::test(flavor = "multi_thread")]
 async fn worker_started_later_applies_existing_cancels() {
     let journal = Journal::default();
@@ -280,7 +282,7 @@ async fn malformed_control_records_are_ignored() {
     assert_eq!(journal.starts(), ["t"]);
 }
 
-/// Chooses the start offset of a refused partition while the worker runs.
+/// Chooses the start offset of a refused partition while the worker runs. `expire` removes the committed offsets.
 async fn choose_start(fleet: Fleet, journal: Journal, expire: impl FnOnce()) {
     for n in 0..20 {
         fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
@@ -321,14 +323,13 @@ async fn refused_partition_starts_at_the_chosen_offset() {
     choose_start(fleet, journal, || broker.expire_groups()).await;
 }
 
-/// Chooses the start offset before the worker starts. The partition is only marked as consumed, because commits on
-/// Kafka cannot be made to expire.
+/// Chooses the start offset before the worker starts. The partition is marked as consumed and never had a commit, which
+/// the worker treats as a lost commit: on Kafka, a test cannot let a commit expire.
 async fn choose_start_before(fleet: Fleet, journal: Journal) {
     for n in 0..5 {
         fleet.send_to("gone", 0, &format!("t{n}"), "0").await;
     }
     control::settings::mark_partition_consumed(&fleet.producer, &fleet.names, "gone", 0).await.unwrap();
-    // Published before the worker starts.
     fleet
         .put_control(
             ControlKey::Offsets("gone".into(), 0),

@@ -1,4 +1,4 @@
-//! Core cases on a real Kafka.
+//! Main cases of the worker tests, on a real Kafka. The cases are shared with the tests on the in-memory broker.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ async fn recreated_topic_is_refused_until_a_start_offset_is_chosen() {
     recreated(fleet, journal).await;
 }
 
-/// Deletes records as retention does, at once.
+/// Deletes all records below an offset, as retention would.
 fn delete_records(partition: &Partition, offset: i64) {
     let servers = std::env::var("KAFLEET_TEST_KAFKA").unwrap();
     let client: AdminClient<DefaultClientContext> =
@@ -79,10 +79,10 @@ async fn lag_is_zero_behind_a_transaction_on_kafka() {
     lag_is_zero_after_a_transaction(fleet, gate).await;
 }
 
-/// Clients refresh their metadata every half a minute by default.
 #[tokio::test(flavor = "multi_thread")]
 async fn added_partitions_are_consumed() {
     let journal = Journal::default();
+    // kafleet's clients refresh their metadata, and so find added partitions, every 30 s by default.
     let settings = [("topic.metadata.refresh.interval.ms", "500"), ("heartbeat.interval.ms", "300")];
     let Some(fleet) = kafka_with(&settings, 1, &[brief(&journal)]).await else { return };
     added_partitions(fleet, journal).await;

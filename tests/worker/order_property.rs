@@ -1,7 +1,8 @@
-//! Property over random tasks and random rebalances: order holds, and every task completes exactly once.
+//! Property test with random tasks and random rebalances: tasks keep their order, and each completes exactly once.
 //!
 //! A plan is derived from a seed: partitions, slots, keys, duration and outcome of each attempt, and the times at
-//! which workers join and leave. `KAFLEET_SEED=7` runs that plan only, `KAFLEET_SEEDS=500` the first 500.
+//! which workers join and leave. `KAFLEET_SEED=7` runs only the plan of seed 7, `KAFLEET_SEEDS=500` the first
+//! 500 plans.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,10 +23,11 @@ use crate::worker::types::{Kind, ok};
 /// Number of plans in a default run, for each order.
 const SEEDS: u64 = 10;
 const MOST_WORKERS: usize = 4;
-/// First attempt that always succeeds.
+/// Number of the last attempt, which always succeeds.
 const LAST_ATTEMPT: u32 = 6;
 
-/// Observed actions of the tasks of one sequence, which must run one after the other; tasks are numbered.
+/// Observed actions by sequence. A sequence consists of tasks that must run one after the other, in the order of their
+/// numbers: the tasks of a key or of a partition, or a single task if the type is unordered.
 #[derive(Clone, Default)]
 struct ActionLog(Arc<Mutex<HashMap<u64, Sequence>>>);
 
@@ -36,7 +38,7 @@ enum Act {
     Begin,
     Fail,
     End,
-    /// Dropped before its end, which these plans never cause.
+    /// The attempt was dropped before it ended. No plan causes this, so it is an error.
     Dropped,
 }
 
@@ -132,7 +134,6 @@ impl Plan {
         key % u64::from(self.partitions)
     }
 
-    /// Number of sequences.
     fn sequences(&self) -> u64 {
         match self.order {
             Order::None => self.tasks(),
@@ -145,6 +146,7 @@ impl Plan {
         self.tasks() / self.sequences()
     }
 
+    /// Returns the sequence of the task with this key and round, and the task's number in it.
     fn sequence_of(&self, key: u64, round: u64) -> (u64, u64) {
         match self.order {
             Order::None => (round * self.keys + key, 0),
@@ -159,7 +161,8 @@ impl Plan {
         self.keys / u64::from(self.partitions)
     }
 
-    /// Random generator of an attempt, the same on every worker.
+    /// Returns the random generator of an attempt. Its seed depends only on the plan and the attempt, so every worker
+    /// makes the same choices.
     fn chance(&self, id: &str, attempt: u32) -> Rng {
         let mut hasher = DefaultHasher::new();
         (self.seed, id, attempt).hash(&mut hasher);
@@ -239,7 +242,7 @@ impl<'a> Crew<'a> {
         Self { fleet, random: Rng::with_seed(!seed), working: vec![fleet.worker()], leaving: Vec::new() }
     }
 
-    /// Lets a worker join, leave or be replaced, at random.
+    /// With a probability of 3 in 16, lets a worker join, leave or be replaced.
     fn change(&mut self) {
         let (joins, leaves) = match self.random.u32(0..16) {
             0 => (true, false),
@@ -268,17 +271,17 @@ impl<'a> Crew<'a> {
     }
 }
 
-/// Checks that no partition was taken over unclean: no worker has crashed.
+/// Checks that the worker took over every partition from an owner that had released it, not from a crashed one.
 fn assert_clean_takeovers(worker: &Worker) {
-    assert_eq!(worker.metric("kafleet_unclean_takeovers_total", ""), 0.0, "a partition was not released cleanly");
+    assert_eq!(worker.metric("kafleet_unclean_takeovers_total", ""), 0.0, "the previous owner of a partition crashed");
 }
 
-/// Three workers join and three leave while tasks are published.
+/// Five workers join and three leave while tasks are published.
 #[tokio::test(flavor = "multi_thread")]
 async fn order_of_a_key_is_never_broken_on_kafka() {
     let log = ActionLog::default();
     let plan = ON_KAFKA;
-    // Revocations arrive with heartbeats.
+    // Members learn of a rebalance from the response to a heartbeat, so short intervals make rebalances fast.
     let Some(fleet) = kafka_with(&[("heartbeat.interval.ms", "300")], plan.partitions, &[plan.kind(&log)]).await else {
         return;
     };

@@ -13,8 +13,8 @@ pub struct Paused {
     pub reason: Option<String>,
 }
 
-/// Limits of a type. `live` names the limits set at run time; the others come from the configuration of this API, if
-/// it has the type.
+/// Limits of a type. `live` names the limits set at run time; the others come from this API's configuration of the
+/// type, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TypeLimits {
     /// Concurrent attempts per worker. Null: one per core, or the type is unknown to this API.
@@ -123,7 +123,7 @@ pub struct CancelOutcome {
     pub id: String,
     /// Position of the request (`partition:offset` of the events topic).
     pub position: String,
-    /// An earlier request already covers this one. Null: not known yet, because the projection lags behind.
+    /// Whether an earlier request covers this one. Null: not known yet, because the projection lags.
     pub already_requested: Option<bool>,
 }
 
@@ -144,7 +144,7 @@ pub struct WorkerDocument {
     pub host: String,
     pub pid: u32,
     pub version: String,
-    /// Memory held by tasks, in bytes.
+    /// Memory of the tasks that the worker has fetched and not completed, in bytes.
     pub held_bytes: u64,
     pub in_flight: u64,
     pub types: Vec<TypeStatus>,

@@ -82,7 +82,8 @@ pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
     }
 }
 
-/// Publishes the event and waits for its outcome.
+/// Publishes an event about attachments and waits until it has been projected. Returns the task, and true if the event
+/// had no effect.
 async fn publish_and_wait(
     request: &ApiRequest,
     task: &TaskView,

@@ -69,7 +69,7 @@ fn not_finished(task: &TaskView) -> ApiError {
     .hint("wait for it to end, or cancel it first")
 }
 
-/// Whether a retry of failed tasks would start any task.
+/// Whether a retry with `only_failed` would start any task.
 fn has_restartable(task: &TaskView) -> bool {
     task.record.is_restartable() || task.record.restartable_below() > 0
 }
@@ -88,6 +88,7 @@ fn event_of(task: &TaskView, input: RetryTask) -> Event {
     Event { message: input.reason, ..event }
 }
 
+/// Returns the run of a retry with `only_failed` while tasks are still being restarted by it.
 fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
     task.record.effects.iter().find_map(|effect| match effect.what {
         EffectKind::RetryFailed { run } if effect.cause == position.offset => Some(run),
@@ -95,7 +96,7 @@ fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
     })
 }
 
-/// Waits for the outcome of a retry request.
+/// Waits until the retry request at `position` has been decided, and returns the task with its new run.
 async fn retry_outcome(
     api: &Api,
     task: &TaskView,
@@ -104,7 +105,7 @@ async fn retry_outcome(
 ) -> Result<RetryOutcome, ApiError> {
     let (found, ignored) = api.reads.await_outcome(task, position, "the request").await?;
     if ignored {
-        // Another request or a report was written first.
+        // Another request, or a report on an external task, precedes this request in the log.
         let none_restartable = only_failed && found.record.state.is_terminal() && !has_restartable(&found);
         return Err(if none_restartable { nothing_failed(&found) } else { not_finished(&found) });
     }
@@ -136,8 +137,8 @@ async fn highest_run(api: &Api, task: &TaskView) -> Result<u32, ApiError> {
     Ok(api.reads.read(&root).await?.map_or(task.record.run, |root| root.record.tree.highest_run))
 }
 
-/// Waits, within a deadline, until all tasks of a retry have been restarted; before that the root still looks
-/// finished.
+/// Waits up to [`AFTER_DEADLINE`] until a retry with `only_failed` has restarted all its tasks. Until then the status
+/// may still show the previous outcome.
 async fn wait_for_restarts(api: &Api, found: TaskView, position: Position) -> Result<TaskView, ApiError> {
     let subscription = api.reads.notices.subscribe(found.partition, &found.id)?;
     let end = Instant::now() + AFTER_DEADLINE;

@@ -65,6 +65,7 @@ pub(crate) async fn type_list(api: &Api) -> Result<Types, ApiError> {
     Ok(Types { types: names.into_iter().map(document).collect() })
 }
 
+/// Returns the limits in effect: those set at run time, or else those of the configuration.
 pub(crate) fn limits_of(name: &str, control: &ControlState, policy: Option<&TypePolicy>) -> TypeLimits {
     let limits = control.slots.get(name);
     let (slots, most) = (limits.and_then(|limits| limits.slots), limits.and_then(|limits| limits.max_concurrency));
@@ -91,6 +92,7 @@ pub(crate) async fn backlog(request: ApiRequest) -> Result<Response, ApiError> {
     }
 }
 
+/// Counts the tasks that workers have to start or finish: queued, running, and running with a warning.
 fn backlog_of(counts: &BTreeMap<State, u64>) -> u64 {
     [State::Queued, State::Running, State::Warning].iter().filter_map(|state| counts.get(state)).sum()
 }

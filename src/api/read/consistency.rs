@@ -20,7 +20,7 @@ pub(crate) const AFTER_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum wait for the projection when a task is not found: clients often read a task right after creating it.
 const UNKNOWN_DEADLINE: Duration = Duration::from_secs(3);
 
-/// Task record as read from the store.
+/// Task record with the offset up to which its partition was projected.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskView {
     pub id: TaskId,
@@ -115,8 +115,8 @@ impl Reads {
         }
     }
 
-    /// Waits until an event about a task has been projected. Returns the task, and whether the event was ignored.
-    /// `what` names the change in error messages.
+    /// Waits until the event at `position` has been projected. Returns the task, and true if the event had no effect.
+    /// `what` names the event in error messages.
     pub(crate) async fn await_outcome(
         &self,
         task: &TaskView,
@@ -168,8 +168,8 @@ impl Reads {
         }
     }
 
-    /// Waits briefly until the projection has reached the current end of a partition. Returns an error value if it
-    /// has not.
+    /// Waits up to [`UNKNOWN_DEADLINE`] until the projection has reached the current end of a partition. Returns the
+    /// error to respond with if it has not.
     pub(crate) async fn lag_at_end(&self, partition: u32) -> Result<Option<ApiError>, ApiError> {
         let Watermarks { first, end } = self.event_ends(partition, UNKNOWN_DEADLINE).await?;
         // An empty partition needs no projection.

@@ -1,5 +1,5 @@
-//! Buffer of change notices for watchers of more than one task. A client that reconnects to the same process resumes
-//! from it.
+//! Change notices for clients that watch the fleet, a tree or a type. The newest notices are buffered, so that a client
+//! that reconnects to the same process misses none.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ pub(crate) const MAX_FLEET_WATCHERS: usize = 5_000;
 const BUFFERED: usize = 1_024;
 
 pub(crate) struct FleetFeed {
-    /// Random name of this process: event ids of another process are not valid here.
+    /// Random prefix of event ids. Ids issued by another process have another prefix and are not resumed from.
     name: String,
-    notice: Mutex<Buffer>,
+    buffer: Mutex<Buffer>,
     live: broadcast::Sender<Arc<FleetChanges>>,
     slots: Arc<Semaphore>,
 }
 
 #[derive(Default)]
 struct Buffer {
-    /// Number of the last notice; the first is 1.
+    /// Number of the newest notice, or 0 before the first one.
     number: u64,
     last: VecDeque<Arc<FleetChanges>>,
 }
@@ -40,13 +40,14 @@ pub(crate) struct FleetChanges {
     types: OnceCell<Option<Vec<Option<Arc<str>>>>>,
 }
 
-/// Position of a watcher.
+/// Subscription of one client.
 pub(crate) struct Watch {
     /// Notices between the client's last event and now.
     pub missed: VecDeque<Arc<FleetChanges>>,
     pub live: broadcast::Receiver<Arc<FleetChanges>>,
     /// Number of the last notice before `live`.
     pub from: u64,
+    /// Whether `missed` is complete. If false, the client must read again whatever it shows.
     pub resumed: bool,
     _slot: OwnedSemaphorePermit,
 }
@@ -55,7 +56,7 @@ impl Default for FleetFeed {
     fn default() -> Self {
         Self {
             name: format!("{:08x}", fastrand::u32(..)),
-            notice: Mutex::default(),
+            buffer: Mutex::default(),
             live: broadcast::Sender::new(BUFFERED),
             slots: Arc::new(Semaphore::new(MAX_FLEET_WATCHERS)),
         }
@@ -68,40 +69,41 @@ impl FleetFeed {
         if matches!(&notice, Notice::Changed { ids: Some(ids), .. } if ids.is_empty()) {
             return;
         }
-        let mut deferred = self.notice.lock();
-        deferred.number += 1;
-        let notice = Arc::new(FleetChanges { number: deferred.number, notice, types: OnceCell::new() });
-        if deferred.last.len() == BUFFERED {
-            deferred.last.pop_front();
+        let mut buffer = self.buffer.lock();
+        buffer.number += 1;
+        let notice = Arc::new(FleetChanges { number: buffer.number, notice, types: OnceCell::new() });
+        if buffer.last.len() == BUFFERED {
+            buffer.last.pop_front();
         }
-        deferred.last.push_back(notice.clone());
+        buffer.last.push_back(notice.clone());
         // Sending fails only if there are no watchers.
         let _ = self.live.send(notice);
     }
 
-    /// Resumes after the event with this id, if it is still buffered.
+    /// Subscribes a client, after the event with the id `last` if the events since then are still buffered, otherwise
+    /// from now on.
     pub(crate) fn watch(&self, last: Option<&str>) -> Result<Watch, ApiError> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_FLEET_WATCHERS))?;
-        let deferred = self.notice.lock();
+        let buffer = self.buffer.lock();
         let known = last.and_then(|id| self.number_of(id)).filter(|number| {
-            let oldest = deferred.last.front().map_or(deferred.number + 1, |notice| notice.number);
-            (oldest - 1..=deferred.number).contains(number)
+            let oldest = buffer.last.front().map_or(buffer.number + 1, |notice| notice.number);
+            (oldest - 1..=buffer.number).contains(number)
         });
-        let missed = known.map(|known| deferred.last.iter().filter(|notice| notice.number > known).cloned().collect());
+        let missed = known.map(|known| buffer.last.iter().filter(|notice| notice.number > known).cloned().collect());
         let resumed = missed.is_some();
         Ok(Watch {
             missed: missed.unwrap_or_default(),
             live: self.live.subscribe(),
-            from: deferred.number,
+            from: buffer.number,
             resumed,
             _slot: slot,
         })
     }
 
-    /// Moves a watcher to the present.
+    /// Resubscribes a client from now on, skipping the notices that it has not read.
     pub(crate) fn skip_to_present(&self, watch: &mut Watch) {
-        let deferred = self.notice.lock();
-        (watch.live, watch.from) = (self.live.subscribe(), deferred.number);
+        let buffer = self.buffer.lock();
+        (watch.live, watch.from) = (self.live.subscribe(), buffer.number);
     }
 
     fn number_of(&self, id: &str) -> Option<u64> {
@@ -114,7 +116,8 @@ impl FleetFeed {
 }
 
 impl FleetChanges {
-    /// Returns the type of each task; `None` for tasks without a record.
+    /// Returns the type of each task, `None` for a task without a record. `None` as a whole if the records could not be
+    /// read.
     pub(crate) async fn types(&self, reads: &Reads, partition: u32, ids: &[TaskId]) -> Option<&Vec<Option<Arc<str>>>> {
         let read = async || {
             let nodes = reads.records(partition, ids).await.ok()?;

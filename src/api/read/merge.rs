@@ -29,7 +29,9 @@ struct IndexStream {
     index: Index,
     /// Last entry read.
     after: Option<Entry>,
+    /// Entries read but not returned, newest first.
     ahead: VecDeque<Entry>,
+    /// No entries follow those in `ahead`.
     exhausted: bool,
 }
 
@@ -48,7 +50,8 @@ impl<'a> Merge<'a> {
         Self { reads, streams: reads.partitions().into_iter().flat_map(of).collect(), page }
     }
 
-    /// Returns the next entries, at most `limit`, with the records that still exist. Empty at the end.
+    /// Returns at most `limit` further entries with their records, `None` for a record that has been removed. An empty
+    /// result marks the end.
     pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut entries = Vec::with_capacity(limit);
         while entries.len() < limit {

@@ -1,4 +1,4 @@
-//! Reads from the store and the events topic.
+//! Access to the store and to the offsets of the events topic, shared by the handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::store::{Checkpoint, Entry, Index, Store};
 /// Maximum records per store read.
 const NODES_PER_CALL: usize = 500;
 
-/// Access to task records and their consistency with the log. Cheap to clone.
+/// Read access to the projection. [`super::consistency`] adds reads that wait for the log. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Reads {
     pub store: Arc<dyn Store>,
     pub broker: Client,
-    /// Source of topic names and partitions.
+    /// Provides topic names and the partition of an id; nothing is published here.
     pub publisher: Publisher,
     pub notices: Arc<Notices>,
     pub shutdown: Shutdown,
@@ -53,16 +53,17 @@ impl Reads {
         stored(self.store.page(partition, index, after, limit)).await
     }
 
-    /// Lists all events partitions.
+    /// Lists the numbers of all events partitions.
     pub(crate) fn partitions(&self) -> Vec<u32> {
         (0..self.publisher.events_partitions()).collect()
     }
 
-    /// Returns the Kafka partition of the events topic.
+    /// Returns a partition of the events topic.
     pub(crate) fn events(&self, partition: u32) -> Partition {
         Partition::new(self.publisher.names().events(), i32::try_from(partition).unwrap_or(i32::MAX))
     }
 
+    /// Reads the first and the end offset of an events partition.
     pub(crate) async fn event_ends(&self, partition: u32, deadline: Duration) -> Result<Watermarks, ApiError> {
         Ok(self.broker.with_deadline(deadline).watermarks(&self.events(partition)).await?)
     }

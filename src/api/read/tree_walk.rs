@@ -17,7 +17,7 @@ pub(crate) struct TreeWalk<'a> {
     partition: u32,
     /// Top of the tree, until it has been returned.
     top: Option<TaskView>,
-    /// Open levels from the top down.
+    /// Levels whose children have not all been returned, from the top down.
     levels: Vec<Level>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> TreeWalk<'a> {
         Ok(walk)
     }
 
-    /// Returns the next tasks, at most `limit`. Empty at the end.
+    /// Returns at most `limit` further tasks. An empty result marks the end.
     pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
         let mut tasks = Vec::with_capacity(limit);
         if let Some(top) = self.top.take() {

@@ -10,7 +10,7 @@ pub(super) fn of_code(code: Code, what: &str) -> BrokerError {
     classified(code, format!("{what}: {}", describe(code)))
 }
 
-/// Converts an error code with the reason given by the client or broker.
+/// Converts an error code. `text` becomes the message.
 pub(super) fn classified(code: Code, text: String) -> BrokerError {
     match code {
         Code::QueueFull => BrokerError::Full(text),
@@ -61,8 +61,8 @@ pub(super) fn of_delivery(code: Code, topic: &str) -> BrokerError {
     }
 }
 
-/// Converts the error of a record that was not accepted or not delivered. Only errors caused by the record itself are
-/// `Invalid`.
+/// Converts the error of a record that was not accepted or not delivered. `Invalid` is reserved for errors caused by
+/// the record itself; others that are not classified become `Unexpected`.
 pub(super) fn of_record(code: Code, text: String) -> BrokerError {
     match classified(code, text) {
         BrokerError::Invalid(text) if !is_record_error(code) => BrokerError::Unexpected(text),
@@ -74,6 +74,7 @@ fn is_record_error(code: Code) -> bool {
     matches!(code, Code::InvalidRecord | Code::InvalidTimestamp | Code::InvalidTopic | Code::InvalidArgument)
 }
 
+/// Converts an error of rdkafka. `what` names the failed operation.
 pub(super) fn of(error: &KafkaError, what: &str) -> BrokerError {
     match (code_of(error), error) {
         (Some(code), _) => of_code(code, what),
@@ -112,7 +113,7 @@ fn is_transient(code: Code) -> bool {
     is_client_transient(code) || is_cluster_transient(code)
 }
 
-/// Failures of the client to reach the cluster.
+/// Returns whether the client reports a temporary failure, such as an unreachable broker or a timeout.
 fn is_client_transient(code: Code) -> bool {
     matches!(
         code,
@@ -138,7 +139,7 @@ fn is_client_transient(code: Code) -> bool {
     )
 }
 
-/// Temporary states of the cluster.
+/// Returns whether a broker reports a temporary failure, such as a change of leader.
 fn is_cluster_transient(code: Code) -> bool {
     matches!(
         code,
@@ -176,7 +177,7 @@ fn is_cluster_transient(code: Code) -> bool {
     )
 }
 
-/// Returns librdkafka's text for a code, without its "Broker: " or "Local: " prefix, in lower case.
+/// Returns librdkafka's text for a code without its "Broker: " or "Local: " prefix; the first letter is in lower case.
 pub(super) fn describe(code: Code) -> String {
     let shown = code.to_string();
     let inner = shown.split_once('(').map_or(shown.as_str(), |(_, rest)| rest.strip_suffix(')').unwrap_or(rest));

@@ -43,9 +43,11 @@ pub struct Kafka {
 }
 
 impl Kafka {
-    /// Creates the clients' settings. `section` is the `[kafka]` section of the configuration: any librdkafka key,
-    /// passed to every client it applies to. An unknown key, a bad value, or a missing file gives
-    /// [`BrokerError::Invalid`]. Does not wait for a connection.
+    /// Checks the settings and creates the client for administration, without waiting for a connection. `section` is
+    /// the `[kafka]` section of the configuration: any librdkafka key, passed to every client it applies to.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown key, a bad value, or a file named by a value (such as a certificate) that is missing.
     pub fn new(section: &BTreeMap<String, String>) -> Result<Self, BrokerError> {
         let settings = Settings::new(section)?;
         Ok(Self { cluster: Cluster::new(settings.clone())?, settings, reader: Reader::default() })
@@ -195,7 +197,7 @@ fn list_of_commits(commits: &[Commit]) -> Result<TopicPartitionList, BrokerError
 /// Rejects topic names with a zero byte: librdkafka's names are C strings.
 fn check_topic(topic: &str) -> Result<(), BrokerError> {
     match topic.contains('\0') {
-        true => Err(BrokerError::Invalid(format!("invalid topic name `{}`", topic.escape_debug()))),
+        true => Err(BrokerError::Invalid(format!("topic name `{}` contains a zero byte", topic.escape_debug()))),
         false => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ use crate::broker::{BrokerError, ConsumerSpec};
 const COMMON: [(&str, &str); 4] = [
     ("client.id", "kafleet"),
     ("statistics.interval.ms", "0"),
-    // Upper bound on noticing added partitions.
+    // Maximum delay until added partitions are found.
     ("topic.metadata.refresh.interval.ms", "30000"),
     // Time that a missing topic is assumed to be in creation; sends to it wait.
     ("topic.metadata.propagation.max.ms", "5000"),
@@ -97,7 +97,7 @@ impl Settings {
         let mut config = self.base(&COMMON);
         // Watermarks are fetched with this client and must include open transactions.
         config.set("isolation.level", "read_uncommitted");
-        // This producer never sends and needs no producer id.
+        // The admin client is a librdkafka producer. It never sends and needs no producer id.
         config.set("enable.idempotence", "false").remove("group.instance.id");
         config
     }

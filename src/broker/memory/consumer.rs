@@ -1,4 +1,4 @@
-//! The in-memory consumer: its positions in the logs, and its group membership.
+//! Consumer of the in-memory broker: positions in the logs, and membership in a group.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,22 +26,24 @@ pub(super) struct MemoryConsumer {
     read_uncommitted: bool,
     waiter: Arc<Condvar>,
     joined: bool,
-    /// Partitions assigned by the group and not released. After `Lost` they must be released before the consumer
-    /// rejoins.
+    /// Partitions that the group has assigned and the consumer has not released. After `Lost`, the consumer rejoins
+    /// only when all of them have been released.
     assigned: BTreeSet<Partition>,
     reads: Vec<Read>,
-    /// Index of the first log to read in the next poll, so that a partition with many records does not starve the
+    /// Index in `reads` at which the next poll starts, so that a partition with many records does not starve the
     /// others.
     next: usize,
     events: Vec<GroupEvent>,
+    /// Records of the current poll, each with the index of its partition in `reads`.
     batch: Vec<(usize, Entry)>,
 }
 
+/// A partition that is being read.
 struct Read {
     at: Partition,
     position: i64,
     paused: bool,
-    /// Out of range, or being revoked.
+    /// Set if the position is outside the log, or while the partition is being revoked.
     stopped: bool,
 }
 
@@ -79,7 +81,7 @@ impl MemoryConsumer {
                 PollResult::Evicted => self.handle_eviction(),
             }
         }
-        // Rejoin at once if nothing was assigned; otherwise once all lost partitions have been released.
+        // An evicted member rejoins at once if nothing was assigned, otherwise once it has released its partitions.
         if !self.joined && self.assigned.is_empty() {
             group.join(self.id, &self.topics, &self.waiter, &state.topics, now_ms);
             self.joined = true;
@@ -170,6 +172,7 @@ impl MemoryConsumer {
             if !self.events.is_empty() || !self.batch.is_empty() || left.is_zero() {
                 break;
             }
+            // A simulation advances its clock instead of blocking.
             if !runtime::pass(left) {
                 self.wait(&core, &mut state, left);
             }

@@ -1,4 +1,4 @@
-//! The log of a partition: records by offset with gaps, open transactions, and the size in bytes.
+//! Log of a partition of the in-memory broker: records ordered by offset (with gaps), open transactions, and size.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use parking_lot::Condvar;
 
 use crate::broker::{CommittedProbe, HeaderList, ProducerRecord, RecordRef};
 
-/// Overhead of a record beyond its own bytes, for its log entry and allocations.
+/// Approximate memory of a record in addition to its own bytes: the log entry and the allocations.
 const RECORD_OVERHEAD: u64 = 96;
 
 /// The bytes of a record in one allocation (key, value, then each header's name and value), shared by the log and its
@@ -15,12 +15,15 @@ const RECORD_OVERHEAD: u64 = 96;
 #[derive(Debug)]
 pub(super) struct Payload {
     bytes: Box<[u8]>,
+    /// Length of the key.
     key: Option<usize>,
+    /// Length of the value.
     value: Option<usize>,
     headers: Box<[HeaderSpan]>,
     pub created_ms: i64,
 }
 
+/// Location of a header in [`Payload::bytes`]: its start, and the lengths of name and value.
 #[derive(Debug)]
 struct HeaderSpan {
     start: usize,
@@ -119,8 +122,9 @@ pub(super) fn cost_of(payload: &Payload) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     entries: VecDeque<Entry>,
+    /// Offset at which the log starts (low watermark).
     pub first: i64,
-    /// Offset of the next record.
+    /// Offset of the next record (high watermark).
     pub end: i64,
     pub bytes: u64,
     /// Size after the last compaction.
@@ -217,7 +221,8 @@ impl Log {
         }
     }
 
-    /// Keeps the latest record of each key, and tombstones only while they are newer than `tombstones_after_ms`.
+    /// Compacts the records before the first open transaction: keeps the latest record of each key, and tombstones only
+    /// if they are newer than `tombstones_after_ms`. Removes aborted records.
     pub(super) fn compact(&mut self, tombstones_after_ms: i64) {
         let read_limit = self.read_limit(false);
         let mut seen: HashSet<Vec<u8>> = HashSet::new();
@@ -253,7 +258,8 @@ impl Log {
         }
     }
 
-    /// Returns the index of the first record at or after an offset. Without gaps it is computed directly.
+    /// Returns the index of the first record at or after an offset: computed if the log has no gaps before it,
+    /// otherwise found by binary search.
     fn index_of(&self, offset: i64) -> usize {
         let Some(first) = self.entries.front() else { return 0 };
         let guess = usize::try_from(offset.saturating_sub(first.at.offset)).unwrap_or(0);

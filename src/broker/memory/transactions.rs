@@ -1,5 +1,5 @@
-//! Transactions: the records, then a marker in every partition involved. Other producers may write between the first
-//! records and their dependents, as in Kafka.
+//! Transactions of the in-memory broker. A transaction appends its records, then a marker to each of their partitions.
+//! As in Kafka, other producers may write between the first records and their dependents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use crate::broker::{BrokerError, DependentRecord, MakeDependents, Partition, Pro
 pub(super) struct TransactionalId {
     /// Epoch of the producer that may send.
     epoch: u64,
+    /// Leaves transactions open instead of committing them; set by tests.
     pub hold: bool,
     open: Option<OpenTransaction>,
 }
@@ -45,7 +46,7 @@ impl MemoryTransactionalProducer {
 }
 
 impl State {
-    /// Commits or aborts the open transaction of a name.
+    /// Commits or aborts the open transaction of a transactional id. Returns whether there was one.
     pub(super) fn end_transaction(&mut self, name: &str, committed: bool) -> bool {
         let open = self.transactional_ids.get_mut(name).and_then(|id_state| id_state.open.take());
         if let Some(OpenTransaction { transaction, partitions }) = &open {
@@ -72,8 +73,8 @@ impl State {
         }
     }
 
-    /// Takes the partitions of an open transaction to continue it. Fails if another producer of its name has ended
-    /// it.
+    /// Takes the partitions of an open transaction, to continue it. Fails if it was ended because another producer was
+    /// opened with the same transactional id.
     fn take_open(&mut self, name: &str, transaction: u64) -> Result<Vec<Partition>, BrokerError> {
         let open = self
             .transactional_ids

@@ -80,7 +80,7 @@ fn document<T: DeserializeOwned>(data: &str, of: impl FnOnce(Box<T>) -> StreamEv
     }
 }
 
-/// Decodes the reason of an `end` event: only a removed record is final.
+/// Decodes an `end` event. Only a removed record is final for the status of a task: an ended task may be reopened.
 fn end(data: &str) -> StreamEvent {
     let reason = match serde_json::from_str::<StreamEnd>(data).map(|end| end.reason) {
         Ok(EndReason::Gone) => return StreamEvent::Gone,
@@ -92,6 +92,7 @@ fn end(data: &str) -> StreamEvent {
     StreamEvent::Lost { reason: reason.into() }
 }
 
+/// Event as it was sent: its fields, not yet decoded.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Frame {
     name: String,
@@ -99,7 +100,8 @@ struct Frame {
     id: Option<String>,
 }
 
-/// Incremental parser of an event stream (WHATWG HTML, 9.2.6).
+/// Incremental parser of an event stream (WHATWG HTML, 9.2.6). Lines end with LF or CRLF; a lone CR, which the standard
+/// also permits, is not a line end here, because the API never sends one.
 #[derive(Default)]
 struct Parser {
     bytes: Vec<u8>,

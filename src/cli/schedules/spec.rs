@@ -67,7 +67,7 @@ fn replace_list<T>(field: &mut Vec<T>, given: Vec<T>) {
 }
 
 impl SpecArgs {
-    /// Sets the given fields of a schedule.
+    /// Overwrites the fields of a schedule whose options are given. `--cron` and `--every` replace each other.
     pub(crate) fn apply_to(self, spec: &mut Spec) -> Result<(), Failure> {
         let time = |text: Option<String>| {
             text.map(|text| parse_time(&text).map(time_text)).transpose().map_err(Failure::usage)
@@ -91,7 +91,7 @@ impl SpecArgs {
     }
 }
 
-/// Sets the given fields of a schedule's tasks.
+/// Overwrites the fields of a schedule's tasks whose options are given. A list is replaced as a whole.
 pub(super) fn apply_task_args(args: TaskArgs<SCHEDULE>, task: &mut Template) -> Result<(), Failure> {
     let actions = args.actions()?;
     let checks = args.checks()?;

@@ -54,7 +54,7 @@ impl Scope {
         }
     }
 
-    /// Filters by type: the API also reports tasks whose type it cannot look up.
+    /// Whether a task belongs to the scope. The stream of a type also reports tasks whose type could not be looked up.
     fn has(&self, status: &Status) -> bool {
         match self {
             Self::Type(name) => status.task_type.as_deref() == Some(name),
@@ -77,6 +77,7 @@ impl fmt::Display for Scope {
 #[derive(Default)]
 struct PrintedTasks {
     last: FxHashMap<String, PrintedState>,
+    /// Ids in `last` by their first line, oldest first.
     order: VecDeque<String>,
 }
 
@@ -113,6 +114,7 @@ impl PrintedTasks {
     }
 }
 
+/// Prints the changes of the tasks in a scope: of a tree until its root has ended, otherwise without an end.
 pub(super) async fn follow(client: &Client, output: &Output, scope: Scope) -> Outcome {
     if let Scope::Type(name) = &scope {
         check_type(client, name).await?;
@@ -153,8 +155,9 @@ struct FleetWatch<'a> {
     queue: RefreshQueue,
     /// Tasks to read again after a failure.
     unread: BTreeSet<String>,
-    /// Time of the next read of unread tasks and of changes without ids.
+    /// Earliest time of the next read of unread tasks and of changes without ids.
     reread: Instant,
+    /// Whether the first read is complete. Before that a failed read of the tree is an error.
     begun: bool,
     /// Whether the last read of the tree failed.
     tree_unreadable: bool,
@@ -186,7 +189,8 @@ impl<'a> FleetWatch<'a> {
             let waits = self.queue.has_unnamed() || !self.unread.is_empty();
             let change = match waits {
                 true => {
-                    // Not interrupted by the deadline: failed connections have to be counted.
+                    // Connect without the deadline of the next read: an interrupted attempt would never be counted as
+                    // failed, and the watch would never give up.
                     changes.connected().await?;
                     changes.change_until(self.reread).await?
                 }
@@ -256,6 +260,7 @@ impl<'a> FleetWatch<'a> {
         Ok(())
     }
 
+    /// Warns, at most once per [`WARNING_INTERVAL`], that changes of some tasks may not be printed.
     fn warn(&mut self) {
         if self.begun && self.warned.is_none_or(|warned| warned.elapsed() >= WARNING_INTERVAL) {
             self.warned = Some(Instant::now());
@@ -300,7 +305,7 @@ impl<'a> FleetWatch<'a> {
     }
 }
 
-/// Refuses an unknown type, which would be watched forever.
+/// Refuses an unknown type, for which the watch would print nothing and never end.
 async fn check_type(client: &Client, name: &str) -> Result<(), Failure> {
     let _: serde_json::Value = client.get(&["v1", "types", name, "backlog"], &Query::new()).await?;
     Ok(())
@@ -314,6 +319,9 @@ fn label(status: &Status) -> String {
 }
 
 /// Returns the exit code if the root has ended.
+///
+/// # Errors
+/// The root's record has been removed.
 fn exit_code(root: &str, refresh: &Refresh) -> Result<Option<Code>, Failure> {
     match refresh.found.iter().find(|status| status.id == root) {
         Some(status) => Ok(status.state.is_terminal().then(|| code_of(status.state))),

@@ -46,9 +46,10 @@ const SPECIAL_V4: [&str; 15] = [
     "224.0.0.0/4",
     "240.0.0.0/4",
 ];
-/// Networks within `2000::/3`, the only globally routed part of IPv6, that are not public: protocol assignments,
-/// tunnels to any IPv4 address, and documentation.
+/// Networks within [`ROUTED_V6`] that are not public: protocol assignments, tunnels to any IPv4 address, and
+/// documentation.
 const SPECIAL_V6: [&str; 4] = ["2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"];
+/// Globally routed part of IPv6.
 const ROUTED_V6: &str = "2000::/3";
 /// Prefix of addresses translated to the IPv4 address in their last bytes.
 const NAT64: &str = "64:ff9b::/96";

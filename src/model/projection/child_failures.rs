@@ -22,16 +22,17 @@ pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
 /// Returns true if pending descendants must be cancelled because the task failed fast, and no request has done so
 /// before.
 pub(super) fn must_fail_fast(node: &TaskRecord) -> bool {
-    let asked = |cancel: &Cancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
-    let cancelled = match node.own.is_terminal() {
+    let is_requested = |cancel: &Cancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
+    let cancel = match node.own.is_terminal() {
         true => node.requests.cancel.as_deref().filter(|cancel| cancel.subtree),
         false => node.cancelled_by(),
     };
-    has_failed_fast(node) && !cancelled.is_some_and(asked)
+    has_failed_fast(node) && !cancel.is_some_and(is_requested)
 }
 
 impl Records {
-    /// Fails a task fast after `child` failed, without waiting for the other children.
+    /// Cancels the pending descendants of a task that fails fast after `child` failed, without waiting for the other
+    /// children. `child` is `None` if the children failed before the task was announced.
     pub(super) fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Change<'_>) {
         let reason = child.and_then(|child| Some(child_failure(child, self.node(child.as_str())?)));
         let Some(node) = self.node_mut(id) else { return };
@@ -50,7 +51,8 @@ fn child_failure(child: &TaskId, node: &TaskRecord) -> String {
     format!("child `{child}` is {}{why}", node.state)
 }
 
-/// Cancels the task and everything pending below, as a request would. The caller recomputes the state.
+/// Cancels the task and its pending descendants as a request would, except that the task then ends as failed. The
+/// caller recomputes the state.
 fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<'_>) {
     let reason = reason.unwrap_or_else(|| "children failed before the task was announced".to_owned());
     let asof = cause.position.offset;
@@ -73,10 +75,10 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
     node.history.push(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));
 }
 
-/// Clears the error of a task failed by its children once retries of descendants have succeeded.
+/// Clears the error that failed children left on a task, once retries have reduced their number to `max_failed`.
 pub(super) fn clear_child_failure(node: &mut TaskRecord) {
-    let blamed = node.outcome.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
-    if blamed && node.own == State::Succeeded && !has_failed_fast(node) {
+    let failed_by_children = node.outcome.error.as_ref().is_some_and(|error| error.kind == CHILD_FAILED);
+    if failed_by_children && node.own == State::Succeeded && !has_failed_fast(node) {
         node.outcome.error = None;
     }
 }

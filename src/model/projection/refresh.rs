@@ -1,4 +1,4 @@
-//! Derived fields of a record: rollup input, state, times and expiry.
+//! Fields of a record that are derived from others: rollup input, state, end time and expiry.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,6 +10,7 @@ use crate::model::task::OnFailure;
 use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
 
+/// Contribution of a task to its parent's rollup.
 pub(super) fn rollup_input(id: &TaskId, node: &TaskRecord) -> RollupInput {
     let (_, _, tree) = rollup::children_of(&node.tree.below);
     let then = number_of(id.segment()).is_some();
@@ -18,6 +19,7 @@ pub(super) fn rollup_input(id: &TaskId, node: &TaskRecord) -> RollupInput {
     RollupInput { run: node.run, then, state: node.state, ignored, tree, restartable }
 }
 
+/// State of a task: `cancelling` while a cancel applies and its own state is pending, otherwise the rollup.
 pub(super) fn state_of(node: &TaskRecord) -> State {
     let cancelling = !node.own.is_terminal() && node.cancelled_by().is_some();
     if cancelling {
@@ -27,7 +29,8 @@ pub(super) fn state_of(node: &TaskRecord) -> State {
     }
 }
 
-/// Recomputes the state and the fields derived from it.
+/// Recomputes the state and the fields derived from it, withdraws the task's cancel when its tree has ended, and
+/// evaluates the notification rules.
 pub(super) fn refresh(node: &mut TaskRecord, cause: Change<'_>) {
     let state = state_of(node);
     if state.is_terminal() != node.state.is_terminal() {
@@ -36,14 +39,15 @@ pub(super) fn refresh(node: &mut TaskRecord, cause: Change<'_>) {
         node.tree.last_end = ended.then(|| Box::new(Moment { at_ms: cause.at_ms, by: cause.id.to_string() }));
     }
     node.state = state;
+    // Workers no longer need a cancel of a tree that has ended.
     if let Some(cancel) = node.requests.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;
         requests::withdraw_cancel(node, cause.position);
     }
     notifications::evaluate(node, cause);
-    let before = node.times.expiry;
+    let old_expiry = node.times.expiry;
     node.schedule_expiry(&cause.ages.lifetimes, cause.position.log_time_ms);
-    if let Some(expiry) = node.times.expiry.filter(|expiry| Some(*expiry) != before) {
+    if let Some(expiry) = node.times.expiry.filter(|expiry| Some(*expiry) != old_expiry) {
         cause.ages.soonest_ms.fetch_min(expiry.due_ms, Relaxed);
     }
 }

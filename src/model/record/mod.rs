@@ -108,7 +108,8 @@ pub struct Outcome {
 pub struct Tree {
     /// Set for the root of a tree.
     pub root: bool,
-    /// Set once a descendant was counted, even if none counts any more.
+    /// Set when the first descendant is counted, and never reset: only such a task is searched for descendants when
+    /// its tree is removed.
     pub has_below: bool,
     /// Counts of the descendants, grouped by the run of the direct child.
     pub below: Vec<RunCounts>,
@@ -122,7 +123,7 @@ pub struct Tree {
     pub hold_ms: i64,
 }
 
-/// Newest events of the task.
+/// First and newest events of the task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
     /// At most [`MAX_HISTORY`] entries: the first one, and the newest.
@@ -133,7 +134,7 @@ pub struct History {
     pub duplicates: u32,
 }
 
-/// Number of log lines, stored and dropped.
+/// Number of log lines received, and of lines that their writers dropped.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LogCounts {
     pub lines: u32,
@@ -153,7 +154,8 @@ pub struct Requests {
 pub struct Deferral {
     /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
     pub record_bytes: u32,
-    /// Waits of this run that began after an attempt lower than this number have ended with a release.
+    /// Waits of this run that followed an attempt with a lower number are over, because their records were released;
+    /// late events that defer them again are ignored.
     pub released: u32,
 }
 
@@ -186,7 +188,7 @@ pub struct HistoryEntry {
     pub message: Option<String>,
     /// Code of the error in the event.
     pub error_kind: Option<Box<str>>,
-    /// Duration of the ended attempt, if no `started` event preceded, in milliseconds.
+    /// Duration of the ended attempt in milliseconds, if the event contains the start of the attempt.
     pub took_ms: Option<u32>,
     /// Name of the API token that made the request.
     pub by: Option<Arc<str>>,
@@ -195,7 +197,7 @@ pub struct HistoryEntry {
 }
 
 impl HistoryEntry {
-    /// Entry for an action of the projection itself.
+    /// Entry for a change by the projection itself, such as an expiry.
     pub fn of_fold(kind: Kind, run: u32, (at_ms, offset): (i64, i64), message: String) -> Self {
         Self {
             kind,
@@ -244,7 +246,7 @@ impl TaskRecord {
         Ok(postcard::to_allocvec(self)?)
     }
 
-    /// Returns `None` for bytes of another version; the caller rebuilds the store.
+    /// Returns `None` for bytes that this version cannot decode: the partition must then be folded again.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }
@@ -260,10 +262,12 @@ impl TaskRecord {
         self.tree.below.iter().map(|group| group.restartable).sum()
     }
 
+    /// Returns true if no worker runs the task: another system reports its states.
     pub fn is_external(&self) -> bool {
         self.definition.policy.as_ref().is_some_and(|policy| policy.rules.external)
     }
 
+    /// Returns true if reports on an external task are ignored after its end.
     pub fn blocks_when_done(&self) -> bool {
         self.definition.policy.as_ref().is_none_or(|policy| policy.rules.block_when_done)
     }
@@ -276,15 +280,15 @@ impl TaskRecord {
 
     /// Continuations in the order of their numbers.
     pub fn continuations(&self) -> impl Iterator<Item = &Continuation> {
-        let asked = self.definition.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
-        asked.iter().chain(self.continuations.from_handler.iter().flatten())
+        let from_policy = self.definition.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
+        from_policy.iter().chain(self.continuations.from_handler.iter().flatten())
     }
 
-    /// Ids that the continuations and their own continuations may have.
+    /// Appends the ids that the continuations, and their own continuations, may have.
     pub fn continuation_ids(&self, id: &TaskId, ids: &mut Vec<TaskId>) {
-        let asked = self.definition.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
-        ids_below(id, asked, 0, ids);
-        ids_below(id, self.continuations.from_handler.as_deref().unwrap_or_default(), asked.len(), ids);
+        let from_policy = self.definition.policy.as_ref().map_or(&[][..], |policy| &policy.rules.then);
+        ids_below(id, from_policy, 0, ids);
+        ids_below(id, self.continuations.from_handler.as_deref().unwrap_or_default(), from_policy.len(), ids);
     }
 }
 
@@ -305,14 +309,15 @@ impl History {
         self.entries.push(entry);
     }
 
-    /// Inserts a late announcement before the first entry of its run that created or moved the record.
+    /// Inserts a late announcement before the first entry of its run with a kind that creates records
+    /// ([`Kind::creates`]).
     pub fn insert_announcement(&mut self, entry: HistoryEntry) {
         self.make_room();
         let first = self.entries.iter().position(|known| known.run == entry.run && known.kind.creates());
         self.entries.insert(first.unwrap_or(self.entries.len()), entry);
     }
 
-    /// Inserts a late cancel request before the end that it caused.
+    /// Inserts a late cancel request before the `cancelled` entry that it caused.
     pub fn insert_before_cancelled(&mut self, entry: HistoryEntry) {
         self.make_room();
         let end = self.entries.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);

@@ -46,7 +46,8 @@ impl Counts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCounts {
     pub run: u32,
-    /// These children are continuations, which do not affect the task's own outcome.
+    /// These children are continuations: they do not decide whether other continuations start, and `max_failed` does
+    /// not apply to them.
     pub then: bool,
     pub children: Counts,
     /// Failed children whose failure does not affect the parent.

@@ -2,21 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// State of a task. For terminal states the order is the severity of the outcome.
+/// State of a task. Terminal states are ordered by severity of the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum State {
-    /// Named by a child or an event, but not announced yet.
+    /// Known from a child or an event that refers to the task; no `submitted` event or attempt yet.
     Expected = 0,
     Scheduled = 1,
     Queued = 2,
     Running = 3,
     Retrying = 4,
+    /// Cancelled, but not confirmed by a worker yet.
     Cancelling = 5,
-    /// Running, with a warning to be shown to users.
+    /// Running; the handler has reported a warning.
     Warning = 6,
-    /// The task's own work is done; a child is still pending.
+    /// The task's own work is done; a descendant is still pending.
     WaitingForChildren = 7,
     Succeeded = 8,
     Cancelled = 9,
@@ -24,7 +25,7 @@ pub enum State {
     Failed = 11,
 }
 
-/// Meaning of a state for the parent.
+/// Category of a state, from the parent's view: a parent waits for pending children, and failed ones may fail it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
@@ -66,8 +67,8 @@ impl State {
         self as usize
     }
 
-    /// Returns true if tasks are indexed by this state: states that users list or in which a worker may hold the
-    /// task, but not the states of most tasks.
+    /// Returns true if the store has an index of the tasks in this state: states that users list, and states in which a
+    /// worker may hold the task. The states of most tasks, such as `queued` and `succeeded`, have none.
     pub const fn is_indexed(self) -> bool {
         matches!(self, Self::Scheduled | Self::Failed | Self::Cancelled) || self.is_at_worker()
     }

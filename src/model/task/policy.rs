@@ -126,10 +126,10 @@ fields! {
                     "external", "External task: run by another system, which reports its state; needs no handler",
                 ));
 
-            /// Cancels the task and everything pending below when a child fails beyond `max_failed`.
+            /// Fails the task and cancels its pending descendants as soon as more than `max_failed` children have failed.
             fail_fast: bool, check any,
             Field::at(EVERYWHERE).visible(Visibility::Status)
-                .argument(Argument::flag("fail-fast", "Cancel all open descendants when the first child fails"));
+                .argument(Argument::flag("fail-fast", "Fail and cancel all open descendants when more than --max-failed children have failed"));
 
             /// Number of direct children that may fail, be cancelled or expire before the task fails. Default 0.
             max_failed: Option<u32>, check any,

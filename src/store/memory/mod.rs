@@ -28,7 +28,7 @@ mod partition;
 pub struct MemoryOptions {
     /// Maximum number of task records over all partitions. Default 1,000,000.
     pub max_records: usize,
-    /// Maximum bytes of records and log lines. Default 1 GiB.
+    /// Maximum bytes of records, deferred records, log lines and attachments. Default 1 GiB.
     pub max_bytes: usize,
     /// Lifetime of a reservation whose publish has ended. Default [`RESERVATION_TTL`].
     pub reservation_ttl: Duration,

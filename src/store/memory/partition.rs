@@ -17,6 +17,7 @@ use crate::store::{Checkpoint, Entry, Index, Reservation};
 #[derive(Clone, Default)]
 pub(super) struct Partition {
     pub(super) checkpoint: Option<Checkpoint>,
+    /// Revision of the last change of the checkpoint.
     pub(super) revision: u64,
     pub(super) records: FxHashMap<TaskId, Vec<u8>>,
     pub(super) indexes: FxHashMap<Index, BTreeSet<Entry>>,
@@ -27,7 +28,9 @@ pub(super) struct Partition {
     /// Finished roots by the time of their removal.
     pub(super) done: BTreeMap<i64, VecDeque<TaskId>>,
     pub(super) lifetimes: Option<Lifetimes>,
+    /// Expected sizes, compared with the actual ones by the audit.
     pub(super) sizes: Sizes,
+    /// Bytes of records, deferred records, log lines and attachments.
     pub(super) bytes: usize,
     /// Reservations by id and run.
     pub(super) reservations: FxHashMap<(TaskId, u32), Reserved>,
@@ -35,6 +38,7 @@ pub(super) struct Partition {
     pub(super) ends: BTreeSet<(Instant, (TaskId, u32))>,
 }
 
+/// Reservation with its expiry.
 #[derive(Clone)]
 pub(super) struct Reserved {
     pub(super) mark: Reservation,
@@ -42,6 +46,7 @@ pub(super) struct Reserved {
 }
 
 impl Partition {
+    /// Applies the changes of a batch; the caller sets the checkpoint.
     pub(super) fn apply(&mut self, changes: &Changes) {
         for (id, record) in &changes.nodes {
             let old = self.records.insert(id.clone(), record.clone());
@@ -106,6 +111,7 @@ impl Partition {
         }
     }
 
+    /// Adds finished roots, and removes those that have been processed.
     fn apply_done(&mut self, changes: &Changes) {
         for entry in &changes.done {
             self.done.entry(entry.seen_ms).or_default().push_back(entry.id.clone());
@@ -119,12 +125,14 @@ impl Partition {
         }
     }
 
+    /// Finished roots of the first removal time after `after_ms`.
     pub(super) fn first_done(&self, after_ms: i64, limit: usize) -> Vec<Entry> {
         use std::ops::Bound::{Excluded, Unbounded};
         let Some((seen_ms, ids)) = self.done.range((Excluded(after_ms), Unbounded)).next() else { return Vec::new() };
         ids.iter().take(limit).map(|id| Entry { seen_ms: *seen_ms, id: id.clone() }).collect()
     }
 
+    /// Entries of an index after a position, in the order of the index ([`Index`]).
     pub(super) fn page(&self, index: &Index, after: Option<&Entry>, limit: usize) -> Vec<Entry> {
         use std::ops::Bound::{Excluded, Unbounded};
         let Some(entries) = self.indexes.get(index) else { return Vec::new() };
@@ -139,6 +147,7 @@ impl Partition {
         }
     }
 
+    /// Removes the reservations that expire at `now` or before.
     pub(super) fn drop_expired(&mut self, now: Instant) {
         while self.ends.first().is_some_and(|(end, _)| *end <= now) {
             let Some((_, key)) = self.ends.pop_first() else { return };
@@ -146,12 +155,14 @@ impl Partition {
         }
     }
 
+    /// Sets or replaces a reservation.
     pub(super) fn hold(&mut self, key: (TaskId, u32), mark: &Reservation, end: Instant) {
         self.release(&key);
         self.ends.insert((end, key.clone()));
         self.reservations.insert(key, Reserved { mark: mark.clone(), end });
     }
 
+    /// Removes a reservation.
     pub(super) fn release(&mut self, key: &(TaskId, u32)) {
         if let Some(reserved) = self.reservations.remove(key) {
             self.ends.remove(&(reserved.end, key.clone()));

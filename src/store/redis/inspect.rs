@@ -1,4 +1,4 @@
-//! Scan of a partition's keys, on a connection of its own to the node that holds them.
+//! Scan of a partition's keys, over a separate connection to the node that holds them.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Value, cmd, pipe};
@@ -12,14 +12,15 @@ use crate::store::inspect::{Inspector, KeyRequest, Part, Piece};
 use crate::store::keys::Keys;
 use crate::store::{Checkpoint, StoreError};
 
-/// COUNT of a SCAN.
+/// Number of keys that a SCAN examines (its COUNT).
 const SCAN_COUNT: usize = 1_000;
 /// Bytes after which an answer includes no further key.
 const ANSWER_BYTES: usize = 1 << 20;
 /// Maximum entries of a sorted set per piece.
 const WINDOW: usize = 1_000;
 /// Returns the checkpoint, then type and contents of each key. Sorted sets are read in windows, starting after the
-/// last entry seen or, if that entry is gone, at the first entry with its score.
+/// last entry seen or, if that entry is gone, at the first entry with its score. Arguments: the byte budget, the size
+/// of a window, `1` to read values, then per key the member and score after which to continue (empty: at the start).
 const READ: &str = "
 local out,spent={redis.call('GET',KEYS[1])},0
 local budget,window,values=tonumber(ARGV[1]),tonumber(ARGV[2]),ARGV[3]=='1'
@@ -47,6 +48,7 @@ for i=2,#KEYS do
 end
 return out";
 
+/// Scan of one partition's keys.
 pub(super) struct KeyScan {
     connector: Arc<Connector>,
     keys: Keys,
@@ -90,24 +92,25 @@ impl Inspector for KeyScan {
     ) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
         let mut script = cmd("EVAL");
         script.arg(READ).arg(requests.len() + 1).arg(self.keys.checkpoint());
-        for one in requests {
-            script.arg(&one.key);
+        for request in requests {
+            script.arg(&request.key);
         }
         script.arg(ANSWER_BYTES).arg(WINDOW).arg(u8::from(values));
-        for one in requests {
-            let (member, score) = one.after.as_ref().map_or((&b""[..], &b""[..]), |(member, score)| (member, score));
+        for KeyRequest { after, .. } in requests {
+            let (member, score) = after.as_ref().map_or((&b""[..], &b""[..]), |(member, score)| (member, score));
             script.arg(member).arg(score);
         }
         let Value::Array(answers) = self.ask(script).await? else {
-            return Err(self.connector.unavailable("unexpected answer to EVAL"));
+            return Err(self.connector.unavailable("the script that reads keys did not return an array"));
         };
         let mut answers = answers.into_iter();
         let checkpoint = read_checkpoint(&self.keys, answers.next().unwrap_or_default())?;
-        let pieces = answers.zip(requests).map(|(answer, one)| piece(&one.key, answer));
+        let pieces = answers.zip(requests).map(|(answer, request)| piece(&request.key, answer));
         Ok((checkpoint, pieces.collect::<Result<_, _>>()?))
     }
 }
 
+/// Converts the script's answer for one key.
 fn piece(key: &str, answer: Value) -> Result<Piece, StoreError> {
     let (kind, values, rest): (String, Vec<Vec<u8>>, i64) = read(key, answer)?;
     let mut parts: Vec<Part> = match kind.as_str() {
@@ -116,7 +119,7 @@ fn piece(key: &str, answer: Value) -> Result<Piece, StoreError> {
         _ => values.into_iter().map(|value| (Vec::new(), value)).collect(),
     };
     if kind == "hash" {
-        // Zero counters are removed by some later batch, so they may exist in only one of the stores.
+        // A counter at zero is removed by a later batch, so it may exist in only one of the two stores.
         parts.retain(|(_, value)| value != b"0");
     }
     if kind != "zset" {

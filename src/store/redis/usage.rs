@@ -13,37 +13,39 @@ use crate::store::StoreError;
 /// Writes per pipeline, and keys per SCAN.
 const PIPELINE: u64 = 1_000;
 
-/// Resource usage since the server started.
+/// Version and resource usage of the server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
     pub version: String,
     pub memory_bytes: u64,
+    /// CPU time since the server started.
     pub cpu: Duration,
 }
 
 impl Redis {
+    /// Reads the usage of the server (in a cluster: of one node). Values that it does not report are zero or empty.
     pub async fn usage(&self) -> Result<Usage, StoreError> {
-        let mut facts = String::new();
+        let mut info = String::new();
         for section in ["server", "memory", "cpu"] {
-            facts += &read::<String>("INFO", self.ask(0, cmd("INFO").arg(section)).await?)?;
+            info += &read::<String>("INFO", self.ask(0, cmd("INFO").arg(section)).await?)?;
         }
-        let fact = |name: &str| {
-            let line = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let field = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.unwrap_or_default().trim().to_owned()
         };
-        let seconds = |name| fact(name).parse::<f64>().unwrap_or(0.0);
+        let seconds = |name| field(name).parse::<f64>().unwrap_or(0.0);
         Ok(Usage {
-            version: fact("redis_version"),
-            memory_bytes: fact("used_memory").parse().unwrap_or(0),
+            version: field("redis_version"),
+            memory_bytes: field("used_memory").parse().unwrap_or(0),
             cpu: Duration::from_secs_f64(seconds("used_cpu_sys") + seconds("used_cpu_user")),
         })
     }
 
-    /// Writes `records` records of `bytes` each, with an index entry each, pipelined over one connection per
-    /// partition: the write speed of Redis without kafleet.
+    /// Writes `records` records of `bytes` bytes, each with an index entry, pipelined over one connection per
+    /// partition. Its speed is the baseline of benchmarks: Redis without kafleet.
     pub async fn plain_writes(&self, partitions: u32, records: u64, bytes: usize) -> Result<(), StoreError> {
-        let share = records / u64::from(partitions.max(1));
-        try_join_all((0..partitions).map(|partition| self.plain_partition(partition, share, bytes))).await.map(drop)
+        let count = records / u64::from(partitions.max(1));
+        try_join_all((0..partitions).map(|partition| self.plain_partition(partition, count, bytes))).await.map(drop)
     }
 
     async fn plain_partition(&self, partition: u32, records: u64, bytes: usize) -> Result<(), StoreError> {
@@ -70,7 +72,7 @@ impl Redis {
         Ok(())
     }
 
-    /// Deletes all keys with this prefix.
+    /// Deletes all keys with the configured prefix. In a cluster, only those on one of its nodes.
     pub async fn clear(&self) -> Result<(), StoreError> {
         let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", self.connector.options.prefix));
         loop {

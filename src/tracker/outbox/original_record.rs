@@ -1,4 +1,4 @@
-//! Record with which a task was submitted, read again for a retry.
+//! Reads the record with which a task was submitted, so that a retry can publish it again.
 
 use std::sync::Arc;
 
@@ -6,10 +6,11 @@ use crate::broker::{BrokerError, Partition, Record};
 use crate::model::event::Event;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::TaskRecord;
+use crate::model::task::header;
 use crate::model::task::id::TaskId;
 use crate::tracker::setup::TrackerSetup;
 
-/// Original record of a task.
+/// Record of a task as submitted: the parts that a retry copies.
 pub(super) struct OriginalRecord {
     pub key: Option<Vec<u8>>,
     pub value: Option<Vec<u8>>,
@@ -28,7 +29,8 @@ impl OriginalRecord {
     }
 }
 
-/// Reads the task's record from its topic, or from the event that contained it.
+/// Reads the record at the task's position in its topic. If Kafka no longer has it, reads the copy in the event that
+/// deferred or redrove the task. Returns `None` if there is neither. `events`: topic and partition of these events.
 pub(super) async fn original_record(
     setup: &TrackerSetup,
     events: (&Arc<str>, u32),
@@ -38,7 +40,8 @@ pub(super) async fn original_record(
 ) -> Result<Option<OriginalRecord>, BrokerError> {
     if let Some(position) = node.definition.position {
         let partition = Partition::new(topic, position.partition);
-        if let Some(record) = read(setup, partition, position.offset).await? {
+        let record = read(setup, partition, position.offset).await?;
+        if let Some(record) = record.filter(|record| !names_another_task(record, id)) {
             return Ok(Some(OriginalRecord::of(record)));
         }
     }
@@ -49,9 +52,17 @@ pub(super) async fn original_record(
     Ok(event
         .filter(|event| event.id == *id)
         .and_then(|event| event.payload.into_record())
-        .map(|deferred| OriginalRecord::deferred(*deferred)))
+        .map(|copy| OriginalRecord::deferred(*copy)))
 }
 
+/// Returns true if the record names another task, as after its topic was deleted and created again. Records without an
+/// id in their headers are assumed to be the task's.
+fn names_another_task(record: &Record, id: &TaskId) -> bool {
+    let named = record.headers.iter().find(|(name, _)| &**name == header::ID).and_then(|(_, value)| value.as_deref());
+    named.is_some_and(|named| named != id.as_str().as_bytes())
+}
+
+/// Reads a committed record. Returns `None` also if the topic or the partition no longer exists.
 async fn read(setup: &TrackerSetup, partition: Partition, offset: i64) -> Result<Option<Record>, BrokerError> {
     match setup.broker.client().read_at(&partition, offset).await {
         Err(BrokerError::Unknown(_)) => Ok(None),

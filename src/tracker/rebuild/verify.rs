@@ -17,22 +17,25 @@ use crate::tracker::project::projection::Projection;
 const STEP: usize = 200;
 /// Maximum number of reported keys with differences.
 const MAX_REPORTED: usize = 10;
-/// Time for which the source may stay behind the copy, or the copy behind the source.
+/// Maximum wait for one store to reach the checkpoint of the other, and for a difference to disappear.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval of reading the source while it is behind.
 const SOURCE_INTERVAL: Duration = Duration::from_millis(50);
-/// Number of checkpoints at which a difference must be seen.
-const FENCES: usize = 3;
-/// Interval of rereading a difference. Trees that are being removed at one offset are gone at the next.
+/// Number of checkpoints at which a key must differ before the difference is reported, except at the end of the log.
+const MIN_CHECKPOINTS: usize = 3;
+/// Interval of rereading a key that differs. The removal of a tree takes several steps at one offset and is complete at
+/// the next.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Result of a comparison.
 pub(super) enum Verdict {
     Same(Verified),
     Different(Vec<Difference>),
+    /// The stores were not compared; contains the reason.
     Unknown(String),
 }
 
-/// A running comparison.
+/// Comparison of a partition in progress.
 struct Comparison<'a> {
     copier: &'a mut Copier,
     projection: &'a mut Projection,
@@ -44,8 +47,9 @@ struct Comparison<'a> {
 
 /// Reason why a comparison ended early.
 enum StopReason {
+    /// The copier's session ends, too.
     End(End),
-    /// The source cannot be compared.
+    /// The source cannot be compared; contains the reason.
     Unknown(String),
 }
 
@@ -55,13 +59,14 @@ impl From<End> for StopReason {
     }
 }
 
-/// Contents of a key in both stores, at one checkpoint.
+/// Piece of a key's contents in both stores, at one checkpoint.
 struct Pair {
     checkpoint: i64,
     source: Piece,
     copy: Piece,
 }
 
+/// Compares the copy with the source, folding the copy further as needed. An `Err` ends the copier's session.
 pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> Result<Verdict, End> {
     if let Some(why) = &copier.job.plan.incomparable {
         return Ok(Verdict::Unknown(why.clone()));
@@ -83,7 +88,7 @@ pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> 
     }
 }
 
-/// Converts an error of the source, which does not affect the copy.
+/// Converts an error of the source: the copy stays as it is, and the comparison is repeated.
 fn of_source(error: StoreError) -> End {
     End::Again(format!("the source store: {error}"))
 }
@@ -104,6 +109,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
+    /// Compares the named keys. With `values` set to false, only their existence is compared.
     async fn compare(&mut self, names: Vec<String>, values: bool) -> Result<(), StopReason> {
         let mut queue: VecDeque<KeyRequest> = names.into_iter().map(|key| KeyRequest { key, after: None }).collect();
         while !queue.is_empty() && self.different.len() < MAX_REPORTED {
@@ -111,85 +117,84 @@ impl Comparison<'_> {
             let pairs = self.read(&requests, values).await?;
             queue.drain(..pairs.len());
             let mut more = Vec::new();
-            for (one, pair) in requests.into_iter().zip(pairs) {
+            for (request, pair) in requests.into_iter().zip(pairs) {
                 let checkpoint = pair.checkpoint;
-                let Some(piece) = self.settle(&one, pair).await? else { continue };
+                let Some(piece) = self.settle(&request, pair).await? else { continue };
                 self.verified.checkpoints.1 = checkpoint;
                 if values {
-                    self.count(&one, &piece);
+                    self.count(&request, &piece);
                 }
                 if let Some(last) = piece.parts.last().filter(|_| piece.more) {
-                    more.push(KeyRequest { key: one.key, after: Some(last.clone()) });
+                    more.push(KeyRequest { key: request.key, after: Some(last.clone()) });
                 }
             }
-            more.into_iter().for_each(|one| queue.push_front(one));
+            more.into_iter().for_each(|request| queue.push_front(request));
         }
         Ok(())
     }
 
-    fn count(&mut self, requests: &KeyRequest, piece: &Piece) {
-        if requests.after.is_none() {
+    /// Adds a piece to the digest, and counts its key if this is the first piece.
+    fn count(&mut self, request: &KeyRequest, piece: &Piece) {
+        if request.after.is_none() {
             self.verified.keys += 1;
             self.copier.job.progress.compared.fetch_add(1, Relaxed);
         }
         for part in &piece.parts {
-            self.verified.digest = self.verified.digest.wrapping_add(digest(&requests.key, &piece.kind, part));
+            self.verified.digest = self.verified.digest.wrapping_add(digest(&request.key, &piece.kind, part));
         }
     }
 
-    /// Returns the contents if they are equal; `None` records a difference. Temporary differences are ignored: a
-    /// source that removes old trees does so in several steps at one offset.
-    async fn settle(&mut self, requests: &KeyRequest, mut pair: Pair) -> Result<Option<Piece>, StopReason> {
+    /// Rereads a piece until both stores agree, and returns it. Records a difference that persists and returns `None`.
+    /// A temporary difference is normal: a source that removes old trees does so in several steps at one offset.
+    async fn settle(&mut self, request: &KeyRequest, mut pair: Pair) -> Result<Option<Piece>, StopReason> {
         let (mut seen, end) = (BTreeSet::new(), Instant::now() + PATIENCE);
         loop {
             if pair.source == pair.copy {
                 return Ok(Some(pair.source));
             }
             seen.insert(pair.checkpoint);
-            let lasts = seen.len() >= FENCES || Instant::now() >= end;
+            let persists = seen.len() >= MIN_CHECKPOINTS || Instant::now() >= end;
             // At the end of the log no further checkpoint follows: two equal readings suffice.
-            if lasts
+            if persists
                 || (seen.len() == 1
                     && pair.checkpoint >= self.copier.ends().await?.end
-                    && self.differs_still(requests, &pair).await?)
+                    && self.differs_still(request, &pair).await?)
             {
-                let (source, copy) = differences(&requests.key, &pair.source, &pair.copy);
-                self.different.push(Difference {
-                    key: requests.key.clone(),
-                    checkpoint: pair.checkpoint,
-                    source,
-                    copy,
-                });
+                let (source, copy) = differences(&request.key, &pair.source, &pair.copy);
+                self.different.push(Difference { key: request.key.clone(), checkpoint: pair.checkpoint, source, copy });
                 return Ok(None);
             }
             tokio::time::sleep(RECHECK_INTERVAL).await;
-            pair = self.read_one(requests).await?;
+            pair = self.read_one(request).await?;
         }
     }
 
-    async fn differs_still(&mut self, requests: &KeyRequest, pair: &Pair) -> Result<bool, StopReason> {
+    /// Returns true if a second reading after a pause gives the same contents in both stores.
+    async fn differs_still(&mut self, request: &KeyRequest, pair: &Pair) -> Result<bool, StopReason> {
         tokio::time::sleep(RECHECK_INTERVAL).await;
-        let again = self.read_one(requests).await?;
+        let again = self.read_one(request).await?;
         Ok(again.source == pair.source && again.copy == pair.copy)
     }
 
-    async fn read_one(&mut self, requests: &KeyRequest) -> Result<Pair, StopReason> {
-        let pair = self.read(std::slice::from_ref(requests), true).await?.pop();
-        pair.ok_or_else(|| StopReason::End(End::Again(format!("no answer for `{}`", requests.key))))
+    async fn read_one(&mut self, request: &KeyRequest) -> Result<Pair, StopReason> {
+        let pair = self.read(std::slice::from_ref(request), true).await?.pop();
+        pair.ok_or_else(|| StopReason::End(End::Again(format!("the stores returned no contents of `{}`", request.key))))
     }
 
-    /// Reads the source, folds the copy up to the source's checkpoint, and reads the copy.
+    /// Reads the source, folds the copy up to the source's checkpoint, and reads the copy. Returns a prefix of the
+    /// requests, at least one.
     async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<Vec<Pair>, StopReason> {
         let end = Instant::now() + PATIENCE;
         let (checkpoint, source) = loop {
             let (checkpoint, source) = self.source.read(requests, values).await.map_err(of_source)?;
-            let (theirs, ours) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.offset());
-            if theirs >= ours || (checkpoint.is_none() && self.copier.ends().await?.end == ours) {
-                break (theirs.max(ours), source);
+            let (source_offset, copy_offset) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.offset());
+            if source_offset >= copy_offset || (checkpoint.is_none() && self.copier.ends().await?.end == copy_offset) {
+                break (source_offset.max(copy_offset), source);
             }
             if Instant::now() >= end {
                 return Err(StopReason::Unknown(format!(
-                    "the source store is projected up to offset {theirs}, the copy up to {ours}: does a tracker project into the source?"
+                    "the source store is projected up to offset {source_offset}, the copy up to {copy_offset}: \
+                     does a tracker project into the source?"
                 )));
             }
             tokio::time::sleep(SOURCE_INTERVAL).await;
@@ -215,7 +220,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Digest of one part. Digests are added up, so that order does not matter.
+/// Digest of one element of a key. The digests of all elements are added up, so their order does not matter.
 fn digest(key: &str, kind: &str, (name, value): &Part) -> u128 {
     let mut hash = Sha256::new();
     for text in [key.as_bytes(), kind.as_bytes(), name, value] {

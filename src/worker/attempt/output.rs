@@ -32,16 +32,17 @@ const MAX_PROGRESS_BYTES: usize = 16 << 10;
 pub(crate) struct OutputBuffer {
     publisher: Publisher,
     worker: Arc<str>,
-    /// By attempt: several attempts with one task id may run at once.
+    /// Keyed by attempt ([`attempt_key`]), because several attempts of one task id may run at once.
     pending: Mutex<FxHashMap<usize, PendingOutput>>,
     /// Number of attempts with pending output; zero, the common case, avoids the lock.
     count: AtomicUsize,
     /// Children published by `spawn_now`, by task and run, while the task is in flight.
     early: Mutex<FxHashMap<(TaskId, u32), FxHashSet<TaskId>>>,
-    /// Set once `early` has been used; until then it is not locked.
+    /// Set by the first `spawn_now`. Until then `early` is empty, and `forget` does not lock it.
     ever_early: AtomicBool,
 }
 
+/// Output of one attempt that has not been published yet.
 struct PendingOutput {
     id: TaskId,
     run: u32,
@@ -50,9 +51,11 @@ struct PendingOutput {
     warning: Option<String>,
     attachments: Vec<Attachment>,
     lines: Vec<String>,
+    /// Total bytes of `lines`.
     bytes: usize,
-    /// Log bytes of this attempt that are already written.
+    /// Log bytes of this attempt that have already been published.
     logged: usize,
+    /// Number of log lines dropped since the last event.
     dropped: u32,
 }
 
@@ -89,12 +92,12 @@ impl OutputBuffer {
         pending.take_events(&self.worker)
     }
 
-    /// Returns whether `spawn_now` has published children of this task.
+    /// Returns whether an attempt of this task has called `spawn_now`.
     pub(crate) fn has_spawned(&self, id: &TaskId, run: u32) -> bool {
         self.early.lock().contains_key(&(id.clone(), run))
     }
 
-    /// Removes the early children of a task that is no longer in flight.
+    /// Forgets the children that `spawn_now` has published for a task that is no longer in flight.
     pub(crate) fn forget(&self, id: &TaskId, run: u32) {
         if self.ever_early.load(Ordering::Acquire) {
             self.early.lock().remove(&(id.clone(), run));
@@ -102,7 +105,7 @@ impl OutputBuffer {
     }
 }
 
-/// Identifies an attempt by its address, which is unique because the attempt is alive until it is closed.
+/// Identifies an attempt by its address, which is unique because an attempt stays in memory until it is closed.
 fn attempt_key(attempt: &Attempt) -> usize {
     std::ptr::from_ref(attempt).addr()
 }
@@ -154,7 +157,7 @@ impl PendingOutput {
         match self.attachments.len() < MAX_COUNT {
             true => self.attachments.push(attachment),
             false => {
-                self.log(format!("the attachment `{}` was dropped: {MAX_COUNT} of one task are kept", attachment.name));
+                self.log(format!("the attachment `{}` was dropped: a task keeps at most {MAX_COUNT}", attachment.name));
             }
         }
     }
@@ -187,7 +190,8 @@ impl PendingOutput {
 impl AttemptSink for OutputBuffer {
     fn note(&self, attempt: &Attempt, note: Note) {
         let mut pending = self.pending.lock();
-        // Counted before `has_ended` is read: `close` then sees either the count or no output of an ended attempt.
+        // The count is incremented before `has_ended` is read, and `close` ends the attempt before it reads the count.
+        // Either this call sees the end and drops the note, or `close` sees the count and waits for the lock.
         self.count.fetch_add(1, Ordering::SeqCst);
         let entry = pending.entry(attempt_key(attempt));
         let known = matches!(entry, Entry::Occupied(_));

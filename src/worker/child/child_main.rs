@@ -1,4 +1,5 @@
-//! Main function of a child process: the binary runs it when it is started as one.
+//! Main function of a child process, which runs the attempts of one task type for a worker. The binary calls [`run`]
+//! instead of its usual main function if [`is_child_process`] returns true.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +27,7 @@ use crate::model::task::Trace;
 use crate::model::task::id::TaskId;
 use crate::worker::attempt;
 
-/// Threads for async handlers, beside the one that receives messages.
+/// Number of threads for async handlers, in addition to the main thread, which receives messages.
 const THREADS: usize = 2;
 /// Minimum time between two `Alive` messages.
 const ALIVE_INTERVAL: Duration = Duration::from_millis(20);
@@ -36,14 +37,14 @@ pub fn is_child_process() -> bool {
     std::env::args_os().next().is_some_and(|name| name == ARGV0)
 }
 
-/// Serves the worker until the worker ends or retires this process.
+/// Runs attempts until the worker ends or closes the connection to retire this process.
 pub fn run(registry: &Registry) -> ExitCode {
     crate::telemetry::init_logs("info");
     match serve(registry) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!(
-                "error: this child process cannot serve its worker: {why}\n\nhint: it is started by `worker`, not by hand"
+                "error: this child process cannot serve its worker: {why}\n\nhint: only `worker` may start this process"
             );
             ExitCode::FAILURE
         }
@@ -55,7 +56,7 @@ fn serve(registry: &Registry) -> io::Result<()> {
     install_signal_handlers();
     let to_worker = Arc::new(Mutex::new(socket.try_clone()?));
     let ToChild::Handshake(handshake) = receive_blocking(&mut socket)? else {
-        return Err(io::Error::other("the first message is no handshake"));
+        return Err(io::Error::other("the first message is not a handshake"));
     };
     let Some(registered) = in_child(registry, &handshake.handler) else {
         let why = format!("this binary has no handler `{}` when it is started as a child process", handshake.handler);
@@ -133,12 +134,13 @@ type Spawned = Result<Vec<TaskId>, Failure>;
 /// Connection to the worker, used by the running attempt.
 struct ParentLink {
     socket: Arc<Mutex<UnixStream>>,
-    /// Serializes `spawn_now` calls: the worker answers them in order.
+    /// Held during a `spawn_now` call: `pending_spawn` has room for one caller, and the replies carry no call id.
     spawn_calls: tokio::sync::Mutex<()>,
     /// Activity counter of the current attempt at its last note.
     reported_activity: AtomicU32,
     /// Time of the last `Alive` message.
     last_alive: Mutex<Option<Instant>>,
+    /// Caller that waits for the result of `spawn_now`.
     pending_spawn: Mutex<Option<oneshot::Sender<Spawned>>>,
 }
 
@@ -159,8 +161,8 @@ impl ParentLink {
         *self.last_alive.lock() = None;
     }
 
-    /// Sends a message of an attempt that has not ended. Errors are ignored: without its worker this process ends
-    /// soon.
+    /// Sends a message of an attempt that has not ended. Write errors are ignored: they mean that the worker has gone,
+    /// and then the receive loop ends this process.
     fn send(&self, attempt: &Attempt, message: &FromChild) {
         let Ok(bytes) = frame(message) else { return };
         let mut socket = self.socket.lock();
@@ -169,6 +171,8 @@ impl ParentLink {
         }
     }
 
+    /// Ends the attempt and sends its children, its continuations and the answer. A failed attempt sends only the
+    /// answer.
     fn send_answer(&self, answer: Answer, cx: &Context) {
         let children = if answer.is_ok() { cx.take_spawned() } else { Vec::new() };
         let continuations = if answer.is_ok() { cx.take_continuations() } else { Ok(Vec::new()) };
@@ -201,7 +205,8 @@ impl ParentLink {
     }
 }
 
-/// Encodes children as messages, with ids derived from the params as created by the handler.
+/// Encodes children as messages. Their ids are set here, because an id contains a hash of the params as the handler
+/// created them, before serialization.
 fn child_messages(cx: &Context, children: Vec<Child>) -> Result<Vec<u8>, Failure> {
     let mut messages = Vec::new();
     for mut child in children {
@@ -220,7 +225,7 @@ impl AttemptSink for ParentLink {
         self.send(attempt, &FromChild::Note { note, counts });
     }
 
-    /// Forwards signs of life at most once per [`ALIVE_INTERVAL`].
+    /// Sends `Alive` to the worker, at most once per [`ALIVE_INTERVAL`].
     fn report_activity(&self, attempt: &Attempt) {
         let now = Instant::now();
         let mut last = self.last_alive.lock();
@@ -251,7 +256,7 @@ impl AttemptSink for ParentLink {
     }
 }
 
-/// Takes the socket to the worker from stdin, and replaces stdin, so that programs started by the handler do not
+/// Takes the socket to the worker from stdin. Stdin becomes `/dev/null`, so that programs started by the handler do not
 /// inherit the socket.
 fn take_socket() -> io::Result<UnixStream> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
@@ -269,7 +274,7 @@ fn take_socket() -> io::Result<UnixStream> {
 /// this process the preferred victim of the kernel's OOM killer.
 fn install_signal_handlers() {
     extern "C" fn nothing(_: libc::c_int) {}
-    // A handler, not `SIG_IGN`, which programs started by the task's handler would inherit.
+    // An empty signal handler instead of `SIG_IGN`, which programs started by the task's handler would inherit.
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         // SAFETY: the handler does nothing.

@@ -1,4 +1,5 @@
-//! Commits: at most one is in flight, and partitions to be released get a final, synchronous one.
+//! Commits of completed offsets: at most one commit is in flight. Partitions that are released are committed once more,
+//! synchronously.
 
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use super::partition_table::PartitionTable;
 use crate::broker::{BrokerError, Commit};
 use crate::control::settings;
 
-/// Fraction of the commit interval after which an idle consumer commits, so that a successor or a lag monitor need
-/// not wait for the interval.
+/// Divisor of the commit interval while the consumer is idle, so that the next owner of a partition or a lag monitor
+/// does not wait for the whole interval.
 const IDLE_COMMIT_FRACTION: u32 = 4;
-/// Minimum time between two commits, and after a failed one.
+/// Minimum time between two commits.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
+/// Minimum time between a failed commit and the next one.
 const RETRY_SPACING: Duration = Duration::from_millis(500);
 /// Maximum time for the outcome of a commit.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
@@ -36,11 +38,12 @@ pub(super) struct Committer {
 
 struct CommitInFlight {
     since: Instant,
-    /// By partition number.
+    /// State to apply to each partition once the commit is acknowledged, by partition number.
     states: Vec<(i32, CommitState)>,
 }
 
-/// A final commit that is retried while the group is polled in between.
+/// State of a final commit that failed and is retried. The consumer is polled between the retries, which lets the group
+/// complete a rebalance.
 struct FinalRetry {
     since: Instant,
     next: Instant,
@@ -61,7 +64,7 @@ impl Committer {
         self.failing = false;
     }
 
-    /// Delays the next commit as after a failed one.
+    /// Delays the next commit by the spacing that follows a failed commit.
     pub(super) fn delay_next(&mut self) {
         self.failing = true;
     }
@@ -178,8 +181,8 @@ impl TypeConsumer {
         }
     }
 
-    /// Marks a partition as consumed, which starts its processing. A missing commit of a marked partition later means
-    /// that the commit was lost, not that the partition is new.
+    /// Writes the record that marks a partition as consumed. Its first tasks start only after that: from then on, a
+    /// missing commit means that the commit was lost, not that the partition is new.
     async fn mark_consumed(&mut self, partition: i32) {
         let ConsumerDeps { producer, names, task_type, .. } = &self.deps;
         let marked = settings::mark_partition_consumed(producer, names, task_type, partition);
@@ -198,7 +201,8 @@ impl TypeConsumer {
     }
 }
 
-/// Reports partitions whose commit metadata becomes full, with the task that holds them back.
+/// Reports whether the commit metadata of a partition is full, and the offset of the oldest incomplete task, which
+/// holds the partition back.
 fn report_window_held(deps: &ConsumerDeps, state: &PartitionState, was_full: bool) {
     let partition = &state.partition;
     let offset = state.watermark();

@@ -1,4 +1,4 @@
-//! Recovery of offsets outside the log, gaps in the log, and consumers that have failed.
+//! Recovery from offsets outside the log, from gaps in the log, and from failed consumers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,13 +18,13 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Length of a turn of the loop while there is no consumer.
 const TURN: Duration = Duration::from_millis(20);
-/// Time for which a new consumer must work before the backoff is reset.
+/// Minimum time between two failures after which the backoff starts again from its first wait.
 const PROBATION: Duration = Duration::from_secs(60);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of the check for gaps, such as transaction markers, at the end of a partition.
 const GAP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Failed consumer to be recreated.
+/// Schedule of the attempts to recreate a failed consumer.
 pub(super) struct Recreation {
     /// Time of the next try; `None` while the consumer works.
     next_try: Option<Instant>,
@@ -128,7 +128,7 @@ impl TypeConsumer {
         self.deps.consumer.assign(&[(partition.clone(), StartOffset::At(next.max(ends.first)))])?;
         let lost = ends.first - next;
         if lost > 0 {
-            // The next commit passes the removed offsets, from which trackers conclude that no worker has them.
+            // The next commit is past the removed offsets. Trackers conclude from it that no worker has these tasks.
             if let Some(state) = self.partitions.get_mut(partition.index) {
                 state.skip_to(ends.first);
             }
@@ -176,8 +176,8 @@ impl TypeConsumer {
     }
 }
 
-/// Refuses a partition of a topic that was recreated: its offsets identify other records now, so the results of
-/// running tasks do not count.
+/// Refuses a partition of a topic that was probably recreated. Its offsets then identify other records, so its running
+/// tasks are cancelled and their results are ignored.
 fn refuse_recreated(deps: &mut ConsumerDeps, partitions: &mut PartitionTable, partition: &Partition, why: &str) {
     deps.report_refused(partition, &format!("{why}: was the topic recreated?"));
     if let Some(state) = partitions.remove(partition.index) {

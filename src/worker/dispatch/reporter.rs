@@ -17,13 +17,15 @@ use crate::worker::dispatch::inline::Clock;
 use crate::worker::events::EventWriter;
 use crate::worker::result_batch::ResultBatch;
 
+/// Publishes the events of the tasks of one dispatcher.
 pub(super) struct EventReporter {
     pub events: EventWriter,
     pub output: Arc<OutputBuffer>,
-    /// Results of inline attempts, sent together.
+    /// Successes of inline attempts, to be sent as a batch.
     results: ResultBatch,
     /// Time at which output and metrics are flushed.
     next_flush: Option<Instant>,
+    /// Reused buffer for encoded events.
     scratch: Vec<u8>,
 }
 
@@ -32,8 +34,8 @@ impl EventReporter {
         Self { events, output, results: ResultBatch::default(), next_flush: None, scratch: Vec::with_capacity(1024) }
     }
 
-    /// Creates an event with the task's announcement, so that the event suffices if earlier ones were lost with their
-    /// producer.
+    /// Creates an event that includes the task's announcement (its description). The task is then known from this
+    /// event alone, even if its earlier events were lost with a failed producer.
     pub(super) fn event(&self, payload: impl Into<Payload>, in_flight: &InFlight) -> Event {
         let worker = Some(self.events.worker.clone());
         Event { worker, ..Event::announcing(payload, &in_flight.task, now_ms()) }
@@ -52,7 +54,8 @@ impl EventReporter {
         event
     }
 
-    /// Publishes an event before the terminal one, without waiting for its acknowledgement.
+    /// Publishes a non-terminal event without waiting for its acknowledgement. The announcement is
+    /// left out if the task has already been announced.
     pub(super) async fn publish(&mut self, in_flight: &mut InFlight, mut event: Event) {
         if in_flight.announced {
             event.task = None;
@@ -67,7 +70,7 @@ impl EventReporter {
         self.events.write(event, in_flight.tag, &mut self.scratch).await;
     }
 
-    /// Publishes the `started` event of an attempt, unless it was published before.
+    /// Publishes the `started` event of an attempt, unless it has already been published.
     pub(super) async fn publish_started(&mut self, running: &mut Running) {
         if running.announced_start {
             return;

@@ -1,4 +1,5 @@
-//! Consumer groups: undelivered events, silent members, late and expired commits.
+//! Consumer groups of the in-memory broker: rebalances whose events are not yet delivered, members that stop polling,
+//! refused commits, and expired offsets.
 
 use std::time::Duration;
 
@@ -94,7 +95,8 @@ fn waiting_member_notices_a_dead_one() {
     assert!(matches!(events.as_slice(), [GroupEvent::Assigned(partitions)] if partitions.len() == 2), "{events:?}");
 }
 
-/// Two members of a group on a topic with two partitions. The second has joined; the first has not polled since.
+/// Returns two members of a group on a topic with two partitions, and partition 0. The second member has joined; the
+/// first has owned both partitions until then and has not polled since.
 fn pending_rebalance(lab: &Lab) -> (Member, Member, Partition) {
     let topic = lab.kit.topic(2);
     let (mut old, mut new) = (lab.kit.member("g", &topic), lab.kit.member("g", &topic));

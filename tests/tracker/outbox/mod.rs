@@ -43,7 +43,7 @@ pub fn make_topics(fixture: &Fixture) {
     topics.iter().for_each(|topic| until_known(&*fixture.broker, &topic.name, topic.partitions));
 }
 
-/// A delayed task.
+/// `scheduled` event of a delayed task, with its deferred record.
 pub fn scheduled(task: &str, due_ms: i64) -> Event {
     let mut event = submitted(task);
     event.task.as_mut().unwrap().position = None;
@@ -107,6 +107,7 @@ pub async fn until_state(fixture: &Fixture, task: &str, state: State) -> TaskRec
     seen.into_inner().unwrap()
 }
 
+/// Waits until `count` tasks are queued, and checks that each was released exactly once.
 async fn all_released(fixture: &Fixture, count: usize) {
     let queued = || async {
         let counts = fixture.store.counts(&fixture.all()).await.unwrap_or_default();
@@ -135,7 +136,7 @@ pub async fn positions_match_newest_records(fixture: &Fixture, topic: &str) {
     }
 }
 
-/// Tasks due soon, now and long ago, over all partitions.
+/// Delayed tasks that are due between half a second ago and 1.5 s from now, in all partitions.
 pub fn many(count: usize, prefix: &str) -> Vec<Event> {
     let now = now_ms();
     (0..count).map(|n| scheduled(&format!("{prefix}-{n}"), now - 500 + (n as i64 * 37) % 2_000)).collect()
@@ -167,7 +168,7 @@ pub async fn trackers_change_while_timers_are_due(fixture: Fixture) {
     fixture.write(&many(500, "a")).await;
     let second = fixture.tracker().await;
     until("the second tracker has partitions", || async { second.reason("tracker").is_none() }).await;
-    // Aborted, not stopped gracefully.
+    // The tracker is aborted, as in a crash, not stopped.
     first.running.abort();
     first.shutdown.abort();
     fixture.write(&many(500, "b")).await;
@@ -192,7 +193,7 @@ pub async fn put_task(fixture: &Fixture, task: &str) -> Position {
     link.deliver(record, DEADLINE).await.unwrap()
 }
 
-/// The task with the position of its record.
+/// `submitted` event of a task whose record is at this position.
 pub fn placed(task: &str, position: Position) -> Event {
     let mut event = submitted(task);
     event.task.as_mut().unwrap().position = Some(position);
@@ -207,23 +208,25 @@ fn ended(kind: fn(AttemptFailure) -> Payload, task: &str) -> Event {
 pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     make_topics(&fixture);
     let position = put_task(&fixture, "again").await;
-    let there = placed("again", position);
+    let retained = placed("again", position);
     let gone = placed("gone", Position { partition: 1, offset: 999 });
-    let mut waited = vec![scheduled("waited", now_ms() - 1)];
-    waited.push(ended(Payload::Failed, "waited"));
+    // As after the topic was deleted and created again: the position has another task's record.
+    let replaced = placed("replaced", position);
+    let waited = [scheduled("waited", now_ms() - 1), ended(Payload::Failed, "waited")];
     let tracker = fixture.tracker().await;
-    fixture.write(&[there, ended(Payload::Failed, "again"), gone, ended(Payload::Failed, "gone")]).await;
+    fixture.write(&[retained, ended(Payload::Failed, "again"), gone, ended(Payload::Failed, "gone")]).await;
     fixture.write(&waited).await;
-    fixture.write(&["again", "gone", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
-    let failed = until_state(&fixture, "gone", State::Failed).await;
-    until("the retry of `gone` is decided", || async {
-        node(&fixture, "gone").await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
-    })
-    .await;
-    assert!(
-        node(&fixture, "gone").await.unwrap().outcome.error.unwrap().message.contains("no longer in Kafka"),
-        "{failed:?}"
-    );
+    fixture.write(&[replaced, ended(Payload::Failed, "replaced")]).await;
+    fixture.write(&["again", "gone", "replaced", "waited"].map(|task| event(Kind::RetryRequested, task))).await;
+    for task in ["gone", "replaced"] {
+        until("the retry without a record is decided", || async {
+            node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
+        })
+        .await;
+        let decided = node(&fixture, task).await.unwrap();
+        let message = decided.outcome.error.map(|error| error.message).unwrap_or_default();
+        assert!(decided.state == State::Failed && message.contains("no longer in Kafka"), "{task}: {message}");
+    }
     for task in ["again", "waited"] {
         until("the retry is published", || async {
             node(&fixture, task).await.is_some_and(|node| node.run == 2 && node.effects.is_empty())
@@ -240,7 +243,7 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
             .collect::<Vec<_>>()
     };
     let again = of("again");
-    assert_eq!((again.len(), of("waited").len(), of("gone").len()), (1, 1, 0));
+    assert_eq!((again.len(), of("waited").len(), of("gone").len(), of("replaced").len()), (1, 1, 0, 0));
     assert_eq!((again[0].value.as_deref(), again[0].key.as_deref()), (Some(&b"{\"n\":7}"[..]), Some(&b"key"[..])));
     assert_eq!((header(again[0], "x-own"), header(again[0], "ce_announced")), (Some("kept"), Some("1")));
     positions_match_newest_records(&fixture, &fixture.names.tasks(TYPE)).await;
@@ -250,7 +253,7 @@ pub async fn retry_publishes_the_record_again(fixture: Fixture) {
     tracker.stop().await;
 }
 
-/// A retry of failed tasks restarts only those in a wide tree, all in one run.
+/// A retry of the failed tasks of a wide tree restarts only these, all in the same run.
 pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
     make_topics(&fixture);
     let mut event_log = vec![submitted("r"), succeeded("r")];
@@ -268,7 +271,7 @@ pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
     let tracker = fixture.tracker().await;
     until_state(&fixture, "r", State::Failed).await;
     fixture.write(&[only]).await;
-    // Their positions do not exist, so each of them fails again in the new run.
+    // There is no record at the positions of these tasks, so each of them fails again in the new run.
     for n in (0..700).step_by(10) {
         let failed = |node: TaskRecord| node.run == 2 && node.state == State::Failed && node.effects.is_empty();
         until("the task has failed again", || async { node(&fixture, &format!("r:{n}")).await.is_some_and(failed) })
@@ -285,11 +288,11 @@ pub async fn retry_of_failed_tasks_restarts_only_those(fixture: Fixture) {
 pub async fn unpublishable_effect_fails_its_task(fixture: Fixture) {
     make_topics(&fixture);
     let tracker = fixture.tracker().await;
-    let mut nowhere = scheduled("nowhere", now_ms() - 1);
-    nowhere.task.as_mut().unwrap().task_type = "unknown".into();
+    let mut without_topic = scheduled("nowhere", now_ms() - 1);
+    without_topic.task.as_mut().unwrap().task_type = "unknown".into();
     let mut late = scheduled("late", now_ms() + 600_000);
     late.task.as_mut().unwrap().policy.get_or_insert_default().expires_at_ms = Some(now_ms() + 300);
-    fixture.write(&[nowhere, scheduled("good", now_ms() - 1), late]).await;
+    fixture.write(&[without_topic, scheduled("good", now_ms() - 1), late]).await;
     let failed = until_state(&fixture, "nowhere", State::Failed).await;
     assert!(failed.outcome.error.unwrap().message.contains("kafleet topics apply"));
     until_state(&fixture, "good", State::Queued).await;
@@ -321,9 +324,9 @@ pub async fn thousand_timers_per_second_fire_on_time(fixture: Fixture) {
     // Lateness counts from the moment at which the timer exists.
     let mut late: Vec<i64> = times.map(|(at, due)| at - due.max(written)).collect();
     late.sort_unstable();
-    let (median, p99, most) = (late[COUNT / 2], late[COUNT * 99 / 100], late[COUNT - 1]);
-    println!("{PER_SECOND} due a second: late by {median} ms (median), {p99} ms (p99), {most} ms (most)");
-    assert!(p99 < LATE_MS, "late by {median}, {p99}, {most} ms");
+    let (median, p99, max) = (late[COUNT / 2], late[COUNT * 99 / 100], late[COUNT - 1]);
+    println!("{PER_SECOND} timers per second: late by {median} ms (median), {p99} ms (p99), {max} ms (maximum)");
+    assert!(p99 < LATE_MS, "late by {median} ms (median), {p99} ms (p99), {max} ms (maximum)");
     tracker.stop().await;
 }
 
@@ -339,7 +342,7 @@ everywhere! {
     unpublishable_effect_fails_its_task,
 }
 
-/// The store is wiped, or loses the last second, while timers are due: released tasks stay released.
+/// The store is wiped, or restored to an early snapshot, while timers are due: no task is released again.
 #[tokio::test(flavor = "multi_thread")]
 async fn lossy_store_releases_nothing_twice() {
     let (fixture, store) = fixture(2);
@@ -355,8 +358,7 @@ async fn lossy_store_releases_nothing_twice() {
     tracker.stop().await;
 }
 
-/// The outcome of a transaction is unknown: open, aborted or committed. Each is resolved before anything else is
-/// published.
+/// While it is unknown whether a transaction was committed or aborted, or is still open, nothing else is published.
 #[tokio::test(flavor = "multi_thread")]
 async fn transaction_of_unknown_outcome_is_resolved() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
@@ -373,14 +375,14 @@ async fn transaction_of_unknown_outcome_is_resolved() {
     tracker.stop().await;
 }
 
-/// A record behind another producer's open transaction is not lost: its retry waits without blocking others.
+/// A record behind another producer's open transaction does not count as removed: its retry waits, others do not.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_waits_for_an_uncommitted_record() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
     let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
     make_topics(&fixture);
     let topic = fixture.names.tasks(TYPE);
-    let strangers = ProducerRecord {
+    let foreign_record = ProducerRecord {
         topic: &topic,
         partition: Some(1),
         key: None,
@@ -388,7 +390,7 @@ async fn retry_waits_for_an_uncommitted_record() {
         headers: &[("ce_id", b"s")],
     };
     memory.hold_transactions("stranger", true);
-    memory.transactional_producer("stranger").unwrap().send_all(&[strangers], DEADLINE).unwrap_err();
+    memory.transactional_producer("stranger").unwrap().send_all(&[foreign_record], DEADLINE).unwrap_err();
     let position = put_task(&fixture, "x").await;
     let there = placed("x", position);
     let tracker = fixture.tracker().await;
@@ -427,7 +429,7 @@ async fn folding_continues_while_publishing_fails() {
     tracker.stop().await;
 }
 
-/// A tracker ends or is frozen at each step of publishing: the next one detects its progress.
+/// A tracker stops or freezes before, during or after a transaction: the next one detects which tasks were released.
 #[tokio::test(flavor = "multi_thread")]
 async fn tracker_stopped_at_any_step_releases_nothing_twice() {
     for step in [Step::Before, Step::After, Step::Frozen] {

@@ -13,17 +13,20 @@ use crate::store::{Entry, Index};
 /// Roots read at a time.
 const PAGE: usize = 100;
 
-/// Cursor over all trees. A position is a task id with the time of its root.
+/// Cursor over all trees. Its positions consist of the id of a task and the time at which the task's root was first
+/// seen.
 pub(super) struct AllTrees<'a> {
     reads: &'a Reads,
     roots: Merge<'a>,
+    /// Roots that have been read but not visited.
     ahead: VecDeque<(Entry, Option<TaskView>)>,
-    /// Current tree and the time of its root.
+    /// Current tree, and the time at which its root was first seen.
     tree: Option<(i64, TreeWalk<'a>)>,
 }
 
 impl<'a> AllTrees<'a> {
-    /// Starts after `after`, or after its time if its id is not a task id.
+    /// Starts after the task `after`, or after its whole tree if the tree has been removed. `after` may also be the end
+    /// of a time range, which names no task.
     pub(super) async fn new(reads: &'a Reads, after: Option<Entry>) -> Result<Self, ApiError> {
         let root = after.as_ref().and_then(|after| TaskId::parse(after.id.root()).ok());
         let mut tree = None;

@@ -77,6 +77,7 @@ impl Filter {
         self.state.filter(|state| state.is_indexed())
     }
 
+    /// Whether the filter restricts type or state.
     pub(super) fn filters_kind(&self) -> bool {
         self.task_type.is_some() || self.state.is_some()
     }
@@ -85,13 +86,14 @@ impl Filter {
         self.from_ms.is_some() || self.to_ms.is_some()
     }
 
-    /// Whether any filter needs the task records.
+    /// Whether the filter restricts fields that no index contains, so that records must be read and compared.
     pub(super) fn filters_details(&self) -> bool {
         let texts = [&self.tag, &self.creator, &self.name];
         texts.into_iter().any(Option::is_some) || self.name_like.is_some() || self.error.is_some()
     }
 
-    /// Start position in an index sorted newest first: the cursor or the end of the time range.
+    /// Returns the start position in an index sorted newest first: the cursor or the end of the time range, whichever
+    /// is older. `None`: the newest entry.
     pub(super) fn start(&self, cursor: Option<Entry>) -> Option<Entry> {
         // No id sorts before `-`, so this position follows every entry at or after that time.
         let end = self.to_ms.and_then(|to_ms| Some(Entry { seen_ms: to_ms, id: TaskId::parse("-").ok()? }));

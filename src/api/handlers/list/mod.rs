@@ -1,5 +1,6 @@
-//! `GET /v1/tasks`: lists and searches tasks. An index gives the order and a first selection. Other filters scan at
-//! most [`MAX_SCANNED`] records or [`MAX_SCAN_TIME`] per request; the cursor continues after the last scanned record.
+//! `GET /v1/tasks`: lists and searches tasks. One index provides the order and applies the filters that it covers. The
+//! other filters are applied to the records of the index, at most [`MAX_SCANNED`] records or [`MAX_SCAN_TIME`] per
+//! request; the cursor continues after the last scanned record.
 
 use std::time::Duration;
 
@@ -63,6 +64,7 @@ pub(crate) async fn task_page(request: &ApiRequest) -> Result<TaskPage, ApiError
     page.fill(source).await
 }
 
+/// Sequence of tasks from which a page is filled.
 enum Source<'a> {
     Tree(Box<TreeWalk<'a>>),
     AllTrees(Box<AllTrees<'a>>),
@@ -70,7 +72,7 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Chooses the best index for a filter. The flag is set if its entries still need to be filtered.
+    /// Opens the narrowest source for a filter. Returns true with it if the source may contain tasks that do not match.
     async fn open(api: &'a Api, filter: &Filter, after: Option<Entry>, limit: usize) -> Result<(Self, bool), ApiError> {
         let start = filter.start(after);
         if let Some(state) = filter.indexed_state() {
@@ -121,11 +123,12 @@ async fn state_indexes(api: &Api, filter: &Filter, state: State) -> Result<Vec<I
 struct Page {
     filter: Filter,
     limit: usize,
-    /// The source contains entries that do not match.
+    /// The source may contain tasks that do not match, so larger batches are read and the scan limits apply.
     scans: bool,
     started: Instant,
     tasks: Vec<Status>,
     scanned: u64,
+    /// Last entry that was scanned, from which the next page continues.
     last: Option<Entry>,
 }
 

@@ -68,7 +68,7 @@ pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Fi
     Ok(findings)
 }
 
-/// Whether all heartbeats written before this call have been read.
+/// Whether all heartbeats written before this call have been read. Before that a missing worker proves nothing.
 async fn has_read_heartbeats(api: &Api) -> Result<bool, ApiError> {
     let partition = Partition::new(api.publisher.names().workers(), 0);
     let ends = api.reads.broker.watermarks(&partition).await;
@@ -121,7 +121,7 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     Finding { quiet_ms, message: finding.message + &received, ..finding }
 }
 
-/// Explains why the worker of a partition starts nothing from it.
+/// Explains why the worker that owns a partition starts no task of it: no start offset, or an open circuit breaker.
 fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32) -> Vec<Finding> {
     let mut findings = Vec::new();
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {

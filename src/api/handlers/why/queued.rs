@@ -16,12 +16,17 @@ use crate::model::task::{Position, Source, read_task};
 /// Time over which the throughput of a partition is measured.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// Position of a queued task relative to the committed offset.
+/// Position of a queued task relative to the offsets of its partition.
 #[derive(Debug, PartialEq, Eq)]
 enum QueuePosition {
+    /// Retention has removed the record; the log starts at `first`.
     Deleted { first: i64 },
+    /// Nothing has been committed for this partition, whose log starts at `from`.
     NeverConsumed { from: i64 },
+    /// A worker has completed the task.
     Consumed,
+    /// The task is not completed. `full`: the map of completed offsets has reached its limit, so the worker starts no
+    /// further tasks of the partition.
     Pending { completed: Box<Completed>, full: bool },
 }
 
@@ -72,7 +77,7 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
                 position.offset
             ),
         )],
-        // The finding about the missing start offset suffices.
+        // The worker refuses the partition; the finding about its start offset says so already.
         QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => {
             Vec::new()
         }
@@ -81,8 +86,8 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
         }
         QueuePosition::Consumed => vec![Finding::new(
             Reason::ResultPending,
-            "a worker has finished it, and its result is not visible yet; if this persists, its last event was \
-             lost with the log of its partition",
+            "a worker has finished it, and its result is not visible yet; if this persists, the event with its result \
+             was lost: cancel the task, then retry it",
         )],
         QueuePosition::Pending { completed, full } => {
             let watermark = completed.watermark();
@@ -128,7 +133,8 @@ async fn count_below(api: &Api, partition: &Partition, completed: Completed, to:
     Ok(api.reads.broker.call(count).await?)
 }
 
-/// Measures the throughput of the partition. `is_explained`: another finding already names the reason.
+/// Explains that a task waits for those ahead of it, and estimates its start from the progress of the committed offset
+/// within [`SAMPLE`]. `is_explained`: another finding already names the reason.
 async fn explain_queue_position(
     api: &Api,
     task_type: &str,
