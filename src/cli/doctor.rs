@@ -245,7 +245,10 @@ fn check_commit(
     let what = match committed {
         None => "consumed before, but Kafka has dropped the committed offset: workers refuse the partition".to_owned(),
         Some(offset) if offset < watermarks.first => {
-            format!("retention has removed {} unconsumed tasks", watermarks.first - offset)
+            let removed = watermarks.first - offset;
+            format!(
+                "retention has removed {removed} offsets past the committed one: unfinished tasks among them are lost"
+            )
         }
         Some(offset) if offset > watermarks.end => {
             format!("the committed offset is {offset}, but the log ends at {}", watermarks.end)
@@ -458,7 +461,7 @@ error    redis          no answer
         let watermarks = Watermarks { first: 10, end: 20 };
         for (committed, expected) in [
             (None, Some("dropped the committed offset")),
-            (Some(4), Some("removed 6 unconsumed tasks")),
+            (Some(4), Some("removed 6 offsets past the committed one")),
             (Some(21), Some("the log ends at 20")),
             (Some(10), None),
             (Some(20), None),

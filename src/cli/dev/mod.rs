@@ -159,6 +159,7 @@ fn banner(url: &str, registry: &Registry, tokens: bool) -> String {
     let token = if tokens { " -H 'authorization: Bearer TOKEN'" } else { "" };
     format!(
         "a whole fleet in this process, in memory only\n\n  \
+         ui     {url}/\n  \
          api    {url}\n  \
          types  {}\n  \
          try    curl -s '{url}/v1/tasks?wait=10s' -H 'content-type: application/json'{token} \
