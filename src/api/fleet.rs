@@ -28,8 +28,8 @@ impl Fleet {
     pub(crate) async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
         let (link, names) = (self.publisher.link(), self.publisher.names());
         let written = match record {
-            Some(record) => control::order(link, names, &key, &record).await,
-            None => control::withdraw(link, names, &key).await,
+            Some(record) => control::put(link, names, &key, &record).await,
+            None => control::delete(link, names, &key).await,
         };
         let position = written.map_err(ApiError::from_write)?;
         tracing::info!(%key, "control record written");

@@ -224,7 +224,7 @@ impl BenchTopics {
     fn records(&self, topic: &str, partitions: u32) -> anyhow::Result<u64> {
         let mut records = 0;
         for number in 0..partitions {
-            let ends = self.broker.ends(&Partition::new(topic, number as i32), CALL_DEADLINE)?;
+            let ends = self.broker.watermarks(&Partition::new(topic, number as i32), CALL_DEADLINE)?;
             records += ends.end - ends.first;
         }
         u64::try_from(records).context("a partition ends before it begins")

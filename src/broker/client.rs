@@ -114,7 +114,7 @@ impl Client {
     /// Returns the low and high watermark of a partition.
     pub async fn watermarks(&self, partition: &Partition) -> Result<Watermarks, BrokerError> {
         let partition = partition.clone();
-        self.call(move |broker, deadline| broker.ends(&partition, deadline)).await
+        self.call(move |broker, deadline| broker.watermarks(&partition, deadline)).await
     }
 
     /// Returns the first record that a read-committed consumer sees at or after an offset.

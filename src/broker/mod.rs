@@ -149,7 +149,7 @@ pub trait Broker: Send + Sync + 'static {
     fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError>;
 
     /// Returns the low and high watermark of a partition. The high watermark includes records of open transactions.
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError>;
+    fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError>;
 
     /// Returns the first record that a read-committed consumer sees at or after an offset. Does not wait for open
     /// transactions.
@@ -195,7 +195,7 @@ pub trait Broker: Send + Sync + 'static {
         let first_visible = self.first_visible(partition, offset, deadline)?;
         if first_visible.record.is_none()
             && first_visible.offset <= offset
-            && offset < self.ends(partition, deadline)?.end
+            && offset < self.watermarks(partition, deadline)?.end
         {
             return Err(BrokerError::Unavailable(format!(
                 "the record at offset {offset} of {partition} is not committed yet"

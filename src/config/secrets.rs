@@ -19,14 +19,14 @@ pub(super) fn is_secret(keys: &[String]) -> bool {
 }
 
 /// Returns a value with secrets redacted.
-pub(super) fn shown(keys: &[String], value: &Value) -> Value {
+pub(super) fn redacted(keys: &[String], value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let inner = |key: &String| keys.iter().cloned().chain([key.clone()]).collect::<Vec<_>>();
-            map.iter().map(|(key, value)| (key.clone(), shown(&inner(key), value))).collect()
+            map.iter().map(|(key, value)| (key.clone(), redacted(&inner(key), value))).collect()
         }
         // An item of a list is secret if the list's key is.
-        Value::Array(items) => items.iter().map(|item| shown(keys, item)).collect(),
+        Value::Array(items) => items.iter().map(|item| redacted(keys, item)).collect(),
         _ if is_secret(keys) => HIDDEN.into(),
         Value::String(text) => without_userinfo(text).into(),
         other => other.clone(),
@@ -50,7 +50,7 @@ pub(super) fn without_userinfo(text: &str) -> String {
 /// Implements `Debug` for a struct with secrets.
 pub(super) fn debug<T: Serialize>(name: &str, value: &T, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     match serde_json::to_value(value) {
-        Ok(value) => write!(f, "{name} {}", shown(&[], &value)),
+        Ok(value) => write!(f, "{name} {}", redacted(&[], &value)),
         Err(why) => write!(f, "{name} (cannot be shown: {why})"),
     }
 }

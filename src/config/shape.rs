@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Config;
 use super::document::{Document, dotted, join, keys};
-use super::secrets::{is_secret, shown};
+use super::secrets::{is_secret, redacted};
 
 /// Returns the JSON Schema of kafleet.toml (`schemas/config.json`).
 pub fn schema() -> Value {
@@ -71,7 +71,7 @@ fn unknown_key(pointer: &str, key: &str, known: Vec<&str>) -> Finding {
 /// Returns the finding for an invalid value, shown as written, so that values from the environment stay hidden.
 pub(super) fn bad_value(document: &Document, pointer: &str, allowed: &str) -> Finding {
     let written = document.written.pointer(pointer).unwrap_or(&Value::Null);
-    let text = match shown(&keys(pointer), written) {
+    let text = match redacted(&keys(pointer), written) {
         _ if is_secret(&keys(pointer)) => "the value (not shown)".to_owned(),
         Value::Object(_) => "a table".to_owned(),
         Value::Array(_) => "a list".to_owned(),

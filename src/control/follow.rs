@@ -83,7 +83,7 @@ impl<S: Sink> TopicReader<S> {
 
     /// Reads from the start until stopped, or until the topic must be read from the start again.
     async fn session(&mut self) -> Result<(), BrokerError> {
-        let ends = self.broker.ends(&self.partition, CALL_DEADLINE)?;
+        let ends = self.broker.watermarks(&self.partition, CALL_DEADLINE)?;
         let spec = ConsumerSpec { read_uncommitted: self.read_uncommitted, ..ConsumerSpec::default() };
         let mut consumer = self.broker.consumer(&spec)?;
         consumer.assign(&[(self.partition.clone(), StartOffset::Beginning)])?;
@@ -142,7 +142,7 @@ impl<S: Sink> TopicReader<S> {
 
     /// Checks that the topic exists. Returns false if it was deleted and created again.
     fn probe(&mut self, reading: &Reading, whole: bool) -> bool {
-        match self.broker.ends(&self.partition, CALL_DEADLINE) {
+        match self.broker.watermarks(&self.partition, CALL_DEADLINE) {
             Ok(ends) if ends.end < reading.next() => return false,
             Ok(_) if whole => self.sink.trouble(None),
             Ok(_) => {}

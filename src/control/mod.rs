@@ -216,7 +216,7 @@ fn is_true(flag: &bool) -> bool {
 }
 
 /// Writes a record and returns its position.
-pub async fn order(
+pub async fn put(
     link: &SharedProducer,
     names: &Names,
     key: &ControlKey,
@@ -227,7 +227,7 @@ pub async fn order(
 }
 
 /// Removes a key.
-pub async fn withdraw(link: &SharedProducer, names: &Names, key: &ControlKey) -> Result<Position, BrokerError> {
+pub async fn delete(link: &SharedProducer, names: &Names, key: &ControlKey) -> Result<Position, BrokerError> {
     write(link, names, key, None).await
 }
 

@@ -149,9 +149,9 @@ async fn watch_follows_the_topic() {
     let health = Health::default();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
-    withdraw(&link, &names, &ControlKey::Pause("echo".into())).await.unwrap();
-    order(&link, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
+    put(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    delete(&link, &names, &ControlKey::Pause("echo".into())).await.unwrap();
+    put(&link, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
     broker.compact("t.control").unwrap();
     let topic = names.control();
     let sent = ProducerRecord {
@@ -168,12 +168,12 @@ async fn watch_follows_the_topic() {
     assert_eq!(watch.state().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
     let before = watch.generation();
     let mut changes = watch.changes();
-    let position = order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    let position = put(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     in_time(watch.reached(position.offset)).await;
     assert!(in_time(changes.changed()).await.is_ok() && watch.generation() > before);
     assert!(watch.state().paused.contains_key("echo") && !watch.concerns_tasks());
     let cancel = ControlRecord::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
-    let position = order(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
+    let position = put(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
     in_time(watch.reached(position.offset)).await;
     assert!(watch.concerns_tasks());
     assert_eq!(health.reasons(), []);
@@ -215,11 +215,11 @@ async fn missing_topic_is_reported_and_awaited() {
 struct Away(Arc<Memory>, std::sync::atomic::AtomicBool);
 
 impl Broker for Away {
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
+    fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         if self.1.load(std::sync::atomic::Ordering::SeqCst) {
             return Err(BrokerError::Unavailable("the test took it away".into()));
         }
-        self.0.ends(partition, deadline)
+        self.0.watermarks(partition, deadline)
     }
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         self.0.consumer(spec)
@@ -265,7 +265,7 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
     let health = Health::default();
     let link = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    order(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    put(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     let watch = ControlWatch::new(ControlState::default());
     let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
     in_time(watch.whole()).await;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use parking_lot::Mutex;
 use roaring::RoaringTreemap;
 
-use super::record::{DeadLetterRecord, ResolutionRecord};
+use super::record::{DeadLetterRecord, ResolutionMarker};
 use super::{CALL_DEADLINE, DeadLetterId, Resolution};
 use crate::broker::offset_range;
 use crate::broker::offset_range::OffsetRange;
@@ -48,7 +48,7 @@ struct Entry {
     offset: i64,
     digest: u64,
     /// Set if the record has the form of a resolution marker.
-    mark: Option<ResolutionRecord>,
+    mark: Option<ResolutionMarker>,
 }
 
 /// Resolution of one dead letter.
@@ -173,7 +173,7 @@ impl DeadLetterIndex {
     /// Reads new records up to the first open transaction. Returns the first offset of the log, and the offset up to
     /// which all transactions have ended.
     pub(super) fn read_committed(&self, broker: &dyn Broker, partition: &Partition) -> Result<Watermarks, BrokerError> {
-        let Watermarks { first, end } = broker.ends(partition, CALL_DEADLINE)?;
+        let Watermarks { first, end } = broker.watermarks(partition, CALL_DEADLINE)?;
         let decided = broker.first_visible(partition, end, CALL_DEADLINE)?.offset;
         let ends = Watermarks { first, end: end.min(decided) };
         self.read(broker, partition, ends)?;
@@ -182,7 +182,7 @@ impl DeadLetterIndex {
 
     /// Reads up to the current end of the log, and waits until all transactions before it have ended.
     pub fn read_all(&self, broker: &dyn Broker, partition: &Partition) -> Result<(), BrokerError> {
-        self.read(broker, partition, broker.ends(partition, CALL_DEADLINE)?)
+        self.read(broker, partition, broker.watermarks(partition, CALL_DEADLINE)?)
     }
 
     fn read(
@@ -221,6 +221,6 @@ impl DeadLetterIndex {
 }
 
 fn entry(record: &RecordRef<'_>) -> Entry {
-    let mark = ResolutionRecord::read(record);
+    let mark = ResolutionMarker::read(record);
     Entry { offset: record.offset, digest: digest(record.key, record.value, record.headers()), mark }
 }

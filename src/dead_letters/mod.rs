@@ -17,7 +17,7 @@ mod index;
 mod record;
 
 pub use index::{DeadLetterIndex, ResolvedBy};
-use record::ResolutionRecord;
+use record::ResolutionMarker;
 pub use record::{DeadLetterRecord, Original, UNREADABLE};
 
 /// Maximum number of records scanned for one page.
@@ -119,7 +119,7 @@ pub fn resolution_headers(
     request: u128,
     at_ms: i64,
 ) -> [(&'static str, String); 5] {
-    ResolutionRecord::headers(letter, resolution, request, at_ms)
+    ResolutionMarker::headers(letter, resolution, request, at_ms)
 }
 
 impl DeadLetterIndex {

@@ -116,7 +116,7 @@ fn digest_of(record: &Record) -> u64 {
 }
 
 /// Record with the form of a resolution marker. It is valid only if its digest matches the dead letter.
-pub(super) struct ResolutionRecord {
+pub(super) struct ResolutionMarker {
     pub of: i64,
     /// Digest of the dead letter.
     pub letter: u64,
@@ -125,7 +125,7 @@ pub(super) struct ResolutionRecord {
     pub request: u128,
 }
 
-impl ResolutionRecord {
+impl ResolutionMarker {
     pub(super) fn read(record: &RecordRef<'_>) -> Option<Self> {
         let mut headers = record.headers();
         let mut next = |wanted: &str| {

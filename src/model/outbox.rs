@@ -249,7 +249,7 @@ impl Effect {
             EffectKind::End { .. } => "end",
             // One event can cause several notifications.
             EffectKind::NotifyAction(delivery) => {
-                return format!("tell-{}-{}-{}", self.cause, delivery.change, delivery.rule);
+                return format!("notify-{}-{}-{}", self.cause, delivery.change, delivery.rule);
             }
         };
         format!("{what}-{}", self.cause)

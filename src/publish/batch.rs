@@ -88,8 +88,8 @@ struct Open {
 impl Open {
     fn failed(&self, error: BrokerError) -> PublishError {
         match self.step {
-            PublishStep::Announce => PublishError::Out { task: Box::new(self.task.clone()), error },
-            PublishStep::Record | PublishStep::Later { .. } => PublishError::NotOut(error),
+            PublishStep::Announce => PublishError::NotAnnounced { task: Box::new(self.task.clone()), error },
+            PublishStep::Record | PublishStep::Later { .. } => PublishError::NotPublished(error),
         }
     }
 }

@@ -84,11 +84,11 @@ pub enum PublishError {
     Invalid(String),
     /// No record was written; with `InDoubt` one may have been.
     #[error("the task was not published: {0}")]
-    NotOut(BrokerError),
+    NotPublished(BrokerError),
     /// The task is published and will run, but its announcement is not acknowledged. Repeat [`Publisher::announce`],
     /// not the publish.
     #[error("the task is published, but its announcement is not acknowledged: {error}")]
-    Out { task: Box<Task>, error: BrokerError },
+    NotAnnounced { task: Box<Task>, error: BrokerError },
 }
 
 impl From<IdError> for PublishError {
@@ -175,7 +175,7 @@ impl Publisher {
             let headers = task_headers(&task, &self.source);
             let headers = bytes_of(&headers);
             let record = task_record(&task, key.as_deref(), &topic, &headers);
-            let position = self.link.deliver(record, self.deadline).await.map_err(PublishError::NotOut)?;
+            let position = self.link.deliver(record, self.deadline).await.map_err(PublishError::NotPublished)?;
             task.position = position;
         }
         self.announce(task, now_ms).await
@@ -195,7 +195,7 @@ impl Publisher {
         };
         match sent {
             Ok(position) => Ok(Published { id: task.id, position }),
-            Err(error) => Err(PublishError::Out { task: Box::new(task), error }),
+            Err(error) => Err(PublishError::NotAnnounced { task: Box::new(task), error }),
         }
     }
 
@@ -207,7 +207,7 @@ impl Publisher {
         now_ms: i64,
     ) -> Result<Published, PublishError> {
         let event = self.scheduled(&task, key, due_ms, now_ms);
-        let position = self.publish_event(&event).await.map_err(PublishError::NotOut)?;
+        let position = self.publish_event(&event).await.map_err(PublishError::NotPublished)?;
         Ok(Published { id: task.id, position })
     }
 
@@ -232,7 +232,7 @@ impl Publisher {
     pub async fn append_log(&self, id: &TaskId, lines: &[&str]) -> Result<Position, PublishError> {
         let lines = lines_of(lines.iter().copied()).map_err(|(_, why)| PublishError::Invalid(why))?;
         let event = Event::new(Payload::Log { lines, dropped: 0 }, id.clone(), 1, now_ms());
-        self.publish_event(&event).await.map_err(PublishError::NotOut)
+        self.publish_event(&event).await.map_err(PublishError::NotPublished)
     }
 
     /// Attaches a small value to an existing task. Handlers use `cx.attach` instead.
@@ -240,7 +240,7 @@ impl Publisher {
         attachment.check().map_err(PublishError::Invalid)?;
         let payload = Payload::Attached { attachment: Some(Box::new(attachment)) };
         let event = Event::new(payload, id.clone(), 1, now_ms());
-        self.publish_event(&event).await.map_err(PublishError::NotOut)
+        self.publish_event(&event).await.map_err(PublishError::NotPublished)
     }
 
     fn event_record<'a>(&'a self, id: &'a TaskId, value: &'a [u8]) -> ProducerRecord<'a> {

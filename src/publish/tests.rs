@@ -45,7 +45,7 @@ impl Bench {
         let mut consumer: Box<dyn Consumer> = self.broker.consumer(&ConsumerSpec::default()).unwrap();
         let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), StartOffset::Beginning)).collect();
         consumer.assign(&all).unwrap();
-        let end = |(partition, _): &(Partition, StartOffset)| self.broker.ends(partition, CALL).unwrap().end as usize;
+        let end = |(partition, _): &(Partition, StartOffset)| self.broker.watermarks(partition, CALL).unwrap().end as usize;
         let count = all.iter().map(end).sum::<usize>();
         let mut keys = Vec::new();
         while keys.len() < count {
@@ -92,7 +92,7 @@ async fn each_of_many_tasks_has_its_own_outcome() {
     let outcomes = bench.publisher.publish_all(many, now_ms()).await;
     assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
     assert!(matches!(outcomes[1], Err(PublishError::Invalid(_))), "{outcomes:?}");
-    assert!(matches!(outcomes[3], Err(PublishError::NotOut(BrokerError::Unknown(_)))), "{outcomes:?}");
+    assert!(matches!(outcomes[3], Err(PublishError::NotPublished(BrokerError::Unknown(_)))), "{outcomes:?}");
     assert_eq!(bench.keys(&both()[0]), ["t-0"]);
     let mut announced = bench.keys(&both()[1]);
     announced.sort();
@@ -122,7 +122,7 @@ async fn unannounced_task_is_announced_later() {
     let outcomes = bench.publisher.publish_all(tasks(2), now_ms()).await;
     bench.broker.apply_topics(&[topic(both()[1].clone())], CALL).unwrap();
     for outcome in outcomes {
-        let Err(PublishError::Out { task, .. }) = outcome else { panic!("{outcome:?}") };
+        let Err(PublishError::NotAnnounced { task, .. }) = outcome else { panic!("{outcome:?}") };
         assert!(task.position.offset >= 0);
         bench.publisher.announce(*task, now_ms()).await.unwrap();
     }
@@ -136,9 +136,9 @@ async fn unacknowledged_task_fails_at_the_deadline() {
     let mut bench = bench(faults, false, &both());
     bench.publisher.deadline = Duration::from_millis(300);
     let outcomes = bench.publisher.publish_all(tasks(3), now_ms()).await;
-    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::NotOut(_)))), "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::NotPublished(_)))), "{outcomes:?}");
     let one = bench.publisher.publish(tasks(1).remove(0), now_ms()).await;
-    assert!(matches!(one, Err(PublishError::NotOut(_))), "{one:?}");
+    assert!(matches!(one, Err(PublishError::NotPublished(_))), "{one:?}");
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn missing_outcome_is_reported_as_in_doubt() {
     let mut bench = bench(faults, true, &both());
     bench.publisher.deadline = Duration::from_millis(300);
     let outcomes = bench.publisher.publish_all(tasks(1), now_ms()).await;
-    assert!(matches!(outcomes[0], Err(PublishError::NotOut(BrokerError::InDoubt(_)))), "{outcomes:?}");
+    assert!(matches!(outcomes[0], Err(PublishError::NotPublished(BrokerError::InDoubt(_)))), "{outcomes:?}");
 }
 
 /// An earlier attempt may have succeeded, whatever the last one reports.
@@ -158,7 +158,7 @@ async fn failed_publish_reports_whether_its_record_may_be_written() {
         let faults = Faults { seed, unavailable: 0.5, lost_acknowledgement: 0.5, ..Faults::default() };
         let mut bench = bench(faults, false, &both());
         bench.publisher.deadline = Duration::from_millis(30);
-        let Err(PublishError::NotOut(why)) = bench.publisher.publish(tasks(1).remove(0), now_ms()).await else {
+        let Err(PublishError::NotPublished(why)) = bench.publisher.publish(tasks(1).remove(0), now_ms()).await else {
             panic!("nothing is ever acknowledged")
         };
         let is_out = !bench.keys(&both()[0]).is_empty();

@@ -138,10 +138,10 @@ pub trait Store: Send + Sync + 'static {
         partition: u32,
         id: &TaskId,
         run: u32,
-        mark: &Reservation,
+        reservation: &Reservation,
     ) -> Result<Option<Reservation>, StoreError>;
 
-    /// Replaces the reservation of an id and run if it still equals `held`, and reports whether it equals `mark`
+    /// Replaces the reservation of an id and run if it still equals `held`, and reports whether it equals `reservation`
     /// afterwards. `None` releases the id; passing `held` itself renews the reservation.
     async fn replace_reservation(
         &self,
@@ -149,7 +149,7 @@ pub trait Store: Send + Sync + 'static {
         id: &TaskId,
         run: u32,
         held: &Reservation,
-        mark: Option<&Reservation>,
+        reservation: Option<&Reservation>,
     ) -> Result<bool, StoreError>;
 
     /// Subscribes to change notices, which are hints and may be lost. The stream yields [`Notice::Gap`] when it

@@ -31,7 +31,7 @@ fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
         let mut records = Vec::new();
         for number in 0..partitions {
             let partition = Partition::new(topic.as_str(), number);
-            let ends = fleet.log.ends(&partition, DEADLINE).unwrap();
+            let ends = fleet.log.watermarks(&partition, DEADLINE).unwrap();
             records.extend((ends.first..ends.end).filter_map(|offset| fleet.record(&partition, offset)));
         }
         records

@@ -42,7 +42,7 @@ impl Fleet {
     /// Resolution markers in one partition of the dead letters of `echo`.
     fn marks(&self, partition: i32) -> usize {
         let at = Partition::new(self.names.dead("echo"), partition);
-        let ends = self.log.ends(&at, DEADLINE).unwrap();
+        let ends = self.log.watermarks(&at, DEADLINE).unwrap();
         let is_mark = |offset: &i64| {
             let record = self.record(&at, *offset);
             record.is_some_and(|record| record.headers.iter().any(|(name, _)| name == "kafleet_marks"))
@@ -55,7 +55,7 @@ impl Fleet {
         let is_of = |event: &Event| event.kind() == Kind::RetryRequested && event.id.as_str() == id;
         let of = |number: u32| {
             let at = Partition::new(self.names.events(), number as i32);
-            let ends = self.log.ends(&at, DEADLINE).unwrap();
+            let ends = self.log.watermarks(&at, DEADLINE).unwrap();
             let events = (ends.first..ends.end).filter_map(|offset| self.record(&at, offset)?.value);
             events.filter(|value| Event::decode(value).is_ok_and(|event| is_of(&event))).count()
         };
@@ -115,7 +115,7 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
     let path = format!("/v1/dead/{lost}/redrive");
     let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
         let at = Partition::new(fleet.names.dead("echo"), 1);
-        until("a transaction is held open", async || fleet.log.ends(&at, DEADLINE).unwrap().end > 1).await;
+        until("a transaction is held open", async || fleet.log.watermarks(&at, DEADLINE).unwrap().end > 1).await;
         // An open transaction does not block listing.
         assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
         fleet.log.hold_transactions(&fleet.names.dead("echo"), false);

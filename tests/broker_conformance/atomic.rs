@@ -28,12 +28,12 @@ fn transaction_writes_a_marker_per_partition(kit: &Kit) {
         producer.send_all(&[value_record(&a, "1"), value_record(&b, "2"), value_record(&a, "3")], DEADLINE).unwrap();
     assert_eq!(offsets, [(0, 0), (1, 0), (0, 1)]);
     // The markers may be written slightly after the commit is acknowledged.
-    block_until("both partitions have a marker", || (kit.ends(&a), kit.ends(&b)) == ((0, 3), (0, 2)));
-    assert_eq!(kit.ends(&untouched), (0, 0));
+    block_until("both partitions have a marker", || (kit.watermarks(&a), kit.watermarks(&b)) == ((0, 3), (0, 2)));
+    assert_eq!(kit.watermarks(&untouched), (0, 0));
     block_until("the marker is not delivered", || kit.broker.read_at(&a, 2, DEADLINE) == Ok(None));
     assert_eq!(kit.broker.read_at(&a, 1, DEADLINE).unwrap().unwrap().value, Some(b"3".to_vec()));
     assert_eq!(producer.send_all(&[value_record(&a, "4")], DEADLINE).unwrap(), [(0, 3)]);
-    block_until("the second transaction has a marker", || kit.ends(&a) == (0, 5));
+    block_until("the second transaction has a marker", || kit.watermarks(&a) == (0, 5));
 }
 
 fn consumers_skip_markers(kit: &Kit) {
@@ -41,7 +41,7 @@ fn consumers_skip_markers(kit: &Kit) {
     let mut producer = kit.broker.transactional_producer(&kit.name("x")).unwrap();
     producer.send_all(&[value_record(&at, "0")], DEADLINE).unwrap();
     // The marker may be written after the acknowledgement, and dependent records follow records of other producers.
-    block_until("the marker is written", || kit.ends(&at) == (0, 2));
+    block_until("the marker is written", || kit.watermarks(&at) == (0, 2));
     kit.fill(&at, ["1"]);
     producer.send_all(&[value_record(&at, "2"), value_record(&at, "3")], DEADLINE).unwrap();
     for read_uncommitted in [false, true] {

@@ -47,7 +47,7 @@ impl Kit {
         assert_eq!(outcomes[0].change, TopicChange::Created);
         block_until("a new topic is known", || {
             (0..partitions)
-                .all(|index| self.broker.ends(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok())
+                .all(|index| self.broker.watermarks(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok())
         });
         spec.name
     }
@@ -105,8 +105,8 @@ impl Kit {
         (first_visible.offset, first_visible.record.map(|record| text(&record).into_owned()))
     }
 
-    pub fn ends(&self, at: &Partition) -> (i64, i64) {
-        let ends = self.broker.ends(at, DEADLINE).unwrap();
+    pub fn watermarks(&self, at: &Partition) -> (i64, i64) {
+        let ends = self.broker.watermarks(at, DEADLINE).unwrap();
         (ends.first, ends.end)
     }
 }

@@ -124,7 +124,7 @@ fn record_has_exactly_one_outcome(kit: &Kit) {
     assert_eq!(all.iter().map(|(token, _)| *token).collect::<Vec<_>>(), (0..5000).collect::<Vec<_>>());
     let offsets: BTreeSet<_> = all.into_iter().map(|(_, outcome)| outcome.unwrap()).collect();
     assert_eq!(offsets.len(), 5000, "offsets are unique");
-    let held: i64 = (0..3).map(|index| kit.ends(&Partition::new(topic.as_str(), index)).1).sum();
+    let held: i64 = (0..3).map(|index| kit.watermarks(&Partition::new(topic.as_str(), index)).1).sum();
     assert_eq!(held, 5000);
 }
 
@@ -150,7 +150,7 @@ fn purged_record_is_sent_or_reported(kit: &Kit) {
     if let Some((token, _)) = all.iter().find(|(_, outcome)| outcome.is_err()) {
         assert_eq!(text(&outcomes.record_of(*token).unwrap()), token.to_string(), "the failure includes the record");
     }
-    assert!(kit.ends(&at).1 >= sent as i64);
+    assert!(kit.watermarks(&at).1 >= sent as i64);
     kit.fill(&at, ["after the purge"]);
 }
 

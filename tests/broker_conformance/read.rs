@@ -163,7 +163,7 @@ fn read_at_returns_the_record_at_the_offset(kit: &Kit) {
     assert_eq!(read(-1), None, "below the start");
     assert_eq!([-1, 1, 3, 1000].map(|offset| kit.first_visible(&at, offset).0), [0, 1, 3, 3]);
     assert_eq!(kit.first_visible(&Partition::new(kit.topic(1), 0), 0), (0, None), "empty log");
-    assert_eq!(kit.ends(&at), (0, 3));
+    assert_eq!(kit.watermarks(&at), (0, 3));
 }
 
 fn commit_without_a_group_is_rejected(kit: &Kit) {

@@ -63,7 +63,7 @@ fn unknown_topics_and_partitions_are_rejected(kit: &Kit) {
         |result: Result<(), BrokerError>| assert!(matches!(result, Err(BrokerError::Unknown(_))), "{result:?}");
     let known = kit.topic(1);
     for at in [Partition::new(kit.name("missing"), 0), Partition::new(known, 7)] {
-        unknown(kit.broker.ends(&at, DEADLINE).map(drop));
+        unknown(kit.broker.watermarks(&at, DEADLINE).map(drop));
         unknown(kit.broker.read_at(&at, 0, DEADLINE).map(drop));
         unknown(kit.send(&value_record(&at, "x")).map(drop));
     }

@@ -165,7 +165,7 @@ impl Load {
                 return Err(why.to_string());
             }
             outcome = match why {
-                PublishError::Out { task, .. } => self.publisher.announce(*task, now_ms()).await,
+                PublishError::NotAnnounced { task, .. } => self.publisher.announce(*task, now_ms()).await,
                 _ => {
                     published.retried_sends += 1;
                     self.publisher.publish(new.clone(), now_ms()).await

@@ -42,7 +42,7 @@ impl Topics {
             for topic in kafka.topics(&prefix, DEADLINE).unwrap() {
                 for index in 0..topic.partitions {
                     let partition = Partition::new(topic.name.as_str(), index as i32);
-                    let ends = kafka.ends(&partition, DEADLINE).unwrap();
+                    let ends = kafka.watermarks(&partition, DEADLINE).unwrap();
                     ranges.push(OffsetRange { partition, from: ends.first, to: ends.end });
                 }
             }
@@ -62,7 +62,7 @@ impl Topics {
         let ranges = |topic: String, count: u32| -> Vec<OffsetRange> {
             let of = |index| {
                 let partition = Partition::new(topic.as_str(), index as i32);
-                let ends = kafka.ends(&partition, DEADLINE).unwrap();
+                let ends = kafka.watermarks(&partition, DEADLINE).unwrap();
                 OffsetRange { partition, from: ends.first, to: ends.end }
             };
             (0..count).map(of).collect()

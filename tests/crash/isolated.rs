@@ -180,7 +180,7 @@ fn cancelled_attempt_ends_with_its_process() {
         send(&fleet, "ignores", Act::Ignore).await;
         fleet.events.wait("the attempt runs", |events| events.iter().any(|event| event.id.as_str() == "ignores")).await;
         let cancel = Cancel { v: 1, asof: 5, at_ms: 0, subtree: true, reason: None, by: None };
-        control::order(
+        control::put(
             &fleet.producer,
             &fleet.names,
             &ControlKey::Cancel("ignores".into()),

@@ -48,7 +48,7 @@ impl Broker for FaultyBroker {
             written: self.written.clone(),
         }))
     }
-    delegate!(Broker via [inner]: producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: producer, topics, apply_topics, watermarks, first_visible, group_offsets, set_group_offsets);
 }
 
 struct FaultyTransactionalProducer {

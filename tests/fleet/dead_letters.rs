@@ -44,7 +44,7 @@ async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
         let partitions = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index));
         partitions
             .flat_map(|partition| {
-                let ends = broker.ends(&partition, DEADLINE).unwrap();
+                let ends = broker.watermarks(&partition, DEADLINE).unwrap();
                 (ends.first..ends.end)
                     .filter_map(|offset| committed_record(&*broker, &partition, offset))
                     .collect::<Vec<_>>()

@@ -229,7 +229,7 @@ fn released(kafka: &Arc<Kafka>, names: &Names) -> BTreeMap<String, usize> {
     let ranges: Vec<OffsetRange> = (0..4)
         .map(|index| {
             let partition = Partition::new(topic.clone(), index);
-            let ends = kafka.ends(&partition, DEADLINE).unwrap();
+            let ends = kafka.watermarks(&partition, DEADLINE).unwrap();
             OffsetRange { partition, from: ends.first, to: ends.end }
         })
         .collect();

@@ -287,7 +287,7 @@ fn read_at_returns_records_and_skips_markers() {
     let mut atomic = fixture.kafka.transactional_producer(&unique("atomic")).expect("opened");
     atomic.send_all(&[record(&fixture.topic, 0, b"7")], DEADLINE).expect("committed");
     block_until("the marker follows the commit", || {
-        fixture.kafka.ends(&fixture.partition(0), DEADLINE).is_ok_and(|ends| ends.end == 2)
+        fixture.kafka.watermarks(&fixture.partition(0), DEADLINE).is_ok_and(|ends| ends.end == 2)
     });
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");
@@ -307,7 +307,7 @@ fn missing_topic_or_partition_is_unknown() {
     let Some(fixture) = fixture(1) else { return };
     let (missing, beyond) = (Partition::new(unique("missing"), 0), fixture.partition(5));
     for partition in [&missing, &beyond] {
-        let ends = fixture.kafka.ends(partition, DEADLINE);
+        let ends = fixture.kafka.watermarks(partition, DEADLINE);
         assert!(matches!(ends, Err(BrokerError::Unknown(_))), "{partition}: {ends:?}");
         let (producer, outcomes) = fixture.producer();
         let error = match producer.send(&record(&partition.topic, partition.index, b"x"), 1) {

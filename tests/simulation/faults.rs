@@ -102,7 +102,7 @@ impl Fleet {
     }
 
     fn hold_transactions(&self, partition: u32, hold: bool) {
-        let name = format!("{}.firing.{partition}", self.names.events());
+        let name = format!("{}.outbox.{partition}", self.names.events());
         self.broker.hold_transactions(&name, hold);
         if !hold {
             self.broker.end_transaction(&name, self.system.chance(0.5));

@@ -7,7 +7,7 @@ use kafleet::store::StoreError;
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Implements methods of a trait by calls of an expression after `self.`, as in
-/// `delegate!(Broker via [inner]: topics, ends)`.
+/// `delegate!(Broker via [inner]: topics, watermarks)`.
 ///
 /// In place of crates: `delegate` repeats each signature at each use, `ambassador` delegates whole traits only.
 macro_rules! delegate {
@@ -56,13 +56,13 @@ macro_rules! delegate {
             self.$($to)+.apply_topics(topics, deadline)
         }
     };
-    (@ Broker ends [$($to:tt)+]) => {
-        fn ends(
+    (@ Broker watermarks [$($to:tt)+]) => {
+        fn watermarks(
             &self,
             partition: &kafleet::broker::Partition,
             deadline: std::time::Duration,
         ) -> Result<kafleet::broker::Watermarks, kafleet::broker::BrokerError> {
-            self.$($to)+.ends(partition, deadline)
+            self.$($to)+.watermarks(partition, deadline)
         }
     };
     (@ Broker first_visible [$($to:tt)+]) => {

@@ -36,7 +36,7 @@ pub struct Oracle {
 
 /// Reads all events of a partition in order; invalid records are skipped.
 pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64) {
-    let ends = broker.ends(partition, DEADLINE).unwrap();
+    let ends = broker.watermarks(partition, DEADLINE).unwrap();
     let mut consumer = broker.consumer(&ConsumerSpec::default()).unwrap();
     consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
     let (mut events, mut next, started) = (Vec::new(), ends.first, Instant::now());

@@ -55,7 +55,7 @@ pub async fn unannounced_tasks_are_announced(fixture: Fixture) {
     let other = fixture.task_topic("other");
     fixture.put(&other, "elsewhere", &[]).await;
     fixture.is_queued("elsewhere").await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 

@@ -30,7 +30,7 @@ pub async fn all_events_are_folded_once(fixture: Fixture, trees: usize) {
     fixture.write(&event_log(2, trees)).await;
     let oracle = expect_agreement(&fixture).await;
     assert!(oracle.tasks() > trees * 2 && oracle.events > oracle.tasks(), "{} tasks", oracle.tasks());
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -87,7 +87,7 @@ pub async fn store_loses_writes<F: Future<Output = ()>>(
     happen(99).await;
     // No further event arrives that would reveal the loss.
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 

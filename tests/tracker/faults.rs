@@ -112,7 +112,7 @@ impl Load {
         assert_eq!(times.len(), self.rounds.load(SeqCst) * TIMERS, "all due timers are published");
         assert!(oracle.tasks() > times.len());
         for tracker in trackers {
-            tracker.is_well().await;
+            tracker.expect_ready().await;
             tracker.stop().await;
         }
     }

@@ -58,12 +58,12 @@ pub enum Step {
     Frozen,
 }
 
-struct ShakyAtomic {
+struct FaultyTransactions {
     inner: Box<dyn TransactionalProducer>,
     faults: Arc<Faults>,
 }
 
-impl TransactionalProducer for ShakyAtomic {
+impl TransactionalProducer for FaultyTransactions {
     fn send_with_dependents(
         &mut self,
         records: &[ProducerRecord<'_>],
@@ -140,9 +140,9 @@ impl Broker for FaultyBroker {
         if let Some(error) = &*self.faults.no_atomic.lock().unwrap() {
             return Err(error.clone());
         }
-        Ok(Box::new(ShakyAtomic { inner: self.inner.transactional_producer(name)?, faults: self.faults.clone() }))
+        Ok(Box::new(FaultyTransactions { inner: self.inner.transactional_producer(name)?, faults: self.faults.clone() }))
     }
-    delegate!(Broker via [inner]: producer, topics, apply_topics, ends, first_visible, set_group_offsets);
+    delegate!(Broker via [inner]: producer, topics, apply_topics, watermarks, first_visible, set_group_offsets);
 }
 
 struct ShakyConsumer {

@@ -124,7 +124,7 @@ impl Fixture {
 
     /// End of a partition's log.
     pub fn end(&self, partition: u32) -> i64 {
-        self.broker.ends(&self.partition(partition), CALL).unwrap().end
+        self.broker.watermarks(&self.partition(partition), CALL).unwrap().end
     }
 
     /// Waits until the current log is folded.
@@ -165,7 +165,7 @@ impl Fixture {
 pub fn until_known(broker: &dyn Broker, topic: &str, partitions: u32) {
     let end = Instant::now() + DEADLINE;
     for index in 0..partitions as i32 {
-        while broker.ends(&Partition::new(topic, index), CALL).is_err() {
+        while broker.watermarks(&Partition::new(topic, index), CALL).is_err() {
             assert!(Instant::now() < end, "`{topic}` was not available within {DEADLINE:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -196,7 +196,7 @@ impl Tracker {
         until(&what, || async { self.reason(part).is_some_and(|reason| reason.contains(words)) }).await;
     }
 
-    pub async fn is_well(&self) {
+    pub async fn expect_ready(&self) {
         until("the tracker is ready", || async { self.health.reasons().is_empty() }).await;
     }
 

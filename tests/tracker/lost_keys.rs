@@ -32,7 +32,7 @@ fn losses(fixture: &Fixture, tracker: &Tracker) -> u64 {
 async fn expect_recovery(fixture: &Fixture, tracker: &Tracker, what: &str, before: u64) {
     until(&format!("the loss is detected: {what}"), || async { losses(fixture, tracker) > before }).await;
     expect_agreement(fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
 }
 
 /// Starts a tracker on a generated log and returns it when the log is folded.
@@ -40,7 +40,7 @@ async fn folded(fixture: &Fixture) -> Tracker {
     fixture.write(&event_log(7, TREES)).await;
     let tracker = fixture.tracker_with(frequent_audits()).await;
     expect_agreement(fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     assert_eq!(losses(fixture, &tracker), 0);
     tracker
 }
@@ -131,7 +131,7 @@ async fn full_redis_is_reported_by_an_idle_tracker() {
     configure(&server, "noeviction", 1);
     tracker.expect_reason(&part(0), "out of memory").await;
     configure(&server, "noeviction", 0);
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     assert_eq!(losses(&fixture, &tracker), 0);
     tracker.stop().await;
 }
@@ -144,7 +144,7 @@ async fn lost_records_are_found_by_the_audit() {
     fixture.write(&event_log(7, 40)).await;
     let tracker = fixture.tracker_with(TrackerConfig { batch_events: 1, ..frequent_audits() }).await;
     let oracle = expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     let (health, reasons) = (tracker.health.clone(), Arc::new(Mutex::new(BTreeSet::new())));
     let sampling = tokio::spawn({
         let reasons = reasons.clone();
@@ -180,7 +180,7 @@ async fn events_topic_with_short_retention_is_not_folded() {
         fixture.configure(setting, suitable);
         // A partition that waits for the topic is retried every 10 s.
         expect_agreement(&fixture).await;
-        tracker.is_well().await;
+        tracker.expect_ready().await;
         fixture.configure(setting, unsuitable);
         tracker.expect_reason(&part(0), setting).await;
         let checkpoint = fixture.store.checkpoints(&[0]).await.unwrap();
@@ -189,7 +189,7 @@ async fn events_topic_with_short_retention_is_not_folded() {
         assert_eq!(fixture.store.checkpoints(&[0]).await.unwrap(), checkpoint, "no more events are folded");
         fixture.configure(setting, suitable);
         expect_agreement(&fixture).await;
-        tracker.is_well().await;
+        tracker.expect_ready().await;
         tracker.stop().await;
         fixture.store.open(0).await.unwrap().0.mark_damaged("").await.unwrap();
     }
@@ -219,6 +219,6 @@ async fn restarted_tracker_is_not_ready_before_a_lost_partition_is_complete() {
     tracker.expect_reason(&part(0), &format!("at offset {at} of ")).await;
     faults.records.store(ANY, SeqCst);
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }

@@ -37,7 +37,7 @@ async fn store_outage_is_reported_and_survived() {
     fixture.write(&[submitted("busy-0")]).await;
     store.set(FaultMode::Well);
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     assert!(tracker.rewinds(busy, "store") > 0 && tracker.rewinds(1 - busy, "store") > 0);
     tracker.stop().await;
 }
@@ -51,7 +51,7 @@ async fn store_outage_at_start_is_survived() {
     tracker.expect_reason(&part(0), "connection refused").await;
     store.set(FaultMode::Well);
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -97,7 +97,7 @@ async fn panic_is_reported_and_retried() {
     tracker.expect_reason(&part(hit), "panicked").await;
     one_each(&fixture, "after").await;
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -110,7 +110,7 @@ async fn panic_after_store_change_rereads_the_checkpoint() {
     let (tracker, hit) = panics(&fixture, &store).await;
     expect_agreement(&fixture).await;
     assert!(tracker.rewinds(hit, "fence") > 0, "the checkpoint was read again without a delay");
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -128,7 +128,7 @@ async fn failed_seek_is_retried_before_folding() {
     }
     expect_agreement(&fixture).await;
     assert_eq!(faults.refuse_moves.load(SeqCst), 0, "the seek is retried until it succeeds");
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -193,7 +193,7 @@ async fn broker_error_is_reported_and_cleared() {
     };
     until("the error is reported", is_told).await;
     // Nothing is written: the response to the next commit clears the error.
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 

@@ -95,7 +95,7 @@ async fn invalid_records_are_skipped_and_counted() {
     let oracle = expect_agreement(&fixture).await;
     assert_eq!((tracker.skipped(0), tracker.skipped(1)), (garbage.len() as u64 + 1, 0));
     assert_eq!(oracle.tasks(), roots.len());
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -119,7 +119,7 @@ async fn misplaced_and_empty_announcements_make_no_task() {
     }
     assert_eq!(roots, [(home, "kafleet".to_owned())]);
     assert_eq!((tracker.skipped(home), tracker.skipped(1 - home)), (1, 2));
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -163,7 +163,7 @@ async fn unsuitable_checkpoint_stops_the_partition_with_a_reason() {
     until("no other reason is reported", || async { tracker.health.reasons().len() == bad.len() }).await;
     store.wipe();
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 

@@ -124,7 +124,7 @@ pub async fn each_time_fires_once(fixture: Fixture) {
     // Counted after the transaction has returned.
     until("the firings are counted", || async { metric("fired") == 30 }).await;
     assert_eq!(metric("skipped"), 0);
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -218,7 +218,7 @@ pub async fn schedule_changes_are_applied(fixture: Fixture) {
     until_plan(&fixture, "the deleted schedule has no state", ScheduleState::is_empty).await;
     ask(&fixture, "s", "three", None).await;
     until_plan(&fixture, "a request for a deleted schedule is removed", ScheduleState::is_empty).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }
@@ -260,7 +260,7 @@ pub async fn blocked_schedule_reports_the_reason(fixture: Fixture) {
     let spec = TopicSpec { name: fixture.names.tasks("nowhere"), partitions: 1, replication: None, config: Vec::new() };
     fixture.broker.apply_topics(&[spec], DEADLINE).unwrap();
     until_state(&fixture, &task(&nowhere, "nowhere", 3), TaskState::Queued).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -323,7 +323,7 @@ async fn transaction_of_unknown_outcome_is_resolved() {
     tracker.expect_reason("schedules", "held open").await;
     memory.hold_transactions(&name, false);
     exactly(&fixture, (1..=5).map(|n| task(&schedule, "s", n)).collect()).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -363,6 +363,6 @@ async fn no_producer_is_opened_without_schedules() {
     let schedule = past(1, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
     until("the schedule has fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;
-    assert!(fixture.broker.ends(&Partition::new(fixture.names.control(), 0), DEADLINE).unwrap().end > 1);
+    assert!(fixture.broker.watermarks(&Partition::new(fixture.names.control(), 0), DEADLINE).unwrap().end > 1);
     tracker.stop().await;
 }

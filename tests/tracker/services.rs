@@ -94,7 +94,7 @@ async fn redis_outage_is_reported_and_survived() {
     }
     server.thaw();
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     server.kill();
     fixture.write(&event_log(1, TREES)).await;
     for partition in fixture.all() {
@@ -102,7 +102,7 @@ async fn redis_outage_is_reported_and_survived() {
     }
     server.restart();
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -121,7 +121,7 @@ async fn stop_does_not_wait_for_redis() {
     server.thaw();
     let tracker = fixture.tracker().await;
     expect_agreement(&fixture).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 

@@ -21,7 +21,7 @@ impl Broker for SelfishBroker {
         let alone = ConsumerSpec { group: None, topics: Vec::new(), ..spec.clone() };
         Ok(Box::new(Selfish { inner: self.inner.consumer(&alone)?, taken: Some(self.all.clone()) }))
     }
-    delegate!(Broker via [inner]: producer, transactional_producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: producer, transactional_producer, topics, apply_topics, watermarks, first_visible, group_offsets, set_group_offsets);
 }
 
 struct Selfish {

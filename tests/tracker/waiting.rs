@@ -189,7 +189,7 @@ async fn unavailable_group_offsets_block_nothing() {
     fixture.write(&[crate::tracker::outbox::scheduled("late", now_ms() - 1)]).await;
     until_state(&fixture, "late", State::Queued).await;
     assert!(cancel_record(&fixture, "x").is_some());
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     expect_agreement(&fixture).await;
     tracker.stop().await;
 }

@@ -17,11 +17,11 @@ use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 impl Fleet {
     pub async fn put_control(&self, key: ControlKey, record: ControlRecord) {
-        control::order(&self.producer, &self.names, &key, &record).await.unwrap();
+        control::put(&self.producer, &self.names, &key, &record).await.unwrap();
     }
 
     pub async fn delete_control(&self, key: ControlKey) {
-        control::withdraw(&self.producer, &self.names, &key).await.unwrap();
+        control::delete(&self.producer, &self.names, &key).await.unwrap();
     }
 
     pub async fn cancel(&self, id: &str, asof: i64, subtree: bool) {

@@ -98,7 +98,7 @@ impl Broker for FaultyBroker {
         let inner = self.inner.producer(sink.clone())?;
         Ok(Arc::new(DenyingProducer { inner, sink, denied: self.denied, denying: self.denying.clone() }))
     }
-    delegate!(Broker via [inner]: transactional_producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: transactional_producer, topics, apply_topics, watermarks, first_visible, group_offsets, set_group_offsets);
 }
 
 /// Creates a fleet on the faulty broker.

@@ -95,7 +95,7 @@ impl Broker for FailingBroker {
         }
         self.inner.producer(sink)
     }
-    delegate!(Broker via [inner]: consumer, transactional_producer, topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
+    delegate!(Broker via [inner]: consumer, transactional_producer, topics, apply_topics, watermarks, first_visible, group_offsets, set_group_offsets);
 }
 
 /// Creates a fleet whose worker's first producer fails when it holds `most` records of the topics that contain

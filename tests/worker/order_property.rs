@@ -22,7 +22,7 @@ use crate::worker::types::{Kind, ok};
 
 /// Number of plans in a default run, for each order.
 const SEEDS: u64 = 10;
-const MOST_WORKERS: usize = 4;
+const MAX_WORKERS: usize = 4;
 /// Number of the last attempt, which always succeeds.
 const LAST_ATTEMPT: u32 = 6;
 
@@ -253,7 +253,7 @@ impl<'a> Crew<'a> {
         for ended in self.leaving.extract_if(.., |worker| worker.has_ended()) {
             assert_clean_takeovers(&ended);
         }
-        if joins && self.working.len() + self.leaving.len() < MOST_WORKERS {
+        if joins && self.working.len() + self.leaving.len() < MAX_WORKERS {
             self.working.push(self.fleet.worker());
         }
         if leaves && self.working.len() > 1 {

@@ -127,7 +127,7 @@ impl Broker for FaultyBroker {
         Ok(Arc::new(DelayingProducer { inner, faults: self.faults.clone(), held: Mutex::default() }))
     }
 
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
+    fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         let of_tasks = partition.topic.contains(".tasks.");
         if of_tasks && Faults::is_on(&self.faults.silent) {
             return Err(BrokerError::Unavailable("no answer in time".into()));
@@ -135,7 +135,7 @@ impl Broker for FaultyBroker {
         if of_tasks && Faults::is_on(&self.faults.recreated) {
             return Ok(Watermarks { first: 0, end: 0 });
         }
-        self.inner.ends(partition, deadline)
+        self.inner.watermarks(partition, deadline)
     }
     delegate!(Broker via [inner]: transactional_producer, topics, apply_topics, first_visible, group_offsets, set_group_offsets);
 }

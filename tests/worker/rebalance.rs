@@ -122,7 +122,7 @@ pub async fn added_partitions(fleet: Fleet, journal: Journal) {
     tokio::task::block_in_place(|| fleet.broker.apply_topics(&[spec], DEADLINE)).unwrap();
     // Producers refresh their metadata a little later.
     let topic = fleet.names.tasks("brief");
-    let ends = || tokio::task::block_in_place(|| fleet.broker.ends(&Partition::new(topic.as_str(), 3), DEADLINE));
+    let ends = || tokio::task::block_in_place(|| fleet.broker.watermarks(&Partition::new(topic.as_str(), 3), DEADLINE));
     until("the partition exists", || ends().is_ok()).await;
     let end = Instant::now() + DEADLINE;
     let mut sent = 20;

@@ -176,7 +176,7 @@ impl Writes {
     async fn publish(&self, draft: &Draft) -> Result<Position, Failed> {
         let outcome = match self.publisher.publish(draft.new.clone(), now_ms()).await {
             // The record is written; retry only the announcement.
-            Err(PublishError::Out { task, .. }) => self.publisher.announce(*task, now_ms()).await,
+            Err(PublishError::NotAnnounced { task, .. }) => self.publisher.announce(*task, now_ms()).await,
             outcome => outcome,
         };
         match outcome {
@@ -196,14 +196,14 @@ impl Writes {
         let message = error.to_string();
         match error {
             PublishError::Invalid(why) => ApiError::new(Code::BadField, why),
-            PublishError::NotOut(BrokerError::TooLarge(why)) => ApiError::new(Code::TooLarge, why),
-            PublishError::NotOut(BrokerError::Unknown(_)) => self.types.unknown_type(&draft.new.task_type, &[]),
-            PublishError::NotOut(BrokerError::InDoubt(why) | BrokerError::Fatal(why)) => {
+            PublishError::NotPublished(BrokerError::TooLarge(why)) => ApiError::new(Code::TooLarge, why),
+            PublishError::NotPublished(BrokerError::Unknown(_)) => self.types.unknown_type(&draft.new.task_type, &[]),
+            PublishError::NotPublished(BrokerError::InDoubt(why) | BrokerError::Fatal(why)) => {
                 let why = format!("the task `{id}` may or may not have been published: {why}");
                 ApiError::new(Code::OutcomeUnknown, why).hint(again).existing(id)
             }
-            PublishError::NotOut(_) => ApiError::new(Code::KafkaUnavailable, message).hint(again),
-            PublishError::Out { .. } => ApiError::new(
+            PublishError::NotPublished(_) => ApiError::new(Code::KafkaUnavailable, message).hint(again),
+            PublishError::NotAnnounced { .. } => ApiError::new(
                 Code::NotAnnounced,
                 format!("the task `{id}` has been published and will run, but was not announced: {message}"),
             )

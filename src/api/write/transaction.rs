@@ -233,7 +233,7 @@ impl Writes {
                 // Nothing of this batch has been sent yet.
                 None => match broker.transactional_producer(&name) {
                     Ok(producer) => producer,
-                    Err(error) => return Ok(Err(PublishError::NotOut(BrokerError::Unavailable(error.to_string())))),
+                    Err(error) => return Ok(Err(PublishError::NotPublished(BrokerError::Unavailable(error.to_string())))),
                 },
             };
             let done = publisher.publish_atomically(&mut *producer, tasks, now_ms(), DEADLINE);
@@ -257,11 +257,11 @@ fn in_doubt(why: &str) -> ApiError {
 
 fn from_publish_error(error: PublishError) -> (ApiError, bool) {
     match error {
-        PublishError::NotOut(BrokerError::InDoubt(why)) => (in_doubt(&why), true),
-        PublishError::NotOut(BrokerError::TooLarge(why)) => {
+        PublishError::NotPublished(BrokerError::InDoubt(why)) => (in_doubt(&why), true),
+        PublishError::NotPublished(BrokerError::TooLarge(why)) => {
             (ApiError::new(Code::TooLarge, format!("{why}; {NOTHING}")), false)
         }
-        PublishError::NotOut(why) => {
+        PublishError::NotPublished(why) => {
             (ApiError::new(Code::KafkaUnavailable, format!("{why}; {NOTHING}")).hint("retry"), false)
         }
         error => (ApiError::new(Code::BadField, format!("{error}; {NOTHING}")), false),

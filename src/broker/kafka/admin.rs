@@ -54,7 +54,7 @@ impl Cluster {
         Ok(found)
     }
 
-    pub(super) fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
+    pub(super) fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         check_topic(&partition.topic)?;
         let result = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
         let (first, end) = result

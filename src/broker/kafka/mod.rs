@@ -80,8 +80,8 @@ impl Broker for Kafka {
         self.cluster.apply_topics(topics, deadline)
     }
 
-    fn ends(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
-        self.cluster.ends(partition, deadline)
+    fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
+        self.cluster.watermarks(partition, deadline)
     }
 
     fn first_visible(

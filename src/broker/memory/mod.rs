@@ -225,7 +225,7 @@ impl Broker for Memory {
         Ok(outcomes)
     }
 
-    fn ends(&self, partition: &Partition, _deadline: Duration) -> Result<Watermarks, BrokerError> {
+    fn watermarks(&self, partition: &Partition, _deadline: Duration) -> Result<Watermarks, BrokerError> {
         let state = self.core.lock();
         let log = topics::log(&state.topics, partition)?;
         Ok(Watermarks { first: log.first, end: log.end })

@@ -29,7 +29,7 @@ pub(super) async fn apply(
     let mut last = 0;
     for one in changes {
         let record = ControlRecord::Offsets(Offsets { v: CONTROL_VERSION, at_ms: now_ms(), offset: one.now });
-        last = control::order(&producer, names, &key(one), &record).await.map_err(Failure::unavailable)?.offset;
+        last = control::put(&producer, names, &key(one), &record).await.map_err(Failure::unavailable)?.offset;
     }
     let pending = || -> Vec<&OffsetChange> {
         let control = watch.state();
@@ -46,7 +46,7 @@ pub(super) async fn apply(
     }
     let left = pending();
     for one in &left {
-        control::withdraw(&producer, names, &key(one)).await.map_err(Failure::unavailable)?;
+        control::delete(&producer, names, &key(one)).await.map_err(Failure::unavailable)?;
     }
     let partitions: Vec<String> = left.iter().map(|one| one.partition.to_string()).collect();
     Err(Failure::new(

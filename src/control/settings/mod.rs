@@ -125,7 +125,7 @@ pub fn read_control_blocking(
         return Err(FleetSettingsError::Missing(topic));
     }
     let partition = Partition::new(topic.as_str(), PARTITION);
-    let ends = broker.ends(&partition, left())?;
+    let ends = broker.watermarks(&partition, left())?;
     let mut control = FleetSettings::default();
     let mut reading = Reading::new(ends);
     if reading.is_done() {

@@ -37,8 +37,8 @@ pub struct MemoryOptions {
 }
 
 impl MemoryOptions {
-    fn ttl(&self, mark: &Reservation) -> Duration {
-        if matches!(mark.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl }
+    fn ttl(&self, reservation: &Reservation) -> Duration {
+        if matches!(reservation.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl }
     }
 }
 
@@ -234,19 +234,19 @@ impl Store for Memory {
         partition: u32,
         id: &TaskId,
         run: u32,
-        mark: &Reservation,
+        reservation: &Reservation,
     ) -> Result<Option<Reservation>, StoreError> {
         let (now, key) = (Instant::now(), (id.clone(), run));
         let mut contents = self.lock();
         let partition = contents.partitions.entry(partition).or_default();
         partition.drop_expired(now);
         if let Some(reserved) = partition.reservations.get(&key) {
-            return Ok(Some(reserved.mark.clone()));
+            return Ok(Some(reserved.reservation.clone()));
         }
         if partition.reservations.len() >= self.shared.options.max_records {
             return Err(full(&format!("{} reservations", partition.reservations.len())));
         }
-        partition.hold(key, mark, now + self.shared.options.ttl(mark));
+        partition.insert_reservation(key, reservation, now + self.shared.options.ttl(reservation));
         Ok(None)
     }
 
@@ -256,19 +256,19 @@ impl Store for Memory {
         id: &TaskId,
         run: u32,
         held: &Reservation,
-        mark: Option<&Reservation>,
+        reservation: Option<&Reservation>,
     ) -> Result<bool, StoreError> {
         let (now, key) = (Instant::now(), (id.clone(), run));
         let mut contents = self.lock();
         let partition = contents.partitions.entry(partition).or_default();
         partition.drop_expired(now);
-        let found = partition.reservations.get(&key).map(|reserved| &reserved.mark);
-        if found != Some(held) && found != mark {
+        let found = partition.reservations.get(&key).map(|reserved| &reserved.reservation);
+        if found != Some(held) && found != reservation {
             return Ok(false);
         }
-        match mark {
-            Some(mark) => partition.hold(key, mark, now + self.shared.options.ttl(mark)),
-            None => partition.release(&key),
+        match reservation {
+            Some(reservation) => partition.insert_reservation(key, reservation, now + self.shared.options.ttl(reservation)),
+            None => partition.remove_reservation(&key),
         }
         Ok(true)
     }

@@ -41,7 +41,7 @@ pub(super) struct Partition {
 /// Reservation with its expiry.
 #[derive(Clone)]
 pub(super) struct Reserved {
-    pub(super) mark: Reservation,
+    pub(super) reservation: Reservation,
     pub(super) end: Instant,
 }
 
@@ -156,14 +156,14 @@ impl Partition {
     }
 
     /// Sets or replaces a reservation.
-    pub(super) fn hold(&mut self, key: (TaskId, u32), mark: &Reservation, end: Instant) {
-        self.release(&key);
+    pub(super) fn insert_reservation(&mut self, key: (TaskId, u32), reservation: &Reservation, end: Instant) {
+        self.remove_reservation(&key);
         self.ends.insert((end, key.clone()));
-        self.reservations.insert(key, Reserved { mark: mark.clone(), end });
+        self.reservations.insert(key, Reserved { reservation: reservation.clone(), end });
     }
 
     /// Removes a reservation.
-    pub(super) fn release(&mut self, key: &(TaskId, u32)) {
+    pub(super) fn remove_reservation(&mut self, key: &(TaskId, u32)) {
         if let Some(reserved) = self.reservations.remove(key) {
             self.ends.remove(&(reserved.end, key.clone()));
         }

@@ -115,8 +115,8 @@ impl RedisOptions {
         }
     }
 
-    fn ttl_ms(&self, mark: &Reservation) -> u64 {
-        let ttl = if matches!(mark.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl };
+    fn ttl_ms(&self, reservation: &Reservation) -> u64 {
+        let ttl = if matches!(reservation.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl };
         ttl.as_millis() as u64
     }
 
@@ -310,13 +310,13 @@ impl Store for Redis {
         partition: u32,
         id: &TaskId,
         run: u32,
-        mark: &Reservation,
+        reservation: &Reservation,
     ) -> Result<Option<Reservation>, StoreError> {
         let key = self.keys(partition).reservation(id, run);
-        let ttl_ms = self.connector.options.ttl_ms(mark);
+        let ttl_ms = self.connector.options.ttl_ms(reservation);
         for _ in 0..ATTEMPTS {
             let mut commands = pipe();
-            commands.cmd("SET").arg(&key).arg(values::reservation_text(mark)).arg("NX").arg("PX").arg(ttl_ms);
+            commands.cmd("SET").arg(&key).arg(values::reservation_text(reservation)).arg("NX").arg("PX").arg(ttl_ms);
             commands.cmd("GET").arg(&key);
             let mut answers = self.reader.query(partition, &commands).await?;
             let held = answers.pop().unwrap_or_default();
@@ -337,13 +337,13 @@ impl Store for Redis {
         id: &TaskId,
         run: u32,
         held: &Reservation,
-        mark: Option<&Reservation>,
+        reservation: Option<&Reservation>,
     ) -> Result<bool, StoreError> {
         let key = self.keys(partition).reservation(id, run);
         let mut script = cmd("EVAL");
         script.arg(REPLACE).arg(1).arg(&key).arg(values::reservation_text(held));
-        if let Some(mark) = mark {
-            script.arg(values::reservation_text(mark)).arg(self.connector.options.ttl_ms(mark));
+        if let Some(reservation) = reservation {
+            script.arg(values::reservation_text(reservation)).arg(self.connector.options.ttl_ms(reservation));
         }
         let replaced: i64 = values::read(&key, self.ask(partition, &mut script).await?)?;
         Ok(replaced == 1)

@@ -111,13 +111,13 @@ pub(super) fn read_done(key: &str, value: Value) -> Result<Vec<Entry>, StoreErro
 }
 
 /// Formats a reservation as `stage hash`: the event's position, `@owner` while publishing, or `-` if in doubt.
-pub(super) fn reservation_text(mark: &Reservation) -> String {
-    let stage = match &mark.stage {
+pub(super) fn reservation_text(reservation: &Reservation) -> String {
+    let stage = match &reservation.stage {
         Stage::Publishing { owner } => format!("@{owner}"),
         Stage::InDoubt => "-".to_owned(),
         Stage::Published(position) => position.to_string(),
     };
-    format!("{stage} {}", mark.hash)
+    format!("{stage} {}", reservation.hash)
 }
 
 pub(super) fn read_reservation(key: &str, value: Value) -> Result<Option<Reservation>, StoreError> {
@@ -197,8 +197,8 @@ mod tests {
     fn reservations_and_notices_round_trip() {
         let publishing = Stage::Publishing { owner: "one".into() };
         for stage in [publishing, Stage::InDoubt, Stage::Published(Position { partition: 3, offset: 42 })] {
-            let mark = Reservation { hash: "a b".into(), stage };
-            assert_eq!(parse_reservation(&reservation_text(&mark)), Some(mark));
+            let reservation = Reservation { hash: "a b".into(), stage };
+            assert_eq!(parse_reservation(&reservation_text(&reservation)), Some(reservation));
         }
         assert_eq!(parse_reservation("x y"), None);
         for ids in [None, Some(vec![]), Some(vec![TaskId::parse("r:a").unwrap()])] {

@@ -236,7 +236,7 @@ impl OutboxRelay {
 
     /// Opens the producer, which fences earlier owners, then reads the partition's end: their events lie before it.
     async fn open(&self) -> Result<TransactionalSession, BrokerError> {
-        let name = format!("{}.firing.{}", self.setup.names.events(), self.number);
+        let name = format!("{}.outbox.{}", self.setup.names.events(), self.number);
         let events = Partition::new(self.setup.names.events(), self.number as i32);
         let broker = self.setup.broker.client();
         let producer = broker.transactional_producer(&name).await?;

@@ -98,7 +98,7 @@ fn measure_type(
     let mut filled = Vec::new();
     for index in 0..counts.get(&*topic).copied().unwrap_or_default() {
         let partition = Partition::new(topic.clone(), index as i32);
-        let ends = broker.ends(&partition, CALL_DEADLINE)?;
+        let ends = broker.watermarks(&partition, CALL_DEADLINE)?;
         filled.extend((ends.end > ends.first).then_some((partition, ends.end)));
     }
     let partitions: Vec<Partition> = filled.iter().map(|(partition, _)| partition.clone()).collect();

@@ -92,7 +92,7 @@ impl Copier {
     }
 
     async fn fold(&mut self) -> Result<std::convert::Infallible, End> {
-        let (first, store) = (self.ends().await?.first, self.job.setup.tracker.store.clone());
+        let (first, store) = (self.watermarks().await?.first, self.job.setup.tracker.store.clone());
         let mut projection = Projection::open(store, self.number).await.map_err(|error| self.end_of(error))?;
         self.check_owner(projection.checkpoint())?;
         projection.claim(self.job.plan.number, first).await.map_err(|error| self.end_of(error))?;
@@ -141,7 +141,7 @@ impl Copier {
         }
     }
 
-    pub(super) async fn ends(&self) -> Result<Watermarks, End> {
+    pub(super) async fn watermarks(&self) -> Result<Watermarks, End> {
         let setup = &self.job.setup.tracker;
         let partition = Partition::new(setup.names.events(), self.handle.number);
         setup.broker.client().watermarks(&partition).await.map_err(|error| End::Again(error.to_string()))

@@ -56,7 +56,7 @@ pub struct RebuildPlan {
     /// Number of this rebuild.
     pub number: u32,
     /// Partitions to fold, without those owned by trackers.
-    pub partitions: Vec<Task>,
+    pub partitions: Vec<PartitionRange>,
     /// Partitions that trackers have already taken over.
     pub taken: BTreeSet<u32>,
     /// True if this rebuild continues an earlier one.
@@ -69,7 +69,7 @@ pub struct RebuildPlan {
 
 /// A partition to fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct PartitionRange {
     pub number: u32,
     /// Offset at which folding starts.
     pub from: i64,
@@ -160,7 +160,7 @@ struct Part {
 
 impl RebuildProgress {
     fn of(plan: &RebuildPlan) -> Self {
-        let part = |task: &Task| Part { from: task.from.into(), folded: task.from.into(), end: task.end.into() };
+        let part = |task: &PartitionRange| Part { from: task.from.into(), folded: task.from.into(), end: task.end.into() };
         Self { parts: plan.partitions.iter().map(part).collect(), compared: AtomicU64::new(0) }
     }
 

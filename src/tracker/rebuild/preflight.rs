@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Rebuild, RebuildError, RebuildPlan, Task};
+use super::{Rebuild, RebuildError, RebuildPlan, PartitionRange};
 use crate::broker::{Broker, BrokerError, Partition, Watermarks};
 use crate::model::event::Event;
 use crate::model::projection::FOLD_VERSION;
@@ -72,8 +72,8 @@ fn unsuitable<T>(what: impl std::fmt::Display, hint: &str) -> Result<T, RebuildE
 async fn is_same(source: &dyn Store, copy: &dyn Store) -> Result<bool, RebuildError> {
     let name = format!("rebuild-{}", uuid::Uuid::now_v7().simple());
     let id = TaskId::parse(&name).map_err(|error| RebuildError::Unsuitable(error.to_string()))?;
-    let mark = |hash: &str| Reservation { hash: hash.to_owned(), stage: Stage::InDoubt };
-    let (in_copy, in_source) = (mark("copy"), mark("source"));
+    let reservation = |hash: &str| Reservation { hash: hash.to_owned(), stage: Stage::InDoubt };
+    let (in_copy, in_source) = (reservation("copy"), reservation("source"));
     copy.reserve(0, &id, 1, &in_copy).await?;
     let found = source.reserve(0, &id, 1, &in_source).await;
     copy.replace_reservation(0, &id, 1, &in_copy, None).await?;
@@ -244,7 +244,7 @@ impl Preflight<'_> {
                 Some(checkpoint) if checkpoint.rebuild == 0 => drop(taken.insert(number)),
                 _ => {
                     let from = checkpoint.map_or(ends.first, |checkpoint| checkpoint.offset);
-                    partitions.push(Task { number, from, end: ends.end });
+                    partitions.push(PartitionRange { number, from, end: ends.end });
                 }
             }
         }

@@ -105,7 +105,7 @@ fn gaps_of(
 ) -> Result<Vec<(i32, Gap)>, BrokerError> {
     let mut begun = Vec::new();
     for partition in all.drain(..) {
-        if broker.ends(&partition, CALL_DEADLINE)?.first > 0 {
+        if broker.watermarks(&partition, CALL_DEADLINE)?.first > 0 {
             begun.push(partition);
         }
     }
@@ -114,7 +114,7 @@ fn gaps_of(
     }
     let committed = broker.group_offsets(&names.group(task_type), &begun, CALL_DEADLINE)?;
     let gap = |(partition, committed): (&Partition, Option<Committed>)| {
-        let ends = broker.ends(partition, CALL_DEADLINE)?;
+        let ends = broker.watermarks(partition, CALL_DEADLINE)?;
         Ok((partition.index, Gap::new(ends.first, ends.end, committed)))
     };
     begun.iter().zip(committed).map(gap).collect()

@@ -42,7 +42,7 @@ pub(crate) async fn publish_children(
         for (task, outcome) in left.into_iter().zip(outcomes) {
             match outcome {
                 Ok(done) => published(done.id),
-                Err(PublishError::Out { task, error }) => {
+                Err(PublishError::NotAnnounced { task, error }) => {
                     tracing::warn!(task = %task.id, %error, "the announcement of a published child is not acknowledged; retrying");
                     let id = task.id.clone();
                     if let Err(error) = publisher.announce(*task, now_ms()).await {
@@ -51,7 +51,7 @@ pub(crate) async fn publish_children(
                     }
                     published(id);
                 }
-                Err(PublishError::NotOut(error)) if error.is_retryable() => again.push(task),
+                Err(PublishError::NotPublished(error)) if error.is_retryable() => again.push(task),
                 Err(error) => {
                     return Err(Failure::fail(format!("a child cannot be published: {error}")).of_kind("bad_child"));
                 }

@@ -72,7 +72,7 @@ impl TypeConsumer {
         assignment_id: u32,
         offset: i64,
     ) -> Result<(), BrokerError> {
-        let ends = self.deps.broker.ends(partition, CALL_DEADLINE)?;
+        let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.first, ends.end);
         let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
@@ -89,7 +89,7 @@ impl TypeConsumer {
         tracing::info!(%partition, offset, "partition started at the operator-provided offset");
         let key = ControlKey::Offsets(self.deps.task_type.to_string(), partition.index);
         // The record may stay: it only applies to a partition that is refused again.
-        if let Err(error) = control::withdraw(&self.deps.producer, &self.deps.names, &key).await {
+        if let Err(error) = control::delete(&self.deps.producer, &self.deps.names, &key).await {
             tracing::warn!(%partition, %error, "the applied start offset could not be deleted from the control topic");
         }
         Ok(())

@@ -113,7 +113,7 @@ impl TypeConsumer {
         let Some(next) = self.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else {
             return Ok(());
         };
-        let ends = self.deps.broker.ends(partition, CALL_DEADLINE)?;
+        let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
         if next > ends.end {
             refuse_recreated(
                 &mut self.deps,

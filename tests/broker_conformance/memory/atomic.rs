@@ -29,7 +29,7 @@ fn open_transaction_hides_later_records() {
     let at = with_open_transaction(&lab);
     assert_eq!(lab.read_all(&at, false), ["before"]);
     assert_eq!(lab.read_all(&at, true), ["before", "open", "after"]);
-    assert_eq!(lab.kit.ends(&at), (0, 3), "the high watermark includes open transactions");
+    assert_eq!(lab.kit.watermarks(&at), (0, 3), "the high watermark includes open transactions");
     let mut from_the_end = lab.kit.reader(&[(at.clone(), StartOffset::End)]);
     let mut waiting = lab.kit.reader(&[(at.clone(), StartOffset::At(1))]);
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn open_transaction_hides_later_records() {
         ["open", "after"],
         "the end of a read-committed consumer was before the open transaction"
     );
-    assert_eq!(lab.kit.ends(&at), (0, 4), "the record and the marker");
+    assert_eq!(lab.kit.watermarks(&at), (0, 4), "the record and the marker");
     assert!(!lab.memory.end_transaction("x", true), "no transaction is open");
 }
 
@@ -51,7 +51,7 @@ fn aborted_transaction_is_invisible() {
     assert!(lab.memory.end_transaction("x", false));
     assert_eq!(lab.read_all(&at, false), ["before", "after"]);
     assert_eq!(lab.read_all(&at, true), ["before", "open", "after"]);
-    assert_eq!(lab.kit.ends(&at), (0, 4));
+    assert_eq!(lab.kit.watermarks(&at), (0, 4));
 }
 
 fn reopening_a_name_aborts_its_open_transaction() {
@@ -72,6 +72,6 @@ fn transaction_exceeding_the_log_writes_nothing() {
     let result =
         producer.send_all(&[value_record(&a, "fits"), value_record(&b, &half), value_record(&b, &half)], DEADLINE);
     assert!(matches!(result, Err(BrokerError::Full(_))), "{result:?}");
-    assert_eq!((lab.kit.ends(&a), lab.kit.ends(&b)), ((0, 0), (0, 0)));
+    assert_eq!((lab.kit.watermarks(&a), lab.kit.watermarks(&b)), ((0, 0), (0, 0)));
     assert!(producer.send_all(&[value_record(&b, &half)], DEADLINE).is_ok());
 }

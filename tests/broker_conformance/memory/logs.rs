@@ -45,7 +45,7 @@ fn full_compacted_log_frees_space() {
         lab.kit.send(&keyed(&topic, &format!("key-{}", n % 3), &n.to_string())).unwrap();
     }
     let at = Partition::new(topic.as_str(), 0);
-    assert_eq!(lab.kit.ends(&at), (0, 500));
+    assert_eq!(lab.kit.watermarks(&at), (0, 500));
     let left = lab.read_all(&at, false);
     assert!(left.len() < 100 && left.ends_with(&["497".into(), "498".into(), "499".into()]), "{left:?}");
     let mut refused = None;
@@ -72,7 +72,7 @@ fn old_records_are_removed_if_retention_is_enabled() {
         lab.advance_ms(1);
         send("3");
         let at = Partition::new(topic.as_str(), 0);
-        assert_eq!(lab.kit.ends(&at), (first, 4), "{config:?}, applied: {applies_retention}");
+        assert_eq!(lab.kit.watermarks(&at), (first, 4), "{config:?}, applied: {applies_retention}");
         assert_eq!(lab.read_all(&at, false).len() as i64, 4 - first);
     }
 }
@@ -84,7 +84,7 @@ fn truncation_makes_positions_out_of_range() {
     let mut reader = lab.kit.reader(&[(at.clone(), StartOffset::Beginning)]);
     reader.poll(1, Duration::ZERO);
     lab.memory.truncate_before(&at, 3).unwrap();
-    assert_eq!(lab.kit.ends(&at), (3, 4));
+    assert_eq!(lab.kit.watermarks(&at), (3, 4));
     assert_eq!(lab.kit.broker.read_at(&at, 2, DEADLINE), Ok(None));
     reader.step();
     assert_eq!(
@@ -112,13 +112,13 @@ fn compaction_leaves_gaps() {
     assert_eq!(lab.read_all(&at, false), ["2", "3", ""], "a fresh tombstone stays for readers that lag");
     assert_eq!(lab.kit.broker.read_at(&at, 0, DEADLINE), Ok(None));
     assert_eq!(lab.kit.broker.read_at(&at, 2, DEADLINE).unwrap().unwrap().value, Some(b"3".to_vec()));
-    assert_eq!(lab.kit.ends(&at), (0, 5));
+    assert_eq!(lab.kit.watermarks(&at), (0, 5));
     let mut into_the_gap = lab.kit.reader(&[(at.clone(), StartOffset::At(0))]);
     assert_eq!(into_the_gap.read(3), ["2", "3", ""]);
     lab.advance_ms(1001);
     lab.memory.compact(&topic).unwrap();
     assert_eq!(lab.read_all(&at, false), ["2", "3"]);
-    assert_eq!(lab.kit.ends(&at), (0, 5));
+    assert_eq!(lab.kit.watermarks(&at), (0, 5));
     assert!(matches!(lab.memory.compact(&lab.partition().topic), Err(BrokerError::Invalid(_))));
 }
 
@@ -135,5 +135,5 @@ fn keyless_records_rotate_over_partitions() {
     for _ in 0..9 {
         lab.kit.send(&record).unwrap();
     }
-    assert!((0..3).all(|index| lab.kit.ends(&Partition::new(topic.as_str(), index)) == (0, 3)));
+    assert!((0..3).all(|index| lab.kit.watermarks(&Partition::new(topic.as_str(), index)) == (0, 3)));
 }

@@ -152,7 +152,7 @@ fn run_with_faults(seed: u64) -> (Vec<(u64, Outcome)>, i64) {
         producer.send(&value_record(&at, "x"), token).unwrap();
     }
     producer.flush(DEADLINE).unwrap();
-    (outcomes.all(), lab.kit.ends(&at).1)
+    (outcomes.all(), lab.kit.watermarks(&at).1)
 }
 
 fn faults_are_determined_by_the_seed() {

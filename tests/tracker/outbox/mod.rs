@@ -62,7 +62,7 @@ pub fn read_all(fixture: &Fixture, topic: &str) -> Vec<Record> {
     let partitions = known.iter().find(|info| info.name == topic).unwrap().partitions;
     for index in 0..partitions as i32 {
         let at = Partition::new(topic, index);
-        let ends = fixture.broker.ends(&at, DEADLINE).unwrap();
+        let ends = fixture.broker.watermarks(&at, DEADLINE).unwrap();
         let mut consumer = fixture.broker.consumer(&ConsumerSpec::default()).unwrap();
         consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
         let end = Instant::now() + DEADLINE;
@@ -157,7 +157,7 @@ pub async fn each_task_is_released_once_when_due(fixture: Fixture) {
     assert!(one.timestamp_ms >= due_ms, "released too early: {} for {due_ms}", one.timestamp_ms);
     assert_eq!((one.value.as_deref(), one.key.as_deref()), (Some(&b"{\"of\":\"one\"}"[..]), Some(&b"one"[..])));
     assert_eq!((header(one, "ce_notbefore"), header(one, "ce_attempt")), (None, None));
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -308,7 +308,7 @@ pub async fn thousand_timers_per_second_fire_on_time(fixture: Fixture) {
     const LATE_MS: i64 = 30_000;
     make_topics(&fixture);
     let tracker = fixture.tracker().await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     let begin = now_ms() + 3_000;
     let due = |n: usize| begin + (n * 1_000 / PER_SECOND) as i64;
     let all: Vec<Event> = (0..COUNT).map(|n| scheduled(&format!("t{n}"), due(n))).collect();
@@ -364,14 +364,14 @@ async fn transaction_of_unknown_outcome_is_resolved() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
     let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
     make_topics(&fixture);
-    let name = format!("{}.firing.0", fixture.names.events());
+    let name = format!("{}.outbox.0", fixture.names.events());
     memory.hold_transactions(&name, true);
     let tracker = fixture.tracker().await;
     fixture.write(&many(50, "a")).await;
     tracker.expect_reason("timers of events partition 0", "held open").await;
     memory.hold_transactions(&name, false);
     all_released(&fixture, 50).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 
@@ -425,7 +425,7 @@ async fn folding_continues_while_publishing_fails() {
     assert!(tries < 30, "{tries} transactions without a pause");
     *faults.no_atomic.lock().unwrap() = None;
     all_released(&fixture, 20).await;
-    tracker.is_well().await;
+    tracker.expect_ready().await;
     tracker.stop().await;
 }
 

@@ -88,7 +88,7 @@ pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Co
         let committed = broker.group_offsets(&group, &offsets, deadline)?;
         let mut counter = Counter::new(broker, deadline);
         let open = offsets.iter().zip(committed).map(|(partition, committed)| {
-            let ends = broker.ends(partition, deadline)?;
+            let ends = broker.watermarks(partition, deadline)?;
             let completed = match committed {
                 Some(at) => Metadata::decode(at.offset, &at.metadata)
                     .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
