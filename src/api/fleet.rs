@@ -7,6 +7,7 @@ use super::http::problem::{ApiError, Code};
 use crate::control::heartbeat::WorkerRegistry;
 use crate::control::schedules::ScheduleKey;
 use crate::control::{self, ControlKey, ControlRecord, ControlWatch};
+use crate::model::event::Event;
 use crate::publish::Publisher;
 
 /// Maximum wait until this API has read its own control record.
@@ -24,6 +25,11 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
+    /// Records a request of an operator for the audit. Call before the request is carried out.
+    pub(crate) async fn record_operation(&self, operation: &Event) -> Result<(), ApiError> {
+        self.publisher.publish_event(operation).await.map(drop).map_err(ApiError::from_write)
+    }
+
     /// Writes or deletes a control record, and waits until this API has read it.
     pub(crate) async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
         let (link, names) = (self.publisher.link(), self.publisher.names());

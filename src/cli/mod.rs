@@ -37,6 +37,7 @@ mod retry;
 mod schedules;
 mod serve;
 mod setup;
+mod stats;
 mod status;
 mod submit;
 mod task_view;
@@ -135,6 +136,12 @@ enum Verb {
     Schedules(schedules::SchedulesVerb),
     /// List the workers and their running tasks
     Workers(workers::WorkersArgs),
+    /// Show counts and durations over time by type
+    Stats(stats::StatsArgs),
+    /// List the failed tasks by type and error
+    Failures(stats::FailuresArgs),
+    /// List the requests of users, newest first
+    Audit(stats::AuditArgs),
     /// Measure this build on this machine
     #[command(subcommand)]
     Bench(bench::BenchVerb),
@@ -258,6 +265,9 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Schedules(verb) => schedules::schedules(verb, globals).await,
         Verb::KillSwitch(verb) => kill_switch::kill_switch(verb, globals).await,
         Verb::Workers(args) => workers::workers(args, globals).await,
+        Verb::Stats(args) => stats::stats(args, globals).await,
+        Verb::Failures(args) => stats::failures(args, globals).await,
+        Verb::Audit(args) => stats::audit(args, globals).await,
         Verb::Completions(args) => completions::completions(&args, &globals.output()),
     }
 }

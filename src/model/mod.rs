@@ -9,10 +9,12 @@
 //! Reading order: [`task::id`] → [`units`] → [`record::state`] → [`task`] (the record on a task topic) → [`event`] (the
 //! record on the events topic) → [`record`] (the task record in the store) → [`task::continuation`] and [`task::action`]
 //! (follow-up tasks and notifications) → [`outbox`] (timers and effects) → [`record::rollup`] → [`projection`] →
-//! [`retry`] and [`offsets`] (the worker's arithmetic).
+//! [`statistics`] (counted by the projection) → [`retry`] and [`offsets`] (the worker's arithmetic).
 
 #[doc(hidden)]
 pub mod encode_error;
+#[doc(hidden)]
+pub mod error_fingerprint;
 #[doc(hidden)]
 pub mod event;
 pub mod json;
@@ -30,5 +32,7 @@ pub mod retention;
 pub mod retry;
 #[doc(hidden)]
 pub mod schedule;
+#[doc(hidden)]
+pub mod statistics;
 pub mod task;
 pub mod units;

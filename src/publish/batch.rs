@@ -171,7 +171,7 @@ impl<'a> BatchPublish<'a> {
             }
         }
         if open.step != PublishStep::Record {
-            return batch.send(&publisher.event_record(&task.id, &self.values), number);
+            return batch.send(&publisher.event_record(task.id.root(), &self.values), number);
         }
         if self.topic.0 != task.task_type {
             self.topic = (task.task_type.clone(), publisher.names.tasks(&task.task_type));

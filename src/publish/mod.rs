@@ -146,7 +146,12 @@ impl Publisher {
 
     /// Events partition of a tree.
     pub fn partition_of(&self, id: &TaskId) -> u32 {
-        partition_of(id.root().as_bytes(), self.events_partitions)
+        self.partition_of_key(id.root())
+    }
+
+    /// Events partition of a record key.
+    pub fn partition_of_key(&self, key: &str) -> u32 {
+        partition_of(key.as_bytes(), self.events_partitions)
     }
 
     pub fn names(&self) -> &Names {
@@ -190,7 +195,7 @@ impl Publisher {
     pub async fn announce(&self, task: Task, now_ms: i64) -> Result<Published, PublishError> {
         let mut value = Vec::with_capacity(256);
         let sent = match submitted(&task, now_ms, &mut value) {
-            Ok(()) => self.link.deliver(self.event_record(&task.id, &value), self.deadline).await,
+            Ok(()) => self.link.deliver(self.event_record(task.id.root(), &value), self.deadline).await,
             Err(error) => Err(error.into()),
         };
         match sent {
@@ -224,7 +229,7 @@ impl Publisher {
     pub async fn publish_event(&self, event: &Event) -> Result<Position, BrokerError> {
         let mut value = Vec::with_capacity(256);
         event.encode(&mut value)?;
-        self.link.deliver(self.event_record(&event.id, &value), self.deadline).await
+        self.link.deliver(self.event_record(event.key(), &value), self.deadline).await
     }
 
     /// Appends lines to the log of an existing task, within the limits of [`lines_of`]. Handlers use `cx.log`
@@ -243,11 +248,11 @@ impl Publisher {
         self.publish_event(&event).await.map_err(PublishError::NotPublished)
     }
 
-    fn event_record<'a>(&'a self, id: &'a TaskId, value: &'a [u8]) -> ProducerRecord<'a> {
+    fn event_record<'a>(&'a self, key: &'a str, value: &'a [u8]) -> ProducerRecord<'a> {
         ProducerRecord {
             topic: &self.events_topic,
-            partition: i32::try_from(self.partition_of(id)).ok(),
-            key: Some(id.root().as_bytes()),
+            partition: i32::try_from(self.partition_of_key(key)).ok(),
+            key: Some(key.as_bytes()),
             value: Some(value),
             headers: &[],
         }

@@ -7,6 +7,7 @@ use crate::model::projection::IndexedFields;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::children_of;
+use crate::model::record::state::State;
 
 /// Indexes whose sizes are tracked separately.
 pub const SIZED: [Index; 4] = [Index::Roots, Index::Timers, Index::Effects, Index::Ages];
@@ -18,12 +19,29 @@ pub struct Sizes {
     pub entries: [i64; SIZED.len()],
     /// Sum of all counters.
     pub tasks: i64,
+    /// Open tasks by the statistics: opened, less ended and dropped.
+    pub open: i64,
+    /// Entries of all [`Index::Failed`].
+    pub failed: i64,
+}
+
+/// Largest groups of failed tasks per type whose sizes are compared.
+pub const COMPARED_GROUPS: usize = 200;
+
+/// Returns true if tasks in this state are open: their own state is pending.
+pub fn is_open(state: State) -> bool {
+    !state.is_terminal() && state != State::WaitingForChildren
 }
 
 impl Sizes {
     /// Changes in size made by a batch.
     pub fn of(changes: &Changes) -> Self {
-        let mut sizes = Self { tasks: changes.counts.iter().map(|(_, _, change)| change).sum(), ..Self::default() };
+        let mut sizes = Self {
+            tasks: changes.counts.iter().map(|(_, _, change)| change).sum(),
+            open: changes.statistics.open,
+            failed: changes.errors.iter().map(|(_, _, change)| change).sum(),
+            ..Self::default()
+        };
         for (entries, step) in [(&changes.added, 1), (&changes.removed, -1)] {
             for (index, _) in entries {
                 if let Some(number) = SIZED.iter().position(|sized| sized == index) {

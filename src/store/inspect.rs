@@ -5,7 +5,7 @@ use std::fmt::Write;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::{Checkpoint, StoreError, TaskRecord};
+use super::{Aggregate, Checkpoint, ErrorSummary, StoreError, TaskRecord};
 
 /// Maximum length of a value in a report, in characters.
 const MAX_VALUE_CHARS: usize = 400;
@@ -57,7 +57,7 @@ pub fn differences(key: &str, one: &Piece, other: &Piece) -> (String, String) {
     if let (Some(one), Some(other)) = (record(key, one), record(key, other)) {
         return changed_fields(&one, &other);
     }
-    (describe(one, other), describe(other, one))
+    (describe(key, one, other), describe(key, other, one))
 }
 
 /// Decodes the record of a task to JSON.
@@ -80,18 +80,24 @@ fn changed_fields(one: &Value, other: &Value) -> (String, String) {
 }
 
 /// Describes the parts that are missing in the other piece.
-fn describe(piece: &Piece, other: &Piece) -> String {
+fn describe(key: &str, piece: &Piece, other: &Piece) -> String {
     if piece.kind == "none" {
         return "nothing".to_owned();
     }
     let own = piece.parts.iter().filter(|part| !other.parts.contains(part));
-    let texts: Vec<String> = own.take(3).map(|(name, value)| part_text(name, value)).collect();
+    let texts: Vec<String> = own.take(3).map(|(name, value)| part_text(key, name, value)).collect();
     let what = if texts.is_empty() { format!("{} parts", piece.parts.len()) } else { texts.join(", ") };
     format!("{} of {}", piece.kind, short(&what))
 }
 
-fn part_text(name: &[u8], value: &[u8]) -> String {
-    let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+fn part_text(key: &str, name: &[u8], value: &[u8]) -> String {
+    let decoded = match key {
+        key if key.contains("}:statistics:") => Aggregate::decode(value).map(|aggregate| format!("{aggregate:?}")),
+        key if key.contains("}:errors:") => ErrorSummary::decode(value).map(|errors| format!("{errors:?}")),
+        _ => None,
+    };
+    let name = String::from_utf8_lossy(name);
+    let value = decoded.map_or_else(|| String::from_utf8_lossy(value), Into::into);
     if name.is_empty() { value.into_owned() } else { format!("{name} ({value})") }
 }
 
@@ -122,6 +128,11 @@ mod tests {
         let set = |parts: Vec<Part>| Piece { kind: "zset".into(), parts, more: false };
         let (left, right) = differences("k:{p0}:due", &set(vec![entry("a"), entry("b")]), &set(vec![entry("b")]));
         assert_eq!((left.as_str(), right.as_str()), ("zset of a (7)", "zset of 1 parts"));
+        let aggregate = Aggregate { opened: 7, ..Aggregate::default() }.encode().unwrap();
+        let hash =
+            |value: &[u8]| Piece { kind: "hash".into(), parts: vec![(b"m1".to_vec(), value.to_vec())], more: false };
+        let (left, _) = differences("k:{p0}:statistics:echo", &hash(&aggregate), &hash(b"x"));
+        assert!(left.starts_with("hash of m1 (Aggregate { opened: 7, "), "{left}");
         let none = Piece { kind: "none".into(), parts: Vec::new(), more: false };
         assert_eq!(differences("k", &none, &text(b"x\ny".to_vec())).1, "string of x y");
         assert_eq!(differences("k", &none, &text(b"x".to_vec())).0, "nothing");

@@ -19,6 +19,12 @@
 //! | `lifetimes` | string | retention of trees and records, JSON; present once the log contains it | SET |
 //! | `k:<id>` | string | deferred record: the task record to publish when its timer fires | MSET, DEL |
 //! | `counts` | hash | number of tasks by `type/state`; a zero field is removed by the next batch | HINCRBY, HDEL |
+//! | `statistics` | string | overview of the statistics: open minute, begin of the fold, series; JSON ([`Overview`](crate::model::statistics::Overview)) | SET |
+//! | `statistics:<type>` | hash | aggregates of a type by span (`m29401234`: minutes, `t`: ten minutes, `h`: hours, `d`: days, counted from the epoch); `*`: all types, `~`: types beyond the first 200 | HSET, HDEL |
+//! | `errors:<type>` | hash | commonest errors and slowest attempts of a type by hour, counted from the epoch | HSET, HDEL |
+//! | `failed:<type>:<error>` | zset | ids of the tasks of a type whose own state is failed or expired, by the fingerprint of their error; score: log time of the end, ms | ZADD, ZREM |
+//! | `fingerprints:<type>` | zset | fingerprints of the errors of a type; score: number of tasks | ZINCRBY, ZREMRANGEBYSCORE |
+//! | `audit` | list | requests of users, newest first, JSON ([`AuditEntry`](crate::model::projection::audit::AuditEntry)) | LPUSH, LTRIM |
 //! | `l:<id>` | list | newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM, DEL |
 //! | `a:<id>` | hash | attachments of a task by name | HSET, HDEL, DEL |
 //! | `ln:<id>` | string | number of log lines the task ever had, so that lines keep their numbers | SET, DEL |
@@ -33,14 +39,16 @@ use super::{Index, StoreError};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 
+/// Name of the overview of the statistics.
+pub const OVERVIEW: &str = "statistics";
 /// Maximum length of a prefix, in characters.
 const MAX_PREFIX_CHARS: usize = 64;
 
 /// The keys of one events partition.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// `kafleet:{p12}:`.
-    base: String,
+    /// Common prefix: `kafleet:{p12}:`.
+    pub(super) base: String,
 }
 
 impl Keys {
@@ -72,7 +80,33 @@ impl Keys {
             Index::Ages => self.key("expiry", ""),
             Index::Children(parent) => self.key("c:", parent.as_str()),
             Index::Members { task_type, state } => format!("{}m:{task_type}:{state}", self.base),
+            Index::Failed { task_type, error } => format!("{}failed:{task_type}:{error}", self.base),
         }
+    }
+
+    /// Overview of the statistics.
+    pub fn statistics(&self) -> String {
+        self.key(OVERVIEW, "")
+    }
+
+    /// Aggregates of a series of the statistics.
+    pub fn aggregates(&self, series: &str) -> String {
+        self.key("statistics:", series)
+    }
+
+    /// Commonest errors and slowest attempts of a type by hour.
+    pub fn error_summaries(&self, task_type: &str) -> String {
+        self.key("errors:", task_type)
+    }
+
+    /// Sizes of the indexes of failed tasks of a type.
+    pub fn fingerprints(&self, task_type: &str) -> String {
+        self.key("fingerprints:", task_type)
+    }
+
+    /// Requests of users.
+    pub fn audit(&self) -> String {
+        self.key("audit", "")
     }
 
     /// Times at which finished trees are removed.
@@ -130,11 +164,6 @@ impl Keys {
         key.strip_prefix(&self.base).is_some_and(|name| name.starts_with("r:"))
     }
 
-    /// Common prefix of all keys of the partition.
-    pub fn base(&self) -> &str {
-        &self.base
-    }
-
     /// Key of an index without the common prefix.
     pub fn name_of(&self, index: &Index) -> String {
         self.index(index).split_off(self.base.len())
@@ -158,6 +187,15 @@ impl Keys {
     fn key(&self, kind: &str, id: &str) -> String {
         [&self.base, kind, id].concat()
     }
+}
+
+/// Name of a key without the prefix of its partition, if its contents depend on the offset at which the fold began:
+/// statistics and requests count from there on. Returns the prefix too.
+pub fn counted_from_begin(key: &str) -> Option<(&str, &str)> {
+    let at = key.find("}:")? + 2;
+    let (base, name) = key.split_at(at);
+    let counts = name == "audit" || name == OVERVIEW || name.starts_with("statistics:") || name.starts_with("errors:");
+    counts.then_some((base, name))
 }
 
 /// The field of a counter in [`Keys::counts`].
@@ -191,12 +229,14 @@ pub fn check_prefix(prefix: &str) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::error_fingerprint::Fingerprint;
 
     #[test]
     fn keys_of_a_partition_share_its_hash_tag() {
         let keys = Keys::new("fleet", 12);
         let id = TaskId::parse("r:a").unwrap();
         let members = Index::Members { task_type: "echo".into(), state: State::Failed };
+        let failed = Index::Failed { task_type: "echo".into(), error: Fingerprint(10) };
         for (key, expect) in [
             (keys.checkpoint(), "fleet:{p12}:checkpoint"),
             (keys.batches(), "fleet:{p12}:batches"),
@@ -208,6 +248,12 @@ mod tests {
             (keys.index(&Index::Effects), "fleet:{p12}:effects"),
             (keys.index(&Index::Ages), "fleet:{p12}:expiry"),
             (keys.lifetimes(), "fleet:{p12}:lifetimes"),
+            (keys.statistics(), "fleet:{p12}:statistics"),
+            (keys.aggregates("*"), "fleet:{p12}:statistics:*"),
+            (keys.error_summaries("echo"), "fleet:{p12}:errors:echo"),
+            (keys.fingerprints("echo"), "fleet:{p12}:fingerprints:echo"),
+            (keys.index(&failed), "fleet:{p12}:failed:echo:000000000000000a"),
+            (keys.audit(), "fleet:{p12}:audit"),
             (keys.deferred(&id), "fleet:{p12}:k:r:a"),
             (keys.counts(), "fleet:{p12}:counts"),
             (keys.log(&id), "fleet:{p12}:l:r:a"),

@@ -13,11 +13,16 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 
 use crate::model::encode_error::EncodeError;
+use crate::model::error_fingerprint::Fingerprint;
+use crate::model::projection::audit::AuditEntry;
 use crate::model::projection::changes::Changes;
 pub use crate::model::projection::changes::{Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::retention::Lifetimes;
+use crate::model::statistics::aggregate::{Aggregate, AggregateKey};
+use crate::model::statistics::errors::ErrorSummary;
+use crate::model::statistics::{Overview, StoredStatistics};
 use crate::model::task::id::TaskId;
 
 pub mod audit;
@@ -26,6 +31,7 @@ pub mod keys;
 mod log_tail;
 pub mod memory;
 pub mod redis;
+mod statistics;
 
 pub use audit::{AuditPage, Audited};
 pub use log_tail::{MAX_LOG_BYTES, MAX_LOG_LINES};
@@ -124,6 +130,29 @@ pub trait Store: Send + Sync + 'static {
     /// omitted.
     async fn counts(&self, partitions: &[u32]) -> Result<Vec<TypeCount>, StoreError>;
 
+    /// Reads aggregates of these series, the open minute of each, and the counters, as of one checkpoint.
+    async fn statistics(
+        &self,
+        partition: u32,
+        series: &[Arc<str>],
+        aggregates: &[AggregateKey],
+    ) -> Result<PartitionStatistics, StoreError>;
+
+    /// Reads commonest errors and slowest attempts of a type in these hours; empty hours are omitted.
+    async fn error_summaries(
+        &self,
+        partition: u32,
+        task_type: &str,
+        hours: &[i64],
+    ) -> Result<Vec<(i64, ErrorSummary)>, StoreError>;
+
+    /// Groups the tasks of a type whose own state is failed or expired by their error: at most `limit` groups, the
+    /// largest first.
+    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError>;
+
+    /// Reads requests of users, newest first, at most `limit`.
+    async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError>;
+
     /// Reads at most `limit` log lines of a task from line number `from` (0 is the first ever; dropped lines are
     /// skipped). The newest [`MAX_LOG_LINES`] are retained, up to [`MAX_LOG_BYTES`].
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError>;
@@ -172,6 +201,9 @@ pub trait PartitionWriter: Send {
     /// Reads the retention of trees and records, if the log has defined it.
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError>;
 
+    /// Reads the overview of the statistics and the aggregates that may still change.
+    async fn statistics(&mut self) -> Result<StoredStatistics, StoreError>;
+
     /// Reads the head of [`Store::done`] through the writer's connection: two servers may differ in its order.
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError>;
 
@@ -203,6 +235,36 @@ pub struct Outbox {
     pub checkpoint: Option<Checkpoint>,
     pub timers: Vec<Entry>,
     pub effects: Vec<Entry>,
+}
+
+/// Statistics and counters of a partition, and the checkpoint they belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionStatistics {
+    pub checkpoint: Option<Checkpoint>,
+    /// `None` before the first batch.
+    pub overview: Option<Overview>,
+    /// Tasks by type and state.
+    pub counts: Vec<TypeCount>,
+    /// Aggregates found, by series, including the open minute.
+    pub aggregates: Vec<(Arc<str>, AggregateKey, Aggregate)>,
+}
+
+/// Tasks of a type in a partition that failed or expired, grouped by error.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorGroups {
+    /// The largest groups, largest first.
+    pub groups: Vec<ErrorGroup>,
+    /// Number of groups, including those left out.
+    pub total: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorGroup {
+    pub error: Fingerprint,
+    pub count: u64,
+    /// Tasks that ended first and last; `seen_ms` is the log time.
+    pub first: Entry,
+    pub last: Entry,
 }
 
 /// Memory usage of a server.

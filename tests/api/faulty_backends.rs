@@ -75,7 +75,7 @@ impl StoreTrait for Store {
         }
         Ok(notices)
     }
-    delegate!(Store via [here()?]: open, checkpoints, page, done, outbox, deferred, counts, log_lines, attachment, replace_reservation, check);
+    delegate!(Store via [here()?]: open, checkpoints, page, done, outbox, deferred, counts, statistics, error_summaries, error_groups, requests, log_lines, attachment, replace_reservation, check);
 }
 
 /// Broker that can be made unavailable, and that can fail or delay writes.

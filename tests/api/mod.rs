@@ -22,6 +22,7 @@ mod reads;
 mod reports;
 mod schedules;
 mod search;
+mod statistics;
 mod unacknowledged;
 mod watches;
 mod why;

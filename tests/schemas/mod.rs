@@ -14,7 +14,7 @@ use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::field::{Change, Scope};
 use kafleet::model::task::{Policy, Position, Source, header, read_task};
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, schema_for};
+use schemars::{JsonSchema, SchemaGenerator, schema_for};
 use serde_json::{Value, json};
 
 fn schemas() -> PathBuf {
@@ -30,13 +30,25 @@ fn of<T: JsonSchema>() -> Value {
     schema_for!(T).to_value()
 }
 
+macro_rules! add {
+    ($generator:expr; $($name:ident),+ $(,)?) => { $($generator.subschema_for::<documents::$name>();)+ };
+}
+
 /// All documents of the API, as definitions of one schema.
 fn api() -> Value {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
-    macro_rules! add {
-        ($($name:ident),+ $(,)?) => { $(generator.subschema_for::<documents::$name>();)+ };
-    }
+    add_documents_of_tasks(&mut generator);
+    add_documents_of_the_fleet(&mut generator);
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Documents of the API",
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+fn add_documents_of_tasks(generator: &mut SchemaGenerator) {
     add!(
+        generator;
         CreateTask,
         Status,
         StateDocument,
@@ -60,6 +72,14 @@ fn api() -> Value {
         RetryTask,
         RetryOutcome,
         BatchOutcome,
+        CancelTask,
+        CancelOutcome,
+    );
+}
+
+fn add_documents_of_the_fleet(generator: &mut SchemaGenerator) {
+    add!(
+        generator;
         Types,
         Backlog,
         Paused,
@@ -71,8 +91,10 @@ fn api() -> Value {
         SetKillSwitch,
         KillSwitchDocument,
         KillSwitches,
-        CancelTask,
-        CancelOutcome,
+        Stats,
+        Slowest,
+        Failures,
+        Audit,
         Workers,
         WorkerDocument,
         NewSchedule,
@@ -85,11 +107,6 @@ fn api() -> Value {
         StreamEnd,
         Problem,
     );
-    json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Documents of the API",
-        "$defs": generator.take_definitions(true),
-    })
 }
 
 /// Generated files and their contents.

@@ -248,7 +248,7 @@ impl Store for FaultyStore {
         let outbox = self.inner.outbox(partition, limit).await?;
         Ok(Outbox { checkpoint: self.read(outbox.checkpoint), ..outbox })
     }
-    delegate!(Store via [reached().await?]: nodes, page, done, deferred, counts, log_lines, attachment, reserve, replace_reservation, notices);
+    delegate!(Store via [reached().await?]: nodes, page, done, deferred, counts, statistics, error_summaries, error_groups, requests, log_lines, attachment, reserve, replace_reservation, notices);
     delegate!(Store via [inner]: check);
 }
 
@@ -294,5 +294,5 @@ impl PartitionWriter for FaultyWriter {
         // The write took effect, but its response may be lost.
         reach(&self.fault_rng).await
     }
-    delegate!(PartitionWriter via [reached().await?]: lifetimes, done, nodes, check, mark_damaged);
+    delegate!(PartitionWriter via [reached().await?]: lifetimes, statistics, done, nodes, check, mark_damaged);
 }

@@ -19,6 +19,7 @@ mod roles;
 mod run;
 mod scenario;
 mod schedules;
+mod statistics;
 mod task_types;
 mod tree_oracle;
 mod verdict;

@@ -22,6 +22,7 @@ use crate::request_oracle;
 use crate::retries;
 use crate::scenario::{FaultMode, Scenario, continuation_segment};
 use crate::schedules::{self, overlaps};
+use crate::statistics;
 use crate::task_types::{Script, task_type};
 use crate::tree_oracle::{combined, continuations, counted, may_be_cancelled, tripped};
 
@@ -69,6 +70,7 @@ pub async fn remaining(fleet: &Fleet) -> Vec<String> {
         let counts = fleet.store().counts(&[partition]).await.unwrap();
         remaining.extend(counts.iter().map(|count| format!("{count:?}")));
     }
+    statistics::judge(fleet, &mut remaining).await;
     remaining
 }
 
@@ -136,6 +138,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     let log = log(fleet);
     let mut violations = Vec::new();
     let mut record_count = submitted_tasks(fleet, &records, &log, &mut violations);
+    statistics::judge(fleet, &mut violations).await;
     schedules::judge(fleet, &log, &mut violations);
     retries::judge(fleet, &records, &mut violations).await;
     request_oracle::judge(fleet, &records, &mut violations);

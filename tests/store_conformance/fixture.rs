@@ -6,6 +6,7 @@ use std::time::Duration;
 use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
+use kafleet::model::statistics::StatisticsChanges;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::{Memory, MemoryOptions, Snapshot};
 use kafleet::store::redis::{Redis, RedisOptions};
@@ -208,6 +209,7 @@ pub fn full_batch(text: &str) -> Changes {
         nodes: vec![record(text, 1)],
         added: vec![(Index::Roots, entry(5, text))],
         counts: vec![("echo".into(), State::Queued, 1)],
+        statistics: StatisticsChanges { open: 1, ..StatisticsChanges::default() },
         logs: vec![(id(text), vec!["a line".into()])],
         ..Changes::default()
     }

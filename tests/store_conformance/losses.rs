@@ -1,7 +1,10 @@
 //! Keys that Redis has lost or other clients have removed, and a Redis that is full.
 
+use kafleet::model::error_fingerprint::Fingerprint;
 use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::state::State;
+use kafleet::model::statistics::aggregate::{Aggregate, AggregateKey, Level};
+use kafleet::model::statistics::{Listed, Overview};
 use kafleet::store::{Index, StoreError};
 
 use crate::store_conformance::fixture::*;
@@ -85,6 +88,9 @@ async fn deleted_keys_are_detected_by_sizes() {
         ("roots", "`kafleet:{p0}:roots` has 0 entries instead of 1"),
         ("due", "`kafleet:{p0}:due` has 0 entries instead of 1"),
         ("m:echo:failed", "the index of `echo/failed` has 0 entries instead of 1"),
+        ("failed:echo:0000000000000007", "`kafleet:{p0}:failed:echo:0000000000000007` has 0 entries instead of 1"),
+        ("fingerprints:echo", "the errors add up to 0 failed tasks instead of 1"),
+        ("statistics:echo", "`kafleet:{p0}:statistics:echo` is missing or has a TTL"),
         ("batches", "has 1 entries instead of 0"),
     ] {
         let Some((server, fixture)) = server(&[]).await else { return };
@@ -92,6 +98,14 @@ async fn deleted_keys_are_detected_by_sizes() {
         changes.added.push((Index::Timers, entry(9, "a")));
         changes.added.push((Index::Members { task_type: "echo".into(), state: State::Failed }, entry(9, "b")));
         changes.counts.push(("echo".into(), State::Failed, 1));
+        let failed = Index::Failed { task_type: "echo".into(), error: Fingerprint(7) };
+        changes.added.push((failed, entry(9, "b")));
+        changes.errors.push(("echo".into(), Fingerprint(7), 1));
+        let listed = Listed { name: "echo".into(), day: 1 };
+        let overview = Overview { series: vec![listed], ..Overview::new(0) };
+        let day = AggregateKey { level: Level::Day, number: 1 };
+        changes.statistics.overview = Some(overview.encode().unwrap());
+        changes.statistics.aggregates = vec![("echo".into(), day, Some(Aggregate::default().encode().unwrap()))];
         fixture.put(0, changes).await;
         let (mut writer, _) = fixture.open(0).await;
         assert_eq!(writer.verify_totals().await, Ok(None));

@@ -69,4 +69,9 @@ conformance! {
     deferred_records_stay_until_they_are_dropped,
     attachments_stay_until_removed_or_their_task_is,
     partitions_are_isolated,
+    statistics_are_read_with_counters_and_checkpoint,
+    removed_aggregates_are_gone,
+    errors_are_grouped_by_frequency,
+    newest_requests_are_kept,
+    totals_name_lost_statistics,
 }

@@ -256,6 +256,63 @@ macro_rules! delegate {
             Box::pin(async move { self.$($to)+.counts(partitions).await })
         }
     };
+    (@ Store statistics [$($to:tt)+]) => {
+        fn statistics<'life0, 'life1, 'life2, 'async_trait>(
+            &'life0 self,
+            partition: u32,
+            series: &'life1 [std::sync::Arc<str>],
+            aggregates: &'life2 [kafleet::model::statistics::aggregate::AggregateKey],
+        ) -> crate::support::delegate::StoreFuture<'async_trait, kafleet::store::PartitionStatistics>
+        where
+            'life0: 'async_trait, 'life1: 'async_trait, 'life2: 'async_trait, Self: 'async_trait,
+        {
+            Box::pin(async move { self.$($to)+.statistics(partition, series, aggregates).await })
+        }
+    };
+    (@ Store error_summaries [$($to:tt)+]) => {
+        fn error_summaries<'life0, 'life1, 'life2, 'async_trait>(
+            &'life0 self,
+            partition: u32,
+            task_type: &'life1 str,
+            hours: &'life2 [i64],
+        ) -> crate::support::delegate::StoreFuture<
+            'async_trait,
+            Vec<(i64, kafleet::model::statistics::errors::ErrorSummary)>,
+        >
+        where
+            'life0: 'async_trait, 'life1: 'async_trait, 'life2: 'async_trait, Self: 'async_trait,
+        {
+            Box::pin(async move { self.$($to)+.error_summaries(partition, task_type, hours).await })
+        }
+    };
+    (@ Store error_groups [$($to:tt)+]) => {
+        fn error_groups<'life0, 'life1, 'async_trait>(
+            &'life0 self,
+            partition: u32,
+            task_type: &'life1 str,
+            limit: usize,
+        ) -> crate::support::delegate::StoreFuture<'async_trait, kafleet::store::ErrorGroups>
+        where
+            'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait,
+        {
+            Box::pin(async move { self.$($to)+.error_groups(partition, task_type, limit).await })
+        }
+    };
+    (@ Store requests [$($to:tt)+]) => {
+        fn requests<'life0, 'async_trait>(
+            &'life0 self,
+            partition: u32,
+            limit: usize,
+        ) -> crate::support::delegate::StoreFuture<
+            'async_trait,
+            Vec<kafleet::model::projection::audit::AuditEntry>,
+        >
+        where
+            'life0: 'async_trait, Self: 'async_trait,
+        {
+            Box::pin(async move { self.$($to)+.requests(partition, limit).await })
+        }
+    };
     (@ Store log_lines [$($to:tt)+]) => {
         fn log_lines<'life0, 'life1, 'async_trait>(
             &'life0 self,
@@ -343,6 +400,17 @@ macro_rules! delegate {
             'life0: 'async_trait, Self: 'async_trait,
         {
             Box::pin(async move { self.$($to)+.lifetimes().await })
+        }
+    };
+    (@ PartitionWriter statistics [$($to:tt)+]) => {
+        fn statistics<'life0, 'async_trait>(
+            &'life0 mut self,
+        ) -> crate::support::delegate::StoreFuture<'async_trait, kafleet::model::statistics::StoredStatistics>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async move { self.$($to)+.statistics().await })
         }
     };
     (@ PartitionWriter done [$($to:tt)+]) => {

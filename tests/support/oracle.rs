@@ -9,10 +9,13 @@ use futures::FutureExt;
 use kafleet::broker::{Broker, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
 use kafleet::model::event::Event;
+use kafleet::model::projection::audit::MAX_AUDIT;
 use kafleet::model::projection::changes::{Entry, Index};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::retention::ExpiryKind;
+use kafleet::model::statistics::Overview;
+use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
 use kafleet::store::memory::Memory;
@@ -61,9 +64,10 @@ impl Oracle {
         let (store, mut nodes, mut ends, mut count) = (Memory::default(), Vec::new(), Vec::new(), 0);
         for number in 0..partitions {
             let (broker, partition) = (broker.clone(), Partition::new(names.events(), number as i32));
-            let (events, end) = tokio::task::spawn_blocking(move || read_log(&*broker, &partition)).await.unwrap();
+            let read = move || (broker.ends(&partition, DEADLINE).unwrap().first, read_log(&*broker, &partition));
+            let (first, (events, end)) = tokio::task::spawn_blocking(read).await.unwrap();
             count += events.len();
-            nodes.push(fold(&store, number, events, end).await);
+            nodes.push(fold(&store, number, events, (first, end)).await);
             ends.push(end);
         }
         Self { store, nodes, events: count, ends }
@@ -95,13 +99,16 @@ impl Oracle {
             equal_logs(store, &self.store, *number, nodes).await;
             equal_kept(store, &self.store, *number, nodes).await;
             equal_attachments(store, &self.store, *number, nodes).await;
+            equal_statistics(store, &self.store, *number).await;
+            equal_errors(store, &self.store, *number).await;
         }
         assert_eq!(store.counts(&all).await.unwrap(), self.store.counts(&all).await.unwrap(), "counts");
     }
 }
 
-async fn fold(store: &Memory, number: u32, events: Vec<Logged>, end: i64) -> Vec<(TaskId, TaskRecord)> {
+async fn fold(store: &Memory, number: u32, events: Vec<Logged>, (first, end): (i64, i64)) -> Vec<(TaskId, TaskRecord)> {
     let mut folding = Projection::open(Arc::new(store.clone()), number).await.unwrap();
+    folding.begin_empty(first, end);
     let mut events = VecDeque::from(events);
     while !events.is_empty() {
         let batch: Vec<Logged> = events.drain(..BATCH.min(events.len())).collect();
@@ -170,6 +177,53 @@ async fn has_done(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecord)]
             assert!(found.contains(&entry), "partition {number} lacks the removal time of `{id}`");
         }
     }
+}
+
+/// Names of all aggregates that a store may hold.
+pub fn kept_aggregates(overview: &Overview) -> Vec<AggregateKey> {
+    let Some(minute) = overview.minute else { return Vec::new() };
+    let of = |level: Level| {
+        let last = AggregateKey::of_minute(level, minute).number;
+        let kept = (level.kept_hours() + 24) * 60 / level.minutes();
+        (last - kept..=last).map(move |number| AggregateKey { level, number })
+    };
+    Level::ALL.into_iter().flat_map(of).collect()
+}
+
+async fn equal_statistics(store: &dyn Store, expect: &Memory, number: u32) {
+    let found = store.statistics(number, &[], &[]).await.unwrap().overview;
+    assert_eq!(found, expect.statistics(number, &[], &[]).await.unwrap().overview, "overview of partition {number}");
+    let Some(overview) = found else { return };
+    let aggregates = kept_aggregates(&overview);
+    let hours: Vec<i64> = overview.open_hour().into_iter().flat_map(|hour| hour - 48..=hour).collect();
+    for listed in &overview.series {
+        let series = std::slice::from_ref(&listed.name);
+        let what = format!("`{}` in partition {number}", listed.name);
+        let found = store.statistics(number, series, &aggregates).await.unwrap().aggregates;
+        assert!(!found.is_empty(), "statistics of {what}");
+        assert_eq!(
+            found,
+            expect.statistics(number, series, &aggregates).await.unwrap().aggregates,
+            "statistics of {what}"
+        );
+        let found = store.error_summaries(number, &listed.name, &hours).await.unwrap();
+        assert_eq!(found, expect.error_summaries(number, &listed.name, &hours).await.unwrap(), "errors of {what}");
+    }
+}
+
+async fn equal_errors(store: &dyn Store, expect: &Memory, number: u32) {
+    for task_type in expect.counts(&[number]).await.unwrap().into_iter().map(|count| count.task_type) {
+        let found = store.error_groups(number, &task_type, 10_000).await.unwrap();
+        let expected = expect.error_groups(number, &task_type, 10_000).await.unwrap();
+        assert_eq!(found, expected, "failed tasks of `{task_type}` in partition {number}");
+        for group in expected.groups {
+            let index = Index::Failed { task_type: task_type.clone(), error: group.error };
+            let (found, expected) = (all_of(store, number, &index).await, all_of(expect, number, &index).await);
+            assert_eq!(found, expected, "{index:?} of partition {number}");
+        }
+    }
+    let found = store.requests(number, MAX_AUDIT).await.unwrap();
+    assert_eq!(found, expect.requests(number, MAX_AUDIT).await.unwrap(), "requests in partition {number}");
 }
 
 async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {

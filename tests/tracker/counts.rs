@@ -6,14 +6,17 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use kafleet::model::error_fingerprint::Fingerprint;
 use kafleet::model::projection::changes::{Entry, Index};
 use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
+use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::task::id::TaskId;
 use kafleet::store::memory::Memory;
 use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{Logged, Projection};
 
+use crate::support::oracle::kept_aggregates;
 use crate::support::redis::Server;
 use crate::tracker::ages::{TASKS, logged, steps_to_events};
 
@@ -64,6 +67,7 @@ async fn expect_exact(store: &dyn Store, when: &str) {
         .map(|TypeCount { task_type, state, count }| ((task_type, state), count))
         .collect();
     assert_eq!(stored, counts, "{when}");
+    expect_exact_statistics(store, &records, when).await;
     for task_type in ["root", "child"] {
         for state in State::ALL.into_iter().filter(|state| state.is_indexed()) {
             let index = Index::Members { task_type: task_type.into(), state };
@@ -76,6 +80,40 @@ async fn expect_exact(store: &dyn Store, when: &str) {
             );
         }
     }
+}
+
+/// Checks the numbers of open tasks and the groups of failed tasks against the records.
+async fn expect_exact_statistics(store: &dyn Store, records: &[(TaskId, TaskRecord)], when: &str) {
+    let Some(overview) = store.statistics(0, &[], &[]).await.unwrap().overview else { return };
+    let (aggregates, minute) = (kept_aggregates(&overview), overview.minute.unwrap());
+    for listed in overview.series.iter().filter(|listed| &*listed.name != "*") {
+        let of_type = |node: &TaskRecord| node.task_type.as_ref() == Some(&listed.name);
+        let found = store.statistics(0, std::slice::from_ref(&listed.name), &aggregates).await.unwrap();
+        let counts = |key: &AggregateKey| match key.level {
+            Level::Minute => key.number == minute,
+            level => level == Level::Day,
+        };
+        let sum: i64 = found
+            .aggregates
+            .iter()
+            .filter(|(_, key, _)| counts(key))
+            .map(|(.., aggregate)| aggregate.open_change())
+            .sum();
+        let open = records.iter().filter(|(_, node)| of_type(node) && !node.own.is_terminal()).count();
+        assert_eq!(sum, open as i64, "{when}: opened - ended - dropped of `{}`", listed.name);
+        let mut failed: BTreeMap<Fingerprint, u64> = BTreeMap::new();
+        for (_, node) in records.iter().filter(|(_, node)| of_type(node)) {
+            if matches!(node.own, State::Failed | State::Expired) {
+                *failed.entry(Fingerprint::of(node.outcome.error.as_deref())).or_default() += 1;
+            }
+        }
+        let groups = store.error_groups(0, &listed.name, 100).await.unwrap();
+        let groups: BTreeMap<Fingerprint, u64> =
+            groups.groups.into_iter().map(|group| (group.error, group.count)).collect();
+        assert_eq!(groups, failed, "{when}: failed tasks of `{}` by error", listed.name);
+    }
+    let (mut writer, _) = store.open(0).await.unwrap();
+    assert_eq!(writer.verify_totals().await.unwrap(), None, "{when}");
 }
 
 /// A log with many duplicate events.

@@ -254,7 +254,7 @@ impl Store for FaultyStore {
         self.inner.checkpoints(partitions).await
     }
     delegate!(Store via [reached().await?]: nodes, done, outbox, deferred);
-    delegate!(Store via [inner]: page, counts, log_lines, attachment, reserve, replace_reservation, notices, check);
+    delegate!(Store via [inner]: page, counts, statistics, error_summaries, error_groups, requests, log_lines, attachment, reserve, replace_reservation, notices, check);
 }
 
 struct ShakyWriter {
@@ -282,6 +282,6 @@ impl PartitionWriter for ShakyWriter {
         }
         self.inner.nodes(ids).await
     }
-    delegate!(PartitionWriter via [inner]: lifetimes);
+    delegate!(PartitionWriter via [inner]: lifetimes, statistics);
     delegate!(PartitionWriter via [reached().await?]: done, check, verify_totals, audit, mark_damaged, apply);
 }

@@ -20,12 +20,14 @@ mod deliveries;
 mod logs;
 mod operations;
 mod schedules;
+mod statistics;
 mod why;
 pub use dead_letters::*;
 pub use deliveries::*;
 pub use logs::*;
 pub use operations::*;
 pub use schedules::*;
+pub use statistics::*;
 pub use why::*;
 
 /// Body of `POST /v1/tasks`.

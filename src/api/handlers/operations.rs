@@ -21,6 +21,7 @@ pub(crate) async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     check_reason(reason.as_deref())?;
     let (api, name) = (&request.api, request.segment.clone());
     api.types.check_type_exists(&name).await?;
+    api.fleet.record_operation(&request.operation("pause_type", &name, reason.as_deref())).await?;
     let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: now_ms(), reason });
     api.fleet.write_control(ControlKey::Pause(name.clone()), Some(record)).await?;
     type_answer(api, &name).await
@@ -31,6 +32,7 @@ pub(crate) async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     let ResumeType {} = request.json_or_default()?;
     let (api, name) = (&request.api, request.segment.clone());
     api.types.check_type_exists(&name).await?;
+    api.fleet.record_operation(&request.operation("resume_type", &name, None)).await?;
     api.fleet.write_control(ControlKey::Pause(name.clone()), None).await?;
     type_answer(api, &name).await
 }
@@ -44,6 +46,7 @@ pub(crate) async fn limits(request: ApiRequest) -> Result<Response, ApiError> {
     if let Some(why) = rate.and_then(|rate| rate.check().err()) {
         return Err(ApiError::new(Code::BadField, why).pointer("/rate"));
     }
+    api.fleet.record_operation(&request.operation("set_limits", &name, None)).await?;
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
     let new = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
     api.fleet.write_control(ControlKey::Slots(name.clone()), new.map(ControlRecord::Slots)).await?;
@@ -91,6 +94,7 @@ pub(crate) async fn set_kill_switch(request: ApiRequest) -> Result<Response, Api
         return Err(ApiError::new(Code::TooManyKillSwitches, format!("there are already {MAX_KILLS} kill switches"))
             .hint("delete one: DELETE /v1/kill/{name}"));
     }
+    api.fleet.record_operation(&request.operation("set_kill_switch", &name, reason.as_deref())).await?;
     let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), task_type, reason };
     let record = Some(ControlRecord::Kill(new.clone()));
     api.fleet.write_control(ControlKey::Kill(name.clone()), record).await?;
@@ -106,6 +110,7 @@ pub(crate) async fn delete_kill_switch(request: ApiRequest) -> Result<Response, 
         return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
             .hint("list them with GET /v1/kill"));
     };
+    api.fleet.record_operation(&request.operation("delete_kill_switch", &name, None)).await?;
     api.fleet.write_control(ControlKey::Kill(name.clone()), None).await?;
     Ok(json_answer(200, &document(&name, &known)))
 }

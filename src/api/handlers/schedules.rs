@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
+use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
 use super::cancel::check_reason;
@@ -19,6 +20,7 @@ use crate::api::http::response::json_answer;
 use crate::api::state::Api;
 use crate::control::CONTROL_VERSION;
 use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, Span};
+use crate::model::event::Event;
 use crate::model::json::RawJson;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{self, Schedule, Spec, Times, check_name, run_of, task_of};
@@ -89,7 +91,7 @@ pub(crate) async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let now = now_ms();
     let paused = paused.then_some(schedule::Paused { at_ms: now, reason: None });
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
-    set_schedule(&api, &id, new, 201).await
+    set_schedule(&api, request.operation("create_schedule", &id, None), new, 201).await
 }
 
 /// `PUT /v1/schedules/{id}`.
@@ -107,15 +109,18 @@ pub(crate) async fn put(request: ApiRequest) -> Result<Response, ApiError> {
         Some(known) => (now, known.paused.clone(), 200),
         None => (now, None, 201),
     };
-    set_schedule(&api, &id, Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec }, status).await
+    let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec };
+    let action = if known.is_some() { "update_schedule" } else { "create_schedule" };
+    set_schedule(&api, request.operation(action, &id, None), new, status).await
 }
 
 /// `DELETE /v1/schedules/{id}`.
 pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
     let known = find_schedule(&request.api, &request.segment).await?;
     let documents = schedule_documents(&request.api, vec![(request.segment.clone(), known)]).await?;
-    let (api, id) = (request.api.clone(), request.segment);
-    detached(async move { api.fleet.write_schedule(&ScheduleKey::Schedule(id), None::<&Schedule>).await }).await?;
+    let operation = request.operation("delete_schedule", &request.segment, None);
+    let key = ScheduleKey::Schedule(request.segment);
+    write_schedule(&request.api, operation, key, None::<Arc<Schedule>>).await?;
     Ok(json_answer(200, &documents.first()))
 }
 
@@ -125,8 +130,9 @@ pub(crate) async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     check_reason(reason.as_deref())?;
     let known = find_schedule(&request.api, &request.segment).await?;
     let now = now_ms();
+    let operation = request.operation("pause_schedule", &request.segment, reason.as_deref());
     let paused = Some(schedule::Paused { at_ms: now, reason });
-    set_schedule(&request.api, &request.segment, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
+    set_schedule(&request.api, operation, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
 }
 
 /// `POST /v1/schedules/{id}/resume`.
@@ -138,7 +144,7 @@ pub(crate) async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     }
     let now = now_ms();
     let new = Schedule { paused: None, at_ms: now, from_ms: now, ..(*known).clone() };
-    set_schedule(&request.api, &request.segment, new, 200).await
+    set_schedule(&request.api, request.operation("resume_schedule", &request.segment, None), new, 200).await
 }
 
 /// Hint after a requested run with an unknown outcome.
@@ -151,7 +157,8 @@ pub(crate) async fn run(request: ApiRequest) -> Result<Response, ApiError> {
     request.api.types.check_type_exists(&known.spec.task.task_type).await?;
     let name = request_name();
     let tasks = vec![run_of(&request.segment, &name)];
-    let done = request_runs(&request.api, request.segment.clone(), name, None, tasks).await;
+    let operation = request.operation("run_schedule", &request.segment, None);
+    let done = request_runs(&request.api, operation, name, None, tasks).await;
     done.map_err(|error| error.hint_if_unknown(REPEAT_RUN))
 }
 
@@ -175,7 +182,8 @@ pub(crate) async fn backfill(request: ApiRequest) -> Result<Response, ApiError> 
         return Err(ApiError::new(Code::TooManyTimes, why).hint("split the backfill into shorter spans"));
     }
     let tasks = times.iter().map(|time| task_of(&request.segment, *time)).collect();
-    request_runs(&request.api, request.segment.clone(), request_name(), Some(Span { from_ms, to_ms }), tasks).await
+    let operation = request.operation("backfill_schedule", &request.segment, None);
+    request_runs(&request.api, operation, request_name(), Some(Span { from_ms, to_ms }), tasks).await
 }
 
 /// Makes requests of the same millisecond distinct.
@@ -231,7 +239,23 @@ async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
     api.types.check_notification_types(rules).await.map_err(|error| error.below(&at))
 }
 
-async fn set_schedule(api: &Arc<Api>, id: &str, new: Schedule, status: u16) -> Result<Response, ApiError> {
+/// Records a request for the audit, then writes or deletes a schedule record. Continues if the client disconnects.
+async fn write_schedule<T: Serialize + Send + Sync + 'static>(
+    api: &Arc<Api>,
+    operation: Event,
+    key: ScheduleKey,
+    record: Option<Arc<T>>,
+) -> Result<(), ApiError> {
+    let api = api.clone();
+    let write = async move {
+        api.fleet.record_operation(&operation).await?;
+        api.fleet.write_schedule(&key, record.as_deref()).await
+    };
+    detached(write).await
+}
+
+async fn set_schedule(api: &Arc<Api>, operation: Event, new: Schedule, status: u16) -> Result<Response, ApiError> {
+    let id = operation.key();
     let full = {
         let schedules = &api.fleet.control.state().plan.schedules;
         schedules.len() >= MAX_SCHEDULES && !schedules.contains_key(id)
@@ -240,18 +264,15 @@ async fn set_schedule(api: &Arc<Api>, id: &str, new: Schedule, status: u16) -> R
         return Err(ApiError::new(Code::TooManySchedules, format!("there are already {MAX_SCHEDULES} schedules"))
             .hint("delete one: DELETE /v1/schedules/{id}"));
     }
-    let key = ScheduleKey::Schedule(id.to_owned());
-    let new = Arc::new(new);
-    let record = new.clone();
-    let writer = api.clone();
-    detached(async move { writer.fleet.write_schedule(&key, Some(&*record)).await }).await?;
-    schedule_answer(api, status, id.to_owned(), new).await
+    let (id, new) = (id.to_owned(), Arc::new(new));
+    write_schedule(api, operation, ScheduleKey::Schedule(id.clone()), Some(new.clone())).await?;
+    schedule_answer(api, status, id, new).await
 }
 
 /// Requests runs from the tracker, and waits for it within a deadline.
 async fn request_runs(
     api: &Arc<Api>,
-    id: String,
+    operation: Event,
     name: String,
     backfill: Option<Span>,
     tasks: Vec<String>,
@@ -260,11 +281,11 @@ async fn request_runs(
         let why = format!("{MAX_REQUESTS} schedule requests are already pending");
         return Err(ApiError::new(Code::Overloaded, why).hint("check that a tracker is running"));
     }
+    let id = operation.key().to_owned();
     let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
     let request = (id.clone(), name.clone());
     let key = ScheduleKey::ScheduleRequest(id.clone(), name);
-    let writer = api.clone();
-    detached(async move { writer.fleet.write_schedule(&key, Some(&record)).await }).await?;
+    write_schedule(api, operation, key, Some(Arc::new(record))).await?;
     let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, api.fleet.control.changes());
     let done = loop {
         changes.borrow_and_update();

@@ -13,8 +13,10 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::problem::{ApiError, Code};
 use crate::api::state::{Api, BODY_BUDGET_KIB};
+use crate::model::event::Event;
 use crate::model::task::id::{TaskId, clip};
 use crate::model::task::{Position, parse_time};
+use crate::runtime::now_ms;
 
 /// Deadline for receiving a body.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
@@ -66,6 +68,12 @@ impl ApiRequest {
     /// Returns the `Last-Event-ID` header of a reconnecting stream.
     pub(crate) fn last_event_id(&self) -> Option<&str> {
         self.headers.get("last-event-id")?.to_str().ok()
+    }
+
+    /// Creates the audit event of this request, for a target that is no task.
+    pub(crate) fn operation(&self, action: &str, target: &str, reason: Option<&str>) -> Event {
+        let (by, message) = (self.by.clone(), reason.map(str::to_owned));
+        Event { by, message, ..Event::operated(action, target, now_ms()) }
     }
 
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, ApiError> {

@@ -31,6 +31,8 @@ pub enum Kind {
     WorkerSilent,
     /// A check of the task is due.
     Checked,
+    /// Request of an operator that concerns no task, such as a pause.
+    Operated,
     /// Advances log time only.
     Tick,
     /// Sets the lifetimes of trees and records from this event on.
@@ -66,6 +68,7 @@ impl Kind {
             Self::DeadDropped => "dead_dropped",
             Self::WorkerSilent => "worker_silent",
             Self::Checked => "checked",
+            Self::Operated => "operated",
             Self::Tick => "tick",
             Self::Settings => "settings",
             Self::Unknown => "unknown",
@@ -74,7 +77,7 @@ impl Kind {
 
     /// Returns true for kinds that concern the whole partition, not one task; their id is a placeholder.
     pub const fn is_partition_wide(self) -> bool {
-        matches!(self, Self::Tick | Self::Settings)
+        matches!(self, Self::Operated | Self::Tick | Self::Settings)
     }
 
     /// Returns true for kinds that create the record of an unknown task. All others require an existing record.
@@ -92,6 +95,7 @@ impl Kind {
                 | Self::DeadDropped
                 | Self::WorkerSilent
                 | Self::Checked
+                | Self::Operated
                 | Self::Tick
                 | Self::Settings
                 | Self::Unknown

@@ -114,6 +114,14 @@ impl Event {
         self.payload.kind()
     }
 
+    /// Key of the record: the root id, or the target of an operator's request.
+    pub fn key(&self) -> &str {
+        match &self.payload {
+            Payload::Operated { target: Some(target), .. } => target,
+            _ => self.id.root(),
+        }
+    }
+
     /// Event that advances log time and concerns no task.
     pub fn tick(at_ms: i64) -> Self {
         Self::new(Kind::Tick, TaskId::of_tracker(), 1, at_ms)
@@ -122,6 +130,12 @@ impl Event {
     /// Event that sets the lifetimes of trees and records.
     pub fn settings(lifetimes: Lifetimes, at_ms: i64) -> Self {
         let payload = Payload::Settings { lifetimes: Some(Box::new(lifetimes)) };
+        Self::new(payload, TaskId::of_tracker(), 1, at_ms)
+    }
+
+    /// Event that records a request of an operator.
+    pub fn operated(action: &str, target: &str, at_ms: i64) -> Self {
+        let payload = Payload::Operated { action: Some(action.into()), target: Some(target.into()) };
         Self::new(payload, TaskId::of_tracker(), 1, at_ms)
     }
 

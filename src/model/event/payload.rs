@@ -92,6 +92,13 @@ pub enum Payload {
         /// Index of the check, from 0; without it the event is ignored.
         check: Option<u32>,
     },
+    /// Without both fields the event is ignored.
+    Operated {
+        /// Such as `pause_type`.
+        action: Option<Box<str>>,
+        /// Type, schedule, kill switch or dead letter; the key of the record.
+        target: Option<Box<str>>,
+    },
     Tick,
     Settings {
         /// New lifetimes.
@@ -159,6 +166,7 @@ impl From<Kind> for Payload {
             Kind::DeadDropped => Self::DeadDropped,
             Kind::WorkerSilent => Self::WorkerSilent,
             Kind::Checked => Self::Checked { check: None },
+            Kind::Operated => Self::Operated { action: None, target: None },
             Kind::Tick => Self::Tick,
             Kind::Settings => Self::Settings { lifetimes: None },
             Kind::Unknown => Self::Unknown(AttemptFailure::default()),
@@ -191,6 +199,7 @@ impl Payload {
             Self::DeadDropped => Kind::DeadDropped,
             Self::WorkerSilent => Kind::WorkerSilent,
             Self::Checked { .. } => Kind::Checked,
+            Self::Operated { .. } => Kind::Operated,
             Self::Tick => Kind::Tick,
             Self::Settings { .. } => Kind::Settings,
             Self::Unknown(_) => Kind::Unknown,

@@ -165,6 +165,9 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                 Kind::Attached => Payload::Attached { attachment },
                 Kind::Detached => Payload::Detached { attachment },
                 Kind::EffectDone => Payload::EffectDone { effect: text.map(Into::into), position },
+                Kind::Operated => {
+                    Payload::Operated { action: text.as_deref().map(Into::into), target: flag.then(|| "echo".into()) }
+                }
                 Kind::Checked => Payload::Checked { check: flag.then_some(3) },
                 Kind::Settings => Payload::Settings { lifetimes: flag.then(Box::default) },
                 Kind::Unknown => Payload::Unknown(failure),
@@ -174,7 +177,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
     )
 }
 
-const KINDS: [Kind; 25] = [
+const KINDS: [Kind; 26] = [
     Kind::Submitted,
     Kind::Scheduled,
     Kind::Released,
@@ -197,6 +200,7 @@ const KINDS: [Kind; 25] = [
     Kind::DeadDropped,
     Kind::WorkerSilent,
     Kind::Checked,
+    Kind::Operated,
     Kind::Tick,
     Kind::Settings,
     Kind::Unknown,

@@ -94,6 +94,12 @@ pub(super) struct WireEvent<'a> {
     /// Attachment (`attached`), or only its name (`detached`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     attachment: Option<Cow<'a, Box<Attachment>>>,
+    /// Action that an operator requested (`operated`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    action: Option<Cow<'a, str>>,
+    /// Type, schedule, kill switch or dead letter of the action (`operated`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target: Option<Cow<'a, str>>,
     /// Name of the API token that made the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<Arc<str>>,
@@ -163,6 +169,10 @@ impl<'a> From<&'a Event> for WireEvent<'a> {
                 (wire.effect, wire.position) = (effect.as_deref().map(Cow::Borrowed), *position);
             }
             Payload::Checked { check } => wire.check = *check,
+            Payload::Operated { action, target } => {
+                (wire.action, wire.target) =
+                    (action.as_deref().map(Cow::Borrowed), target.as_deref().map(Cow::Borrowed));
+            }
             Payload::Settings { lifetimes } => wire.lifetimes = borrowed(lifetimes),
             Payload::Submitted | Payload::Warned | Payload::DeadDropped | Payload::WorkerSilent | Payload::Tick => {}
         }
@@ -202,6 +212,8 @@ impl<'a> WireEvent<'a> {
             then: Cow::default(),
             patch: None,
             attachment: None,
+            action: None,
+            target: None,
             by: event.by.clone(),
             lifetimes: None,
             extra: Cow::Borrowed(&event.extra),
@@ -283,6 +295,10 @@ impl WireEvent<'_> {
             Kind::DeadDropped => Payload::DeadDropped,
             Kind::WorkerSilent => Payload::WorkerSilent,
             Kind::Checked => Payload::Checked { check: self.check },
+            Kind::Operated => {
+                let text = |field: &mut Option<Cow<'_, str>>| owned(field).map(String::into_boxed_str);
+                Payload::Operated { action: text(&mut self.action), target: text(&mut self.target) }
+            }
             Kind::Tick => Payload::Tick,
             Kind::Settings => Payload::Settings { lifetimes: owned(&mut self.lifetimes) },
             Kind::Unknown => Payload::Unknown(self.take_failure()),

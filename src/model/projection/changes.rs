@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::model::error_fingerprint::Fingerprint;
 use crate::model::record::state::State;
 use crate::model::retention::Lifetimes;
+use crate::model::statistics::StatisticsChanges;
 use crate::model::task::id::TaskId;
 
 /// Index in the store.
@@ -15,6 +17,9 @@ pub enum Index {
     Children(TaskId),
     /// Tasks of a type in a state that is indexed ([`State::is_indexed`]), newest first.
     Members { task_type: Arc<str>, state: State },
+    /// Tasks of a type whose own state is failed or expired, by error, newest first; `seen_ms` is the log time at
+    /// which they ended.
+    Failed { task_type: Arc<str>, error: Fingerprint },
     /// Tasks with a timer, next due first; `seen_ms` is the due time.
     Timers,
     /// Tasks with pending effects, oldest first; `seen_ms` is the offset of the causing event ([`TaskRecord::turn`]).
@@ -42,6 +47,8 @@ pub struct Changes {
     pub removed: Vec<(Index, Entry)>,
     /// Differences to add to the counters; never zero.
     pub counts: Vec<(Arc<str>, State, i64)>,
+    /// Differences in the number of tasks in [`Index::Failed`]; never zero.
+    pub errors: Vec<(Arc<str>, Fingerprint, i64)>,
     pub logs: Vec<(TaskId, Vec<String>)>,
     /// Attachments by name, in order of application; `None` removes one.
     pub attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
@@ -58,12 +65,18 @@ pub struct Changes {
     pub gone: Vec<TaskId>,
     /// New lifetimes, if they changed.
     pub lifetimes: Option<Lifetimes>,
+    pub statistics: StatisticsChanges,
+    /// Requests of users, oldest first, encoded; the store keeps the newest [`MAX_AUDIT`].
+    ///
+    /// [`MAX_AUDIT`]: super::audit::MAX_AUDIT
+    pub audit: Vec<Vec<u8>>,
 }
 
 impl Changes {
     pub fn is_empty(&self) -> bool {
         let dealt_with = self.gone.is_empty() && self.done_with.is_none();
-        self.nodes.is_empty() && self.logs.is_empty() && dealt_with && self.lifetimes.is_none()
+        let counted = self.statistics.is_empty() && self.audit.is_empty();
+        self.nodes.is_empty() && self.logs.is_empty() && dealt_with && self.lifetimes.is_none() && counted
     }
 
     /// Returns true if a timer or an effect was added.

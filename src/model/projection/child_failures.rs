@@ -2,7 +2,7 @@
 
 use super::records::Records;
 use super::refresh::refresh;
-use super::{Change, continuations, requests};
+use super::{Change, continuations, requests, tally};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, EffectKind};
 use crate::model::record::rollup;
@@ -36,9 +36,13 @@ impl Records {
     pub(super) fn fail_fast(&mut self, id: &TaskId, child: Option<&TaskId>, cause: Change<'_>) {
         let reason = child.and_then(|child| Some(child_failure(child, self.node(child.as_str())?)));
         let Some(node) = self.node_mut(id) else { return };
+        let counted_before = tally::Before::of(node);
         apply_fail_fast(node, reason, cause);
+        let observation = tally::compare(counted_before, node, cause.position, None);
         // An external task ends here, so its continuations may be due.
-        if continuations::has_due(node) {
+        let is_due = continuations::has_due(node);
+        self.count(observation);
+        if is_due {
             self.create_continuations(id, cause);
         }
         self.node_mut(id).into_iter().for_each(|node| refresh(node, cause));

@@ -1,11 +1,11 @@
 //! Continuations of a task that has ended. Their records are created before any ancestor's state is computed, so that
 //! no ancestor appears finished in between.
 
-use super::Change;
 use super::deferred_record::DeferredRecord;
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
 use super::step::{announce, begin_run};
+use super::{Change, tally};
 use crate::model::event::{Announcement, Kind};
 use crate::model::outbox::{Effect, EffectKind};
 use crate::model::record::rollup;
@@ -58,6 +58,7 @@ impl Records {
         if node.run > run || (node.run == run && node.definition.announced) {
             return;
         }
+        let counted_before = tally::Before::of(node);
         node.restore_expected();
         let record_bytes = std::mem::take(&mut node.deferral.record_bytes);
         if node.run < run {
@@ -72,7 +73,10 @@ impl Records {
             node.push_effect(Effect { cause: cause.position.offset, what: EffectKind::PublishContinuation { run } });
         }
         node.history.push(entry(Kind::Submitted, run, cause, format!("follows `{id}`")));
-        if has_due(node) {
+        let observation = tally::compare(counted_before, node, cause.position, None);
+        let is_due = has_due(node);
+        self.count(observation);
+        if is_due {
             // The continuation had ended before, and its own continuations are known only now.
             self.create_continuations(next, cause);
         }

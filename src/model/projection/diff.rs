@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::WorkingSet;
+use super::{WorkingSet, tally};
 use crate::model::encode_error::EncodeError;
+use crate::model::error_fingerprint::Fingerprint;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
@@ -25,6 +26,8 @@ pub struct IndexedFields {
     done: Option<i64>,
     /// Whether the store has a deferred record of the task.
     pub has_deferred: bool,
+    /// Error and score in [`Index::Failed`].
+    failed: Option<(Fingerprint, i64)>,
 }
 
 impl IndexedFields {
@@ -38,11 +41,30 @@ impl IndexedFields {
             age: node.times.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
             done: node.times.expiry.filter(is_done).map(|age| age.due_ms),
             has_deferred: node.deferral.record_bytes > 0,
+            failed: node.times.failed_ms.map(|at_ms| (Fingerprint::of(node.outcome.error.as_deref()), at_ms)),
         }
+    }
+
+    /// Index of failed tasks that contains the task, and its score there.
+    pub fn failed(&self) -> Option<(Index, i64)> {
+        let (task_type, (error, failed_ms)) = (self.task_type.clone()?, self.failed?);
+        Some((Index::Failed { task_type, error }, failed_ms))
     }
 }
 
-type Counts = FxHashMap<(Arc<str>, State), i64>;
+/// Differences of counters.
+#[derive(Default)]
+struct Counts {
+    states: FxHashMap<(Arc<str>, State), i64>,
+    errors: FxHashMap<(Arc<str>, Fingerprint), i64>,
+}
+
+impl Counts {
+    fn take(self, changes: &mut Changes) {
+        changes.counts = sorted(self.states).map(|((task_type, state), change)| (task_type, state, change)).collect();
+        changes.errors = sorted(self.errors).map(|((task_type, error), change)| (task_type, error, change)).collect();
+    }
+}
 
 impl WorkingSet {
     /// Takes the changes since the last call. Fails if a record cannot be encoded; the changes are then lost.
@@ -63,19 +85,23 @@ impl WorkingSet {
             }
             take_node(&mut changes, &mut counts, id, node, stored)?;
         }
-        changes.counts = sorted(counts);
+        counts.take(&mut changes);
+        changes.statistics = self.records.statistics.take_changes()?;
+        changes.audit = std::mem::take(&mut self.records.audit);
         changes.lifetimes = std::mem::take(&mut self.new_lifetimes).then(|| self.ages.lifetimes.clone());
         Ok(changes)
     }
 
-    /// Removes stored records: whole trees, or the deepest tasks of one.
-    pub fn remove(&mut self, gone: Vec<(TaskId, TaskRecord)>) -> Changes {
+    /// Removes stored records at this log time: whole trees, or the deepest tasks of one.
+    pub fn remove(&mut self, gone: Vec<(TaskId, TaskRecord)>, log_time_ms: i64) -> Result<Changes, EncodeError> {
+        self.records.statistics.advance(log_time_ms);
         let mut changes = Changes::default();
         let mut counts = Counts::default();
         for (id, node) in gone {
             self.records.slots.remove(&id);
             self.records.deferred_bytes =
                 self.records.deferred_bytes.saturating_sub(u64::from(node.deferral.record_bytes));
+            self.records.count(tally::removal(&node));
             let entry = Entry { seen_ms: node.times.seen_ms, id };
             let stored = IndexedFields::of(&node);
             let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
@@ -84,21 +110,22 @@ impl WorkingSet {
             move_entry(&mut changes, &Index::Effects, &entry.id, stored.effect, None);
             move_entry(&mut changes, &Index::Ages, &entry.id, stored.age, None);
             changes.deferred.extend(stored.has_deferred.then(|| (entry.id.clone(), None)));
+            move_failed(&mut changes, &mut counts, &entry.id, stored.failed(), None);
             if let Some(task_type) = stored.task_type {
                 move_member(&mut changes, &mut counts, &entry, Some((task_type, stored.state)), None);
             }
             changes.gone.push(entry.id);
         }
-        changes.counts = sorted(counts);
-        changes
+        counts.take(&mut changes);
+        changes.statistics = self.records.statistics.take_changes()?;
+        Ok(changes)
     }
 }
 
-fn sorted(counts: Counts) -> Vec<(Arc<str>, State, i64)> {
-    let mut sorted: Vec<_> =
-        counts.into_iter().filter(|(_, change)| *change != 0).map(|((t, s), n)| (t, s, n)).collect();
+fn sorted<K: Ord>(counts: FxHashMap<K, i64>) -> impl Iterator<Item = (K, i64)> {
+    let mut sorted: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).collect();
     sorted.sort();
-    sorted
+    sorted.into_iter()
 }
 
 fn take_node(
@@ -123,6 +150,7 @@ fn take_node(
     // tree.
     let done = now.done.filter(|_| stored.as_ref().and_then(|was| was.done) != now.done);
     changes.done.extend(done.map(|seen_ms| Entry { seen_ms, id: entry.id.clone() }));
+    move_failed(changes, counts, &entry.id, stored.as_ref().and_then(IndexedFields::failed), now.failed());
     let was = stored.and_then(|stored| Some((stored.task_type?, stored.state)));
     let is = now.task_type.map(|task_type| (task_type, now.state));
     if was != is {
@@ -139,7 +167,7 @@ fn move_member(changes: &mut Changes, counts: &mut Counts, entry: &Entry, was: M
         if state.is_indexed() {
             index.push((Index::Members { task_type: task_type.clone(), state }, entry.clone()));
         }
-        *counts.entry((task_type, state)).or_default() += change;
+        *counts.states.entry((task_type, state)).or_default() += change;
     }
 }
 
@@ -148,5 +176,21 @@ fn move_entry(changes: &mut Changes, index: &Index, id: &TaskId, was: Option<i64
         let entry = |seen_ms| (index.clone(), Entry { seen_ms, id: id.clone() });
         changes.removed.extend(was.map(entry));
         changes.added.extend(is.map(entry));
+    }
+}
+
+/// Entry of [`Index::Failed`] with its score.
+type FailedEntry = Option<(Index, i64)>;
+
+fn move_failed(changes: &mut Changes, counts: &mut Counts, id: &TaskId, was: FailedEntry, is: FailedEntry) {
+    if was == is {
+        return;
+    }
+    for (entry, change, index) in [(was, -1, &mut changes.removed), (is, 1, &mut changes.added)] {
+        let Some((failed, seen_ms)) = entry else { continue };
+        if let Index::Failed { task_type, error } = &failed {
+            *counts.errors.entry((task_type.clone(), *error)).or_default() += change;
+        }
+        index.push((failed, Entry { seen_ms, id: id.clone() }));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::deferred_record::DeferredRecord;
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
-use super::{Change, LogPosition, WorkingSet, requests};
+use super::{Change, LogPosition, WorkingSet, requests, tally};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{Cancel, CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE};
 use crate::model::record::HistoryEntry;
@@ -68,6 +68,7 @@ impl WorkingSet {
             Some(ExpiryKind::Expected) => expire_unannounced,
             Some(ExpiryKind::Open) => end_tree,
         };
+        self.records.statistics.advance(position.log_time_ms);
         let cause = Change { id, at_ms: position.log_time_ms, position, ages: &self.ages };
         expire_with(&mut self.records, cause, change)
     }
@@ -75,13 +76,16 @@ impl WorkingSet {
 
 fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records, &TaskId, LogPosition)) -> Expired {
     let Change { id, position, .. } = cause;
-    let before = records.node(id.as_str()).map(|node| rollup_input(id, node));
+    let Some(node) = records.node(id.as_str()) else { return Expired::Not };
+    let (before, counted_before) = (Some(rollup_input(id, node)), tally::Before::of(node));
     change(records, id, position);
     let Some(node) = records.node_mut(id) else { return Expired::Not };
     refresh(node, cause);
+    let observation = tally::compare(counted_before, node, position, None);
     if let Some(expiry) = node.times.expiry.as_mut().filter(|expiry| expiry.kind == ExpiryKind::Open) {
         expiry.due_ms = expiry.due_ms.max(position.log_time_ms + RECHECK_MS);
     }
+    records.count(observation);
     records.propagate(id, before, cause);
     Expired::Changed
 }

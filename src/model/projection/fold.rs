@@ -6,12 +6,13 @@ use super::refresh::{refresh, rollup_input};
 use super::reports::history_entry;
 use super::requests::AncestorCancel;
 use super::step::{Step, add_to_history, step};
-use super::{Change, Verdict, child_failures, continuations, notifications, requests};
+use super::{Change, Verdict, child_failures, continuations, notifications, requests, tally};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Kind};
 use crate::model::outbox::{Cancel, MAX_DEFERRED_BYTES};
 use crate::model::record::rollup::RollupInput;
 use crate::model::record::{HistoryEntry, Moment, TaskRecord, rollup};
+use crate::model::statistics::Observation;
 use crate::model::task::id::TaskId;
 
 /// Inputs of an event's change that come from outside its own record.
@@ -31,6 +32,7 @@ struct Applied {
     before: RollupInput,
     /// Change of the deferred record, with its size before and after.
     deferred: Option<(DeferredRecord, u32, u32)>,
+    observation: Option<Observation>,
     /// The task may be exempt from cancels of its ancestors.
     is_newer: bool,
     /// The policy became known, or a new run began.
@@ -63,7 +65,8 @@ impl Records {
 
     /// Updates continuations, descendants and ancestors after the change of the event's own task.
     fn apply_consequences(&mut self, event: &Event, applied: Applied, cause: Change<'_>) -> Verdict {
-        let Applied { step, before, deferred, is_newer, is_fresh, has_due, inherits_cancel } = applied;
+        let Applied { step, before, deferred, observation, is_newer, is_fresh, has_due, inherits_cancel } = applied;
+        self.count(observation);
         if has_due {
             self.create_continuations(&event.id, cause);
             self.node_mut(&event.id).into_iter().for_each(|node| refresh(node, cause));
@@ -222,6 +225,7 @@ impl Records {
 fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'_>) -> Result<Applied, EncodeError> {
     let position = cause.position;
     let before = rollup_input(&event.id, node);
+    let counted_before = tally::Before::of(node);
     let kept_before = node.deferral.record_bytes;
     let seen = (node.definition.announced, node.run);
     let is_of_run = event.kind().creates() && event.run >= node.run;
@@ -249,5 +253,6 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     if !has_due {
         refresh(node, cause);
     }
-    Ok(Applied { step, before, deferred, is_newer, is_fresh, has_due, inherits_cancel })
+    let observation = tally::compare(counted_before, node, position, Some((event, step.verdict)));
+    Ok(Applied { step, before, deferred, observation, is_newer, is_fresh, has_due, inherits_cancel })
 }

@@ -14,6 +14,7 @@ pub use expiry::Expired;
 pub use working_set::WorkingSet;
 
 mod attachments;
+pub mod audit;
 pub mod changes;
 mod child_failures;
 mod continuations;
@@ -29,6 +30,7 @@ mod reports;
 mod requests;
 mod state_machine;
 mod step;
+mod tally;
 #[cfg(test)]
 pub(crate) mod tests;
 mod working_set;

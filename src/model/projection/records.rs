@@ -6,6 +6,7 @@ use super::IndexedFields;
 use super::deferred_record::DeferredRecord;
 use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
+use crate::model::statistics::Statistics;
 use crate::model::task::id::TaskId;
 
 /// Loaded task records with their pending changes and side data.
@@ -21,6 +22,9 @@ pub(super) struct Records {
     pub(super) deferred_bytes: u64,
     /// Continuations of loaded records, which must be loaded too.
     pub(super) wanted: Vec<TaskId>,
+    pub(super) statistics: Statistics,
+    /// Requests of users, encoded.
+    pub(super) audit: Vec<Vec<u8>>,
 }
 
 pub(super) struct WorkingEntry {

@@ -180,6 +180,7 @@ pub(super) fn retry(node: &mut TaskRecord, event: &Event, position: LogPosition,
         }
         let hash = node.definition.hash.take();
         begin_run(node, next_run);
+        node.times.ready_ms = Some(event.at_ms);
         (node.own, node.definition.announced, node.definition.hash, node.requests.asof) =
             (State::Queued, true, hash, position.offset);
         if record.is_some() {
@@ -200,6 +201,7 @@ pub(super) fn patch(node: &mut TaskRecord, patch: Option<&Patch>) -> Step {
     patch.apply(node.definition.policy.get_or_insert_default());
     node.definition.patched = true;
     node.times.due_ms = patch.not_before_ms.or(node.times.due_ms);
+    node.times.ready_ms = node.times.ready_ms.map(|ready_ms| patch.not_before_ms.unwrap_or(ready_ms));
     Step::of(Verdict::Applied)
 }
 

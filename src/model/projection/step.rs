@@ -159,6 +159,8 @@ pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) 
     node.definition.hash = task.hash.clone();
     (node.definition.policy, node.definition.patched) = (task.policy.clone(), false);
     node.requests.asof = task.asof.unwrap_or(-1);
+    let not_before_ms = task.policy.as_ref().and_then(|policy| policy.not_before_ms);
+    node.times.ready_ms = (!node.is_external()).then(|| task.created_at_ms.max(not_before_ms.unwrap_or(i64::MIN)));
     None
 }
 

@@ -3,12 +3,14 @@
 use rustc_hash::FxHashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::audit::AuditEntry;
 use super::records::{Records, WorkingEntry};
 use super::{Ages, Change, LogPosition, Verdict};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::retention::Lifetimes;
+use crate::model::statistics::Statistics;
 use crate::model::task::MAX_RUN;
 use crate::model::task::id::TaskId;
 
@@ -22,15 +24,20 @@ pub struct WorkingSet {
 
 impl Default for WorkingSet {
     fn default() -> Self {
-        Self::resume(0, Lifetimes::default())
+        Self::resume(0, Lifetimes::default(), Statistics::default())
     }
 }
 
 impl WorkingSet {
-    /// Resumes a partition with its deferred bytes and the lifetimes in force.
-    pub fn resume(deferred_bytes: u64, lifetimes: Lifetimes) -> Self {
-        let records = Records { deferred_bytes, ..Records::default() };
+    /// Resumes a partition with its deferred bytes, the lifetimes in force and its statistics.
+    pub fn resume(deferred_bytes: u64, lifetimes: Lifetimes, statistics: Statistics) -> Self {
+        let records = Records { deferred_bytes, statistics, ..Records::default() };
         Self { records, ages: Ages::new(lifetimes, i64::MAX), new_lifetimes: false }
+    }
+
+    /// Begins the statistics of a fold that begins at this offset.
+    pub fn begin_statistics(&mut self, offset: i64) {
+        self.records.statistics = Statistics::begin(offset);
     }
 
     pub fn deferred_bytes(&self) -> u64 {
@@ -96,6 +103,10 @@ impl WorkingSet {
     /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded. After an
     /// error the working set is incomplete.
     pub fn fold(&mut self, event: &Event, position: LogPosition) -> Result<Verdict, EncodeError> {
+        self.records.statistics.advance(position.log_time_ms);
+        if let Some(request) = AuditEntry::of(event, position) {
+            self.records.audit.push(request.encode()?);
+        }
         if event.kind().is_partition_wide() {
             self.take_settings(event);
             return Ok(Verdict::Applied);

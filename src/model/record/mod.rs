@@ -89,6 +89,11 @@ pub struct Times {
     pub ended_at_ms: Option<i64>,
     /// Start of the next attempt, while the task is scheduled or waits for a retry.
     pub due_ms: Option<i64>,
+    /// Time from which the task could start, until it starts: the later of creation and `not_before`, or the time of
+    /// the retry. By the writers' clocks, for statistics only.
+    pub ready_ms: Option<i64>,
+    /// Log time at which the own state became failed or expired.
+    pub failed_ms: Option<i64>,
     /// Next expiry by log time.
     pub expiry: Option<Expiry>,
 }

@@ -1,17 +1,32 @@
 //! Consistency checks of a partition in memory.
 
+use std::sync::Arc;
+
 use super::Partition;
+use crate::model::error_fingerprint::Fingerprint;
 use crate::model::projection::IndexedFields;
-use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
+use crate::store::audit::{AuditPage, Audited, SIZED, Sizes, is_open};
 use crate::store::{Entry, Index, TaskRecord};
 
 impl Partition {
     /// Describes a difference between expected and actual sizes.
     pub(super) fn fault(&self) -> Option<String> {
         let found = |index: &Index| self.indexes.get(index).map_or(0, |entries| entries.len() as i64);
-        let sizes = Sizes { entries: SIZED.each_ref().map(found), tasks: self.counts.values().sum() };
+        let open = self.counts.iter().filter(|((_, state), _)| is_open(*state)).map(|(_, count)| count);
+        let sizes = Sizes {
+            entries: SIZED.each_ref().map(found),
+            tasks: self.counts.values().sum(),
+            open: open.sum(),
+            failed: self.errors.values().sum(),
+        };
         if sizes != self.sizes {
             return Some(format!("found {sizes:?}, expected {:?}", self.sizes));
+        }
+        let group = |(task_type, error): &(Arc<str>, Fingerprint)| {
+            found(&Index::Failed { task_type: task_type.clone(), error: *error })
+        };
+        if let Some(((task_type, error), count)) = self.errors.iter().find(|(key, count)| group(key) != **count) {
+            return Some(format!("the index of `{task_type}` tasks with error {error} does not hold {count} entries"));
         }
         let wrong = self.counts.iter().find(|((task_type, state), count)| {
             let members = Index::Members { task_type: task_type.clone(), state: *state };

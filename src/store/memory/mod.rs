@@ -16,13 +16,19 @@ use super::{
     Changes, Checkpoint, Entry, Index, LogPage, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
     TaskRecord, TypeCount,
 };
+use super::{ErrorGroups, PartitionStatistics};
 use super::{LEASE_TTL, MAX_PAGE, NOTICE_BUFFER, RESERVATION_TTL, Stage, closed_writer, decode};
+use crate::model::projection::audit::AuditEntry;
 use crate::model::retention::Lifetimes;
+use crate::model::statistics::StoredStatistics;
+use crate::model::statistics::aggregate::AggregateKey;
+use crate::model::statistics::errors::ErrorSummary;
 use crate::model::task::id::TaskId;
 use partition::Partition;
 
 mod audit;
 mod partition;
+mod statistics;
 
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
@@ -111,6 +117,14 @@ impl Memory {
 
     fn read<T: Default>(&self, partition: u32, read: impl FnOnce(&Partition) -> T) -> T {
         self.lock().partitions.get(&partition).map(read).unwrap_or_default()
+    }
+
+    fn try_read<T: Default>(
+        &self,
+        partition: u32,
+        read: impl FnOnce(&Partition) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.lock().partitions.get(&partition).map_or_else(|| Ok(T::default()), read)
     }
 
     fn read_records(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
@@ -217,6 +231,32 @@ impl Store for Memory {
         super::sum_counts(all)
     }
 
+    async fn statistics(
+        &self,
+        partition: u32,
+        series: &[Arc<str>],
+        aggregates: &[AggregateKey],
+    ) -> Result<PartitionStatistics, StoreError> {
+        self.try_read(partition, |found| found.statistics(partition, series, aggregates))
+    }
+
+    async fn error_summaries(
+        &self,
+        partition: u32,
+        task_type: &str,
+        hours: &[i64],
+    ) -> Result<Vec<(i64, ErrorSummary)>, StoreError> {
+        self.try_read(partition, |found| found.errors_of(partition, task_type, hours))
+    }
+
+    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError> {
+        Ok(self.read(partition, |found| found.error_groups(task_type, limit.min(MAX_PAGE))))
+    }
+
+    async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
+        self.try_read(partition, |found| found.requests(partition, limit.min(MAX_PAGE)))
+    }
+
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {
         let page = |tail: &LogTail<String>| {
             let (from, lines) = tail.page(from, limit);
@@ -303,6 +343,10 @@ struct Writer {
 impl PartitionWriter for Writer {
     async fn lifetimes(&mut self) -> Result<Option<Lifetimes>, StoreError> {
         Ok(self.store.read(self.partition, |partition| partition.lifetimes.clone()))
+    }
+
+    async fn statistics(&mut self) -> Result<StoredStatistics, StoreError> {
+        self.store.try_read(self.partition, |found| found.stored_statistics(self.partition))
     }
 
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {

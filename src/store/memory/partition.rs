@@ -6,9 +6,12 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
+use crate::model::error_fingerprint::Fingerprint;
+use crate::model::projection::audit::MAX_AUDIT;
 use crate::model::projection::changes::Changes;
 use crate::model::record::state::State;
 use crate::model::retention::Lifetimes;
+use crate::model::statistics::aggregate::AggregateKey;
 use crate::model::task::id::TaskId;
 use crate::store::audit::Sizes;
 use crate::store::log_tail::LogTail;
@@ -28,6 +31,15 @@ pub(super) struct Partition {
     /// Finished roots by the time of their removal.
     pub(super) done: BTreeMap<i64, VecDeque<TaskId>>,
     pub(super) lifetimes: Option<Lifetimes>,
+    /// Overview of the statistics.
+    pub(super) overview: Option<Vec<u8>>,
+    pub(super) aggregates: BTreeMap<(Arc<str>, AggregateKey), Vec<u8>>,
+    /// Commonest errors and slowest attempts by type and hour.
+    pub(super) error_summaries: BTreeMap<(Arc<str>, i64), Vec<u8>>,
+    /// Sizes of the indexes of failed tasks.
+    pub(super) errors: BTreeMap<(Arc<str>, Fingerprint), i64>,
+    /// Requests of users, newest first.
+    pub(super) requests: VecDeque<Vec<u8>>,
     /// Expected sizes, compared with the actual ones by the audit.
     pub(super) sizes: Sizes,
     /// Bytes of records, deferred records, log lines and attachments.
@@ -56,6 +68,8 @@ impl Partition {
         self.apply_done(changes);
         let added = Sizes::of(changes);
         self.sizes.tasks += added.tasks;
+        self.sizes.open += added.open;
+        self.sizes.failed += added.failed;
         self.sizes.entries.iter_mut().zip(added.entries).for_each(|(size, added)| *size += added);
         for (task_type, state, change) in &changes.counts {
             let key = (task_type.clone(), *state);
@@ -95,6 +109,33 @@ impl Partition {
         if changes.lifetimes.is_some() {
             self.lifetimes.clone_from(&changes.lifetimes);
         }
+        self.apply_statistics(changes);
+    }
+
+    fn apply_statistics(&mut self, changes: &Changes) {
+        if changes.statistics.overview.is_some() {
+            self.overview.clone_from(&changes.statistics.overview);
+        }
+        for (series, key, aggregate) in &changes.statistics.aggregates {
+            let old = put(&mut self.aggregates, (series.clone(), *key), aggregate.as_ref());
+            self.bytes = self.bytes + aggregate.as_ref().map_or(0, Vec::len) - old;
+        }
+        for (series, hour, errors) in &changes.statistics.errors {
+            let old = put(&mut self.error_summaries, (series.clone(), *hour), errors.as_ref());
+            self.bytes = self.bytes + errors.as_ref().map_or(0, Vec::len) - old;
+        }
+        for (task_type, error, change) in &changes.errors {
+            let key = (task_type.clone(), *error);
+            let count = self.errors.entry(key.clone()).or_default();
+            *count += change;
+            if *count == 0 {
+                self.errors.remove(&key);
+            }
+        }
+        for request in &changes.audit {
+            self.requests.push_front(request.clone());
+        }
+        self.requests.truncate(MAX_AUDIT);
     }
 
     fn apply_indexes(&mut self, changes: &Changes) {
@@ -141,7 +182,7 @@ impl Partition {
             Index::Children(_) | Index::Timers | Index::Effects | Index::Ages => {
                 entries.range((after, Unbounded)).take(limit).cloned().collect()
             }
-            Index::Roots | Index::Members { .. } => {
+            Index::Roots | Index::Members { .. } | Index::Failed { .. } => {
                 entries.range((Unbounded, after)).rev().take(limit).cloned().collect()
             }
         }
@@ -168,4 +209,13 @@ impl Partition {
             self.ends.remove(&(reserved.end, key.clone()));
         }
     }
+}
+
+/// Writes or removes a value. Returns the size of the old one.
+fn put<K: Ord>(values: &mut BTreeMap<K, Vec<u8>>, key: K, value: Option<&Vec<u8>>) -> usize {
+    let old = match value {
+        Some(value) => values.insert(key, value.clone()),
+        None => values.remove(&key),
+    };
+    old.map_or(0, |old| old.len())
 }

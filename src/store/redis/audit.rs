@@ -9,7 +9,7 @@ use super::writer::ask;
 use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::store::audit::{AuditPage, Audited, SIZED, Sizes};
+use crate::store::audit::{AuditPage, Audited, COMPARED_GROUPS, SIZED, Sizes, is_open};
 use crate::store::keys::Keys;
 use crate::store::{StoreError, TaskRecord, decode};
 
@@ -19,9 +19,14 @@ const PAGE_BYTES: usize = 256 << 10;
 const PAGE: usize = 100;
 /// Field of the sum of all counters.
 const TASKS: &str = "tasks";
+/// Field of the number of open tasks by the statistics.
+const OPEN: &str = "open";
+/// Field of the number of entries in all indexes of failed tasks.
+const FAILED: &str = "failed";
 
-/// KEYS: batch counts, counters, then the sized indexes. ARGV: common key prefix, number of size fields, their names,
-/// the name of the counters' sum field, then the indexed states. Returns a list of problems.
+/// KEYS: batch counts, counters, overview of the statistics, then the sized indexes. ARGV: common key prefix, number
+/// of size fields, their names, the number of groups of failed tasks to compare, then the states: `i` if tasks are
+/// indexed by it, `o` if they are open in it. Returns a list of problems.
 const TOTALS: &str = "
 local out={}
 for i=1,#KEYS do
@@ -30,24 +35,53 @@ end
 local fields=tonumber(ARGV[2])
 for i=1,fields do
   local noted=tonumber(redis.call('HGET',KEYS[1],ARGV[2+i]) or 0)
-  local found=redis.call('ZCARD',KEYS[2+i])
-  if noted~=found then out[#out+1]='`'..KEYS[2+i]..'` has '..found..' entries instead of '..noted end
+  local found=redis.call('ZCARD',KEYS[3+i])
+  if noted~=found then out[#out+1]='`'..KEYS[3+i]..'` has '..found..' entries instead of '..noted end
 end
-local indexed={}
-for i=4+fields,#ARGV do indexed[ARGV[i]]=true end
-local counters,sum=redis.call('HGETALL',KEYS[2]),0
+local groups=tonumber(ARGV[3+fields])
+local indexed,open={},{}
+for i=4+fields,#ARGV,2 do
+  indexed[ARGV[i]]=string.find(ARGV[i+1],'i')~=nil
+  open[ARGV[i]]=string.find(ARGV[i+1],'o')~=nil
+end
+local counters,sum,pending,types=redis.call('HGETALL',KEYS[2]),0,0,{}
 for i=1,#counters,2 do
   local name,count=counters[i],tonumber(counters[i+1])
   sum=sum+count
   local kind,state=name:match('^(.*)/([^/]*)$')
+  if kind then types[kind]=true end
+  if open[state] then pending=pending+count end
   if count<0 then out[#out+1]='the counter `'..name..'` is '..count
   elseif indexed[state] then
     local found=redis.call('ZCARD',ARGV[1]..'m:'..kind..':'..state)
     if found~=count then out[#out+1]='the index of `'..name..'` has '..found..' entries instead of '..count end
   end
 end
-local noted=tonumber(redis.call('HGET',KEYS[1],ARGV[3+fields]) or 0)
-if noted~=sum then out[#out+1]='the counters add up to '..sum..' tasks instead of '..noted end
+local function noted(field) return tonumber(redis.call('HGET',KEYS[1],field) or 0) end
+if noted('tasks')~=sum then out[#out+1]='the counters add up to '..sum..' tasks instead of '..noted('tasks') end
+if noted('open')~=pending then
+  out[#out+1]='the statistics count '..noted('open')..' open tasks, and the counters '..pending
+end
+local failed,complete=0,true
+for kind in pairs(types) do
+  local key=ARGV[1]..'fingerprints:'..kind
+  local page=redis.call('ZRANGE',key,0,groups-1,'REV','WITHSCORES')
+  complete=complete and redis.call('ZCARD',key)<=groups
+  for i=1,#page,2 do
+    local index,count=ARGV[1]..'failed:'..kind..':'..page[i],tonumber(page[i+1])
+    local found=redis.call('ZCARD',index)
+    failed=failed+count
+    if found~=count then out[#out+1]='`'..index..'` has '..found..' entries instead of '..count end
+  end
+end
+if complete and noted('failed')~=failed then
+  out[#out+1]='the errors add up to '..failed..' failed tasks instead of '..noted('failed')
+end
+local overview=redis.call('GET',KEYS[3])
+for name in string.gmatch(overview or '','\"name\":\"([^\"]*)\"') do
+  local ttl=redis.call('PTTL',ARGV[1]..'statistics:'..name)
+  if ttl~=-1 then out[#out+1]='`'..ARGV[1]..'statistics:'..name..'` is missing or has a TTL that kafleet has not set' end
+end
 return out";
 
 /// KEYS: the index, then the timer, effect and age indexes. ARGV: common key prefix, limits in entries and bytes, and
@@ -78,7 +112,9 @@ return {out,redis.call('ZCARD',KEYS[1])-first-#out}";
 pub(super) fn add_sizes(commands: &mut Pipeline, keys: &Keys, changes: &Changes) {
     let sizes = Sizes::of(changes);
     let entries = SIZED.iter().map(|index| keys.name_of(index)).zip(sizes.entries);
-    for (field, change) in entries.chain([(TASKS.to_owned(), sizes.tasks)]).filter(|(_, change)| *change != 0) {
+    let sums = [(TASKS, sizes.tasks), (OPEN, sizes.open), (FAILED, sizes.failed)];
+    let sums = sums.map(|(field, change)| (field.to_owned(), change));
+    for (field, change) in entries.chain(sums).filter(|(_, change)| *change != 0) {
         commands.cmd("HINCRBY").arg(keys.batches()).arg(field).arg(change);
     }
 }
@@ -90,12 +126,15 @@ pub(super) async fn totals(
     keys: &Keys,
 ) -> Result<Option<String>, StoreError> {
     let mut commands = pipe();
-    commands.cmd("EVAL").arg(TOTALS).arg(2 + SIZED.len()).arg(keys.batches()).arg(keys.counts());
+    commands.cmd("EVAL").arg(TOTALS).arg(3 + SIZED.len()).arg(keys.batches()).arg(keys.counts()).arg(keys.statistics());
     commands.arg(SIZED.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
-    commands.arg(keys.base()).arg(SIZED.len());
-    commands.arg(SIZED.iter().map(|index| keys.name_of(index)).collect::<Vec<_>>()).arg(TASKS);
-    let indexed = State::ALL.into_iter().filter(|state| state.is_indexed());
-    commands.arg(indexed.map(State::name).collect::<Vec<_>>());
+    commands.arg(&keys.base).arg(SIZED.len());
+    commands.arg(SIZED.iter().map(|index| keys.name_of(index)).collect::<Vec<_>>()).arg(COMPARED_GROUPS);
+    for state in State::ALL {
+        let flags = [(state.is_indexed(), 'i'), (is_open(state), 'o')];
+        let flags: String = flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).collect();
+        commands.arg(state.name()).arg(flags);
+    }
     let answer = ask(connector, connection, &commands).await?.pop().unwrap_or_default();
     let problems: Vec<String> = read(&keys.all(), answer)?;
     Ok((!problems.is_empty()).then(|| problems.join(", ")))
@@ -114,7 +153,7 @@ pub(super) async fn records(
     let related = [Index::Timers, Index::Effects, Index::Ages];
     commands.cmd("EVAL").arg(RECORDS).arg(1 + related.len()).arg(keys.index(index));
     commands.arg(related.iter().map(|index| keys.index(index)).collect::<Vec<_>>());
-    commands.arg(keys.base()).arg(limit.clamp(1, PAGE)).arg(PAGE_BYTES);
+    commands.arg(&keys.base).arg(limit.clamp(1, PAGE)).arg(PAGE_BYTES);
     match after {
         Some(entry) => commands.arg(entry.id.as_str()).arg(entry.seen_ms),
         None => commands.arg("").arg(""),

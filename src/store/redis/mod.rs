@@ -20,8 +20,12 @@ use super::{
     Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
     TaskRecord, TypeCount,
 };
+use super::{ErrorGroups, PartitionStatistics};
 use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
 use crate::config::RedisConfig;
+use crate::model::projection::audit::AuditEntry;
+use crate::model::statistics::aggregate::AggregateKey;
+use crate::model::statistics::errors::ErrorSummary;
 use crate::model::task::id::TaskId;
 use connection::Connector;
 use page::{Pages, is_newest_first};
@@ -38,6 +42,7 @@ mod page;
 mod reader;
 mod server_checks;
 mod server_state;
+mod statistics;
 mod torn_writes;
 mod url;
 mod usage;
@@ -286,6 +291,43 @@ impl Store for Redis {
             }
         });
         super::sum_counts(known.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    async fn statistics(
+        &self,
+        partition: u32,
+        series: &[Arc<str>],
+        aggregates: &[AggregateKey],
+    ) -> Result<PartitionStatistics, StoreError> {
+        let keys = self.keys(partition);
+        let answer = self.ask(partition, &mut statistics::get_aggregates(&keys, series, aggregates)).await?;
+        statistics::read_aggregates(&keys, partition, series, aggregates, answer)
+    }
+
+    async fn error_summaries(
+        &self,
+        partition: u32,
+        task_type: &str,
+        hours: &[i64],
+    ) -> Result<Vec<(i64, ErrorSummary)>, StoreError> {
+        if hours.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = self.keys(partition);
+        let answer = self.ask(partition, &mut statistics::get_error_summaries(&keys, task_type, hours)).await?;
+        statistics::read_error_summaries(&keys, partition, task_type, hours, answer)
+    }
+
+    async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError> {
+        let keys = self.keys(partition);
+        let answer = self.ask(partition, &mut statistics::get_groups(&keys, task_type, limit)).await?;
+        statistics::read_groups(&keys, task_type, answer)
+    }
+
+    async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
+        let keys = self.keys(partition);
+        let answer = self.ask(partition, &mut statistics::get_requests(&keys, limit)).await?;
+        statistics::read_requests(&keys, partition, answer)
     }
 
     async fn log_lines(&self, partition: u32, id: &TaskId, from: u64, limit: usize) -> Result<LogPage, StoreError> {

@@ -20,7 +20,7 @@ pub(super) struct Pages<'a> {
 }
 
 pub(super) fn is_newest_first(index: &Index) -> bool {
-    matches!(index, Index::Roots | Index::Members { .. })
+    matches!(index, Index::Roots | Index::Members { .. } | Index::Failed { .. })
 }
 
 impl Pages<'_> {

@@ -188,7 +188,7 @@ impl PartitionTask {
         self.check_topics().await?;
         let (mut start, end) = self.verify_writer(projection.checkpoint()).await?;
         if projection.checkpoint().is_none() {
-            projection.begin_empty(end);
+            projection.begin_empty(start, end);
         }
         self.refold = self.refold_from(projection.checkpoint(), end);
         if projection.checkpoint().is_some_and(|checkpoint| checkpoint.rebuild > 0) {

@@ -15,6 +15,7 @@ use crate::model::projection::changes::Changes;
 use crate::model::projection::{Expired, FOLD_VERSION, LogPosition, WorkingSet};
 use crate::model::record::TaskRecord;
 use crate::model::retention::time_step;
+use crate::model::statistics::Statistics;
 use crate::model::task::id::TaskId;
 use crate::store::{Checkpoint, Index, PartitionWriter, Store, StoreError};
 
@@ -61,7 +62,10 @@ impl Projection {
     pub async fn open(store: Arc<dyn Store>, partition: u32) -> Result<Self, StoreError> {
         let (mut writer, checkpoint) = store.open(partition).await?;
         let lifetimes = writer.lifetimes().await?.unwrap_or_default();
-        let working_set = WorkingSet::resume(checkpoint.map_or(0, |checkpoint| checkpoint.deferred_bytes), lifetimes);
+        let began = checkpoint.map_or(0, |checkpoint| checkpoint.offset);
+        let statistics = Statistics::resume(writer.statistics().await?, began);
+        let deferred_bytes = checkpoint.map_or(0, |checkpoint| checkpoint.deferred_bytes);
+        let working_set = WorkingSet::resume(deferred_bytes, lifetimes, statistics);
         let log_time_ms = checkpoint.map_or(0, |checkpoint| checkpoint.log_time_ms);
         let (outcome, complete_at) =
             (BatchOutcome::default(), checkpoint.map_or(0, |checkpoint| checkpoint.complete_at));
@@ -79,9 +83,10 @@ impl Projection {
         })
     }
 
-    /// Starts an empty partition, which is complete once it is folded up to this offset.
-    pub fn begin_empty(&mut self, complete_at: i64) {
+    /// Starts an empty partition at `first`, which is complete once it is folded up to `complete_at`.
+    pub fn begin_empty(&mut self, first: i64, complete_at: i64) {
         self.complete_at = complete_at;
+        self.working_set.begin_statistics(first);
     }
 
     pub fn partition(&self) -> u32 {
@@ -96,6 +101,9 @@ impl Projection {
     /// owner. An empty partition starts at `first`.
     pub async fn claim(&mut self, rebuild: u32, first: i64) -> Result<(), StoreError> {
         self.rebuild = rebuild;
+        if self.checkpoint.is_none() {
+            self.working_set.begin_statistics(first);
+        }
         self.apply(self.checkpoint.map_or(first, |checkpoint| checkpoint.offset)).await
     }
 
@@ -261,7 +269,7 @@ impl Projection {
             ids.sort();
             ids.dedup();
             let finished = self.expire_tasks(&ids, position, Expired::Remove).await?;
-            self.remove_trees(finished, position.offset).await?;
+            self.remove_trees(finished, position).await?;
             self.verify_checkpoint().await?;
             self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, position.offset).await?;
         }
@@ -285,13 +293,13 @@ impl Projection {
         Ok(())
     }
 
-    async fn remove_trees(&mut self, roots: Vec<TaskId>, offset: i64) -> Result<(), StoreError> {
+    async fn remove_trees(&mut self, roots: Vec<TaskId>, position: LogPosition) -> Result<(), StoreError> {
         let mut remove_trees = TreeGc::of(roots, &*self.store, self.partition).await?;
         while let Some(missing) = remove_trees.step(&*self.store, self.partition).await? {
             self.verify_checkpoint().await?;
             self.outcome.removed += missing.len() as u64;
-            let changes = self.working_set.remove(missing);
-            self.write(&changes, offset).await?;
+            let changes = self.working_set.remove(missing, position.log_time_ms)?;
+            self.write(&changes, position.offset).await?;
         }
         Ok(())
     }

@@ -9,8 +9,10 @@ use tokio::time::Instant;
 
 use super::copier::{Copier, End};
 use super::{Difference, Verified};
+use crate::model::statistics::Overview;
 use crate::store::StoreError;
 use crate::store::inspect::{Inspector, KeyRequest, Part, Piece, differences};
+use crate::store::keys::{OVERVIEW, counted_from_begin};
 use crate::tracker::project::projection::Projection;
 
 /// Keys compared per step.
@@ -43,6 +45,8 @@ struct Comparison<'a> {
     copy: Box<dyn Inspector>,
     verified: Verified,
     different: Vec<Difference>,
+    /// Whether both folds began at the same offset, once it is known.
+    is_same_begin: Option<bool>,
 }
 
 /// Reason why a comparison ended early.
@@ -79,7 +83,8 @@ pub(super) async fn verify(copier: &mut Copier, projection: &mut Projection) -> 
     let copy = copy.inspect(number).await.map_err(|error| copier.end_of(error))?;
     let offset = projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset);
     let verified = Verified { partition: number, checkpoints: (offset, offset), keys: 0, digest: 0 };
-    let mut comparison = Comparison { copier, projection, source, copy, verified, different: Vec::new() };
+    let mut comparison =
+        Comparison { copier, projection, source, copy, verified, different: Vec::new(), is_same_begin: None };
     match comparison.run().await {
         Ok(()) if comparison.different.is_empty() => Ok(Verdict::Same(comparison.verified)),
         Ok(()) => Ok(Verdict::Different(comparison.different)),
@@ -110,7 +115,13 @@ impl Comparison<'_> {
     }
 
     /// Compares the named keys. With `values` set to false, only their existence is compared.
-    async fn compare(&mut self, names: Vec<String>, values: bool) -> Result<(), StopReason> {
+    async fn compare(&mut self, mut names: Vec<String>, values: bool) -> Result<(), StopReason> {
+        let counted = names.iter().find_map(|name| counted_from_begin(name));
+        if let Some((base, _)) = counted
+            && !self.began_together(format!("{base}{OVERVIEW}")).await?
+        {
+            names.retain(|name| counted_from_begin(name).is_none());
+        }
         let mut queue: VecDeque<KeyRequest> = names.into_iter().map(|key| KeyRequest { key, after: None }).collect();
         while !queue.is_empty() && self.different.len() < MAX_REPORTED {
             let requests: Vec<KeyRequest> = queue.iter().take(STEP).cloned().collect();
@@ -131,6 +142,25 @@ impl Comparison<'_> {
             more.into_iter().for_each(|request| queue.push_front(request));
         }
         Ok(())
+    }
+
+    /// Returns true if both folds began at the same offset: only then are their statistics and requests equal.
+    async fn began_together(&mut self, overview: String) -> Result<bool, StopReason> {
+        if let Some(known) = self.is_same_begin {
+            return Ok(known);
+        }
+        let pair = self.read_one(&KeyRequest { key: overview, after: None }).await?;
+        let [source, copy] = [&pair.source, &pair.copy].map(began);
+        if source != copy {
+            tracing::info!(
+                partition = self.copier.number,
+                source,
+                copy,
+                "the folds began at different offsets: statistics and requests are not compared"
+            );
+        }
+        self.is_same_begin = Some(source == copy);
+        Ok(source == copy)
     }
 
     /// Adds a piece to the digest, and counts its key if this is the first piece.
@@ -218,6 +248,11 @@ impl Comparison<'_> {
     fn offset(&self) -> i64 {
         self.projection.checkpoint().map_or(0, |checkpoint| checkpoint.offset)
     }
+}
+
+/// Offset at which a fold began, by the overview of its statistics.
+fn began(overview: &Piece) -> Option<i64> {
+    overview.parts.first().and_then(|(_, bytes)| Overview::decode(bytes)).map(|overview| overview.began)
 }
 
 /// Digest of one element of a key. The digests of all elements are added up, so their order does not matter.

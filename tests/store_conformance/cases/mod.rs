@@ -19,9 +19,11 @@ use crate::store_conformance::fixture::*;
 
 mod pages;
 mod reservations;
+mod statistics;
 
 pub use pages::*;
 pub use reservations::*;
+pub use statistics::*;
 
 pub async fn partition_starts_without_a_checkpoint(fixture: &Fixture) {
     let (mut writer, found) = fixture.open(0).await;

@@ -174,8 +174,8 @@ async fn prepare_one(
         return check_resolved(id, &resolved, request);
     }
     let first = match request.resolution {
-        Resolution::Dropped => Ok(drop_event(api, &letter, request).await?),
-        Resolution::Redriven => redrive(api, &letter, request, tasks).await.map(Some),
+        Resolution::Dropped => Ok(vec![drop_event(api, &letter, request).await?]),
+        Resolution::Redriven => redrive(api, &letter, request, tasks).await,
     };
     let first = match first {
         // The task may have moved on because of a redrive whose marker has not been read yet.
@@ -198,14 +198,23 @@ async fn prepare_one(
     Ok(Some(PreparedResolution { n, partition, offset: id.offset, records }))
 }
 
-/// Returns an event for the history of the task, if the task has a record.
-async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> Result<Option<OwnedRecord>, ApiError> {
-    let Some((id, _)) = &letter.task else { return Ok(None) };
-    let Some(found) = api.reads.read(id).await? else { return Ok(None) };
+/// Returns an event for the history of the task, or for the audit alone if the task has no record.
+async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> Result<OwnedRecord, ApiError> {
+    let task = match &letter.task {
+        Some((id, _)) => api.reads.read(id).await?.map(|found| (id, found)),
+        None => None,
+    };
+    let Some((id, found)) = task else { return operation(api, "drop", letter, request) };
     let mut event = Event::new(Payload::DeadDropped, id.clone(), found.record.run, now_ms());
     event.message = Some(format!("the dead letter {} was dropped", letter.id));
     event.by = request.by.clone();
-    event_record(api, &event).map(Some)
+    event_record(api, &event)
+}
+
+/// Returns an audit event about a dead letter without a task.
+fn operation(api: &Api, action: &str, letter: &DeadLetterRecord, request: &Request) -> Result<OwnedRecord, ApiError> {
+    let event = Event::operated(action, &letter.id.to_string(), now_ms());
+    event_record(api, &Event { by: request.by.clone(), ..event })
 }
 
 /// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again.
@@ -214,7 +223,7 @@ async fn redrive(
     letter: &DeadLetterRecord,
     request: &Request,
     tasks: &mut FxHashSet<TaskId>,
-) -> Result<OwnedRecord, ApiError> {
+) -> Result<Vec<OwnedRecord>, ApiError> {
     if !letter.readable {
         let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
         return Err(ApiError::new(Code::UnreadableDeadLetter, why)
@@ -227,7 +236,9 @@ async fn redrive(
         Some((id, run)) => api.reads.find_optional(id).await?.map(|found| (found, *run)),
         None => None,
     };
-    let Some((task, run)) = task else { return Ok(original_record(api, letter)) };
+    let Some((task, run)) = task else {
+        return Ok(vec![operation(api, "redrive", letter, request)?, original_record(api, letter)]);
+    };
     check_task(api, &task, run).await?;
     if !tasks.insert(task.id.clone()) {
         let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
@@ -238,7 +249,7 @@ async fn redrive(
     let mut event = Event::new(payload, task.id.clone(), run, now_ms());
     event.message = Some(format!("redriven from the dead letter {}", letter.id));
     event.by = request.by.clone();
-    event_record(api, &event)
+    Ok(vec![event_record(api, &event)?])
 }
 
 /// Checks that the task is still at the end of the dead letter's run.
@@ -286,8 +297,8 @@ fn event_record(api: &Api, event: &Event) -> Result<OwnedRecord, ApiError> {
     event.encode(&mut value).map_err(BrokerError::from)?;
     Ok(OwnedRecord {
         topic: api.publisher.names().events(),
-        partition: i32::try_from(api.publisher.partition_of(&event.id)).ok(),
-        key: Some(event.id.root().as_bytes().to_vec()),
+        partition: i32::try_from(api.publisher.partition_of_key(event.key())).ok(),
+        key: Some(event.key().as_bytes().to_vec()),
         value: Some(value),
         headers: Vec::new(),
     })

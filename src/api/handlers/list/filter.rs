@@ -2,10 +2,10 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::error_fingerprint::ErrorFingerprint;
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::read::consistency::TaskView;
+use crate::model::error_fingerprint::ErrorFilter;
 use crate::model::record::state::State;
 use crate::model::task::id::{TaskId, check_type, clip};
 use crate::store::Entry;
@@ -42,7 +42,7 @@ pub(super) struct Filter {
     /// Name prefix.
     name: Option<String>,
     name_like: Option<Regex>,
-    error: Option<ErrorFingerprint>,
+    error: Option<ErrorFilter>,
     from_ms: Option<i64>,
     to_ms: Option<i64>,
 }
@@ -66,7 +66,7 @@ impl Filter {
             creator: text("creator"),
             name: text("name"),
             name_like: query.text("name_like").map(pattern).transpose()?,
-            error: query.text("error").map(ErrorFingerprint::new),
+            error: query.text("error").map(ErrorFilter::new),
             from_ms,
             to_ms,
         })

@@ -24,7 +24,6 @@ use all_trees::AllTrees;
 use filter::{Filter, Level};
 
 mod all_trees;
-mod error_fingerprint;
 mod filter;
 
 /// Maximum records scanned per request.

@@ -5,6 +5,7 @@ mod errors;
 mod fleet;
 pub(crate) mod route;
 mod schedules;
+mod statistics;
 mod system;
 mod tasks;
 
@@ -12,7 +13,9 @@ use route::Route;
 
 /// Returns all routes.
 pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
-    [tasks::ROUTES, fleet::ROUTES, dead_letters::ROUTES, system::ROUTES, schedules::ROUTES].into_iter().flatten()
+    [tasks::ROUTES, fleet::ROUTES, dead_letters::ROUTES, system::ROUTES, schedules::ROUTES, statistics::ROUTES]
+        .into_iter()
+        .flatten()
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ fn withdrawals_sort_after_all_other_effects() {
 
 #[test]
 fn deferred_record_beyond_the_limit_fails_the_task() {
-    let mut working_set = WorkingSet::resume(MAX_DEFERRED_BYTES - 3, Lifetimes::default());
+    let mut working_set = WorkingSet::resume(MAX_DEFERRED_BYTES - 3, Lifetimes::default(), Default::default());
     let scheduled = deferred("a", 700);
     working_set.load(id("a"), None);
     working_set.fold(&scheduled, LogPosition { offset: 1, log_time_ms: 2 }).unwrap();

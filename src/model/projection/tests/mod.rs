@@ -1,10 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub(crate) use folded::{Folded, fold_log};
+use folded::{fold_cut, fold_paced};
 use oracle::recompute;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::error_fingerprint::Fingerprint;
 use crate::model::event::{Announcement, AttemptFailure, CancelScope, Event, Kind, Payload};
 use crate::model::json::RawJson;
 use crate::model::outbox::{Effect, MAX_DEFERRED_BYTES, RecordCopy};
@@ -12,6 +15,9 @@ use crate::model::projection::changes::{Changes, Entry, Index};
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::{Counts, children_of, combine};
 use crate::model::record::state::{Category, State};
+use crate::model::statistics::Overview;
+use crate::model::statistics::aggregate::{Aggregate, AggregateKey};
+use crate::model::statistics::errors::ErrorSummary;
 use crate::model::task::action::{Action, Callback, Check, NotifyAction};
 use crate::model::task::continuation::{Continuation, On, number_of, segment};
 use crate::model::task::{OnFailure, Policy, Position, Rules};
@@ -21,78 +27,12 @@ mod cancels;
 mod child_failures;
 mod continuations;
 mod deferred;
+mod folded;
 mod history;
 mod notifications;
 mod oracle;
 mod retries;
-
-/// In-memory store: records as bytes, indexes and counters.
-#[derive(Default, PartialEq, Debug)]
-pub(crate) struct Folded {
-    pub(crate) nodes: BTreeMap<TaskId, Vec<u8>>,
-    index: BTreeSet<String>,
-    counts: BTreeMap<(Arc<str>, State), i64>,
-    logs: BTreeMap<TaskId, Vec<String>>,
-    deferred: BTreeMap<TaskId, Vec<u8>>,
-}
-
-impl Folded {
-    fn apply(&mut self, changes: Changes) {
-        self.nodes.extend(changes.nodes);
-        for entry in changes.removed {
-            assert!(self.index.remove(&format!("{entry:?}")), "removed a missing entry: {entry:?}");
-        }
-        for entry in changes.added {
-            assert!(self.index.insert(format!("{entry:?}")), "added twice: {entry:?}");
-        }
-        for (task_type, state, change) in changes.counts {
-            let count = self.counts.entry((task_type, state)).or_default();
-            *count += change;
-            assert!(*count >= 0, "a counter is negative");
-        }
-        self.counts.retain(|_, count| *count != 0);
-        for (id, folded) in changes.deferred {
-            match folded {
-                Some(folded) => drop(self.deferred.insert(id, folded)),
-                None => assert!(self.deferred.remove(&id).is_some(), "removed a missing deferred record"),
-            }
-        }
-        for (id, lines) in changes.logs {
-            self.logs.entry(id).or_default().extend(lines);
-        }
-    }
-
-    fn node(&self, id: &str) -> TaskRecord {
-        TaskRecord::decode(&self.nodes[&TaskId::parse(id).unwrap()]).unwrap()
-    }
-}
-
-/// Projects a log as a tracker does: in batches, with loads from the store and a bounded cache.
-pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Folded {
-    let mut folded = Folded::default();
-    let mut working_set = WorkingSet::default();
-    for (number, events) in log.chunks(batch.max(1)).enumerate() {
-        let mut missing = working_set.missing(events);
-        while !missing.is_empty() {
-            for id in missing {
-                let node = folded.nodes.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
-                working_set.load(id, node);
-            }
-            missing = working_set.wanted();
-        }
-        for (n, event) in events.iter().enumerate() {
-            let offset = (number * batch.max(1) + n) as i64;
-            working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset }).unwrap();
-        }
-        folded.apply(working_set.take_changes().unwrap());
-        assert_eq!(
-            working_set.deferred_bytes(),
-            folded.deferred.values().map(|folded| folded.len() as u64).sum::<u64>()
-        );
-        working_set.shrink(cache);
-    }
-    folded
-}
+mod statistics;
 
 fn id(text: &str) -> TaskId {
     TaskId::parse(text).unwrap()
@@ -351,6 +291,7 @@ fn event_about_an_unknown_task_creates_no_record() {
         Kind::Patched,
         Kind::EffectDone,
         Kind::WorkerSilent,
+        Kind::Operated,
         Kind::Tick,
         Kind::Unknown,
     ] {

@@ -9,7 +9,7 @@ use crate::model::task::id::TaskId;
 use crate::store::keys::{self, Keys};
 use crate::store::log_tail::LogTail;
 use crate::store::redis::values::{checkpoint_text, notice_text};
-use crate::store::redis::{audit, server_state, torn_writes};
+use crate::store::redis::{audit, server_state, statistics, torn_writes};
 use crate::store::{Changes, Checkpoint, Entry, Index, Notice};
 
 /// Commands of one batch.
@@ -46,6 +46,7 @@ impl Batch {
         }
         change_indexes(&mut commands, keys, changes);
         change_done(&mut commands, keys, changes);
+        statistics::change(&mut commands, keys, changes);
         if !zeroed.is_empty() {
             commands.cmd("HDEL").arg(keys.counts()).arg(zeroed);
         }

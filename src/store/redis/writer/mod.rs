@@ -16,8 +16,9 @@ use rustc_hash::FxHashMap;
 use super::connection::{Connector, MAX_REDIRECTS, redirect_loop, within};
 use super::server_state::{RecordedState, ServerState};
 use super::values::{first_done, read, read_checkpoint, read_done, read_lifetimes, read_records};
-use super::{audit, torn_writes};
+use super::{audit, statistics, torn_writes};
 use crate::model::retention::Lifetimes;
+use crate::model::statistics::StoredStatistics;
 use crate::model::task::id::TaskId;
 use crate::store::keys::Keys;
 use crate::store::log_tail::LogTail;
@@ -232,6 +233,20 @@ impl PartitionWriter for Writer {
         let found = ask(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
         self.connection = Some(connection);
         read_lifetimes(&self.keys, found)
+    }
+
+    async fn statistics(&mut self) -> Result<StoredStatistics, StoreError> {
+        let mut connection = self.connection.take().ok_or_else(closed_writer)?;
+        let mut commands = pipe();
+        commands.cmd("GET").arg(self.keys.statistics());
+        let overview = ask(&self.connector, &mut connection, &commands).await?.pop().unwrap_or_default();
+        let (mut stored, commands) = statistics::get_open(&self.keys, self.partition, overview)?;
+        if !commands.is_empty() {
+            let answers = ask(&self.connector, &mut connection, &commands).await?;
+            statistics::read_open(&self.keys, self.partition, &mut stored, answers)?;
+        }
+        self.connection = Some(connection);
+        Ok(stored)
     }
 
     async fn done(&mut self, limit: usize) -> Result<Vec<Entry>, StoreError> {

@@ -1,0 +1,219 @@
+//! `stats`, `failures` and `audit`: counts over time, failed tasks by error, requests of users.
+
+use clap::Args;
+
+use super::client::Query;
+use super::exit::{Code, Outcome};
+use super::globals::Globals;
+use super::list::resolve_time;
+use super::output::{Field, Rows};
+use crate::api::documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
+use crate::model::units::duration::Millis;
+use crate::runtime::now_ms;
+
+/// Bars of a sparkline, lowest first.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Maximum width of a sparkline; several points share a bar if there are more.
+const MAX_BARS: usize = 60;
+/// Maximum number of workers listed by name.
+const MAX_NAMES: usize = 2;
+
+#[derive(Debug, Args)]
+pub(super) struct StatsArgs {
+    /// Only this type [default: each type]
+    #[arg(value_name = "TYPE")]
+    pub task_type: Option<String>,
+    /// Start of the range (RFC 3339, or an age such as 2h) [default: 1h]
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// End of the range [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub to: Option<String>,
+    /// Length of the points: 1m, 10m, 1h or 1d
+    #[arg(long, value_name = "TIME")]
+    pub step: Option<Millis>,
+    /// List the slowest attempts of the last hour instead
+    #[arg(long, conflicts_with_all = ["from", "to", "step"])]
+    pub slowest: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FailuresArgs {
+    /// Only this type
+    #[arg(long = "type", value_name = "TYPE")]
+    pub task_type: Option<String>,
+    /// Maximum number of errors
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+    pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AuditArgs {
+    /// Maximum number of requests
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+}
+
+pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
+    let (client, output, now) = (globals.client()?, globals.output(), now_ms());
+    let mut query = Query::new();
+    if args.slowest {
+        query.extend(args.task_type.map(|name| ("type", name)));
+        let slowest: Slowest = client.get(&["v1", "stats", "slowest"], &query).await?;
+        if output.is_json() {
+            output.json(&slowest)?;
+        } else {
+            output.list(slowest_rows(&slowest), "no attempt has ended in the last hour")?;
+        }
+        return Ok(Code::Ok);
+    }
+    query.push(args.task_type.map_or(("by", "type".to_owned()), |name| ("type", name)));
+    for (name, time) in [("from", args.from), ("to", args.to)] {
+        if let Some(time) = time {
+            query.push((name, resolve_time(&time, now)?));
+        }
+    }
+    query.extend(args.step.map(|step| ("step", step.to_string())));
+    let stats: Stats = client.get(&["v1", "stats"], &query).await?;
+    if output.is_json() {
+        output.json(&stats)?;
+    } else {
+        output.list(rows(&stats), "nothing has been counted in this time; `kafleet submit` submits a task")?;
+    }
+    Ok(Code::Ok)
+}
+
+pub(super) async fn failures(args: FailuresArgs, globals: &Globals) -> Outcome {
+    let output = globals.output();
+    let mut query = vec![("limit", args.limit.to_string())];
+    query.extend(args.task_type.map(|name| ("type", name)));
+    let failures: Failures = globals.client()?.get(&["v1", "failures"], &query).await?;
+    if output.is_json() {
+        output.json(&failures)?;
+        return Ok(Code::Ok);
+    }
+    let mut rows = Rows::new(["TASKS", "TYPE", "LAST 24 H", "LAST", "NEWEST TASK", "WORKERS", "ERROR"]);
+    for group in failures.groups {
+        rows.add([
+            Field::Number(group.count),
+            Field::Text(group.task_type),
+            Field::Text(sparkline(&group.attempts_by_hour)),
+            Field::Text(group.last),
+            Field::Text(if group.newest_superseded { format!("{} (superseded)", group.newest) } else { group.newest }),
+            workers(&group.workers),
+            Field::Text(group.text),
+        ]);
+    }
+    output.list(rows, "no task has failed or expired")?;
+    Ok(Code::Ok)
+}
+
+/// Names of the workers, or their number if there are many.
+fn workers(names: &[String]) -> Field {
+    match names {
+        [] => Field::Empty,
+        names if names.len() <= MAX_NAMES => Field::Text(names.join(", ")),
+        names => Field::Text(format!("{} workers", names.len())),
+    }
+}
+
+pub(super) async fn audit(args: AuditArgs, globals: &Globals) -> Outcome {
+    let output = globals.output();
+    let audit: Audit = globals.client()?.get(&["v1", "audit"], &vec![("limit", args.limit.to_string())]).await?;
+    if output.is_json() {
+        output.json(&audit)?;
+        return Ok(Code::Ok);
+    }
+    let mut rows = Rows::new(["AT", "BY", "ACTION", "TARGET", "REASON"]);
+    for request in audit.requests {
+        rows.add([
+            Field::Text(request.at),
+            request.by.into(),
+            Field::Text(request.action),
+            Field::Text(request.target),
+            request.reason.into(),
+        ]);
+    }
+    output.list(rows, "nobody has requested a cancel, a retry or a change")?;
+    Ok(Code::Ok)
+}
+
+fn slowest_rows(slowest: &Slowest) -> Rows {
+    let mut rows = Rows::new(["TOOK", "TYPE", "TASK", "RUN", "ATTEMPT", "WORKER", "ENDED"]);
+    for attempt in &slowest.attempts {
+        rows.add([
+            Field::Text(Millis(attempt.took_ms).to_string()),
+            Field::Text(attempt.task_type.clone()),
+            Field::Text(attempt.id.clone()),
+            Field::Number(attempt.run.into()),
+            Field::Number(attempt.attempt.into()),
+            attempt.worker.clone().into(),
+            Field::Text(attempt.ended_at.clone()),
+        ]);
+    }
+    rows
+}
+
+fn rows(stats: &Stats) -> Rows {
+    let mut rows = Rows::new([
+        "TYPE",
+        "ENDED",
+        "OPENED",
+        "SUCCEEDED",
+        "FAILED",
+        "OTHER ENDS",
+        "RETRIED",
+        "OPEN",
+        "WAIT MAX",
+        "RUN MAX",
+    ]);
+    for StatsSeries { task_type, points } in &stats.series {
+        let sum = |count: fn(&StatsPoint) -> u64| points.iter().map(count).sum::<u64>();
+        let longest = |longest: fn(&StatsPoint) -> Option<u64>| {
+            Field::from(points.iter().filter_map(longest).max().map(|ms| Millis(ms).to_string()))
+        };
+        rows.add([
+            Field::Text(task_type.clone()),
+            Field::Text(sparkline(&points.iter().map(ended).collect::<Vec<_>>())),
+            Field::Number(sum(|point| point.opened)),
+            Field::Number(sum(|point| point.succeeded)),
+            Field::Number(sum(|point| point.failed)),
+            Field::Number(sum(|point| point.cancelled + point.expired)),
+            Field::Number(sum(|point| point.retried)),
+            points.last().map_or(Field::Empty, |point| Field::Number(point.open)),
+            longest(|point| point.wait.max),
+            longest(|point| point.run.max),
+        ]);
+    }
+    rows
+}
+
+const fn ended(point: &StatsPoint) -> u64 {
+    point.succeeded + point.failed + point.cancelled + point.expired
+}
+
+/// Draws counts as bars; the tallest stands for the highest count, a space for none.
+fn sparkline(counts: &[u64]) -> String {
+    let width = counts.len().div_ceil(MAX_BARS).max(1);
+    let bars: Vec<u64> = counts.chunks(width).map(|some| some.iter().sum()).collect();
+    let highest = bars.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |count: &u64| match *count {
+        0 => ' ',
+        count => BARS[((count * BARS.len() as u64).div_ceil(highest) as usize).clamp(1, BARS.len()) - 1],
+    };
+    bars.iter().map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparkline_scales_to_the_highest_count() {
+        assert_eq!(sparkline(&[0, 1, 4, 8]), " ▁▄█");
+        assert_eq!(sparkline(&[0, 0]), "  ");
+        assert_eq!(sparkline(&[]), "");
+        assert_eq!(sparkline(&[3; 400]).chars().count(), 58, "several points share a bar");
+        assert_eq!(sparkline(&[u64::MAX / 8, 1]), "█▁");
+    }
+}

@@ -1,0 +1,118 @@
+//! Decides what counts in the statistics. Compares a record before and after each change.
+//!
+//! A task is open while its type is known and its own state is pending. After every event, the number of open tasks
+//! equals those opened, less those ended and dropped.
+
+use std::sync::Arc;
+
+use super::records::Records;
+use super::{LogPosition, Verdict};
+use crate::model::error_fingerprint::{Fingerprint, group_text};
+use crate::model::event::{ErrorInfo, Event, Kind};
+use crate::model::record::TaskRecord;
+use crate::model::record::state::State;
+use crate::model::statistics::Observation;
+use crate::model::statistics::errors::SlowAttempt;
+
+/// Fields of a record before a change that determine what the change counts as.
+pub(super) struct Before {
+    task_type: Option<Arc<str>>,
+    own: State,
+    run: u32,
+    duplicates: u32,
+}
+
+impl Before {
+    pub(super) fn of(node: &TaskRecord) -> Self {
+        Self { task_type: node.task_type.clone(), own: node.own, run: node.run, duplicates: node.history.duplicates }
+    }
+}
+
+/// Compares a record with its state before a change. Updates the fields that only the statistics and the index of
+/// failed tasks use. `event`: the event of the task itself, and whether it was applied.
+pub(super) fn compare(
+    before: Before,
+    node: &mut TaskRecord,
+    position: LogPosition,
+    event: Option<(&Event, Verdict)>,
+) -> Option<Observation> {
+    let is_same_type = before.task_type == node.task_type;
+    let has_moved = before.own != node.own || before.run != node.run;
+    if has_moved {
+        let has_failed = matches!(node.own, State::Failed | State::Expired);
+        node.times.failed_ms = has_failed.then_some(position.log_time_ms);
+    }
+    let was_open = before.task_type.is_some() && !before.own.is_terminal();
+    let mut observation = Observation::default();
+    if was_open && !is_same_type {
+        observation.dropped = before.task_type;
+    }
+    let mut counts = observation.dropped.is_some();
+    if node.task_type.is_some() {
+        let goes_on = was_open && is_same_type;
+        let has_ended = node.own.is_terminal() && (has_moved || !is_same_type);
+        let is_open = !node.own.is_terminal();
+        observation.opened = (is_open || has_ended) && !goes_on;
+        observation.ended = has_ended.then_some(node.own);
+        observation.duplicates = node.history.duplicates.saturating_sub(before.duplicates);
+        if has_ended && matches!(node.own, State::Failed | State::Expired) {
+            observation.errors.push(error(node.outcome.error.as_deref(), true));
+        }
+        count_attempt(&mut observation, node, event);
+        counts |= observation.opened || has_ended || observation.duplicates > 0 || observation.retried;
+        counts |= observation.wait_ms.is_some() || observation.attempt.is_some();
+        if counts {
+            observation.task_type.clone_from(&node.task_type);
+        }
+    }
+    counts.then_some(observation)
+}
+
+fn error(error: Option<&ErrorInfo>, ended: bool) -> (Fingerprint, Box<str>, bool) {
+    (Fingerprint::of(error), group_text(error).into(), ended)
+}
+
+/// Counts the wait before the first start of a run, and the end of an attempt. External tasks have neither.
+fn count_attempt(observation: &mut Observation, node: &mut TaskRecord, event: Option<(&Event, Verdict)>) {
+    if node.is_external() {
+        return;
+    }
+    if let (Some(started_ms), Some(ready_ms)) = (node.times.started_at_ms, node.times.ready_ms) {
+        observation.wait_ms = Some(duration(ready_ms, started_ms));
+        node.times.ready_ms = None;
+    }
+    let Some((event, Verdict::Applied)) = event else { return };
+    observation.succeeded = event.kind() == Kind::Succeeded;
+    if event.kind() == Kind::Retrying {
+        observation.retried = true;
+        observation.errors.insert(0, error(event.payload.error(), false));
+    }
+    let started_ms = event.payload.started_at_ms().filter(|_| event.kind() != Kind::Unknown);
+    observation.attempt = started_ms.map(|started_ms| SlowAttempt {
+        took_ms: duration(started_ms, event.at_ms),
+        id: event.id.clone(),
+        run: event.run,
+        attempt: event.attempt,
+        worker: event.worker.clone(),
+        ended_at_ms: event.at_ms,
+    });
+}
+
+/// Time between two readings of the writers' clocks; 0 if they contradict each other.
+fn duration(from_ms: i64, to_ms: i64) -> u64 {
+    u64::try_from(to_ms.saturating_sub(from_ms)).unwrap_or(0)
+}
+
+impl Records {
+    pub(super) fn count(&mut self, observation: Option<Observation>) {
+        if let Some(observation) = observation {
+            self.statistics.record(observation);
+        }
+    }
+}
+
+/// Counts a record that is removed with its tree.
+pub(super) fn removal(node: &TaskRecord) -> Option<Observation> {
+    let dropped = node.task_type.clone().filter(|_| !node.own.is_terminal());
+    dropped.map(|dropped| Observation { dropped: Some(dropped), ..Observation::default() })
+}

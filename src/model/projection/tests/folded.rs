@@ -1,0 +1,120 @@
+//! In-memory store of the projection tests, and the projection of a log into it.
+
+use super::*;
+use crate::model::statistics::StatisticsChanges;
+
+/// In-memory store: records as bytes, indexes and counters.
+#[derive(Default, PartialEq, Debug)]
+pub(crate) struct Folded {
+    pub(crate) nodes: BTreeMap<TaskId, Vec<u8>>,
+    pub(super) index: BTreeSet<String>,
+    pub(super) counts: BTreeMap<(Arc<str>, State), i64>,
+    pub(super) logs: BTreeMap<TaskId, Vec<String>>,
+    pub(super) deferred: BTreeMap<TaskId, Vec<u8>>,
+    /// Numbers of failed tasks by type and error.
+    pub(super) errors: BTreeMap<(Arc<str>, Fingerprint), i64>,
+    pub(super) overview: Option<Overview>,
+    pub(super) aggregates: BTreeMap<(Arc<str>, AggregateKey), Aggregate>,
+    pub(super) error_summaries: BTreeMap<(Arc<str>, i64), ErrorSummary>,
+    /// Open tasks by the statistics.
+    pub(super) open: i64,
+    pub(super) requests: Vec<Vec<u8>>,
+}
+
+impl Folded {
+    pub(super) fn apply(&mut self, changes: Changes) {
+        self.nodes.extend(changes.nodes);
+        for entry in changes.removed {
+            assert!(self.index.remove(&format!("{entry:?}")), "removed a missing entry: {entry:?}");
+        }
+        for entry in changes.added {
+            assert!(self.index.insert(format!("{entry:?}")), "added twice: {entry:?}");
+        }
+        for (task_type, state, change) in changes.counts {
+            let count = self.counts.entry((task_type, state)).or_default();
+            *count += change;
+            assert!(*count >= 0, "a counter is negative");
+        }
+        self.counts.retain(|_, count| *count != 0);
+        for (id, folded) in changes.deferred {
+            match folded {
+                Some(folded) => drop(self.deferred.insert(id, folded)),
+                None => assert!(self.deferred.remove(&id).is_some(), "removed a missing deferred record"),
+            }
+        }
+        for (id, lines) in changes.logs {
+            self.logs.entry(id).or_default().extend(lines);
+        }
+        for (task_type, error, change) in changes.errors {
+            *self.errors.entry((task_type, error)).or_default() += change;
+        }
+        self.errors.retain(|_, count| *count != 0);
+        self.apply_statistics(changes.statistics);
+        self.requests.extend(changes.audit);
+    }
+
+    pub(super) fn apply_statistics(&mut self, changes: StatisticsChanges) {
+        if let Some(overview) = changes.overview {
+            self.overview = Overview::decode(&overview);
+        }
+        for (series, key, aggregate) in changes.aggregates {
+            match aggregate {
+                Some(aggregate) => drop(self.aggregates.insert((series, key), Aggregate::decode(&aggregate).unwrap())),
+                None => drop(self.aggregates.remove(&(series, key))),
+            }
+        }
+        for (series, hour, errors) in changes.errors {
+            match errors {
+                Some(errors) => {
+                    self.error_summaries.insert((series, hour), ErrorSummary::decode(&errors).unwrap());
+                }
+                None => {
+                    self.error_summaries.remove(&(series, hour));
+                }
+            }
+        }
+        self.open += changes.open;
+    }
+
+    pub(super) fn node(&self, id: &str) -> TaskRecord {
+        TaskRecord::decode(&self.nodes[&TaskId::parse(id).unwrap()]).unwrap()
+    }
+}
+
+/// Projects a log as a tracker does: in batches, with loads from the store and a bounded cache.
+pub(crate) fn fold_log(log: &[Event], batch: usize, cache: usize) -> Folded {
+    fold_paced(log, batch, cache, 1)
+}
+
+/// Projects a log in which log time advances by `pace_ms` with each event.
+pub(super) fn fold_paced(log: &[Event], batch: usize, cache: usize, pace_ms: i64) -> Folded {
+    fold_cut(log, 0, batch, cache, pace_ms)
+}
+
+/// Projects a log whose events before offset `first` have been removed.
+pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, pace_ms: i64) -> Folded {
+    let mut folded = Folded::default();
+    let mut working_set = WorkingSet::default();
+    working_set.begin_statistics(first as i64);
+    for (number, events) in log[first..].chunks(batch.max(1)).enumerate() {
+        let mut missing = working_set.missing(events);
+        while !missing.is_empty() {
+            for id in missing {
+                let node = folded.nodes.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
+                working_set.load(id, node);
+            }
+            missing = working_set.wanted();
+        }
+        for (n, event) in events.iter().enumerate() {
+            let offset = (first + number * batch.max(1) + n) as i64;
+            working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset * pace_ms }).unwrap();
+        }
+        folded.apply(working_set.take_changes().unwrap());
+        assert_eq!(
+            working_set.deferred_bytes(),
+            folded.deferred.values().map(|folded| folded.len() as u64).sum::<u64>()
+        );
+        working_set.shrink(cache);
+    }
+    folded
+}

@@ -1,0 +1,32 @@
+//! Decoding of stored statistics, common to all stores.
+
+use std::sync::Arc;
+
+use super::StoreError;
+use crate::model::projection::audit::AuditEntry;
+use crate::model::statistics::Overview;
+use crate::model::statistics::aggregate::Aggregate;
+use crate::model::statistics::errors::ErrorSummary;
+
+fn unreadable(partition: u32, what: &str) -> StoreError {
+    StoreError::Invalid(format!(
+        "{what} of partition {partition} was written by another version and cannot be decoded\n\n\
+         hint: empty the store; a tracker folds the partition again from the log"
+    ))
+}
+
+pub(super) fn overview(partition: u32, bytes: &[u8]) -> Result<Overview, StoreError> {
+    Overview::decode(bytes).ok_or_else(|| unreadable(partition, "the list of statistics"))
+}
+
+pub(super) fn aggregate(partition: u32, series: &Arc<str>, bytes: &[u8]) -> Result<Aggregate, StoreError> {
+    Aggregate::decode(bytes).ok_or_else(|| unreadable(partition, &format!("an aggregate of the statistics `{series}`")))
+}
+
+pub(super) fn errors(partition: u32, task_type: &str, bytes: &[u8]) -> Result<ErrorSummary, StoreError> {
+    ErrorSummary::decode(bytes).ok_or_else(|| unreadable(partition, &format!("the list of errors of `{task_type}`")))
+}
+
+pub(super) fn request(partition: u32, bytes: &[u8]) -> Result<AuditEntry, StoreError> {
+    AuditEntry::decode(bytes).ok_or_else(|| unreadable(partition, "the list of requests"))
+}

@@ -1,0 +1,165 @@
+//! `GET /v1/stats`, `/v1/stats/slowest`, `/v1/failures` and `/v1/audit`.
+
+use kafleet::api::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
+use kafleet::model::event::{AttemptFailure, Kind, Payload};
+use kafleet::runtime::now_ms;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::fixture::{Fleet, fleet};
+
+fn failed(message: &str) -> Payload {
+    Payload::Failed(AttemptFailure { started_at_ms: Some(now_ms() - 250), ..AttemptFailure::new("error", message, 1) })
+}
+
+fn succeeded() -> Payload {
+    Payload::Succeeded { started_at_ms: Some(now_ms() - 40), output: None }
+}
+
+/// Sums of opened, succeeded and failed tasks, and the number of open ones.
+async fn counts(fleet: &Fleet, query: &str) -> (u64, u64, u64, u64) {
+    let stats: Stats = fleet.get(&format!("/v1/stats?{query}")).await;
+    let points = stats.series.first().map(|series| series.points.clone()).unwrap_or_default();
+    let open = points.last().map_or(0, |point| point.open);
+    points.iter().fold((0, 0, 0, open), |sum, point| {
+        (sum.0 + point.opened, sum.1 + point.succeeded, sum.2 + point.failed, sum.3)
+    })
+}
+
+#[tokio::test]
+async fn ended_and_open_tasks_are_counted_by_type() {
+    let fleet = fleet().await;
+    for n in 0..6 {
+        fleet.echo(&format!("t{n}")).await;
+    }
+    for n in 0..4 {
+        let payload = if n == 0 { failed("broken") } else { succeeded() };
+        fleet.publish_event(&format!("t{n}"), payload, |_| {}).await;
+    }
+    fleet.folded().await;
+    for query in ["", "type=echo", "by=type", "step=1h", "step=1d&type=echo"] {
+        assert_eq!(counts(&fleet, query).await, (6, 3, 1, 2), "{query}");
+    }
+    let stats: Stats = fleet.get("/v1/stats?type=echo").await;
+    assert_eq!((stats.exact_from, stats.left_out, stats.step.to_string()), (None, 0, "1m".into()));
+    let runs: u64 = stats.series[0].points.iter().map(|point| point.run.count).sum();
+    let busy: u64 = stats.series[0].points.iter().map(|point| point.busy_ms).sum();
+    assert!(runs == 3 && busy >= 250 + 3 * 40, "{runs} runs, busy for {busy} ms");
+    let slowest: Slowest = fleet.get("/v1/stats/slowest?limit=2").await;
+    assert_eq!((slowest.attempts.len(), slowest.attempts[0].id.as_str()), (2, "t0"));
+    assert!(slowest.attempts[0].took_ms >= 250, "{slowest:?}");
+}
+
+#[tokio::test]
+async fn failed_tasks_are_grouped_by_error() {
+    let fleet = fleet().await;
+    for (n, message) in ["no answer from shard-1", "no answer from shard-22", "disk full"].into_iter().enumerate() {
+        fleet.echo(&format!("t{n}")).await;
+        fleet.publish_event(&format!("t{n}"), failed(message), |_| {}).await;
+    }
+    fleet.folded().await;
+    let failures: Failures = fleet.get("/v1/failures?type=echo").await;
+    let groups: Vec<(u64, &str)> = failures.groups.iter().map(|group| (group.count, group.text.as_str())).collect();
+    assert_eq!(groups[0].0, 2);
+    assert!(groups[0].1.starts_with("no answer from shard-") && groups[1] == (1, "disk full"), "{groups:?}");
+    assert_eq!((failures.errors, failures.at_least), (2, false));
+    assert_eq!(failures.groups[0].attempts_by_hour.iter().sum::<u64>(), 2);
+    // A retried task has not failed.
+    fleet.publish_event("t2", Kind::RetryRequested, |_| {}).await;
+    fleet.folded().await;
+    let failures: Failures = fleet.get("/v1/failures").await;
+    assert_eq!(failures.groups.len(), 1);
+    let audit: Audit = fleet.get("/v1/audit").await;
+    assert_eq!(audit.requests.len(), 1);
+    assert_eq!((audit.requests[0].action.as_str(), audit.requests[0].target.as_str()), ("retry", "t2"));
+}
+
+/// Requests in the audit, sorted by action: those of different partitions may have the same time.
+async fn requests(fleet: &Fleet) -> Vec<AuditDocument> {
+    fleet.folded().await;
+    let mut requests = fleet.get::<Audit>("/v1/audit").await.requests;
+    requests.sort_by(|one, other| one.action.cmp(&other.action));
+    requests
+}
+
+fn targets(requests: &[AuditDocument]) -> Vec<(&str, &str)> {
+    requests.iter().map(|request| (request.action.as_str(), request.target.as_str())).collect()
+}
+
+#[tokio::test]
+async fn requests_about_types_kill_switches_and_schedules_are_audited() {
+    let fleet = fleet().await;
+    let spec = json!({"cron": "0 3 * * *", "task": {"type": "echo"}});
+    let reason = || json!({"reason": "disk full"});
+    for (method, path, body) in [
+        (Method::POST, "/v1/types/echo/pause", reason()),
+        (Method::POST, "/v1/types/echo/resume", json!({})),
+        (Method::PUT, "/v1/types/echo/limits", json!({"slots": 2})),
+        (Method::PUT, "/v1/kill/batch", reason()),
+        (Method::DELETE, "/v1/kill/batch", json!({})),
+        (Method::POST, "/v1/schedules", json!({"id": "s", "spec": spec})),
+        (Method::PUT, "/v1/schedules/s", spec),
+        (Method::POST, "/v1/schedules/s/pause", reason()),
+        (Method::POST, "/v1/schedules/s/resume", json!({})),
+        (Method::POST, "/v1/schedules/s/run", json!({})),
+        (Method::POST, "/v1/schedules/s/backfill?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z", json!({})),
+        (Method::DELETE, "/v1/schedules/s", json!({})),
+    ] {
+        let status = fleet.request(method, path).json(&body).send().await.unwrap().status();
+        assert!(status.is_success(), "{path}: {status}");
+    }
+    let found = requests(&fleet).await;
+    let expected = [
+        ("backfill_schedule", "s"),
+        ("create_schedule", "s"),
+        ("delete_kill_switch", "batch"),
+        ("delete_schedule", "s"),
+        ("pause_schedule", "s"),
+        ("pause_type", "echo"),
+        ("resume_schedule", "s"),
+        ("resume_type", "echo"),
+        ("run_schedule", "s"),
+        ("set_kill_switch", "batch"),
+        ("set_limits", "echo"),
+        ("update_schedule", "s"),
+    ];
+    assert_eq!(targets(&found), expected);
+    for request in found {
+        let has_reason = matches!(&*request.action, "pause_schedule" | "pause_type" | "set_kill_switch");
+        assert_eq!(request.reason.as_deref(), has_reason.then_some("disk full"), "{}", request.action);
+    }
+    assert_eq!(fleet.request(Method::POST, "/v1/types/none/pause").send().await.unwrap().status(), 404);
+    assert_eq!(requests(&fleet).await.len(), expected.len(), "a refused request is not audited");
+}
+
+#[tokio::test]
+async fn resolved_dead_letters_without_a_task_are_audited() {
+    let fleet = with_letters().await;
+    let letter = |key| Given { code: "bad_json", value: b"{oops", task: None, key, ..LETTER };
+    let (dropped, redriven) = (fleet.letter(letter("a"), 0).await, fleet.letter(letter("b"), 1).await);
+    fleet.settle(&format!("/v1/dead/{dropped}/drop")).await;
+    fleet.settle(&format!("/v1/dead/{redriven}/redrive")).await;
+    let found = requests(&fleet).await;
+    assert_eq!(targets(&found), [("drop", dropped.as_str()), ("redrive", redriven.as_str())]);
+}
+
+#[tokio::test]
+async fn failures_name_workers_and_mark_superseded_tasks() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.succeed("r", json!(1)).await;
+    for (id, worker) in [("r:a", "w-2"), ("r:b", "w-1"), ("r:c", "w-2")] {
+        fleet.echo(id).await;
+        fleet.publish_event(id, failed("disk full"), |event| event.worker = Some(worker.into())).await;
+    }
+    fleet.folded().await;
+    let group = |failures: Failures| failures.groups.into_iter().next().unwrap();
+    let found = group(fleet.get("/v1/failures").await);
+    assert_eq!((found.count, found.workers.join(" ")), (3, "w-1 w-2".to_owned()));
+    assert!(!found.newest_superseded, "{found:?}");
+    fleet.publish_event("r", Kind::RetryRequested, |_| {}).await;
+    fleet.folded().await;
+    let found = group(fleet.get("/v1/failures").await);
+    assert_eq!((found.count, found.newest_superseded), (3, true), "{found:?}");
+}
