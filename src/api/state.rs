@@ -11,6 +11,7 @@ use super::http::auth::Access;
 use super::http::ops::Ops;
 use super::read::notices::Notices;
 use super::read::reads::Reads;
+use super::read::suggest::RecentValues;
 use super::write::lease::Leases;
 use super::write::types::{Topics, TypeCatalog};
 use super::write::{BatchProducer, Writes};
@@ -49,6 +50,7 @@ pub struct ApiSetup {
 /// State shared by all requests.
 pub(crate) struct Api {
     pub reads: Reads,
+    pub recent_values: RecentValues,
     pub types: Arc<TypeCatalog>,
     pub writes: Writes,
     pub fleet: Fleet,
@@ -97,6 +99,7 @@ impl Api {
         let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
         Ok(Self {
             reads,
+            recent_values: RecentValues::default(),
             types,
             writes,
             fleet: Fleet { control, workers: Arc::default(), publisher: publisher.clone() },

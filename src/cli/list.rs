@@ -8,6 +8,7 @@ use super::globals::Globals;
 use super::output::{Field, Rows, eprint_line};
 use super::task_view::time_text;
 use crate::api::documents::{Status, TaskPage};
+use crate::api::read::query::TaskQuery;
 use crate::model::record::state::State;
 use crate::model::task::parse_time;
 use crate::model::units::duration::Millis;
@@ -21,6 +22,14 @@ const MAX_SCANNED: u64 = 200_000;
 
 #[derive(Debug, Default, Args)]
 pub(super) struct ListArgs {
+    /// Search, such as 'type:resize state:failed -tag:test "build main"'
+    #[arg(
+        value_name = "QUERY",
+        conflicts_with_all = [
+            "task_type", "state", "level", "tag", "creator", "name", "name_like", "error", "root", "from", "to",
+        ],
+    )]
+    pub query: Option<String>,
     /// Only tasks of this type
     #[arg(long = "type", value_name = "TYPE")]
     pub task_type: Option<String>,
@@ -67,6 +76,7 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let now_ms = now_ms();
+    args.query.as_deref().map_or(Ok(()), check_query)?;
     let filters = filters(&args, now_ms)?;
     let limit = args.limit as usize;
     let levels = Levels::of(&args);
@@ -79,6 +89,9 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
     let empty = levels.empty_message(filtered, found.next.is_some());
     output.list(rows(&found.tasks, levels.header(), now_ms), empty)?;
+    if !found.missing.is_empty() {
+        eprint_line(format_args!("not found: {}", found.missing.join(", ")));
+    }
     if let Some(cursor) = &found.next {
         eprint_line(format_args!("{}: --cursor {cursor}", more_text(&found)));
     }
@@ -106,15 +119,31 @@ pub(super) async fn pages(
     }
 }
 
+/// Refuses a query with a mistake, marked by carets.
+fn check_query(text: &str) -> Result<(), Failure> {
+    let Err(mistake) = TaskQuery::parse(text) else { return Ok(()) };
+    let failure = Failure::usage(format_args!("{mistake}\n\n{}", indented(&mistake.drawn(text))));
+    Err(mistake.hint.into_iter().fold(failure, Failure::hint))
+}
+
+fn indented(lines: &str) -> String {
+    lines.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
 /// Levels of task trees in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Levels {
     Roots,
     All,
+    /// Levels depend on the query.
+    Query,
 }
 
 impl Levels {
     fn of(args: &ListArgs) -> Self {
+        if args.query.is_some() {
+            return Self::Query;
+        }
         match args.root.is_some() || args.level.as_deref() == Some("any") {
             true => Self::All,
             false => Self::Roots,
@@ -125,6 +154,7 @@ impl Levels {
         match self {
             Self::Roots => "ID (ROOTS)",
             Self::All => "ID (ALL LEVELS)",
+            Self::Query => "ID",
         }
     }
 
@@ -134,6 +164,7 @@ impl Levels {
             (_, true) if more => "no matching task so far",
             (Self::Roots, true) => "no matching root task; `--level any` also searches below roots",
             (Self::All, true) => "no matching task; use fewer filters",
+            (Self::Query, true) => "no matching task; `level:any` in the query also searches below roots",
             (_, false) => "no tasks yet; `kafleet submit TYPE PARAMS` creates one, `kafleet types` lists the types",
         }
     }
@@ -144,6 +175,10 @@ fn append_page(found: &mut TaskPage, page: TaskPage) {
     found.tasks.extend(page.tasks);
     found.scanned = found.scanned.into_iter().chain(page.scanned).reduce(|all, more| all + more);
     found.next = page.next;
+    found.total = page.total;
+    found.source = page.source;
+    found.scanned_to = page.scanned_to;
+    found.missing = page.missing;
     found.stopped_early = page.stopped_early;
     found.hint = page.hint;
 }
@@ -159,6 +194,7 @@ fn more_text(found: &TaskPage) -> String {
 
 fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
     let given = [
+        ("q", args.query.clone()),
         ("type", args.task_type.clone()),
         ("state", args.state.map(|state| state.name().to_owned())),
         ("tag", args.tag.clone()),
@@ -234,6 +270,17 @@ mod tests {
         let wrong = filters(&ListArgs { from: Some("yesterday".into()), ..ListArgs::default() }, NOON).unwrap_err();
         assert_eq!(wrong.code, Code::Usage);
         assert!(wrong.message.contains("`yesterday` is not a time"), "{}", wrong.message);
+    }
+
+    #[test]
+    fn mistake_in_a_query_is_marked() {
+        let failure = check_query("type:echo state:faild").unwrap_err();
+        assert_eq!(failure.code, Code::Usage);
+        let (message, drawn) = failure.message.split_once("\n\n").unwrap();
+        assert!(message.contains("`faild` is not a state"), "{message}");
+        assert_eq!(drawn, "  type:echo state:faild\n                  ^^^^^");
+        assert_eq!(failure.hint.as_deref(), Some("did you mean `failed`?"));
+        assert_eq!(check_query("type:echo state:failed"), Ok(()));
     }
 
     #[test]

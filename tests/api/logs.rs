@@ -35,6 +35,20 @@ async fn lines_can_be_appended_in_any_state() {
 }
 
 #[tokio::test]
+async fn log_is_plain_text_for_clients_that_accept_it() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let (_, last) = fleet.post("/v1/tasks/a/log", json!({"lines": ["one", "zwölf", ""]})).await;
+    let path = format!("/v1/tasks/a/log?after={}", last["position"].as_str().unwrap());
+    let _: LogDocument = fleet.get(&path).await;
+    let text = fleet.request(Method::GET, "/v1/tasks/a/log").header("accept", "text/plain, */*").send().await.unwrap();
+    assert_eq!(text.headers()["content-type"], "text/plain; charset=utf-8");
+    assert_eq!(text.text().await.unwrap(), "one\nzwölf\n\n");
+    let json = fleet.request(Method::GET, "/v1/tasks/a/log").header("accept", "*/*").send().await.unwrap();
+    assert_eq!(json.headers()["content-type"], "application/json");
+}
+
+#[tokio::test]
 async fn invalid_line_is_rejected_with_its_pointer() {
     let fleet = fleet().await;
     fleet.echo("a").await;

@@ -18,6 +18,7 @@ mod logs;
 mod operations;
 mod patch;
 mod problems;
+mod queries;
 mod reads;
 mod reports;
 mod schedules;

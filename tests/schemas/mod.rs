@@ -53,6 +53,7 @@ fn add_documents_of_tasks(generator: &mut SchemaGenerator) {
         Status,
         StateDocument,
         TaskPage,
+        Suggestions,
         TreeNode,
         History,
         Why,

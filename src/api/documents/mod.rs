@@ -21,6 +21,7 @@ mod logs;
 mod operations;
 mod schedules;
 mod statistics;
+mod suggestions;
 mod why;
 pub use dead_letters::*;
 pub use deliveries::*;
@@ -28,6 +29,7 @@ pub use logs::*;
 pub use operations::*;
 pub use schedules::*;
 pub use statistics::*;
+pub use suggestions::*;
 pub use why::*;
 
 /// Body of `POST /v1/tasks`.
@@ -172,15 +174,43 @@ pub struct TaskPage {
     pub tasks: Vec<Status>,
     /// Cursor of the next page; absent on the last page.
     pub next: Option<String>,
+    /// Number of tasks that match, on all pages together; null unless counters know it.
+    #[serde(default)]
+    pub total: Option<u64>,
+    /// Index or tree from which the page was filled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<ListSource>,
     /// Records scanned to fill this page, if a filter required a scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned: Option<u64>,
+    /// With `scanned`: time at which the last record scanned was first seen or, in a list of all trees, its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scanned_to: Option<String>,
     /// The scan limit was reached before the page was full; continue with `next`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped_early: bool,
     /// With `stopped_early`: how to continue, and which filters shorten the search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Ids of the query that do not exist.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+}
+
+/// Source of a list of tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ListSource {
+    /// The ids of the query.
+    Ids,
+    /// A task and its descendants.
+    Tree,
+    /// Indexes by type and state, newest first.
+    States,
+    /// Index of all roots, newest first.
+    Roots,
+    /// All trees, newest root first.
+    Trees,
 }
 
 /// `GET /v1/tasks/{id}/tree`: a task and its descendants, limited by depth and by number of tasks.
@@ -399,7 +429,17 @@ pub struct Problem {
     /// JSON pointer into the request body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
+    /// Wrong part of the query parameter `q`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span: Option<TextSpan>,
     /// Id of the existing or created task that the problem refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<String>,
+}
+
+/// Part of a text, in characters from 0; empty if something is missing there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TextSpan {
+    pub start: usize,
+    pub end: usize,
 }

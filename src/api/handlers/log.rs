@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::response::Response;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 
 use super::watch::{Events, StreamClosed, event_stream, wait_for_change};
 use crate::api::backends::stored;
@@ -47,7 +48,18 @@ pub(crate) async fn append(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// `GET /v1/tasks/{id}/log`.
 pub(crate) async fn page(request: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &page_document(&request).await?))
+    let document = page_document(&request).await?;
+    if !prefers_text(&request.headers) {
+        return Ok(json_answer(200, &document));
+    }
+    let text: String = document.lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
+}
+
+/// Whether the first media type of `accept` is text.
+fn prefers_text(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    accepted.split([',', ';']).next().is_some_and(|first| first.trim().eq_ignore_ascii_case("text/plain"))
 }
 
 pub(crate) async fn page_document(request: &ApiRequest) -> Result<LogDocument, ApiError> {

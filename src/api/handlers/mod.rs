@@ -15,6 +15,7 @@ pub(crate) mod report;
 pub(crate) mod retry;
 pub(crate) mod schedules;
 pub(crate) mod statistics;
+pub(crate) mod suggestions;
 pub(crate) mod task;
 pub(crate) mod tree;
 pub(crate) mod types;

@@ -1,9 +1,11 @@
 //! Error responses: RFC 9457 problem documents, each with a stable code.
 
+use std::ops::Range;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::api::documents::Problem;
+use crate::api::documents::{Problem, TextSpan};
 use crate::broker::BrokerError;
 use crate::store::StoreError;
 
@@ -112,6 +114,7 @@ impl ApiError {
             code: code.name().into(),
             hint: None,
             pointer: None,
+            span: None,
             existing: None,
         }))
     }
@@ -124,6 +127,12 @@ impl ApiError {
     /// Sets the JSON pointer into the request body.
     pub fn pointer(mut self, pointer: impl Into<String>) -> Self {
         self.0.pointer = Some(pointer.into());
+        self
+    }
+
+    /// Sets the wrong part of the query, in characters.
+    pub(crate) fn span(mut self, chars: Range<usize>) -> Self {
+        self.0.span = Some(TextSpan { start: chars.start, end: chars.end });
         self
     }
 

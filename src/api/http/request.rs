@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::problem::{ApiError, Code};
+use crate::api::read::query::Mistake;
 use crate::api::state::{Api, BODY_BUDGET_KIB};
 use crate::model::event::Event;
 use crate::model::task::id::{TaskId, clip};
@@ -204,6 +205,12 @@ fn unknown_parameter(name: &str, known: &[Parameter]) -> ApiError {
 
 pub(crate) fn bad_parameter(name: &str, why: &str) -> ApiError {
     ApiError::new(Code::BadParameter, format!("query parameter `{name}`: {why}"))
+}
+
+/// Converts a mistake in a search.
+pub(crate) fn bad_query(text: &str, mistake: Mistake) -> ApiError {
+    let error = bad_parameter("q", &mistake.message).span(mistake.chars(text));
+    mistake.hint.into_iter().fold(error, ApiError::hint)
 }
 
 /// Checks the content type: JSON, and NDJSON if `lines`. Other types are rejected, which also blocks cross-site form

@@ -2,8 +2,10 @@
 //! of a position, and a task is reported as not found only after the projection has reached the end of the log at the
 //! time of the request.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tokio::time::Instant;
 
 use super::reads::Reads;
@@ -102,6 +104,35 @@ impl Reads {
             (None, Some(lag)) => Err(lag),
             (found, _) => Ok(found),
         }
+    }
+
+    /// Reads tasks of any partition. Also returns the ids of those that do not exist. Fails if the projection lags
+    /// where a task is missing, because it may exist nevertheless.
+    pub(crate) async fn find_many(&self, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
+        let (mut found, missing) = self.read_all(ids).await?;
+        let partitions: BTreeSet<u32> = missing.iter().map(|id| self.publisher.partition_of(id)).collect();
+        let lag = |partition| async move { Ok::<_, ApiError>((partition, self.lag_at_end(partition).await?)) };
+        let mut lags = try_join_all(partitions.into_iter().map(lag)).await?;
+        let (late, missing) = self.read_all(&missing).await?;
+        found.extend(late);
+        lags.retain(|(partition, _)| missing.iter().any(|id| self.publisher.partition_of(id) == *partition));
+        match lags.into_iter().find_map(|(_, lag)| lag) {
+            Some(lag) => Err(lag),
+            None => Ok((found, missing)),
+        }
+    }
+
+    /// Reads the current records of tasks, and returns the ids of those without one.
+    async fn read_all(&self, ids: &[TaskId]) -> Result<(Vec<TaskView>, Vec<TaskId>), ApiError> {
+        let mut by_partition = BTreeMap::<u32, Vec<TaskId>>::new();
+        for id in ids {
+            by_partition.entry(self.publisher.partition_of(id)).or_default().push(id.clone());
+        }
+        let read = |(partition, ids): (u32, Vec<TaskId>)| async move { self.read_many(partition, &ids).await };
+        let found: Vec<TaskView> =
+            try_join_all(by_partition.into_iter().map(read)).await?.into_iter().flatten().flatten().collect();
+        let missing = ids.iter().filter(|id| found.iter().all(|task| task.id != **id)).cloned().collect();
+        Ok((found, missing))
     }
 
     /// Waits until the events up to a position have been projected.

@@ -1,4 +1,4 @@
-//! Reads shared by several handlers: read consistency, tree traversal, merged indexes, change notices.
+//! Reads shared by several handlers: read consistency, tree traversal, merged indexes, change notices, searches.
 
 pub(crate) mod consistency;
 pub(crate) mod cursor;
@@ -8,7 +8,9 @@ pub(crate) mod failures;
 pub(crate) mod fleet_feed;
 pub(crate) mod merge;
 pub(crate) mod notices;
+pub(crate) mod query;
 pub(crate) mod reads;
 pub(crate) mod statistics;
 pub(crate) mod status;
+pub(crate) mod suggest;
 pub(crate) mod tree_walk;

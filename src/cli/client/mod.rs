@@ -294,6 +294,7 @@ mod tests {
             code: "not_found".into(),
             hint: None,
             pointer: None,
+            span: None,
             existing: None,
         }
     }

@@ -107,6 +107,7 @@ impl LineOutcome {
             code: "bad_line".into(),
             hint: None,
             pointer: None,
+            span: None,
             existing: None,
         };
         Self { line: line.number, end: line.end, id: None, position: None, problem: Some(problem) }

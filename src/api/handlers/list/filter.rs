@@ -1,95 +1,173 @@
-//! Filters of the task list.
+//! Filter of the task list: a query, in the form in which records are compared and the index is chosen.
 
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 
 use crate::api::http::problem::ApiError;
-use crate::api::http::request::{ApiRequest, bad_parameter};
+use crate::api::http::request::{Query, bad_parameter, bad_query};
 use crate::api::read::consistency::TaskView;
+use crate::api::read::query::{Condition, Fault, Level, Qualifier, TaskQuery, Term, Test, pattern};
 use crate::model::error_fingerprint::ErrorFilter;
-use crate::model::record::state::State;
-use crate::model::task::id::{TaskId, check_type, clip};
+use crate::model::record::TaskRecord;
+use crate::model::record::state::{Category, State};
+use crate::model::task::id::TaskId;
 use crate::store::Entry;
 
-/// Maximum pattern length in bytes.
-const MAX_PATTERN: usize = 512;
-/// Maximum size of a compiled pattern in bytes.
-const MAX_COMPILED: usize = 256 << 10;
+/// Parameters that filter, and the qualifiers with the same meaning.
+const PARAMETERS: [(&str, Qualifier); 11] = [
+    ("type", Qualifier::Type),
+    ("state", Qualifier::State),
+    ("level", Qualifier::Level),
+    ("tag", Qualifier::Tag),
+    ("creator", Qualifier::Creator),
+    ("name", Qualifier::Name),
+    ("name_like", Qualifier::NameLike),
+    ("error", Qualifier::Error),
+    ("from", Qualifier::From),
+    ("to", Qualifier::To),
+    ("root", Qualifier::Under),
+];
 
-/// Depth of the listed tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
-    Roots,
-    Any,
-}
-
-impl std::str::FromStr for Level {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "roots" => Ok(Self::Roots),
-            "any" => Ok(Self::Any),
-            other => Err(format!("`{}` is not a level: use `roots` or `any`", clip(other))),
+/// Reads the query of a request: its `q`, or its filter parameters.
+pub(super) fn query_of(query: &Query) -> Result<TaskQuery, ApiError> {
+    let given = |(name, qualifier)| Some((name, qualifier, query.text(name)?));
+    let mut parameters = PARAMETERS.into_iter().filter_map(given);
+    if let Some(text) = query.text("q") {
+        if let Some((name, qualifier, _)) = parameters.next() {
+            let hint = format!("write `{}:` in `q` instead", qualifier.name());
+            return Err(bad_parameter(name, "it cannot be combined with `q`").hint(hint));
         }
+        return TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake));
     }
+    if query.text("root").is_some() && query.text("level").is_some() {
+        return Err(bad_parameter("level", "`root` lists tasks of all levels: omit `level`"));
+    }
+    let term = |(name, qualifier, value)| match Test::new(qualifier, &[value]) {
+        Ok(test) => Ok(Term { negated: false, test }),
+        Err((_, Fault { message, hint })) => {
+            let error = bad_parameter(name, &message);
+            Err(hint.into_iter().fold(error, ApiError::hint))
+        }
+    };
+    Ok(TaskQuery { terms: parameters.map(term).collect::<Result<_, _>>()? })
 }
 
+/// Query that is ready to be applied. The fields that may choose the source of tasks are apart from the others.
 pub(super) struct Filter {
-    pub task_type: Option<String>,
-    pub state: Option<State>,
+    /// Types, one of which must match; empty for all.
+    pub types: Vec<String>,
+    /// States, one of which must match; empty for all.
+    pub states: Vec<State>,
+    /// Ids, one of which must match; empty for all.
+    pub ids: Vec<TaskId>,
+    pub under: Option<TaskId>,
     pub level: Level,
-    tag: Option<String>,
-    creator: Option<String>,
-    /// Name prefix.
-    name: Option<String>,
-    name_like: Option<Regex>,
-    error: Option<ErrorFilter>,
     from_ms: Option<i64>,
     to_ms: Option<i64>,
+    details: Vec<Detail>,
+}
+
+/// Condition that no index contains, so that records must be read and compared.
+struct Detail {
+    negated: bool,
+    matcher: Matcher,
+}
+
+enum Matcher {
+    Texts(Qualifier, Vec<String>),
+    Patterns(Vec<Regex>),
+    Errors(Vec<ErrorFilter>),
+    States(Vec<State>),
+    Own(Vec<State>),
+    Ids(Vec<TaskId>),
+    Under(Vec<TaskId>),
+    Is(Vec<Condition>),
+    /// Id, or a part of the name in any case.
+    Word {
+        id: String,
+        part: String,
+    },
 }
 
 impl Filter {
-    pub(super) fn read(request: &ApiRequest) -> Result<Self, ApiError> {
-        let query = &request.query;
-        let text = |name| query.text(name).map(str::to_owned);
-        let task_type = text("type");
-        if let Some(name) = &task_type {
-            check_type(name).map_err(|why| bad_parameter("type", &why))?;
+    /// `now_ms` is the end of ages.
+    pub(super) fn new(query: TaskQuery, now_ms: i64) -> Result<Self, ApiError> {
+        let mut filter = Self {
+            types: Vec::new(),
+            states: Vec::new(),
+            ids: Vec::new(),
+            under: None,
+            level: default_level(&query),
+            from_ms: None,
+            to_ms: None,
+            details: Vec::new(),
+        };
+        for term in query.terms {
+            filter.add(term, now_ms)?;
         }
-        let state = query.parsed::<State>("state")?;
-        let (from_ms, to_ms) = query.time_range()?;
-        let level = query.parsed("level")?.unwrap_or(Level::Roots);
-        Ok(Self {
-            task_type,
-            state,
-            level,
-            tag: text("tag"),
-            creator: text("creator"),
-            name: text("name"),
-            name_like: query.text("name_like").map(pattern).transpose()?,
-            error: query.text("error").map(ErrorFilter::new),
-            from_ms,
-            to_ms,
-        })
+        if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
+            return Err(bad_parameter("from", "it must be before the end of the range"));
+        }
+        Ok(filter)
     }
 
-    /// Returns the state to filter on, if there is an index for it.
-    pub(super) fn indexed_state(&self) -> Option<State> {
-        self.state.filter(|state| state.is_indexed())
+    fn add(&mut self, Term { negated, test }: Term, now_ms: i64) -> Result<(), ApiError> {
+        let details = &mut self.details;
+        let mut add = |matcher| details.push(Detail { negated, matcher });
+        match test {
+            Test::Text(Qualifier::Type, types) if !negated => self.types = unique(types),
+            Test::State(states) if !negated => self.states = unique(states),
+            Test::Id(ids) if !negated => self.ids = unique(ids),
+            Test::Under(tops) if !negated && tops.len() == 1 => self.under = tops.into_iter().next(),
+            Test::Level(level) => self.level = level,
+            Test::From(time) => self.from_ms = Some(time.resolve(now_ms)),
+            Test::To(time) => self.to_ms = Some(time.resolve(now_ms)),
+            Test::Text(Qualifier::NameLike, patterns) => {
+                let compiled = patterns.iter().map(|text| pattern(text)).collect::<Result<_, _>>();
+                add(Matcher::Patterns(compiled.map_err(|fault| bad_parameter("name_like", &fault.message))?));
+            }
+            Test::Text(Qualifier::Error, errors) => {
+                add(Matcher::Errors(errors.iter().map(|text| ErrorFilter::new(text)).collect()));
+            }
+            Test::Text(qualifier, values) => add(Matcher::Texts(qualifier, values)),
+            Test::State(states) => add(Matcher::States(states)),
+            Test::Own(states) => add(Matcher::Own(states)),
+            Test::Id(ids) => add(Matcher::Ids(ids)),
+            Test::Under(tops) => add(Matcher::Under(tops)),
+            Test::Is(conditions) => add(Matcher::Is(conditions)),
+            Test::Word(word) => add(Matcher::Word { part: word.to_lowercase(), id: word }),
+        }
+        Ok(())
+    }
+
+    /// Returns true if all states to filter on have an index.
+    pub(super) fn has_indexed_states(&self) -> bool {
+        !self.states.is_empty() && self.states.iter().all(|state| state.is_indexed())
     }
 
     /// Whether the filter restricts type or state.
     pub(super) fn filters_kind(&self) -> bool {
-        self.task_type.is_some() || self.state.is_some()
+        !self.types.is_empty() || !self.states.is_empty()
     }
 
     pub(super) fn filters_time(&self) -> bool {
         self.from_ms.is_some() || self.to_ms.is_some()
     }
 
-    /// Whether the filter restricts fields that no index contains, so that records must be read and compared.
     pub(super) fn filters_details(&self) -> bool {
-        let texts = [&self.tag, &self.creator, &self.name];
-        texts.into_iter().any(Option::is_some) || self.name_like.is_some() || self.error.is_some()
+        !self.details.is_empty()
+    }
+
+    /// Whether the counters by type and state know the number of tasks that match. They do not contain tasks whose
+    /// type is not known yet.
+    pub(super) fn is_counted(&self) -> bool {
+        let is_other = self.filters_details() || self.filters_time() || self.under.is_some() || !self.ids.is_empty();
+        self.level == Level::Any && !is_other && (!self.types.is_empty() || self.has_indexed_states())
+    }
+
+    /// Whether the filter selects tasks of this type and state, level and other conditions aside.
+    pub(super) fn selects(&self, task_type: &str, state: State) -> bool {
+        (self.types.is_empty() || self.types.iter().any(|wanted| wanted == task_type))
+            && (self.states.is_empty() || self.states.contains(&state))
     }
 
     /// Returns the start position in an index sorted newest first: the cursor or the end of the time range, whichever
@@ -109,65 +187,88 @@ impl Filter {
     }
 
     pub(super) fn matches(&self, found: &TaskView) -> bool {
-        let node = &found.record;
-        let policy = node.definition.policy.as_deref();
-        if self.level == Level::Roots && !found.id.is_root() {
-            return false;
-        }
-        let name = || policy.and_then(|policy| policy.name.as_deref());
-        self.task_type.as_deref().is_none_or(|wanted| node.task_type.as_deref() == Some(wanted))
-            && self.state.is_none_or(|state| node.state == state)
-            && self.from_ms.is_none_or(|from_ms| node.times.seen_ms >= from_ms)
-            && self.to_ms.is_none_or(|to_ms| node.times.seen_ms < to_ms)
-            && self.tag.as_ref().is_none_or(|tag| policy.is_some_and(|policy| policy.tags.contains(tag)))
-            && self
-                .creator
-                .as_deref()
-                .is_none_or(|creator| policy.and_then(|policy| policy.creator.as_deref()) == Some(creator))
-            && self.name.as_deref().is_none_or(|start| name().is_some_and(|name| name.starts_with(start)))
-            && self.name_like.as_ref().is_none_or(|pattern| name().is_some_and(|name| pattern.is_match(name)))
-            && self
-                .error
-                .as_ref()
-                .is_none_or(|fingerprint| node.outcome.error.as_deref().is_some_and(|error| fingerprint.matches(error)))
+        let record = &found.record;
+        let seen_ms = record.times.seen_ms;
+        (self.level == Level::Any || found.id.is_root())
+            && (self.states.is_empty() || self.states.contains(&record.state))
+            && (self.types.is_empty() || self.types.iter().any(|wanted| text_matches(Qualifier::Type, wanted, record)))
+            && (self.ids.is_empty() || self.ids.contains(&found.id))
+            && self.under.as_ref().is_none_or(|top| found.id.is_within(top.as_str()))
+            && self.from_ms.is_none_or(|from_ms| seen_ms >= from_ms)
+            && self.to_ms.is_none_or(|to_ms| seen_ms < to_ms)
+            && self.details.iter().all(|detail| detail.matcher.matches(&found.id, record) != detail.negated)
     }
 }
 
-/// Compiles a name pattern. Matching takes linear time, without backtracking.
-fn pattern(text: &str) -> Result<Regex, ApiError> {
-    let refused =
-        |why: &str| bad_parameter("name_like", why).hint("the syntax is described at https://docs.rs/regex/#syntax");
-    if text.len() > MAX_PATTERN {
-        return Err(refused(&format!("the pattern has {} bytes; the maximum is {MAX_PATTERN}", text.len())));
-    }
-    let built = RegexBuilder::new(text).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED).nest_limit(32).build();
-    built.map_err(|why| match why {
-        regex::Error::CompiledTooBig(_) => refused("the compiled pattern is too large; use fewer repetitions"),
-        why => refused(&format!("`{}` is not a regular expression: {}", clip(text), last_line(&why.to_string()))),
-    })
+/// Level of queries that name none: queries about ids, trees and roots concern all tasks.
+fn default_level(query: &TaskQuery) -> Level {
+    let concerns_all = query.terms.iter().any(|term| match &term.test {
+        Test::Id(_) | Test::Under(_) => !term.negated,
+        Test::Is(conditions) => conditions.contains(&Condition::Root),
+        _ => false,
+    });
+    if concerns_all { Level::Any } else { Level::Roots }
 }
 
-/// Returns the explanation of a regex error, without the picture of the pattern above it.
-fn last_line(text: &str) -> &str {
-    let line = text.lines().last().unwrap_or_default().trim();
-    line.strip_prefix("error: ").unwrap_or(line)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invalid_patterns_are_rejected_with_an_explanation() {
-        assert!(pattern(r"^nightly (build|test) \d+$").unwrap().is_match("nightly test 12"));
-        for (bad, why) in [
-            ("(", "unclosed group"),
-            ("a{1000}{1000}{1000}", "compiled pattern is too large"),
-            (&"x".repeat(513), "513 bytes"),
-            (&"(".repeat(40), "not a regular expression"),
-        ] {
-            let error = format!("{:?}", pattern(bad).unwrap_err());
-            assert!(error.contains(why), "{bad}: {error}");
+fn unique<T: PartialEq>(values: Vec<T>) -> Vec<T> {
+    let mut unique = Vec::with_capacity(values.len());
+    for value in values {
+        if !unique.contains(&value) {
+            unique.push(value);
         }
+    }
+    unique
+}
+
+impl Matcher {
+    fn matches(&self, id: &TaskId, record: &TaskRecord) -> bool {
+        match self {
+            Self::Texts(qualifier, values) => values.iter().any(|wanted| text_matches(*qualifier, wanted, record)),
+            Self::Patterns(patterns) => {
+                name(record).is_some_and(|name| patterns.iter().any(|pattern| pattern.is_match(name)))
+            }
+            Self::Errors(errors) => {
+                let error = record.outcome.error.as_deref();
+                error.is_some_and(|error| errors.iter().any(|fingerprint| fingerprint.matches(error)))
+            }
+            Self::States(states) => states.contains(&record.state),
+            Self::Own(states) => states.contains(&record.own),
+            Self::Ids(ids) => ids.contains(id),
+            Self::Under(tops) => tops.iter().any(|top| id.is_within(top.as_str())),
+            Self::Is(conditions) => conditions.iter().any(|condition| is(*condition, id, record)),
+            Self::Word { id: whole, part } => {
+                id.as_str() == whole || name(record).is_some_and(|name| name.to_lowercase().contains(part))
+            }
+        }
+    }
+}
+
+fn is(condition: Condition, id: &TaskId, record: &TaskRecord) -> bool {
+    match condition {
+        Condition::Open => !record.state.is_terminal(),
+        Condition::Ended => record.state.is_terminal(),
+        Condition::Failed => record.state.category() == Category::Failed,
+        Condition::Root => id.is_root(),
+    }
+}
+
+fn name(record: &TaskRecord) -> Option<&str> {
+    record.definition.policy.as_deref()?.name.as_deref()
+}
+
+/// Compares a text with a field. Patterns and errors are compiled instead.
+fn text_matches(qualifier: Qualifier, wanted: &str, record: &TaskRecord) -> bool {
+    let policy = record.definition.policy.as_deref();
+    match qualifier {
+        Qualifier::Type => record.task_type.as_deref() == Some(wanted),
+        Qualifier::Worker => record.worker.as_deref() == Some(wanted),
+        Qualifier::Name => name(record).is_some_and(|name| name.starts_with(wanted)),
+        Qualifier::Tag => policy.is_some_and(|policy| policy.tags.iter().any(|tag| tag == wanted)),
+        Qualifier::Creator => policy.and_then(|policy| policy.creator.as_deref()) == Some(wanted),
+        Qualifier::Schedule => {
+            let options = policy.and_then(|policy| policy.rules.options.as_ref());
+            options.and_then(|options| options.get("schedule")?.as_str()) == Some(wanted)
+        }
+        _ => false,
     }
 }

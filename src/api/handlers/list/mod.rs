@@ -1,27 +1,31 @@
-//! `GET /v1/tasks`: lists and searches tasks. One index provides the order and applies the filters that it covers. The
-//! other filters are applied to the records of the index, at most [`MAX_SCANNED`] records or [`MAX_SCAN_TIME`] per
-//! request; the cursor continues after the last scanned record.
+//! `GET /v1/tasks`: lists and searches tasks. One index provides the order and applies the conditions that it covers.
+//! The other conditions are applied to the records of the index, at most [`MAX_SCANNED`] records or [`MAX_SCAN_TIME`]
+//! per request; the cursor continues after the last scanned record.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use axum::response::Response;
 use tokio::time::Instant;
 
-use crate::api::documents::{Status, TaskPage};
+use crate::api::documents::{ListSource, Status, TaskPage};
 use crate::api::http::problem::ApiError;
-use crate::api::http::request::{ApiRequest, bad_parameter};
+use crate::api::http::request::ApiRequest;
 use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
 use crate::api::read::merge::Merge;
+use crate::api::read::query::Level;
+use crate::api::read::reads::Reads;
 use crate::api::read::status::status;
 use crate::api::read::tree_walk::TreeWalk;
-use crate::api::state::Api;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
+use crate::publish::time_text;
+use crate::runtime::now_ms;
 use crate::store::{Entry, Index};
 use all_trees::AllTrees;
-use filter::{Filter, Level};
+use filter::{Filter, query_of};
 
 mod all_trees;
 mod filter;
@@ -38,97 +42,128 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 pub(crate) async fn task_page(request: &ApiRequest) -> Result<TaskPage, ApiError> {
-    let mut filter = Filter::read(request)?;
+    let filter = Filter::new(query_of(&request.query)?, now_ms())?;
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let after = request.query.text("cursor").map(cursor::decode).transpose()?;
-    let root = request.query.text("root").map(TaskId::parse).transpose();
-    let root = root.map_err(|why| bad_parameter("root", &why.to_string()))?;
-    if root.is_some() && request.query.text("level").is_some() {
-        return Err(bad_parameter("level", "`root` lists tasks of all levels: omit `level`"));
-    }
-    let position = request.after()?;
-    let (source, scans) = match root {
-        Some(root) => {
-            filter.level = Level::Any;
-            let top = request.api.reads.find(&root, position).await?;
-            let scans = filter.filters_details() || filter.filters_kind() || filter.filters_time();
-            (Source::Tree(Box::new(TreeWalk::new(&request.api.reads, top, after).await?)), scans)
-        }
-        None => {
-            request.api.reads.wait_for_position(position).await?;
-            Source::open(&request.api, &filter, after, limit).await?
-        }
+    let reads = &request.api.reads;
+    reads.wait_for_position(request.after()?).await?;
+    let counts = if filter.has_indexed_states() || filter.is_counted() { Some(reads.counts().await?) } else { None };
+    let counts = counts.unwrap_or_default();
+    let mut page = Page::new(limit);
+    page.total = filter.is_counted().then(|| total(&filter, &counts));
+    let source = if filter.ids.is_empty() {
+        Source::open(reads, &filter, &counts, after, limit).await?
+    } else {
+        let (found, missing) = reads.find_many(&filter.ids).await?;
+        page.missing = missing;
+        Source::of_tasks(found, after)
     };
-    let page = Page { filter, limit, scans, started: Instant::now(), tasks: Vec::new(), scanned: 0, last: None };
-    page.fill(source).await
+    page.fill(source, &filter).await
+}
+
+type Counts = BTreeMap<String, BTreeMap<State, u64>>;
+
+/// Counts the tasks of the types and states of a filter.
+fn total(filter: &Filter, counts: &Counts) -> u64 {
+    let states = counts.iter().flat_map(|(task_type, states)| states.iter().map(move |of| (task_type, of)));
+    states.filter(|(task_type, (state, _))| filter.selects(task_type, **state)).map(|(_, (_, count))| count).sum()
 }
 
 /// Sequence of tasks from which a page is filled.
-enum Source<'a> {
+enum Tasks<'a> {
+    Read(VecDeque<TaskView>),
     Tree(Box<TreeWalk<'a>>),
     AllTrees(Box<AllTrees<'a>>),
     Index(Merge<'a>),
 }
 
+/// Tasks that contain all matches of a filter, in the order of the list.
+struct Source<'a> {
+    tasks: Tasks<'a>,
+    name: ListSource,
+    /// The source may contain tasks that do not match, so larger batches are read and the scan limits apply.
+    scans: bool,
+}
+
 impl<'a> Source<'a> {
-    /// Opens the narrowest source for a filter. Returns true with it if the source may contain tasks that do not match.
-    async fn open(api: &'a Api, filter: &Filter, after: Option<Entry>, limit: usize) -> Result<(Self, bool), ApiError> {
+    /// Tasks that have been read, newest first.
+    fn of_tasks(mut found: Vec<TaskView>, after: Option<Entry>) -> Self {
+        found.retain(|task| after.as_ref().is_none_or(|after| entry_of(task) < *after));
+        found.sort_by_cached_key(|task| std::cmp::Reverse(entry_of(task)));
+        Self { tasks: Tasks::Read(found.into()), name: ListSource::Ids, scans: false }
+    }
+
+    /// Opens the narrowest source for a filter.
+    async fn open(
+        reads: &'a Reads,
+        filter: &Filter,
+        counts: &Counts,
+        after: Option<Entry>,
+        limit: usize,
+    ) -> Result<Self, ApiError> {
+        let (details, kind, time) = (filter.filters_details(), filter.filters_kind(), filter.filters_time());
+        if let Some(top) = &filter.under {
+            let top = reads.find(top, None).await?;
+            let tasks = Tasks::Tree(Box::new(TreeWalk::new(reads, top, after).await?));
+            let scans = details || kind || time || filter.level == Level::Roots;
+            return Ok(Self { tasks, name: ListSource::Tree, scans });
+        }
         let start = filter.start(after);
-        if let Some(state) = filter.indexed_state() {
-            let scans = filter.filters_details() || filter.level == Level::Roots;
-            let indexes = state_indexes(api, filter, state).await?;
-            return Ok((
-                Self::Index(Merge::new(&api.reads, indexes, start, if scans { BATCH } else { limit + 1 })),
-                scans,
-            ));
+        let merge = |indexes, scans| Merge::new(reads, indexes, start.clone(), if scans { BATCH } else { limit + 1 });
+        if filter.has_indexed_states() {
+            let scans = details || filter.level == Level::Roots;
+            let tasks = Tasks::Index(merge(state_indexes(filter, counts), scans));
+            return Ok(Self { tasks, name: ListSource::States, scans });
         }
-        let scans = filter.filters_details() || filter.filters_kind();
-        match filter.level {
-            Level::Any => {
-                Ok((Self::AllTrees(Box::new(AllTrees::new(&api.reads, start).await?)), scans || filter.filters_time()))
-            }
-            Level::Roots => Ok((
-                Self::Index(Merge::new(&api.reads, vec![Index::Roots], start, if scans { BATCH } else { limit + 1 })),
-                scans,
-            )),
+        if filter.level == Level::Any {
+            let tasks = Tasks::AllTrees(Box::new(AllTrees::new(reads, start.clone()).await?));
+            return Ok(Self { tasks, name: ListSource::Trees, scans: details || kind || time });
         }
+        let scans = details || kind;
+        Ok(Self { tasks: Tasks::Index(merge(vec![Index::Roots], scans)), name: ListSource::Roots, scans })
     }
 
     async fn next(&mut self, limit: usize) -> Result<Vec<(Entry, Option<TaskView>)>, ApiError> {
-        match self {
-            Self::Tree(tree_walk) => tree_walk.next(limit).await,
-            Self::AllTrees(trees) => trees.next(limit).await,
-            Self::Index(merge) => merge.next(limit).await,
+        match &mut self.tasks {
+            Tasks::Read(found) => {
+                let some = found.drain(..limit.min(found.len()));
+                Ok(some.map(|task| (entry_of(&task), Some(task))).collect())
+            }
+            Tasks::Tree(tree_walk) => tree_walk.next(limit).await,
+            Tasks::AllTrees(trees) => trees.next(limit).await,
+            Tasks::Index(merge) => merge.next(limit).await,
         }
     }
 
     /// Whether no later entry can match.
     fn is_exhausted_at(&self, filter: &Filter, entry: &Entry) -> bool {
-        matches!(self, Self::Index(_)) && filter.is_before(entry)
+        matches!(self.tasks, Tasks::Index(_)) && filter.is_before(entry)
     }
 }
 
-/// Lists the indexes for a state: of one type, or of all types with tasks in that state.
-async fn state_indexes(api: &Api, filter: &Filter, state: State) -> Result<Vec<Index>, ApiError> {
-    if let Some(task_type) = &filter.task_type {
-        return Ok(vec![Index::Members { task_type: task_type.as_str().into(), state }]);
-    }
-    let counts = api.reads.counts().await?;
-    let has = counts.into_iter().filter(|(_, counts)| counts.contains_key(&state));
-    Ok(has.map(|(task_type, _)| Index::Members { task_type: task_type.into(), state }).collect())
+fn entry_of(task: &TaskView) -> Entry {
+    Entry { seen_ms: task.record.times.seen_ms, id: task.id.clone() }
+}
+
+/// Lists the indexes that have tasks of the types and states of a filter.
+fn state_indexes(filter: &Filter, counts: &Counts) -> Vec<Index> {
+    let states = counts.iter().flat_map(|(task_type, states)| states.keys().map(move |state| (task_type, *state)));
+    let selected = states.filter(|(task_type, state)| filter.selects(task_type, *state));
+    selected.map(|(task_type, state)| Index::Members { task_type: task_type.as_str().into(), state }).collect()
 }
 
 /// Page under construction.
 struct Page {
-    filter: Filter,
     limit: usize,
-    /// The source may contain tasks that do not match, so larger batches are read and the scan limits apply.
-    scans: bool,
     started: Instant,
     tasks: Vec<Status>,
     scanned: u64,
     /// Last entry that was scanned, from which the next page continues.
     last: Option<Entry>,
+    /// Number of tasks that match, if it is known.
+    total: Option<u64>,
+    /// Ids of the query that do not exist.
+    missing: Vec<TaskId>,
 }
 
 /// Reason why a page ends.
@@ -142,49 +177,64 @@ enum End {
 }
 
 impl Page {
-    async fn fill(mut self, mut source: Source<'_>) -> Result<TaskPage, ApiError> {
-        let batch = if self.scans { BATCH } else { self.limit + 1 };
+    fn new(limit: usize) -> Self {
+        let started = Instant::now();
+        Self { limit, started, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new() }
+    }
+
+    async fn fill(mut self, mut source: Source<'_>, filter: &Filter) -> Result<TaskPage, ApiError> {
+        let batch = if source.scans { BATCH } else { self.limit + 1 };
         loop {
             let entries = source.next(batch).await?;
             if entries.is_empty() {
-                return Ok(self.done(End::Last));
+                return Ok(self.done(&source, End::Last));
             }
             for (entry, found) in entries {
-                if source.is_exhausted_at(&self.filter, &entry) {
-                    return Ok(self.done(End::Last));
+                if source.is_exhausted_at(filter, &entry) {
+                    return Ok(self.done(&source, End::Last));
                 }
                 if self.tasks.len() >= self.limit {
-                    return Ok(self.done(End::Full));
+                    return Ok(self.done(&source, End::Full));
                 }
-                if self.is_over_budget() {
-                    return Ok(self.done(End::Early));
+                if source.scans && self.is_over_budget() {
+                    return Ok(self.done(&source, End::Early));
                 }
-                self.take(entry, found);
+                self.take(filter, entry, found);
             }
         }
     }
 
     fn is_over_budget(&self) -> bool {
-        self.scans && self.scanned > 0 && (self.scanned >= MAX_SCANNED || self.started.elapsed() >= MAX_SCAN_TIME)
+        self.scanned > 0 && (self.scanned >= MAX_SCANNED || self.started.elapsed() >= MAX_SCAN_TIME)
     }
 
-    fn take(&mut self, entry: Entry, found: Option<TaskView>) {
+    fn take(&mut self, filter: &Filter, entry: Entry, found: Option<TaskView>) {
         self.scanned += 1;
         self.last = Some(entry);
-        self.tasks.extend(found.filter(|found| self.filter.matches(found)).as_ref().map(status));
+        self.tasks.extend(found.filter(|found| filter.matches(found)).as_ref().map(status));
     }
 
-    fn done(self, end: End) -> TaskPage {
+    fn done(self, source: &Source<'_>, end: End) -> TaskPage {
         let next = self.last.as_ref().filter(|_| end != End::Last).map(cursor::encode);
         let early = end == End::Early;
         let hint = early.then(|| {
             format!(
                 "stopped after scanning {} tasks, {} of which match: pass `next` as `cursor` to continue; `from` and \
-                 `to`, `root`, or an indexed `state` shorten the search",
+                 `to`, `root` (in `q`: `under`), or an indexed `state` shorten the search",
                 self.scanned,
                 self.tasks.len()
             )
         });
-        TaskPage { tasks: self.tasks, next, scanned: self.scans.then_some(self.scanned), stopped_early: early, hint }
+        TaskPage {
+            tasks: self.tasks,
+            next,
+            total: self.total,
+            source: Some(source.name),
+            scanned: source.scans.then_some(self.scanned),
+            scanned_to: self.last.filter(|_| source.scans).map(|entry| time_text(entry.seen_ms)),
+            stopped_early: early,
+            hint,
+            missing: self.missing.iter().map(TaskId::to_string).collect(),
+        }
     }
 }

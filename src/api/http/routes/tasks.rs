@@ -7,7 +7,8 @@ use super::route::{
 };
 use crate::api::documents as doc;
 use crate::api::handlers::{
-    attachments, batch, cancel, create, list, log, patch, report, retry, task, tree, watch, watch_fleet, why,
+    attachments, batch, cancel, create, list, log, patch, report, retry, suggestions, task, tree, watch, watch_fleet,
+    why,
 };
 use crate::api::http::problem::Code;
 use crate::api::http::request::Parameter;
@@ -90,6 +91,12 @@ pub(super) static ROUTES: &[Route] = &[
                 description: "Only this task and its descendants, parents before children.",
                 schema: TEXT,
             },
+            Parameter {
+                name: "q",
+                description: "Search, such as `type:resize,thumb state:failed -tag:test \"build main\"`, instead of the \
+                              filters above (docs/search.md). A mistake is marked by `span` of the problem.",
+                schema: r#"{"type": "string", "minLength": 1, "maxLength": 8192}"#,
+            },
             CURSOR,
             LIMIT,
             AFTER,
@@ -104,6 +111,24 @@ pub(super) static ROUTES: &[Route] = &[
         ],
         ..read("/v1/tasks", "List and search tasks, newest first", ResponseBody::Json(of::<doc::TaskPage>), |request| {
             Box::pin(list::list(request))
+        })
+    },
+    Route {
+        query: &[
+            Parameter {
+                name: "q",
+                description: "Unfinished search.",
+                schema: r#"{"type": "string", "minLength": 1, "maxLength": 8192}"#,
+            },
+            Parameter {
+                name: "at",
+                description: "Position of the text cursor, in characters. Default: the end of the search.",
+                schema: r#"{"type": "integer", "minimum": 0, "maximum": 8192}"#,
+            },
+        ],
+        problems: &[Code::BadParameter, Code::StoreUnavailable],
+        ..read("/v1/suggestions", "Complete a search", ResponseBody::Json(of::<doc::Suggestions>), |request| {
+            Box::pin(suggestions::suggestions(request))
         })
     },
     read("/v1/tasks/{id}", "Get the status of a task", ResponseBody::Json(of::<doc::Status>), |request| {

@@ -1,0 +1,140 @@
+//! Suggestions for unfinished searches: qualifiers, types and states with the number of their tasks, and values of the
+//! newest root tasks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::merge::Merge;
+use super::query::{Completion, Condition, Level, Qualifier, quoted};
+use super::reads::Reads;
+use crate::api::documents::{Suggestion, Suggestions, TextSpan};
+use crate::api::http::problem::ApiError;
+use crate::model::record::TaskRecord;
+use crate::model::record::state::State;
+use crate::store::Index;
+
+/// Maximum number of suggestions.
+const MAX_SUGGESTIONS: usize = 10;
+/// Number of root tasks whose values are suggested.
+const TASKS: usize = 1_000;
+/// Age at which the values are read again.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// Maximum number of distinct values of a field.
+const MAX_VALUES: usize = 1_000;
+
+/// Values by qualifier, with the number of tasks that have them, the commonest first.
+type Values = BTreeMap<&'static str, Vec<(String, u64)>>;
+
+/// Values of the newest root tasks, read at most once a minute.
+#[derive(Default)]
+pub(crate) struct RecentValues(Mutex<Option<(Instant, Arc<Values>)>>);
+
+impl RecentValues {
+    async fn get(&self, reads: &Reads) -> Result<Arc<Values>, ApiError> {
+        let mut known = self.0.lock().await;
+        if let Some((read_at, values)) = &*known
+            && read_at.elapsed() < MAX_AGE
+        {
+            return Ok(values.clone());
+        }
+        let values = Arc::new(read_values(reads).await?);
+        *known = Some((Instant::now(), values.clone()));
+        Ok(values)
+    }
+}
+
+/// Completes the text before the character `at`.
+pub(crate) async fn suggest(
+    reads: &Reads,
+    recent: &RecentValues,
+    text: &str,
+    at: usize,
+) -> Result<Suggestions, ApiError> {
+    let completion = Completion::of(text, at);
+    let prefix = completion.prefix.to_lowercase();
+    let mut suggestions = match completion.qualifier {
+        None => qualifiers(),
+        Some(qualifier) => values(reads, recent, qualifier).await?,
+    };
+    suggestions.retain(|suggestion| suggestion.text.trim_start_matches('"').to_lowercase().starts_with(&prefix));
+    suggestions.truncate(MAX_SUGGESTIONS);
+    let replace = TextSpan { start: completion.chars.start, end: completion.chars.end };
+    Ok(Suggestions { replace, suggestions })
+}
+
+fn qualifiers() -> Vec<Suggestion> {
+    let suggestion = |(_, name, description): (_, &str, &str)| Suggestion {
+        text: format!("{name}:"),
+        description: Some(description.to_owned()),
+        tasks: None,
+    };
+    Qualifier::ALL.into_iter().map(suggestion).collect()
+}
+
+async fn values(reads: &Reads, recent: &RecentValues, qualifier: Qualifier) -> Result<Vec<Suggestion>, ApiError> {
+    let fixed = |names: &[&str]| names.iter().map(|name| value(name, None)).collect();
+    Ok(match qualifier {
+        Qualifier::Type => counted(reads.counts().await?.into_iter().map(|(name, of)| (name, of.values().sum()))),
+        Qualifier::State | Qualifier::Own => {
+            let mut counts: BTreeMap<State, u64> = State::ALL.into_iter().map(|state| (state, 0)).collect();
+            for (state, count) in reads.counts().await?.into_values().flatten() {
+                *counts.entry(state).or_default() += count;
+            }
+            let with_counts = qualifier == Qualifier::State;
+            counts.iter().map(|(state, count)| value(state.name(), with_counts.then_some(*count))).collect()
+        }
+        Qualifier::Is => fixed(&Condition::ALL.map(|(_, name)| name)),
+        Qualifier::Level => fixed(&Level::ALL.map(|(_, name)| name)),
+        Qualifier::From | Qualifier::To => fixed(&["10m", "1h", "24h", "7d"]),
+        Qualifier::Tag | Qualifier::Creator | Qualifier::Worker | Qualifier::Schedule => {
+            let recent = recent.get(reads).await?;
+            let known = recent.get(qualifier.name()).into_iter().flatten();
+            known.map(|(text, tasks)| value(text, Some(*tasks))).collect()
+        }
+        Qualifier::Name | Qualifier::NameLike | Qualifier::Id | Qualifier::Under | Qualifier::Error => Vec::new(),
+    })
+}
+
+fn value(text: &str, tasks: Option<u64>) -> Suggestion {
+    Suggestion { text: quoted(text), description: None, tasks }
+}
+
+fn counted(values: impl Iterator<Item = (String, u64)>) -> Vec<Suggestion> {
+    commonest(values).iter().map(|(text, tasks)| value(text, Some(*tasks))).collect()
+}
+
+/// Sorts by number of tasks, then by name.
+fn commonest(values: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
+    let mut values: Vec<(String, u64)> = values.collect();
+    values.sort_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.cmp(b)));
+    values.truncate(MAX_VALUES);
+    values
+}
+
+async fn read_values(reads: &Reads) -> Result<Values, ApiError> {
+    let mut counts: BTreeMap<&'static str, BTreeMap<String, u64>> = BTreeMap::new();
+    let tasks = Merge::new(reads, vec![Index::Roots], None, TASKS).next(TASKS).await?;
+    for task in tasks.iter().filter_map(|(_, task)| task.as_ref()) {
+        for (qualifier, text) in values_of(&task.record) {
+            *counts.entry(qualifier.name()).or_default().entry(text.to_owned()).or_default() += 1;
+        }
+    }
+    Ok(counts.into_iter().map(|(name, counts)| (name, commonest(counts.into_iter()))).collect())
+}
+
+fn values_of(record: &TaskRecord) -> impl Iterator<Item = (Qualifier, &str)> {
+    let policy = record.definition.policy.as_deref();
+    let options = policy.and_then(|policy| policy.rules.options.as_ref());
+    let tags = policy.map(|policy| policy.tags.as_slice()).unwrap_or_default();
+    let single = [
+        (Qualifier::Creator, policy.and_then(|policy| policy.creator.as_deref())),
+        (Qualifier::Worker, record.worker.as_deref()),
+        (Qualifier::Schedule, options.and_then(|options| options.get("schedule")?.as_str())),
+    ];
+    let single = single.into_iter().filter_map(|(qualifier, text)| Some((qualifier, text?)));
+    single.chain(tags.iter().map(|tag| (Qualifier::Tag, tag.as_str())))
+}
