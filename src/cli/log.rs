@@ -21,29 +21,33 @@ pub(super) struct LogArgs {
     /// Follow the log until the task ends
     #[arg(long, short)]
     pub follow: bool,
+    /// Print the time before each line
+    #[arg(long, short)]
+    pub times: bool,
     /// Append this line instead; `-` reads lines from stdin
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["from", "follow"], allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["from", "follow", "times"], allow_hyphen_values = true)]
     pub append: Option<String>,
 }
 
 pub(super) async fn log(args: LogArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
-    match args.append {
+    match &args.append {
         Some(text) => append(&client, &output, &args.id, text).await,
-        None if args.follow => follow(&client, &output, &args.id, args.from).await,
-        None => read(&client, &output, &args.id, args.from).await,
+        None if args.follow => follow(&client, &output, &args).await,
+        None => read(&client, &output, &args).await,
     }
 }
 
 /// Prints the log from line `from` on, page by page.
-async fn read(client: &Client, output: &Output, id: &str, mut from: u64) -> Outcome {
-    let begun = from;
+async fn read(client: &Client, output: &Output, args: &LogArgs) -> Outcome {
+    let (id, begun) = (args.id.as_str(), args.from);
+    let mut from = begun;
     let mut shown = false;
     loop {
         let query = vec![("from", from.to_string())];
         let page: LogDocument = client.get(&["v1", "tasks", id, "log"], &query).await?;
-        show(output, &page, from)?;
+        show(output, &page, from, args.times)?;
         shown |= !page.lines.is_empty();
         from = page.from + page.lines.len() as u64;
         if page.lines.is_empty() || from >= page.total {
@@ -69,27 +73,31 @@ fn empty_message(id: &str, from: u64, total: u64) -> String {
     }
 }
 
-async fn follow(client: &Client, output: &Output, id: &str, mut from: u64) -> Outcome {
-    let mut changes = ReconnectingStream::open_log(client, id, from).await?;
+async fn follow(client: &Client, output: &Output, args: &LogArgs) -> Outcome {
+    let mut from = args.from;
+    let mut changes = ReconnectingStream::open_log(client, &args.id, from).await?;
     while let Some(page) = changes.lines().await? {
-        show(output, &page, from)?;
+        show(output, &page, from, args.times)?;
         from = page.from + page.lines.len() as u64;
     }
     Ok(Code::Ok)
 }
 
-fn show(output: &Output, page: &LogDocument, from: u64) -> Result<(), Failure> {
+fn show(output: &Output, page: &LogDocument, from: u64, times: bool) -> Result<(), Failure> {
     if page.from > from {
         eprint_line(format_args!("{} lines before line {} are no longer kept", page.from - from, page.from));
     }
     if output.is_json() {
         return output.json_line(page);
     }
-    page.lines.iter().try_for_each(|line| output.line(&one_line(line)))
+    page.lines.iter().try_for_each(|line| match times {
+        true => output.line(&format!("{}  {}", line.at, one_line(&line.text))),
+        false => output.line(&one_line(&line.text)),
+    })
 }
 
-async fn append(client: &Client, output: &Output, id: &str, text: String) -> Outcome {
-    let text = if text == "-" { read_stdin()? } else { text };
+async fn append(client: &Client, output: &Output, id: &str, text: &str) -> Outcome {
+    let text = if text == "-" { read_stdin()? } else { text.to_owned() };
     let request = AppendLog { lines: vec![text] };
     let done: LogAppended = client.post(&["v1", "tasks", id, "log"], Some(&request)).await?;
     if output.is_json() {

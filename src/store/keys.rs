@@ -25,7 +25,7 @@
 //! | `failed:<type>:<error>` | zset | ids of the tasks of a type whose own state is failed or expired, by the fingerprint of their error; score: log time of the end, ms | ZADD, ZREM |
 //! | `fingerprints:<type>` | zset | fingerprints of the errors of a type; score: number of tasks | ZINCRBY, ZREMRANGEBYSCORE |
 //! | `audit` | list | requests of users, newest first, JSON ([`AuditEntry`](crate::model::projection::audit::AuditEntry)) | LPUSH, LTRIM |
-//! | `l:<id>` | list | newest log lines of a task, bounded in lines and bytes | RPUSH, LTRIM, DEL |
+//! | `l:<id>` | list | newest log lines of a task, each with its time ([`log_line`](crate::model::record::log_line)), bounded in lines and bytes | RPUSH, LTRIM, DEL |
 //! | `a:<id>` | hash | attachments of a task by name | HSET, HDEL, DEL |
 //! | `ln:<id>` | string | number of log lines the task ever had, so that lines keep their numbers | SET, DEL |
 //! | `r:<run>:<id>` | string | reservation, `stage hash`: position of the event, `@owner` while publishing, `-` in doubt; expires | SET PX, DEL |

@@ -286,6 +286,7 @@ pub struct TypeCount {
 pub struct LogPage {
     /// Number of the first line of this page.
     pub from: u64,
+    /// Stored lines ([`crate::model::record::log_line::decode`]).
     pub lines: Vec<String>,
 }
 

@@ -342,7 +342,14 @@ fn history_log_attachments_and_types_are_shown() {
     dev.run(&["log", "a", "--append", "seen by Ada"]).exits_with(0).stderr_has(&["1 line added"]);
     wait_blocking("the line is visible", || (dev.json(&["log", "a"])["lines"].as_array()?.len() == 2).then_some(()));
     assert_eq!(dev.run(&["logs", "a", "--follow", "--from", "1"]).exits_with(0).out, "seen by Ada\n");
-    assert_eq!(dev.json(&["log", "a"])["lines"], json!(["reading the file", "seen by Ada"]));
+    let log = dev.json(&["log", "a"]);
+    assert_eq!(
+        (&log["lines"][0]["text"], &log["lines"][1]["text"]),
+        (&json!("reading the file"), &json!("seen by Ada"))
+    );
+    let at = log["lines"][1]["at"].as_str().unwrap();
+    let timed = dev.run(&["log", "a", "--times", "--from", "1"]).exits_with(0);
+    assert_eq!(timed.out, format!("{at}  seen by Ada\n"));
     let types = dev.json(&["types"]);
     let answer = types["types"].as_array().unwrap().iter().find(|one| one["type"] == "answer").unwrap().clone();
     assert_eq!((&answer["topic"], &answer["counts"]["succeeded"]), (&json!(true), &json!(1)));

@@ -39,6 +39,29 @@ fn empty_list_suggests_the_next_verb() {
 }
 
 #[test]
+fn list_takes_a_query_and_marks_its_mistakes() {
+    let dev = Dev::start();
+    for id in ["one", "two"] {
+        dev.run(&["submit", "echo", "--id", id, "--tag", id, "--wait"]).exits_with(0);
+    }
+    let ids = |query: &str| -> Vec<String> {
+        let found = dev.json(&["list", query]);
+        found["tasks"].as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids("type:echo tag:two"), ["two"]);
+    assert_eq!(ids("state:succeeded -tag:two"), ["one"]);
+    let table = dev.run(&["list", "id:one,none"]).exits_with(0).stderr_has(&["not found: none"]);
+    assert!(table.out.starts_with("ID ") && table.out.contains("one"), "{table:?}");
+    dev.run(&["list", "tag:none"]).exits_with(0).stderr_has(&["`level:any` in the query also searches below roots"]);
+    dev.run(&["list", "type:echo state:succeded"]).exits_with(2).stderr_has(&[
+        "error: `succeded` is not a state",
+        "\n  type:echo state:succeded\n                  ^^^^^^^^\n",
+        "hint: did you mean `succeeded`?",
+    ]);
+    dev.run(&["list", "tag:one", "--state", "failed"]).exits_with(2).stderr_has(&["cannot be used with"]);
+}
+
+#[test]
 fn refusal_names_options() {
     let dev = Dev::start();
     dev.run(&["list", "--cursor", "nonsense"])

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kafleet::broker::memory as broker;
 use kafleet::model::projection::FOLD_VERSION;
 use kafleet::model::projection::changes::Changes;
+use kafleet::model::record::log_line;
 use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
 use kafleet::store::memory::Memory;
@@ -33,7 +34,9 @@ async fn documented_example_events_are_folded() {
     assert_eq!(fetch.outcome.output.unwrap().value().unwrap(), json!({"bytes": 1024}));
     assert_eq!(fetch.outcome.progress.unwrap().value().unwrap(), json!({"done": 3, "of": 10}));
     let log = fixture.store.log_lines(fixture.partition_of("order-42"), &id("order-42:fetch"), 0, 10).await.unwrap();
-    assert_eq!(log.lines, ["first line", "second line"]);
+    let lines: Vec<(i64, &str)> = log.lines.iter().map(|line| log_line::decode(line).unwrap()).collect();
+    assert_eq!(lines.iter().map(|(_, text)| *text).collect::<Vec<_>>(), ["first line", "second line"]);
+    assert!(lines.iter().all(|(at_ms, _)| *at_ms > 0), "{lines:?}");
     let order = state_of(&fixture, "order-42").await.unwrap();
     let (children, ..) = children_of(&order.tree.below);
     assert_eq!((order.own, order.state), (State::Succeeded, State::Failed), "the child's failure is rolled up");

@@ -9,10 +9,18 @@ pub struct LogDocument {
     pub id: String,
     /// Number of the first line on this page; the oldest line ever logged is 0.
     pub from: u64,
-    pub lines: Vec<String>,
+    pub lines: Vec<LogLine>,
     pub total: u64,
     /// Number of lines that the worker dropped.
     pub dropped: u32,
+}
+
+/// Line of a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LogLine {
+    /// Time at which the line was sent.
+    pub at: String,
+    pub text: String,
 }
 
 /// Body of `POST /v1/tasks/{id}/log`.

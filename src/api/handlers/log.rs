@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::watch::{Events, StreamClosed, event_stream, wait_for_change};
 use crate::api::backends::stored;
-use crate::api::documents::{AppendLog, EndReason, LogAppended, LogDocument};
+use crate::api::documents::{AppendLog, EndReason, LogAppended, LogDocument, LogLine};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
@@ -16,7 +16,10 @@ use crate::api::read::notices::Subscription;
 use crate::api::state::Api;
 use crate::model::event::log_line::lines_of;
 use crate::model::event::{Event, Payload};
+use crate::model::record::log_line;
+use crate::publish::time_text;
 use crate::runtime::now_ms;
+use crate::store::StoreError;
 
 const MAX_LINES: usize = 10_000;
 const LINES: usize = 1_000;
@@ -52,7 +55,7 @@ pub(crate) async fn page(request: ApiRequest) -> Result<Response, ApiError> {
     if !prefers_text(&request.headers) {
         return Ok(json_answer(200, &document));
     }
-    let text: String = document.lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+    let text: String = document.lines.iter().flat_map(|line| [line.text.as_str(), "\n"]).collect();
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
 }
 
@@ -99,7 +102,14 @@ async fn log_page(api: &Api, task: &TaskView, from: u64, limit: usize) -> Result
     let page = stored(api.reads.store.log_lines(task.partition, &task.id, from, limit)).await?;
     let total = u64::from(task.record.log.lines).max(page.from + page.lines.len() as u64);
     let (id, dropped) = (task.id.to_string(), task.record.log.dropped);
-    Ok(LogDocument { id, from: page.from, lines: page.lines, total, dropped })
+    let lines = page.lines.iter().map(|line| read_line(line)).collect::<Result<_, _>>()?;
+    Ok(LogDocument { id, from: page.from, lines, total, dropped })
+}
+
+fn read_line(stored: &str) -> Result<LogLine, StoreError> {
+    let (at_ms, text) = log_line::decode(stored)
+        .ok_or_else(|| StoreError::Invalid("a log line was written by another version and cannot be decoded".into()))?;
+    Ok(LogLine { at: time_text(at_ms), text: text.to_owned() })
 }
 
 async fn follow(api: &Arc<Api>, found: TaskView, from: u64, subscription: &Subscription, mut events: Events) {

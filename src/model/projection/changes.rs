@@ -49,6 +49,7 @@ pub struct Changes {
     pub counts: Vec<(Arc<str>, State, i64)>,
     /// Differences in the number of tasks in [`Index::Failed`]; never zero.
     pub errors: Vec<(Arc<str>, Fingerprint, i64)>,
+    /// Log lines to append ([`crate::model::record::log_line::encode`]).
     pub logs: Vec<(TaskId, Vec<String>)>,
     /// Attachments by name, in order of application; `None` removes one.
     pub attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::IndexedFields;
 use super::deferred_record::DeferredRecord;
 use crate::model::event::{Event, Payload};
-use crate::model::record::TaskRecord;
+use crate::model::record::{TaskRecord, log_line};
 use crate::model::statistics::Statistics;
 use crate::model::task::id::TaskId;
 
@@ -87,7 +87,10 @@ impl Records {
     /// Collects log lines and attachments, which are stored next to the record.
     pub(super) fn collect_side_data(&mut self, event: &Event) {
         let (given, data) = match &event.payload {
-            Payload::Log { lines, .. } => return self.logs.push((event.id.clone(), lines.clone())),
+            Payload::Log { lines, .. } => {
+                let lines = lines.iter().map(|line| log_line::encode(event.at_ms, line)).collect();
+                return self.logs.push((event.id.clone(), lines));
+            }
             Payload::Attached { attachment: Some(given) } => (given, Some(given.data.clone())),
             Payload::Detached { attachment: Some(given) } => (given, None),
             _ => return,

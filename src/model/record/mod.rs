@@ -1,6 +1,7 @@
 //! Record of a task in the store: one compact value, written once per changed task and batch.
 
 pub mod attachment;
+pub mod log_line;
 pub mod notifications;
 pub mod rollup;
 pub mod state;

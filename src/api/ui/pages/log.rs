@@ -63,7 +63,7 @@ pub(super) fn lines(page: &LogDocument) -> Markup {
                 @let number = page.from + n as u64;
                 li id={ "l" (number) }
                 value=(number) {
-                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) } code { (visible(line)) }
+                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) } code { (visible(&line.text)) }
                 }
             }
         }

@@ -28,7 +28,7 @@ pub(in super::super) async fn result(visit: &Visit) -> Result<Answer, ApiError> 
 /// Newest lines of a log.
 pub(in super::super) async fn log(visit: &Visit) -> Result<Answer, ApiError> {
     let page = stored(log::newest_lines(&visit.request(), LINES)).await?;
-    let lines: Vec<String> = page.lines.iter().map(|line| visible(line)).collect();
+    let lines: Vec<String> = page.lines.iter().map(|line| visible(&line.text)).collect();
     Ok(text(lines.join("\n") + "\n"))
 }
 
