@@ -78,7 +78,9 @@ fn qualifiers() -> Vec<Suggestion> {
 async fn values(reads: &Reads, recent: &RecentValues, qualifier: Qualifier) -> Result<Vec<Suggestion>, ApiError> {
     let fixed = |names: &[&str]| names.iter().map(|name| value(name, None)).collect();
     Ok(match qualifier {
-        Qualifier::Type => counted(reads.counts().await?.into_iter().map(|(name, of)| (name, of.values().sum()))),
+        Qualifier::Type => {
+            counted(reads.counts().await?.into_iter().map(|(name, of)| (name, of.values().sum::<u64>())))
+        }
         Qualifier::State | Qualifier::Own => {
             let mut counts: BTreeMap<State, u64> = State::ALL.into_iter().map(|state| (state, 0)).collect();
             for (state, count) in reads.counts().await?.into_values().flatten() {

@@ -47,7 +47,7 @@ fn ids_and_quoted_texts_are_words() {
         ("a,b", "a,b"),
         ("12:30", "12:30"),
         ("\"-x\"", "-x"),
-        (r#""say \"hi\" \d \\""#, r#"say "hi" \d \"#),
+        (r#""the \"end\" \d \\""#, r#"the "end" \d \"#),
         ("größe", "größe"),
     ] {
         assert_eq!(parsed(given).terms, [word(expected)], "{given}");
