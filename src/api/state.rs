@@ -12,6 +12,7 @@ use super::http::ops::Ops;
 use super::read::notices::Notices;
 use super::read::reads::Reads;
 use super::read::suggest::RecentValues;
+use super::ui::Live;
 use super::write::lease::Leases;
 use super::write::types::{Topics, TypeCatalog};
 use super::write::{BatchProducer, Writes};
@@ -64,6 +65,8 @@ pub(crate) struct Api {
     pub max_body: usize,
     pub max_attachment: usize,
     pub ui: UiConfig,
+    /// Live updates of the web UI.
+    pub live: Arc<Live>,
     pub body_memory: Arc<Semaphore>,
 }
 
@@ -111,6 +114,7 @@ impl Api {
             max_body: setup.config.max_body.as_usize(),
             max_attachment: setup.config.max_attachment.as_usize(),
             ui: setup.config.ui,
+            live: Arc::default(),
             body_memory: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
         })
     }

@@ -6,6 +6,7 @@ use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
 
 const STYLES: &str = include_str!("../../src/api/ui/assets/app.css");
+const SCRIPT: &str = include_str!("../../src/api/ui/assets/app.js");
 const TONES: [&str; 9] = ["text", "neutral", "blue", "planned", "running", "attention", "good", "expired", "bad"];
 
 type Color = [f64; 3];
@@ -67,7 +68,7 @@ async fn first_page_is_small() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
     let page = browser.open("/tasks/order").await;
-    let sizes = page.text.len() + STYLES.len();
+    let sizes = page.text.len() + STYLES.len() + SCRIPT.len();
     assert!(sizes < 60_000, "{sizes} bytes, uncompressed");
     let packed = browser.send(reqwest::Method::GET, "/tasks/order", &[("accept-encoding", "gzip")], None).await;
     assert_eq!(packed.header("content-encoding"), "gzip");
@@ -78,8 +79,20 @@ async fn assets_are_cached_by_content() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
     let page = browser.open("/help").await;
-    let href = page.text.split("rel=\"stylesheet\" href=\"").nth(1).unwrap().split('"').next().unwrap();
-    let styles = browser.open(href).await;
-    assert!(styles.header("cache-control").contains("immutable"), "{}", styles.header("cache-control"));
-    assert_eq!((styles.text.as_str(), styles.header("content-type")), (STYLES, "text/css; charset=utf-8"));
+    for (before, text, media) in [
+        ("rel=\"stylesheet\" href=\"", STYLES, "text/css; charset=utf-8"),
+        ("<script type=\"module\" src=\"", SCRIPT, "text/javascript; charset=utf-8"),
+    ] {
+        let href = page.text.split(before).nth(1).unwrap().split('"').next().unwrap();
+        let asset = browser.open(href).await;
+        assert!(asset.header("cache-control").contains("immutable"), "{href}: {}", asset.header("cache-control"));
+        assert_eq!((asset.text.as_str(), asset.header("content-type")), (text, media), "{href}");
+    }
+}
+
+#[test]
+fn script_stays_small() {
+    let is_code = |line: &&str| !line.is_empty() && !line.starts_with("//") && !line.starts_with(['/', '*']);
+    let lines = SCRIPT.lines().map(str::trim).filter(is_code).count();
+    assert!(lines <= 400, "{lines} lines without comments");
 }

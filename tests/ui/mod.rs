@@ -5,6 +5,6 @@ mod actions;
 mod appearance;
 mod browser;
 mod hostile;
-
+mod live;
 mod outages;
 mod pages;

@@ -100,6 +100,11 @@ impl FleetFeed {
         })
     }
 
+    /// Receives all further notices.
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Arc<FleetChanges>> {
+        self.live.subscribe()
+    }
+
     /// Resubscribes a client from now on, skipping the notices that it has not read.
     pub(crate) fn skip_to_present(&self, watch: &mut Watch) {
         let buffer = self.buffer.lock();

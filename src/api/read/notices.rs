@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::fleet_feed::{FleetFeed, too_many};
+use super::fleet_feed::{FleetChanges, FleetFeed, too_many};
 use crate::api::backends::stored;
 use crate::api::http::problem::ApiError;
 use crate::model::task::id::TaskId;
@@ -76,6 +76,11 @@ impl Notices {
             return tokio::time::sleep(POLL_INTERVAL / 10).await;
         }
         let _ = tokio::time::timeout(POLL_INTERVAL, projected.wait_for(|&offset| offset >= target)).await;
+    }
+
+    /// Receives all further notices.
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Arc<FleetChanges>> {
+        self.feed.listen()
     }
 
     /// Poll interval of a waiter: longer when there are many, with jitter.

@@ -1,11 +1,23 @@
-//! Assets under names that contain a hash of their contents, and entity tags of pages.
+//! Assets under names that contain a hash of their contents, entity tags of pages, and renderings shared by refreshes.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use data_encoding::HEXLOWER;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::model::record::state::State;
+
+/// Time for which a rendering is shared, and minimum time between two renderings of a page.
+const SHARED_FOR: Duration = Duration::from_millis(250);
+/// Maximum size of all shared renderings; more are not shared.
+const MAX_SHARED: usize = 16 << 20;
 
 /// File that pages refer to.
 pub(super) struct Asset {
@@ -15,10 +27,11 @@ pub(super) struct Asset {
     text: &'static str,
 }
 
-static ASSETS: LazyLock<[Asset; 2]> = LazyLock::new(|| {
+static ASSETS: LazyLock<[Asset; 3]> = LazyLock::new(|| {
     [
         Asset::new("app", "css", "text/css; charset=utf-8", include_str!("assets/app.css")),
         Asset::new("icon", "svg", "image/svg+xml", include_str!("assets/icon.svg")),
+        Asset::new("app", "js", "text/javascript; charset=utf-8", include_str!("assets/app.js")),
     ]
 });
 
@@ -42,6 +55,10 @@ pub(super) fn icon() -> &'static str {
     &ASSETS[1].name
 }
 
+pub(super) fn script() -> &'static str {
+    &ASSETS[2].name
+}
+
 pub(super) fn build() -> &'static str {
     &BUILD
 }
@@ -61,12 +78,76 @@ pub(super) fn serve_asset(name: &str) -> Option<Response> {
 }
 
 /// Entity tag of a page: that of its `<main>`, which depends on the URL, the role and the data alone.
-pub(super) fn entity_tag(main: &str) -> String {
-    format!("W/\"{}\"", hash(main))
+pub(super) fn entity_tag(title: &str, state: Option<State>, main: &str) -> String {
+    let state = state.map_or("", State::name);
+    let digest = Sha256::new().chain_update(title).chain_update([0]).chain_update(state).chain_update([0]);
+    format!("W/\"{}\"", short_hex(&digest.chain_update(main).finalize()))
+}
+
+/// Rendered `<main>` of a page.
+pub(super) struct Rendered {
+    pub status: u16,
+    pub title: String,
+    /// State of the task shown.
+    pub state: Option<State>,
+    pub main: String,
+    /// Entity tag.
+    pub tag: String,
+}
+
+/// Renderings shared by the refreshes of many tabs.
+#[derive(Default)]
+pub(super) struct SharedMains {
+    /// By role and URL.
+    entries: Mutex<FxHashMap<String, Entry>>,
+}
+
+struct Entry {
+    main: Arc<OnceCell<Arc<Rendered>>>,
+    /// Start of the rendering, which may lie in the future.
+    begins: Instant,
+}
+
+impl SharedMains {
+    /// Returns a rendering that began after the last change of the page's topic: a running or recent one, or `render`.
+    /// The renderings of a page begin at least [`SHARED_FOR`] apart. What is not a page is not shared.
+    pub(super) async fn get(
+        &self,
+        key: String,
+        changed: Instant,
+        render: impl Future<Output = Result<Rendered, Box<Response>>>,
+    ) -> Result<Arc<Rendered>, Box<Response>> {
+        let (main, begins) = self.entry(key, changed, Instant::now());
+        tokio::time::sleep_until(begins).await;
+        // If the request that renders is dropped, another one that waits renders instead.
+        main.get_or_try_init(|| async { render.await.map(Arc::new) }).await.cloned()
+    }
+
+    fn entry(&self, key: String, changed: Instant, now: Instant) -> (Arc<OnceCell<Arc<Rendered>>>, Instant) {
+        let mut entries = self.entries.lock();
+        entries.retain(|_, entry| now < entry.begins + SHARED_FOR);
+        let begins = match entries.get(&key) {
+            Some(entry) if changed <= entry.begins => {
+                return (entry.main.clone(), entry.begins);
+            }
+            Some(entry) => entry.begins + SHARED_FOR,
+            None => now,
+        };
+        let main = Arc::new(OnceCell::new());
+        let size: usize = entries.values().filter_map(|entry| entry.main.get()).map(|main| main.main.len()).sum();
+        if size < MAX_SHARED {
+            entries.insert(key, Entry { main: main.clone(), begins });
+        }
+        (main, begins)
+    }
 }
 
 fn hash(text: &str) -> String {
-    HEXLOWER.encode(&Sha256::digest(text.as_bytes())[..8])
+    short_hex(&Sha256::digest(text.as_bytes()))
+}
+
+fn short_hex(digest: &[u8]) -> String {
+    HEXLOWER.encode(&digest[..8])
 }
 
 #[cfg(test)]
@@ -81,6 +162,40 @@ mod tests {
         };
         assert!(caching(stylesheet()).contains("immutable"));
         assert_eq!(caching("app.0000000000000000.css"), "no-store");
+        assert_eq!(caching("app.0000000000000000.js"), "no-store");
         assert!(serve_asset("other.css").is_none() && serve_asset("").is_none());
+    }
+
+    fn rendered(main: &str) -> Result<Rendered, Box<Response>> {
+        Ok(Rendered { status: 200, title: String::new(), state: None, main: main.into(), tag: String::new() })
+    }
+
+    /// Contents of the answer to a refresh whose own rendering has these contents.
+    async fn refresh(shared: &SharedMains, changed: Instant, main: &str) -> String {
+        let found = shared.get("read /".into(), changed, async { rendered(main) }).await;
+        found.map(|found| found.main.clone()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refreshes_share_a_rendering_until_the_page_changes() {
+        let shared = SharedMains::default();
+        let begun = Instant::now();
+        assert_eq!(refresh(&shared, begun, "first").await, "first");
+        tokio::time::advance(Duration::from_millis(100)).await;
+        assert_eq!(refresh(&shared, begun, "second").await, "first");
+        let changed = Instant::now();
+        let (second, third) = tokio::join!(refresh(&shared, changed, "second"), refresh(&shared, changed, "third"));
+        assert_eq!((second.as_str(), third.as_str()), ("second", "second"));
+        assert!(begun.elapsed() >= SHARED_FOR, "renderings begin at least 250 ms apart");
+        tokio::time::advance(SHARED_FOR).await;
+        assert_eq!(refresh(&shared, begun, "fourth").await, "fourth");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_other_than_a_page_is_not_shared() {
+        let shared = SharedMains::default();
+        let redirect = async { Err(Box::new(StatusCode::SEE_OTHER.into_response())) };
+        assert!(shared.get("read /".into(), Instant::now(), redirect).await.is_err());
+        assert_eq!(refresh(&shared, Instant::now(), "page").await, "page");
     }
 }

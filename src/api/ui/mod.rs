@@ -1,4 +1,5 @@
-//! Web UI: HTML pages rendered on the server, complete without JavaScript.
+//! Web UI: HTML pages rendered on the server, complete without JavaScript. With it, open pages follow changes ([`live`],
+//! [`refresh`]).
 //!
 //! Reading order: the [table](PAGES) of pages and forms → [`serve`] (one request) → [`visit`] (access of pages to the
 //! api) → [`pages`] (reads, one file per page) → [`parts`] (documents in, markup out).
@@ -11,10 +12,15 @@ use crate::config::{Role, UiConfig, UiMode};
 use parts::frame::Section;
 use visit::{Show, Submit};
 
+pub(crate) use live::{Live, listen};
+
 mod cache;
 mod forms;
+mod live;
 mod pages;
 mod parts;
+mod recent;
+mod refresh;
 mod serve;
 mod session;
 mod visit;
@@ -84,7 +90,7 @@ static PAGES: &[Page] = &[
     form("/dead-letters/{letter}/redrive", Operate, DeadLetters, call!(dead_letter_forms::show_redrive), call!(dead_letter_forms::redrive)),
     form("/dead-letters/{letter}/edit", Operate, DeadLetters, call!(dead_letter_forms::show_edit), call!(dead_letter_forms::edit)),
     form("/dead-letters/{letter}/drop", Operate, DeadLetters, call!(dead_letter_forms::show_drop), call!(dead_letter_forms::drop)),
-    page("/types", Types, "control", call!(types::list)),
+    page("/types", Types, "fleet", call!(types::list)),
     page("/types/{type}", Types, "type:{}", call!(types::show)),
     form("/types/{type}/pause", Operate, Types, call!(type_forms::show_pause), call!(type_forms::pause)),
     form("/types/{type}/resume", Operate, Types, call!(type_forms::show_resume), call!(type_forms::resume)),

@@ -13,12 +13,13 @@ use futures::FutureExt;
 use maud::{Markup, html};
 use tokio::time::Instant;
 
+use super::cache::Rendered;
 use super::parts::View;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice};
 use super::parts::problem::problem_block;
 use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit};
-use super::{PAGES, Page, cache, forms, pages, session};
+use super::{PAGES, Page, cache, forms, live, pages, refresh, session};
 use crate::api::documents::Problem;
 use crate::api::handlers::ops;
 use crate::api::http::problem::{ApiError, Code};
@@ -49,6 +50,7 @@ pub(super) fn router(config: &UiConfig) -> Router<Arc<Api>> {
         .route(&format!("{base}/login"), get(pages::login::show).post(pages::login::submit))
         .route(&format!("{base}/logout"), on(MethodFilter::POST, pages::login::log_out))
         .route(&format!("{base}/theme"), on(MethodFilter::POST, pages::login::set_theme))
+        .route(&format!("{base}/ui/live"), get(live::stream))
         .route(&format!("{base}/ui/{{file}}"), get(asset))
         .layer(tower_http::compression::CompressionLayer::new());
     if base.is_empty() {
@@ -97,9 +99,20 @@ async fn run(api: Arc<Api>, page: &'static Page, segments: Vec<String>, request:
     let outcome = match forms::check_role(page, &visit.view) {
         Err(error) => Err(error),
         Ok(()) if head.method == Method::POST => submit(&mut visit, page, &head, body).await,
+        Ok(()) if is_part(&head) && !shell.topic.is_empty() => {
+            return refresh::answer(&visit, page, &shell, &head).await;
+        }
         Ok(()) => show(&visit, page).await,
     };
-    render(&visit, &shell, &head, outcome)
+    match rendered_page(&visit, outcome) {
+        Ok(main) => respond(&visit, &shell, &head, &main),
+        Err(response) => *response,
+    }
+}
+
+/// Whether only `<main>` is requested.
+fn is_part(head: &Parts) -> bool {
+    head.headers.get("kafleet-part").is_some_and(|part| part == "main")
 }
 
 /// Authorizes a request.
@@ -158,14 +171,15 @@ fn shell_parts(visit: &Visit, page: &Page, head: &Parts) -> ShellParts {
 }
 
 /// Surroundings of a page's `<main>`.
-struct ShellParts {
+pub(super) struct ShellParts {
     section: Section,
-    topic: String,
+    pub topic: String,
     theme: Theme,
-    path: String,
+    pub path: String,
 }
 
-async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError> {
+/// Shows a page, after waiting for the change that led to it.
+pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError> {
     let behind = wait_for_change(visit).await;
     let answer = (page.show)(visit).await?;
     let Answer::Page(body) = answer else { return Ok(answer) };
@@ -229,19 +243,24 @@ fn redirect_path(redirect: &Redirect) -> String {
     format!("{}{join}{}", redirect.path, query.finish())
 }
 
-fn render(visit: &Visit, shell: &ShellParts, head: &Parts, outcome: Result<Answer, ApiError>) -> Response {
+/// Renders a page, also that of an error. Other answers are responses by themselves.
+pub(super) fn rendered_page(visit: &Visit, outcome: Result<Answer, ApiError>) -> Result<Rendered, Box<Response>> {
     let (status, body) = match outcome {
-        Ok(Answer::Raw(response)) => return response,
-        Ok(Answer::Redirect(path)) => return see_other(&visit.view.url(&path)),
+        Ok(Answer::Raw(response)) => return Err(Box::new(response)),
+        Ok(Answer::Redirect(path)) => return Err(Box::new(see_other(&visit.view.url(&path)))),
         Ok(Answer::Page(body)) => (visit.problem.as_ref().map_or(200, |problem| problem.status), body),
         Err(error) => problem_page(visit, error.document()),
     };
     let main = body.main.into_string();
-    let tag = cache::entity_tag(&main);
-    let is_part = head.headers.get("kafleet-part").is_some_and(|part| part == "main");
-    let is_known = head.headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == *tag);
-    if is_part && is_known && status == 200 {
-        return with_tag(StatusCode::NOT_MODIFIED.into_response(), &tag);
+    let tag = cache::entity_tag(&body.title, body.state, &main);
+    Ok(Rendered { status, title: body.title, state: body.state, main, tag })
+}
+
+/// Response with a page, or its `<main>` alone, unless the client has it already.
+pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &Rendered) -> Response {
+    let is_known = head.headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == *page.tag);
+    if is_part(head) && is_known && page.status == 200 {
+        return with_tag(StatusCode::NOT_MODIFIED.into_response(), &page.tag);
     }
     let shell = Shell {
         view: &visit.view,
@@ -250,12 +269,12 @@ fn render(visit: &Visit, shell: &ShellParts, head: &Parts, outcome: Result<Answe
         user: Some((visit.by.as_deref(), &shell.path)),
         theme: shell.theme,
     };
-    let main = rendered(main);
-    let page = match is_part {
-        true => main_element(&shell, &body.title, body.state, &main),
-        false => frame(&shell, &body.title, body.state, &main),
+    let main = rendered(page.main.clone());
+    let text = match is_part(head) {
+        true => main_element(&shell, &page.title, page.state, &main),
+        false => frame(&shell, &page.title, page.state, &main),
     };
-    with_tag(page_response(status, &page.into_string()), &tag)
+    with_tag(page_response(page.status, &text.into_string()), &page.tag)
 }
 
 fn problem_page(visit: &Visit, problem: Problem) -> (u16, Body) {

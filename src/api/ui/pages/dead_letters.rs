@@ -43,8 +43,8 @@ fn bulk(view: &View, query: &crate::api::ui::visit::Fields) -> Markup {
     html! {
         @if view.may(Role::Operate) && query.is_set("type") {
             div.actions {
-                a.button href=(view.url_with("/dead-letters/redrive", &pairs)) { "Redrive matching…" }
-                a.button href=(view.url_with("/dead-letters/drop", &pairs)) { "Drop matching…" }
+                a.button href=(view.url_with("/dead-letters/redrive", &pairs)) data-dialog { "Redrive matching…" }
+                a.button href=(view.url_with("/dead-letters/drop", &pairs)) data-dialog { "Drop matching…" }
             }
         }
     }
@@ -151,7 +151,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 
 fn actions(view: &View, detail: &DeadLetterDetail) -> Markup {
     let link = |page: &str, name: &str| {
-        html! { a.button href=(view.url(&format!("/dead-letters/{}/{page}", encoded(&detail.letter.id)))) { (name) } }
+        html! { a.button href=(view.url(&format!("/dead-letters/{}/{page}", encoded(&detail.letter.id)))) data-dialog { (name) } }
     };
     html! {
         @if view.may(Role::Operate) && detail.outcome.is_none() {

@@ -24,7 +24,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         div.head {
             h1 { "Kill switches" }
             @if view.may(Role::Operate) {
-                div.actions { a.button href=(view.url("/kill-switches/new")) { "New kill switch…" } }
+                div.actions { a.button href=(view.url("/kill-switches/new")) data-dialog { "New kill switch…" } }
             }
         }
         p { "A kill switch cancels tasks with a tag, or whose id begins with a prefix, instead of starting them." }
@@ -40,7 +40,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
 
 fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
     html! {
-        tr {
+        tr id={ "k-" (kill.name) } {
             td.id { code { (kill.name) } }
             td {
                 @match &kill.task_type {
@@ -51,7 +51,7 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
             td { (visible(kill.reason.as_deref().unwrap_or_default())) }
             td {
                 @if view.may(Role::Operate) {
-                    a.button href=(view.url(&format!("/kill-switches/{}/off", encoded(&kill.name)))) { "Switch off…" }
+                    a.button href=(view.url(&format!("/kill-switches/{}/off", encoded(&kill.name)))) data-dialog { "Switch off…" }
                 }
             }
         }

@@ -44,6 +44,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
                     a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
                 }
                 a href=(view.below_task(id, "log/raw")) { "as text" }
+                @if !status.state.is_terminal() && end >= page.total {
+                    button.app.plain #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
+                }
             }
         }
         (commands(&[

@@ -142,7 +142,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 fn actions(view: &View, schedule: &ScheduleDocument) -> Markup {
     let link = |page: &str, name: &str| {
         html! {
-            a.button href=(view.url(&format!("/schedules/{}/{page}", schedule.id))) { (name) }
+            a.button href=(view.url(&format!("/schedules/{}/{page}", schedule.id))) data-dialog { (name) }
         }
     };
     html! {

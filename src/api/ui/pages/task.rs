@@ -1,5 +1,7 @@
 //! Page of a task: state, reasons, error, result, attempts, children, log, history.
 
+use std::sync::Arc;
+
 use maud::{Markup, html};
 
 use crate::api::documents::{Attachments, LogDocument, Params, Status, TaskPage, Why};
@@ -7,7 +9,7 @@ use crate::api::handlers::{attachments, log, task, why};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::attempts::{attempt_bars, history_table};
 use crate::api::ui::parts::bar::state_bar;
-use crate::api::ui::parts::command::{commands, curl_get};
+use crate::api::ui::parts::command::{commands, copied, curl_get};
 use crate::api::ui::parts::facts::{Fact, code, facts, text};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::missing;
@@ -27,9 +29,11 @@ const CHILDREN: usize = 20;
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let status = stored(task::status_document(&visit.request())).await?;
     let (plain, children_request) = (visit.request(), visit.request_with(&[("limit", CHILDREN.to_string())]));
+    let live = &visit.api.live;
+    let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
     let (why, params, history, children, log, attachments) = tokio::join!(
-        from_kafka(why::why_document(&plain)),
-        from_kafka(task::params_document(&plain)),
+        from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_document(&plain))),
+        from_kafka(live.params.get(record, task::params_document(&plain))),
         stored(task::history_document(&plain)),
         stored(task::children_page(&children_request)),
         stored(log::newest_lines(&plain, LOG_LINES)),
@@ -59,6 +63,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     Ok(Answer::Page(Body { title, state: Some(status.state), main }))
 }
 
+/// Properties that decide about the reason for the state.
+fn reason_key(status: &Status) -> String {
+    let Status { id, state, own_state, run, attempt, tree, .. } = status;
+    format!("{id} {} {} {run} {attempt} {} {}", state.name(), own_state.name(), tree.pending, tree.total)
+}
+
 /// Parents, state and actions of a task.
 pub(super) fn head(view: &View, status: &Status) -> Markup {
     html! {
@@ -73,7 +83,8 @@ pub(super) fn head(view: &View, status: &Status) -> Markup {
 }
 
 fn actions(view: &View, status: &Status) -> Markup {
-    let link = |page: &str, name: &str| html! { a.button href=(view.below_task(&status.id, page)) { (name) } };
+    let link =
+        |page: &str, name: &str| html! { a.button href=(view.below_task(&status.id, page)) data-dialog { (name) } };
     let is_open = !status.state.is_terminal();
     html! {
         div.actions {
@@ -119,7 +130,7 @@ fn times(view: &View, status: &Status) -> Markup {
                 (pill(status.state)) @if let Some(own) = own { (own) } @if status.superseded { " superseded" }
             }),
         ),
-        ("Id", Some(html! { code { (status.id) } })),
+        ("Id", Some(copied(html! { code { (status.id) } }))),
         ("Type", Some(type_link(view, status.task_type.as_deref()))),
         ("Run", text(status.run)),
         (
@@ -161,7 +172,7 @@ fn link(url: &str) -> Markup {
     }
 }
 
-fn reasons(view: &View, status: &Status, why: Result<Why, ApiError>) -> Markup {
+fn reasons(view: &View, status: &Status, why: Result<Arc<Why>, ApiError>) -> Markup {
     html! {
         @match why {
             Ok(why) => {
@@ -210,7 +221,7 @@ fn error_and_result(view: &View, status: &Status) -> Markup {
     }
 }
 
-fn values(view: &View, status: &Status, params: Result<Params, ApiError>) -> Markup {
+fn values(view: &View, status: &Status, params: Result<Arc<Params>, ApiError>) -> Markup {
     html! {
         @match params {
             Ok(params) => {
@@ -257,7 +268,7 @@ fn log_block(view: &View, id: &str, log: Result<LogDocument, ApiError>) -> Marku
             div.head {
                 h2 { "Log" }
                 @if view.may(Role::Submit) {
-                    div.actions { a.button href=(view.below_task(id, "append")) { "Append…" } }
+                    div.actions { a.button href=(view.below_task(id, "append")) data-dialog { "Append…" } }
                 }
             }
             @match log {
@@ -295,7 +306,7 @@ fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -
             div.head {
                 h2 { "Attachments" }
                 @if view.may(Role::Submit) {
-                    div.actions { a.button href=(view.below_task(id, "attach")) { "Attach…" } }
+                    div.actions { a.button href=(view.below_task(id, "attach")) data-dialog { "Attach…" } }
                 }
             }
             @if rows.is_empty() { p.quiet { "None." } }

@@ -85,7 +85,7 @@ fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiErr
             Ok(tasks) => {
                 section.panel #failed {
                     h2 { "Failed " span.quiet { "by themselves, newest first" } }
-                    (task_table(view, "f", &tasks))
+                    (task_table(view, "e", &tasks))
                     @if tasks.len() >= FAILED {
                         p {
                             a href=(view.url_with("/tasks", &[("root", &status.id), ("state", "failed")])) {

@@ -128,7 +128,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 fn actions(view: &View, known: &TypeDocument) -> Markup {
     let link = |page: &str, name: &str| {
         html! {
-            a.button href=(view.url(&format!("/types/{}/{page}", known.name))) { (name) }
+            a.button href=(view.url(&format!("/types/{}/{page}", known.name))) data-dialog { (name) }
         }
     };
     html! {
@@ -137,7 +137,7 @@ fn actions(view: &View, known: &TypeDocument) -> Markup {
             @if view.may(Role::Operate) && known.topic {
                 @if known.paused.is_some() { (link("resume", "Resume…")) } @else { (link("pause", "Pause…")) }
                 (link("limits", "Limits…"))
-                a.button href=(view.url_with("/kill-switches/new", &[("type", &known.name)])) { "Kill switch…" }
+                a.button href=(view.url_with("/kill-switches/new", &[("type", &known.name)])) data-dialog { "Kill switch…" }
             }
         }
     }

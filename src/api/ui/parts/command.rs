@@ -8,10 +8,15 @@ pub(in super::super) fn commands(lines: &[String]) -> Markup {
         @if !lines.is_empty() {
             details.commands {
                 summary { "As a command" }
-                @for line in lines { pre { code { (line) } } }
+                @for line in lines { (copied(html! { pre { code { (line) } } })) }
             }
         }
     }
+}
+
+/// Element with a button that copies its text.
+pub(in super::super) fn copied(element: Markup) -> Markup {
+    html! { div.copied { (element) button.app.plain type="button" data-copy { "Copy" } } }
 }
 
 /// `curl` of a read of the API.

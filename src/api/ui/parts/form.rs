@@ -38,7 +38,7 @@ impl Render for Form<'_> {
                     @if !self.button.is_empty() {
                         button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }
                     }
-                    a.button href=(self.view.url(&self.back)) { "Back" }
+                    a.button href=(self.view.url(&self.back)) data-close { "Back" }
                 }
             }
             (commands(&self.commands))

@@ -4,7 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::View;
 use super::state::glyph;
-use crate::api::ui::cache::{icon, stylesheet};
+use crate::api::ui::cache::{build, icon, script, stylesheet};
 use crate::config::Role;
 use crate::model::record::state::State;
 
@@ -32,6 +32,18 @@ const ENTRIES: [(Section, &str, &str); 6] = [
 ];
 
 const MORE: [(&str, &str); 3] = [("/kill-switches", "Kill switches"), ("/system", "System"), ("/help", "Help")];
+
+/// Keys of the script with their meaning.
+const KEYS: [(&str, &str); 8] = [
+    ("/", "search"),
+    ("j k", "next and previous row"),
+    ("Enter", "open the row"),
+    ("x", "select the row; with the mouse: Ctrl and a click"),
+    (".", "stop or continue live updates"),
+    ("g o, g t, g y", "overview, tasks, types"),
+    ("g w, g s, g d, g n", "workers, schedules, dead letters, new task"),
+    ("?", "this list"),
+];
 
 /// Colours of the pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,14 +97,15 @@ pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<Stat
     let view = shell.view;
     html! {
         (DOCTYPE)
-        html lang="en" data-theme=(shell.theme.name()) {
+        html lang="en" data-theme=(shell.theme.name()) data-base=(view.base) data-build=(build()) {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { @if let Some(state) = state { (glyph(state)) " " } (title) " · kafleet" }
+                title { (window_title(title, state)) }
                 link rel="icon" type="image/svg+xml" href=(view.url(&format!("/ui/{}", icon())));
                 link rel="stylesheet" href=(view.url(&format!("/ui/{}", stylesheet())));
+                script type="module" src=(view.url(&format!("/ui/{}", script()))) {}
             }
             body {
                 a.skip href="#main" { "Skip to the content" }
@@ -105,6 +118,7 @@ pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<Stat
                     }
                 }
                 (main_element(shell, title, state, main))
+                @if shell.user.is_some() { (script_elements()) }
             }
         }
     }
@@ -113,7 +127,36 @@ pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<Stat
 /// Part of the page that live updates replace.
 pub(in super::super) fn main_element(shell: &Shell<'_>, title: &str, state: Option<State>, main: &Markup) -> Markup {
     html! {
-        main #main data-topic=(shell.topic) data-title=(title) data-state=[state.map(State::name)] { (main) }
+        main #main data-topic=(shell.topic) data-title=(window_title(title, state)) data-state=[state.map(State::name)] {
+            (main)
+        }
+    }
+}
+
+fn window_title(title: &str, state: Option<State>) -> String {
+    match state {
+        Some(state) => format!("{} {title} · kafleet", glyph(state)),
+        None => format!("{title} · kafleet"),
+    }
+}
+
+/// Elements of the script. Those of the class `app` are hidden until it runs.
+fn script_elements() -> Markup {
+    html! {
+        button.app.float #new-rows type="button" hidden {}
+        div.app.float #selection role="toolbar" aria-label="selected rows" hidden {
+            span #selected {}
+            button #copy-ids type="button" { "Copy ids" }
+            button #clear-selection type="button" { "Clear" }
+        }
+        p.hidden #announced role="status" {}
+        dialog #action closedby="any" {}
+        dialog #keys closedby="any" aria-labelledby="keys-title" {
+            h2 #keys-title { "Keys" }
+            dl.keys { @for (keys, meaning) in KEYS { dt { kbd { (keys) } } dd { (meaning) } } }
+            p { label { input #use-keys type="checkbox" checked; " Use these keys in this browser" } }
+            form method="dialog" { button { "Close" } }
+        }
     }
 }
 
@@ -158,6 +201,8 @@ fn session(shell: &Shell<'_>, user: Option<&str>, path: &str) -> Markup {
     let next = shell.theme.next();
     html! {
         div.session {
+            span.app role="status" { a.bad #trouble hidden {} }
+            button.app.plain.live #live type="button" aria-pressed="true" title="Live updates: press to stop or continue" { "Live" }
             form method="post" action=(view.url("/theme")) {
                 input type="hidden" name="next" value=(path);
                 button.plain name="theme" value=(next.name()) title={

@@ -1,0 +1,336 @@
+//! Live updates: one stream per focused tab (`GET /ui/live?on=TOPIC`), whose events mean only that the page may be
+//! stale. One loop reads the change notices and marks topics, however many streams there are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::cache::SharedMains;
+use super::recent::Recent;
+use super::refresh::Turns;
+use super::serve::with_security_headers;
+use super::session;
+use super::visit::Fields;
+use crate::api::documents::{EndReason, Params, Why};
+use crate::api::handlers::watch::{Events, event_stream};
+use crate::api::http::problem::ApiError;
+use crate::api::http::request::bad_parameter;
+use crate::api::read::fleet_feed::too_many;
+use crate::api::read::notices::Notices;
+use crate::api::state::Api;
+use crate::control::ControlWatch;
+use crate::model::task::id::{TaskId, check_type};
+use crate::runtime::{self, now_ms};
+use crate::store::Notice;
+
+/// Maximum concurrent streams.
+const MAX_STREAMS: usize = 5_000;
+/// Lifetime of a stream; the browser then opens another one.
+const STREAM_LIFETIME: Duration = Duration::from_secs(3_600);
+/// Minimum time between two events of a tree's stream.
+const TREE_PACE: Duration = Duration::from_millis(250);
+/// Minimum time between two events of other streams.
+const PACE: Duration = Duration::from_secs(1);
+/// Maximum time between two events: pages also show times, heartbeats and values of Kafka, which have no notices.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum time between two events of the pages of workers.
+const WORKERS_REFRESH_INTERVAL: Duration = Duration::from_secs(3);
+/// Lifetime of params. The record at a position does not change until its topic is created again.
+const PARAMS_LIFETIME: Duration = Duration::from_secs(600);
+/// Lifetime of the reasons for a state.
+const REASONS_LIFETIME: Duration = Duration::from_secs(1);
+
+/// Subject of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Topic {
+    /// All tasks, also of one type, pauses, limits and kill switches.
+    Fleet,
+    Workers,
+    /// Pauses, limits, kill switches and schedules.
+    Control,
+    Tree(TaskId),
+}
+
+impl Topic {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':').unwrap_or((text, "")) {
+            ("fleet", "") => Ok(Self::Fleet),
+            ("workers", "") => Ok(Self::Workers),
+            ("control", "") => Ok(Self::Control),
+            ("type", name) => check_type(name).map(|()| Self::Fleet),
+            ("tree", id) => TaskId::parse(id).map(Self::Tree).map_err(|why| why.to_string()),
+            _ => Err("expected `fleet`, `workers`, `control`, `type:` and a type, or `tree:` and an id".to_owned()),
+        }
+    }
+
+    const fn pace(&self) -> Duration {
+        if matches!(self, Self::Tree(_)) { TREE_PACE } else { PACE }
+    }
+
+    const fn refresh_interval(&self) -> Duration {
+        if matches!(self, Self::Workers) { WORKERS_REFRESH_INTERVAL } else { REFRESH_INTERVAL }
+    }
+}
+
+/// State of live updates. Topics hold the time of their last change.
+pub(crate) struct Live {
+    fleet: watch::Sender<Instant>,
+    control: watch::Sender<Instant>,
+    /// Trees with streams.
+    trees: Mutex<FxHashMap<TaskId, Tree>>,
+    slots: Arc<Semaphore>,
+    pub(super) turns: Turns,
+    pub(super) shared: SharedMains,
+    /// Params by task and position of the record.
+    pub(super) params: Recent<Params>,
+    /// Reasons by task and state.
+    pub(super) reasons: Recent<Why>,
+}
+
+struct Tree {
+    partition: u32,
+    changed: watch::Sender<Instant>,
+}
+
+/// Subscription of a stream; unsubscribes on drop.
+struct Subscription {
+    live: Arc<Live>,
+    topic: Topic,
+    changed: watch::Receiver<Instant>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            fleet: watch::Sender::new(Instant::now()),
+            control: watch::Sender::new(Instant::now()),
+            trees: Mutex::default(),
+            slots: Arc::new(Semaphore::new(MAX_STREAMS)),
+            turns: Turns::default(),
+            shared: SharedMains::default(),
+            params: Recent::new(PARAMS_LIFETIME, |params| params.params.text().len()),
+            reasons: Recent::new(REASONS_LIFETIME, |why| {
+                why.findings.iter().map(|found| 256 + found.message.len()).sum()
+            }),
+        }
+    }
+}
+
+impl Live {
+    fn subscribe(self: &Arc<Self>, topic: Topic, partition: u32) -> Result<Subscription, ApiError> {
+        let slot = self.slots.clone().try_acquire_owned().map_err(|_| too_many(MAX_STREAMS))?;
+        let changed = match &topic {
+            Topic::Fleet => self.fleet.subscribe(),
+            Topic::Workers | Topic::Control => self.control.subscribe(),
+            Topic::Tree(id) => {
+                let tree = || Tree { partition, changed: watch::Sender::new(Instant::now()) };
+                self.trees.lock().entry(id.clone()).or_insert_with(tree).changed.subscribe()
+            }
+        };
+        Ok(Subscription { live: self.clone(), topic, changed, _slot: slot })
+    }
+
+    /// Time after which a topic has not changed. Changes of a tree are known while it has streams.
+    pub(super) fn last_change(&self, topic: &str) -> Instant {
+        let known = match Topic::parse(topic) {
+            Ok(Topic::Workers | Topic::Control) => Some(*self.control.borrow()),
+            Ok(Topic::Tree(id)) => self.trees.lock().get(&id).map(|tree| *tree.changed.borrow()),
+            Ok(Topic::Fleet) | Err(_) => None,
+        };
+        known.unwrap_or_else(|| *self.fleet.borrow())
+    }
+
+    /// Marks the topics that a notice concerns.
+    fn mark(&self, notice: &Notice) {
+        let now = Instant::now();
+        let trees = self.trees.lock();
+        match notice {
+            Notice::Changed { ids: Some(ids), .. } if !trees.is_empty() => {
+                let paths = ids.iter().flat_map(|id| std::iter::once(id.as_str()).chain(id.ancestors()));
+                for tree in paths.filter_map(|path| trees.get(path)) {
+                    tree.changed.send_replace(now);
+                }
+            }
+            Notice::Changed { ids: Some(_), .. } => {}
+            Notice::Changed { ids: None, partition, .. } => {
+                for tree in trees.values().filter(|tree| tree.partition == *partition) {
+                    tree.changed.send_replace(now);
+                }
+            }
+            Notice::Gap => {
+                for tree in trees.values() {
+                    tree.changed.send_replace(now);
+                }
+            }
+        }
+        drop(trees);
+        self.fleet.send_replace(now);
+    }
+
+    fn mark_control(&self) {
+        let now = Instant::now();
+        self.control.send_replace(now);
+        self.fleet.send_replace(now);
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let Topic::Tree(id) = &self.topic else { return };
+        let mut trees = self.live.trees.lock();
+        // The last receiver is that of this subscription.
+        if trees.get(id).is_some_and(|tree| tree.changed.receiver_count() <= 1) {
+            trees.remove(id);
+        }
+    }
+}
+
+/// Marks topics until the guard is dropped.
+pub(crate) fn listen(live: Arc<Live>, notices: Arc<Notices>, control: Arc<ControlWatch>) -> DropGuard {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    runtime::spawn(async move {
+        tokio::select! {
+            biased;
+            () = stopped.cancelled() => {}
+            () = mark_changes(&live, &notices, &control) => {}
+        }
+    });
+    stop.drop_guard()
+}
+
+async fn mark_changes(live: &Live, notices: &Notices, control: &ControlWatch) {
+    let (mut received, mut control) = (notices.listen(), control.changes());
+    loop {
+        tokio::select! {
+            notice = received.recv() => match notice {
+                Ok(changes) => live.mark(&changes.notice),
+                Err(RecvError::Lagged(_)) => live.mark(&Notice::Gap),
+                Err(RecvError::Closed) => return,
+            },
+            changed = control.changed() => match changed {
+                Ok(()) => live.mark_control(),
+                Err(_) => return,
+            },
+        }
+    }
+}
+
+/// `GET /ui/live?on=TOPIC`.
+pub(super) async fn stream(State(api): State<Arc<Api>>, request: Request) -> Response {
+    let started = Instant::now();
+    let response = open(&api, &request).unwrap_or_else(IntoResponse::into_response);
+    api.ops.record_request("GET /ui/live", response.status().as_u16(), started.elapsed());
+    with_security_headers(response)
+}
+
+fn open(api: &Arc<Api>, request: &Request) -> Result<Response, ApiError> {
+    api.access.check_host(request.headers())?;
+    session::caller(&api.access, request.headers(), now_ms())?;
+    let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
+    let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|why| bad_parameter("on", &why))?;
+    let partition = match &topic {
+        Topic::Tree(id) => api.publisher.partition_of(id),
+        Topic::Fleet | Topic::Workers | Topic::Control => 0,
+    };
+    let subscription = api.live.subscribe(topic, partition)?;
+    let drain = api.reads.shutdown.drain.clone();
+    let mut response = event_stream(|events| follow(subscription, drain, events));
+    // Proxies must not collect events.
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+async fn follow(mut subscription: Subscription, drain: CancellationToken, mut events: Events) {
+    let (pace, refresh) = (subscription.topic.pace(), subscription.topic.refresh_interval());
+    let ends = Instant::now() + STREAM_LIFETIME;
+    while Instant::now() < ends {
+        tokio::select! {
+            biased;
+            () = events.closed() => return,
+            () = drain.cancelled() => return events.end(EndReason::Shutdown),
+            // The page is fetched again after a change, and at intervals.
+            _ = tokio::time::timeout(refresh, subscription.changed.changed()) => {}
+        }
+        if events.send("stale", None, &()).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(pace).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> TaskId {
+        TaskId::parse(text).unwrap()
+    }
+
+    fn changed(partition: u32, ids: Option<&[&str]>) -> Notice {
+        Notice::Changed { partition, offset: 1, ids: ids.map(|ids| ids.iter().map(|text| id(text)).collect()) }
+    }
+
+    fn has_changed(subscription: &mut Subscription) -> bool {
+        let has_changed = subscription.changed.has_changed().unwrap();
+        subscription.changed.mark_unchanged();
+        has_changed
+    }
+
+    #[test]
+    fn topics_are_parsed_or_refused() {
+        assert_eq!(Topic::parse("tree:order:fetch"), Ok(Topic::Tree(id("order:fetch"))));
+        assert_eq!(Topic::parse("type:resize"), Ok(Topic::Fleet));
+        for wrong in ["", "fleet:x", "tree:", "type:", "type:A B", "other", "workers:1"] {
+            assert!(Topic::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn notice_marks_the_trees_that_contain_its_tasks() {
+        let live = Arc::new(Live::default());
+        let subscribe = |text: &str, partition| live.subscribe(Topic::Tree(id(text)), partition).unwrap();
+        let mut all = [subscribe("order", 0), subscribe("order:fetch", 0), subscribe("other", 1)];
+        let mut marked = |notice: &Notice| {
+            live.mark(notice);
+            all.each_mut().map(has_changed)
+        };
+        assert_eq!(marked(&changed(0, Some(&["order:fetch:3"]))), [true, true, false]);
+        assert_eq!(marked(&changed(0, Some(&["order:last"]))), [true, false, false]);
+        assert_eq!(marked(&changed(0, None)), [true, true, false], "any task of the partition");
+        assert_eq!(marked(&Notice::Gap), [true; 3]);
+        assert_eq!(marked(&changed(0, Some(&["unrelated"]))), [false; 3]);
+    }
+
+    #[test]
+    fn control_record_marks_pages_of_control_and_of_the_fleet() {
+        let live = Arc::new(Live::default());
+        let mut all = [Topic::Fleet, Topic::Control, Topic::Tree(id("a"))].map(|on| live.subscribe(on, 0).unwrap());
+        live.mark_control();
+        assert_eq!(all.each_mut().map(has_changed), [true, true, false]);
+        live.mark(&changed(0, Some(&["b"])));
+        assert_eq!(all.each_mut().map(has_changed), [true, false, false]);
+    }
+
+    #[test]
+    fn dropped_subscription_is_unregistered() {
+        let live = Arc::new(Live::default());
+        let (first, second) =
+            (live.subscribe(Topic::Tree(id("a")), 0).unwrap(), live.subscribe(Topic::Tree(id("a")), 0).unwrap());
+        drop(first);
+        assert_eq!(live.trees.lock().len(), 1);
+        drop(second);
+        assert!(live.trees.lock().is_empty());
+        assert_eq!(live.slots.available_permits(), MAX_STREAMS);
+    }
+}
