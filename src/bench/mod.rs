@@ -225,7 +225,7 @@ impl BenchTopics {
         let mut records = 0;
         for number in 0..partitions {
             let ends = self.broker.watermarks(&Partition::new(topic, number as i32), CALL_DEADLINE)?;
-            records += ends.end - ends.first;
+            records += ends.high - ends.low;
         }
         u64::try_from(records).context("a partition ends before it begins")
     }

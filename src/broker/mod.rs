@@ -195,7 +195,7 @@ pub trait Broker: Send + Sync + 'static {
         let first_visible = self.first_visible(partition, offset, deadline)?;
         if first_visible.record.is_none()
             && first_visible.offset <= offset
-            && offset < self.watermarks(partition, deadline)?.end
+            && offset < self.watermarks(partition, deadline)?.high
         {
             return Err(BrokerError::Unavailable(format!(
                 "the record at offset {offset} of {partition} is not committed yet"
@@ -404,10 +404,10 @@ pub struct RecordListing {
 /// Offsets that delimit a partition's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
-    /// First offset of the log.
-    pub first: i64,
-    /// Offset after the last record.
-    pub end: i64,
+    /// Low watermark: offset of the first record.
+    pub low: i64,
+    /// High watermark: offset after the last record.
+    pub high: i64,
 }
 
 /// A topic as it exists in the cluster.

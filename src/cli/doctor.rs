@@ -244,14 +244,14 @@ fn check_commit(
 ) -> Option<Finding> {
     let what = match committed {
         None => "consumed before, but Kafka has dropped the committed offset: workers refuse the partition".to_owned(),
-        Some(offset) if offset < watermarks.first => {
-            let removed = watermarks.first - offset;
+        Some(offset) if offset < watermarks.low => {
+            let removed = watermarks.low - offset;
             format!(
                 "retention has removed {removed} offsets past the committed one: unfinished tasks among them are lost"
             )
         }
-        Some(offset) if offset > watermarks.end => {
-            format!("the committed offset is {offset}, but the log ends at {}", watermarks.end)
+        Some(offset) if offset > watermarks.high => {
+            format!("the committed offset is {offset}, but the log ends at {}", watermarks.high)
         }
         Some(_) => return None,
     };
@@ -262,7 +262,7 @@ fn check_commit(
 /// Reads the append time of the newest event, if one of the last three offsets holds an event.
 async fn newest_ms(client: &Client, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
     // The last offsets may be transaction markers.
-    for offset in (watermarks.first..watermarks.end).rev().take(3) {
+    for offset in (watermarks.low..watermarks.high).rev().take(3) {
         if let Ok(Some(record)) = client.read_at(partition, offset).await {
             return Some(record.timestamp_ms);
         }
@@ -339,12 +339,12 @@ fn check_progress(checkpoints: &[Option<Checkpoint>], watermarks: &[Watermarks])
     let mut found = Vec::new();
     let mut behind = 0;
     for (index, (checkpoint, watermarks)) in checkpoints.iter().zip(watermarks).enumerate() {
-        let offset = checkpoint.map_or(watermarks.first, |checkpoint| checkpoint.offset);
-        behind += (watermarks.end - offset).max(0);
-        if offset < watermarks.first || offset > watermarks.end {
+        let offset = checkpoint.map_or(watermarks.low, |checkpoint| checkpoint.offset);
+        behind += (watermarks.high - offset).max(0);
+        if offset < watermarks.low || offset > watermarks.high {
             let what = format!(
                 "the checkpoint in Redis is {offset}, but the log holds {} to {}",
-                watermarks.first, watermarks.end
+                watermarks.low, watermarks.high
             );
             let hint = "check that this is not another fleet's Redis; if it is not, delete the keys of the prefix: trackers rebuild them from the log";
             found.push(Finding::error(format!("events/{index}"), what).hint(hint));
@@ -458,7 +458,7 @@ error    redis          no answer
     #[test]
     fn committed_offsets_outside_the_log_are_reported() {
         let partition = Partition::new("kafleet.tasks.echo", 3);
-        let watermarks = Watermarks { first: 10, end: 20 };
+        let watermarks = Watermarks { low: 10, high: 20 };
         for (committed, expected) in [
             (None, Some("dropped the committed offset")),
             (Some(4), Some("removed 6 offsets past the committed one")),
@@ -478,7 +478,7 @@ error    redis          no answer
     #[test]
     fn lag_and_checkpoints_outside_the_log_are_reported() {
         let checkpoint = |offset| Some(Checkpoint { offset, version: 1, ..Checkpoint::default() });
-        let watermarks = |first, end| Watermarks { first, end };
+        let watermarks = |first, end| Watermarks { low: first, high: end };
         let healthy = check_progress(&[checkpoint(7), None], &[watermarks(0, 10), watermarks(0, 5)]);
         assert_eq!(healthy, [Finding::ok("projection", "8 events not yet projected")]);
         let foreign = check_progress(&[checkpoint(700), checkpoint(1)], &[watermarks(0, 10), watermarks(5, 9)]);

@@ -143,7 +143,7 @@ impl<S: Sink> TopicReader<S> {
     /// Checks that the topic exists. Returns false if it was deleted and created again.
     fn probe(&mut self, reading: &Reading, whole: bool) -> bool {
         match self.broker.watermarks(&self.partition, CALL_DEADLINE) {
-            Ok(ends) if ends.end < reading.next() => return false,
+            Ok(ends) if ends.high < reading.next() => return false,
             Ok(_) if whole => self.sink.trouble(None),
             Ok(_) => {}
             Err(error) => self.sink.trouble(Some(&error.to_string())),

@@ -173,9 +173,9 @@ impl DeadLetterIndex {
     /// Reads new records up to the first open transaction. Returns the first offset of the log, and the offset up to
     /// which all transactions have ended.
     pub(super) fn read_committed(&self, broker: &dyn Broker, partition: &Partition) -> Result<Watermarks, BrokerError> {
-        let Watermarks { first, end } = broker.watermarks(partition, CALL_DEADLINE)?;
+        let Watermarks { low: first, high: end } = broker.watermarks(partition, CALL_DEADLINE)?;
         let decided = broker.first_visible(partition, end, CALL_DEADLINE)?.offset;
-        let ends = Watermarks { first, end: end.min(decided) };
+        let ends = Watermarks { low: first, high: end.min(decided) };
         self.read(broker, partition, ends)?;
         Ok(ends)
     }
@@ -189,7 +189,7 @@ impl DeadLetterIndex {
         &self,
         broker: &dyn Broker,
         partition: &Partition,
-        Watermarks { first, end }: Watermarks,
+        Watermarks { low: first, high: end }: Watermarks,
     ) -> Result<(), BrokerError> {
         loop {
             let from = {

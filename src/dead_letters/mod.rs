@@ -136,14 +136,14 @@ impl DeadLetterIndex {
         for partition in partitions(broker, names, filter.task_type.as_deref())? {
             let ends = self.read_committed(broker, &partition)?;
             let below = match bounds {
-                Some(bounds) => bounds.get(&partition).copied().unwrap_or(ends.first),
-                None => ends.end,
+                Some(bounds) => bounds.get(&partition).copied().unwrap_or(ends.low),
+                None => ends.high,
             };
             tails.push(Tail {
                 partition,
-                first: ends.first,
-                below: below.min(ends.end),
-                read_to: below.min(ends.end),
+                first: ends.low,
+                below: below.min(ends.high),
+                read_to: below.min(ends.high),
                 ahead: Vec::new(),
             });
         }

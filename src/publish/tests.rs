@@ -45,7 +45,8 @@ impl Bench {
         let mut consumer: Box<dyn Consumer> = self.broker.consumer(&ConsumerSpec::default()).unwrap();
         let all: Vec<_> = (0..4).map(|number| (Partition::new(topic, number), StartOffset::Beginning)).collect();
         consumer.assign(&all).unwrap();
-        let end = |(partition, _): &(Partition, StartOffset)| self.broker.watermarks(partition, CALL).unwrap().end as usize;
+        let end =
+            |(partition, _): &(Partition, StartOffset)| self.broker.watermarks(partition, CALL).unwrap().high as usize;
         let count = all.iter().map(end).sum::<usize>();
         let mut keys = Vec::new();
         while keys.len() < count {

@@ -91,7 +91,7 @@ async fn apply_creates_topics_and_records_settings_once() {
 
     let again = applied(&broker, &small()).await.unwrap();
     assert!(again.iter().all(|one| one.change == TopicChange::Unchanged), "{again:?}");
-    let end = broker.watermarks(&Partition::new("t.control", 0), DEADLINE).unwrap().end;
+    let end = broker.watermarks(&Partition::new("t.control", 0), DEADLINE).unwrap().high;
     assert_eq!(end, 1, "the settings are written once");
 }
 

@@ -274,7 +274,7 @@ impl Subscription<'_> {
         let Some(task_type) = setup.names.type_of(&partition.topic) else { return Ok(StartOffset::Beginning) };
         let (group, at) = (setup.names.group(task_type), std::slice::from_ref(partition));
         let committed = setup.broker.group_offsets(&group, at, CALL_DEADLINE)?.into_iter().next().flatten();
-        let first = setup.broker.watermarks(partition, CALL_DEADLINE)?.first;
+        let first = setup.broker.watermarks(partition, CALL_DEADLINE)?.low;
         Ok(StartOffset::At(committed.map_or(first, |committed| committed.offset.max(first))))
     }
 

@@ -94,7 +94,7 @@ async fn measure_lag(setup: Arc<TrackerSetup>) {
             let partition = Partition::new(topic.clone(), *number as i32);
             let broker = setup.broker.client().with_deadline(Duration::from_secs(5));
             let Ok(ends) = broker.watermarks(&partition).await else { continue };
-            let lag = ends.end - checkpoint.map_or(ends.first, |checkpoint| checkpoint.offset);
+            let lag = ends.high - checkpoint.map_or(ends.low, |checkpoint| checkpoint.offset);
             setup.metrics.lag.with_label_values(&[&*topic, &number.to_string()]).set(lag.max(0));
         }
     }

@@ -196,7 +196,7 @@ async fn measure_lag(broker: &Arc<dyn Broker>, metrics: &Metrics, offsets: &Comm
     for (partition, offset) in committed {
         let Ok(ends) = client.watermarks(&partition).await else { continue };
         let label = partition.index.to_string();
-        metrics.lag.with_label_values(&[&*partition.topic, &label]).set((ends.end - offset).max(0));
+        metrics.lag.with_label_values(&[&*partition.topic, &label]).set((ends.high - offset).max(0));
     }
 }
 

@@ -22,7 +22,7 @@ fn records(fleet: &Fleet) -> usize {
     let in_partition = |topic: &str, number: u32| {
         let at = Partition::new(topic, number as i32);
         let ends = fleet.log.watermarks(&at, DEADLINE).unwrap();
-        (ends.first..ends.end).filter(|offset| fleet.record(&at, *offset).is_some()).count()
+        (ends.low..ends.high).filter(|offset| fleet.record(&at, *offset).is_some()).count()
     };
     topics.iter().map(|(topic, count)| (0..*count).map(|number| in_partition(topic, number)).sum::<usize>()).sum()
 }

@@ -34,7 +34,7 @@ impl Client {
 impl Fleet {
     /// Offsets and kinds of the events of a task.
     fn events_written(&self) -> i64 {
-        let end = |number| self.log.watermarks(&Partition::new(self.names.events(), number), DEADLINE).unwrap().end;
+        let end = |number| self.log.watermarks(&Partition::new(self.names.events(), number), DEADLINE).unwrap().high;
         (0..PARTITIONS as i32).map(end).sum()
     }
 

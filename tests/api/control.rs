@@ -31,7 +31,7 @@ impl Fleet {
     /// Returns the last control record of a key; `None` if it is absent or deleted.
     pub fn control(&self, key: &str) -> Option<Value> {
         let partition = Partition::new(self.names.control(), 0);
-        let end = self.log.watermarks(&partition, DEADLINE).unwrap().end;
+        let end = self.log.watermarks(&partition, DEADLINE).unwrap().high;
         let records = (0..end).filter_map(|offset| self.record(&partition, offset));
         let last: Option<Record> = records.filter(|record| record.key.as_deref() == Some(key.as_bytes())).last();
         serde_json::from_slice(&last?.value?).unwrap()
@@ -41,7 +41,7 @@ impl Fleet {
     /// left the workers.
     fn cancel_told(&self, id: &str) -> Option<Value> {
         let (partition, key) = (Partition::new(self.names.control(), 0), format!("cancel/{id}"));
-        let end = self.log.watermarks(&partition, DEADLINE).unwrap().end;
+        let end = self.log.watermarks(&partition, DEADLINE).unwrap().high;
         let mut records = (0..end).filter_map(|offset| self.record(&partition, offset));
         let first = records.find(|record| record.key.as_deref() == Some(key.as_bytes()))?;
         serde_json::from_slice(&first.value?).unwrap()

@@ -32,7 +32,7 @@ fn published(fleet: &Fleet, task_type: &str) -> (Vec<Event>, usize) {
         for number in 0..partitions {
             let partition = Partition::new(topic.as_str(), number);
             let ends = fleet.log.watermarks(&partition, DEADLINE).unwrap();
-            records.extend((ends.first..ends.end).filter_map(|offset| fleet.record(&partition, offset)));
+            records.extend((ends.low..ends.high).filter_map(|offset| fleet.record(&partition, offset)));
         }
         records
     };

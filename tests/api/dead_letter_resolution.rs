@@ -47,7 +47,7 @@ impl Fleet {
             let record = self.record(&at, *offset);
             record.is_some_and(|record| record.headers.iter().any(|(name, _)| name == "kafleet_marks"))
         };
-        (ends.first..ends.end).filter(is_mark).count()
+        (ends.low..ends.high).filter(is_mark).count()
     }
 
     /// Retry requests of a task in the log, including ignored ones.
@@ -56,7 +56,7 @@ impl Fleet {
         let of = |number: u32| {
             let at = Partition::new(self.names.events(), number as i32);
             let ends = self.log.watermarks(&at, DEADLINE).unwrap();
-            let events = (ends.first..ends.end).filter_map(|offset| self.record(&at, offset)?.value);
+            let events = (ends.low..ends.high).filter_map(|offset| self.record(&at, offset)?.value);
             events.filter(|value| Event::decode(value).is_ok_and(|event| is_of(&event))).count()
         };
         (0..PARTITIONS).map(of).sum()
@@ -115,7 +115,7 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
     let path = format!("/v1/dead/{lost}/redrive");
     let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
         let at = Partition::new(fleet.names.dead("echo"), 1);
-        until("a transaction is held open", async || fleet.log.watermarks(&at, DEADLINE).unwrap().end > 1).await;
+        until("a transaction is held open", async || fleet.log.watermarks(&at, DEADLINE).unwrap().high > 1).await;
         // An open transaction does not block listing.
         assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
         fleet.log.hold_transactions(&fleet.names.dead("echo"), false);

@@ -200,7 +200,7 @@ async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     fleet.fail("r:a", "no").await;
     fleet.folded().await;
     let topic = fleet.names.tasks("echo");
-    let ends = |index: i32| fleet.log.watermarks(&Partition::new(topic.as_str(), index), DEADLINE).unwrap().end;
+    let ends = |index: i32| fleet.log.watermarks(&Partition::new(topic.as_str(), index), DEADLINE).unwrap().high;
     let before = [ends(0), ends(1)];
     for index in 0..2 {
         fleet.log.truncate_before(&Partition::new(topic.as_str(), index), before[index as usize]).unwrap();

@@ -221,5 +221,5 @@ impl Broker for FaultyBroker {
             meet: self.meet.clone(),
         }))
     }
-    delegate!(Broker via [here()?]: topics, apply_topics, ends, first_visible, group_offsets, set_group_offsets);
+    delegate!(Broker via [here()?]: topics, apply_topics, watermarks, first_visible, group_offsets, set_group_offsets);
 }

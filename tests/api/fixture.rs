@@ -247,7 +247,7 @@ impl Fleet {
         let in_partition = |number: i32| {
             let partition = Partition::new(self.names.tasks(task_type), number);
             let ends = self.log.watermarks(&partition, DEADLINE).unwrap();
-            (ends.first..ends.end).filter(|offset| self.record(&partition, *offset).is_some()).count()
+            (ends.low..ends.high).filter(|offset| self.record(&partition, *offset).is_some()).count()
         };
         (0..2).map(in_partition).sum()
     }
@@ -255,7 +255,7 @@ impl Fleet {
     /// Waits until the current end of the log is projected.
     pub async fn folded(&self) {
         for number in 0..PARTITIONS {
-            let end = self.log.watermarks(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().end;
+            let end = self.log.watermarks(&Partition::new(self.names.events(), number as i32), DEADLINE).unwrap().high;
             until("the fold", async || {
                 let checkpoint = self.store.real.checkpoints(&[number]).await.unwrap()[0];
                 end == 0 || checkpoint.is_some_and(|checkpoint| checkpoint.offset >= end)

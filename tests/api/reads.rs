@@ -110,7 +110,7 @@ async fn marker_at_the_end_of_the_log_is_not_lag() {
         headers: &[],
     };
     let sent = atomic.send_all(&[record], DEADLINE).unwrap()[0];
-    let end = fleet.log.watermarks(&Partition::new(topic.as_str(), sent.0), DEADLINE).unwrap().end;
+    let end = fleet.log.watermarks(&Partition::new(topic.as_str(), sent.0), DEADLINE).unwrap().high;
     assert!(end > sent.1 + 1, "the transaction marker occupies an offset");
     fleet.log.hold_transactions("test", true);
     atomic.send_all(&[record; 10], DEADLINE).unwrap_err();

@@ -46,8 +46,9 @@ impl Kit {
         let outcomes = self.broker.apply_topics(std::slice::from_ref(&spec), DEADLINE).unwrap();
         assert_eq!(outcomes[0].change, TopicChange::Created);
         block_until("a new topic is known", || {
-            (0..partitions)
-                .all(|index| self.broker.watermarks(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok())
+            (0..partitions).all(|index| {
+                self.broker.watermarks(&Partition::new(spec.name.as_str(), index as i32), DEADLINE).is_ok()
+            })
         });
         spec.name
     }
@@ -107,7 +108,7 @@ impl Kit {
 
     pub fn watermarks(&self, at: &Partition) -> (i64, i64) {
         let ends = self.broker.watermarks(at, DEADLINE).unwrap();
-        (ends.first, ends.end)
+        (ends.low, ends.high)
     }
 }
 

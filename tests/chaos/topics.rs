@@ -43,7 +43,7 @@ impl Topics {
                 for index in 0..topic.partitions {
                     let partition = Partition::new(topic.name.as_str(), index as i32);
                     let ends = kafka.watermarks(&partition, DEADLINE).unwrap();
-                    ranges.push(OffsetRange { partition, from: ends.first, to: ends.end });
+                    ranges.push(OffsetRange { partition, from: ends.low, to: ends.high });
                 }
             }
         }
@@ -63,7 +63,7 @@ impl Topics {
             let of = |index| {
                 let partition = Partition::new(topic.as_str(), index as i32);
                 let ends = kafka.watermarks(&partition, DEADLINE).unwrap();
-                OffsetRange { partition, from: ends.first, to: ends.end }
+                OffsetRange { partition, from: ends.low, to: ends.high }
             };
             (0..count).map(of).collect()
         };

@@ -39,7 +39,7 @@ async fn letters_in_topic(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         for index in 0..info.partitions as i32 {
             let at = Partition::new(topic.as_str(), index);
-            let end = broker.watermarks(&at, DEADLINE).unwrap().end;
+            let end = broker.watermarks(&at, DEADLINE).unwrap().high;
             let mut next = 0;
             while next < end {
                 let probe = broker.first_visible(&at, next, DEADLINE).unwrap();

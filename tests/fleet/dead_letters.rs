@@ -45,7 +45,7 @@ async fn records(fleet: &Fleet, topic: String) -> Vec<Record> {
         partitions
             .flat_map(|partition| {
                 let ends = broker.watermarks(&partition, DEADLINE).unwrap();
-                (ends.first..ends.end)
+                (ends.low..ends.high)
                     .filter_map(|offset| committed_record(&*broker, &partition, offset))
                     .collect::<Vec<_>>()
             })

@@ -43,7 +43,8 @@ async fn post_all(apis: &[String; 2], path: &str, bodies: &[Value]) -> Vec<(u16,
 fn task_records(fleet: &Fleet) -> i64 {
     let topics = fleet.broker.topics(&fleet.names.tasks(""), DEADLINE).unwrap();
     let of = |topic: &TopicInfo| {
-        let end = |number| fleet.broker.watermarks(&Partition::new(topic.name.as_str(), number), DEADLINE).unwrap().end;
+        let end =
+            |number| fleet.broker.watermarks(&Partition::new(topic.name.as_str(), number), DEADLINE).unwrap().high;
         (0..topic.partitions as i32).map(end).sum::<i64>()
     };
     topics.iter().map(of).sum()

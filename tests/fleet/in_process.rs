@@ -253,12 +253,14 @@ impl Fleet {
             let committed = broker.group_offsets(&names.announcer_group(), &partitions, DEADLINE).unwrap();
             let done = partitions.iter().zip(committed).all(|(partition, committed)| {
                 let ends = broker.watermarks(partition, DEADLINE).unwrap();
-                let offset = committed.map_or(ends.first, |committed| committed.offset);
+                let offset = committed.map_or(ends.low, |committed| committed.offset);
                 // The remaining offsets may be transaction markers, which no consumer receives.
-                offset >= ends.end || broker.first_visible(partition, offset, DEADLINE).unwrap().offset >= ends.end
+                offset >= ends.high || broker.first_visible(partition, offset, DEADLINE).unwrap().offset >= ends.high
             });
             let events = (0..count).map(|index| Partition::new(names.events(), index as i32));
-            done.then(|| events.map(|partition| broker.watermarks(&partition, DEADLINE).unwrap().end).collect::<Vec<_>>())
+            done.then(|| {
+                events.map(|partition| broker.watermarks(&partition, DEADLINE).unwrap().high).collect::<Vec<_>>()
+            })
         };
         let announced = Arc::new(announced);
         let ends = wait_until("the announcer has read all tasks", || {
@@ -301,6 +303,6 @@ pub async fn is_folded_up_to(broker: &Arc<dyn Broker>, names: &Names, store: &dy
         .iter()
         .map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset))
         .eq(ends.iter().copied());
-    let end = |index: usize| broker.watermarks(&Partition::new(names.events(), index as i32), DEADLINE).unwrap().end;
+    let end = |index: usize| broker.watermarks(&Partition::new(names.events(), index as i32), DEADLINE).unwrap().high;
     folded && (0..ends.len()).map(end).eq(ends.iter().copied())
 }

@@ -230,7 +230,7 @@ fn released(kafka: &Arc<Kafka>, names: &Names) -> BTreeMap<String, usize> {
         .map(|index| {
             let partition = Partition::new(topic.clone(), index);
             let ends = kafka.watermarks(&partition, DEADLINE).unwrap();
-            OffsetRange { partition, from: ends.first, to: ends.end }
+            OffsetRange { partition, from: ends.low, to: ends.high }
         })
         .collect();
     let mut times = BTreeMap::new();

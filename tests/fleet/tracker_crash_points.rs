@@ -235,7 +235,7 @@ impl Released {
     /// Reads up to the current end of the topic.
     fn read_to_end(&mut self) {
         let ends: Vec<i64> =
-            self.partitions.iter().map(|partition| self.kafka.watermarks(partition, DEADLINE).unwrap().end).collect();
+            self.partitions.iter().map(|partition| self.kafka.watermarks(partition, DEADLINE).unwrap().high).collect();
         let deadline = Instant::now() + DEADLINE;
         let is_read = |consumer: &mut Box<dyn Consumer>, partition: &Partition, end: i64| {
             end == 0 || consumer.positions().unwrap().iter().any(|(own, at)| own == partition && *at >= end)

@@ -287,7 +287,7 @@ fn read_at_returns_records_and_skips_markers() {
     let mut atomic = fixture.kafka.transactional_producer(&unique("atomic")).expect("opened");
     atomic.send_all(&[record(&fixture.topic, 0, b"7")], DEADLINE).expect("committed");
     block_until("the marker follows the commit", || {
-        fixture.kafka.watermarks(&fixture.partition(0), DEADLINE).is_ok_and(|ends| ends.end == 2)
+        fixture.kafka.watermarks(&fixture.partition(0), DEADLINE).is_ok_and(|ends| ends.high == 2)
     });
     fixture.publish(8..1_000);
     let read = |offset| fixture.kafka.read_at(&fixture.partition(0), offset, DEADLINE).expect("an answer");

@@ -84,7 +84,7 @@ impl Broker for FaultyBroker {
         Ok(Arc::new(NewerProducer { inner, events, fault_rng: self.fault_rng.clone() }))
     }
     delegate!(Broker via [inner]: apply_topics, set_group_offsets);
-    delegate!(Broker via [reached()?]: transactional_producer, topics, ends, first_visible, group_offsets);
+    delegate!(Broker via [reached()?]: transactional_producer, topics, watermarks, first_visible, group_offsets);
 }
 
 /// Delivery tag of records without a listener.

@@ -106,7 +106,7 @@ impl OffsetOracle {
                 state.violations.push(format!("cannot decode a commit of {}: {commit:?}", commit.partition));
                 continue;
             };
-            let end = self.broker.watermarks(&commit.partition, NO_WAIT).unwrap().end.min(metadata.completed.next());
+            let end = self.broker.watermarks(&commit.partition, NO_WAIT).unwrap().high.min(metadata.completed.next());
             for offset in (0..end).filter(|offset| metadata.completed.is_done(*offset)) {
                 let position = (commit.partition.clone(), offset);
                 if state.done.contains(&position) {

@@ -110,7 +110,7 @@ pub async fn unfinished(fleet: &Fleet) -> Option<String> {
 
 pub async fn unfolded(fleet: &Fleet) -> Option<String> {
     for number in 0..fleet.scenario.events_partitions {
-        let end = fleet.broker.watermarks(&Partition::new(fleet.names.events(), number as i32), CALL).unwrap().end;
+        let end = fleet.broker.watermarks(&Partition::new(fleet.names.events(), number as i32), CALL).unwrap().high;
         let checkpoint = fleet.store().checkpoints(&[number]).await.unwrap()[0];
         if checkpoint.map_or(0, |checkpoint| checkpoint.offset) < end {
             return Some(format!("events partition {number} is folded to {checkpoint:?} of {end}"));
@@ -124,7 +124,7 @@ fn task_partitions(fleet: &Fleet) -> Vec<(Partition, i64)> {
     let all = topics
         .iter()
         .flat_map(|info| (0..info.partitions).map(|index| Partition::new(info.name.as_str(), index as i32)));
-    all.map(|partition| (partition.clone(), fleet.broker.watermarks(&partition, CALL).unwrap().end)).collect()
+    all.map(|partition| (partition.clone(), fleet.broker.watermarks(&partition, CALL).unwrap().high)).collect()
 }
 
 /// The remaining offsets may be transaction markers, which no consumer receives.

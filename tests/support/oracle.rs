@@ -42,9 +42,9 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
     let ends = broker.watermarks(partition, DEADLINE).unwrap();
     let mut consumer = broker.consumer(&ConsumerSpec::default()).unwrap();
     consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
-    let (mut events, mut next, started) = (Vec::new(), ends.first, Instant::now());
-    while next < ends.end {
-        assert!(started.elapsed() < DEADLINE, "{partition} is read up to {next} of {}", ends.end);
+    let (mut events, mut next, started) = (Vec::new(), ends.low, Instant::now());
+    while next < ends.high {
+        assert!(started.elapsed() < DEADLINE, "{partition} is read up to {next} of {}", ends.high);
         let take = &mut |record: &kafleet::broker::RecordRef<'_>| {
             next = record.offset + 1;
             if let Ok(event) = Event::decode(record.value.unwrap_or_default()) {
@@ -56,7 +56,7 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
         next = consumer.positions().unwrap().first().map_or(next, |(_, partition)| next.max(*partition));
     }
     consumer.close(DEADLINE);
-    (events, ends.end)
+    (events, ends.high)
 }
 
 impl Oracle {
@@ -64,7 +64,7 @@ impl Oracle {
         let (store, mut nodes, mut ends, mut count) = (Memory::default(), Vec::new(), Vec::new(), 0);
         for number in 0..partitions {
             let (broker, partition) = (broker.clone(), Partition::new(names.events(), number as i32));
-            let read = move || (broker.ends(&partition, DEADLINE).unwrap().first, read_log(&*broker, &partition));
+            let read = move || (broker.watermarks(&partition, DEADLINE).unwrap().low, read_log(&*broker, &partition));
             let (first, (events, end)) = tokio::task::spawn_blocking(read).await.unwrap();
             count += events.len();
             nodes.push(fold(&store, number, events, (first, end)).await);

@@ -140,7 +140,10 @@ impl Broker for FaultyBroker {
         if let Some(error) = &*self.faults.no_atomic.lock().unwrap() {
             return Err(error.clone());
         }
-        Ok(Box::new(FaultyTransactions { inner: self.inner.transactional_producer(name)?, faults: self.faults.clone() }))
+        Ok(Box::new(FaultyTransactions {
+            inner: self.inner.transactional_producer(name)?,
+            faults: self.faults.clone(),
+        }))
     }
     delegate!(Broker via [inner]: producer, topics, apply_topics, watermarks, first_visible, set_group_offsets);
 }

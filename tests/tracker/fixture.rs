@@ -124,7 +124,7 @@ impl Fixture {
 
     /// End of a partition's log.
     pub fn end(&self, partition: u32) -> i64 {
-        self.broker.watermarks(&self.partition(partition), CALL).unwrap().end
+        self.broker.watermarks(&self.partition(partition), CALL).unwrap().high
     }
 
     /// Waits until the current log is folded.

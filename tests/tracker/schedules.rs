@@ -363,6 +363,6 @@ async fn no_producer_is_opened_without_schedules() {
     let schedule = past(1, Overlap::Allow);
     put(&fixture, "s", &schedule).await;
     until("the schedule has fired", || async { node(&fixture, &task(&schedule, "s", 1)).await.is_some() }).await;
-    assert!(fixture.broker.watermarks(&Partition::new(fixture.names.control(), 0), DEADLINE).unwrap().end > 1);
+    assert!(fixture.broker.watermarks(&Partition::new(fixture.names.control(), 0), DEADLINE).unwrap().high > 1);
     tracker.stop().await;
 }

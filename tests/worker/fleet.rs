@@ -204,7 +204,7 @@ impl Fleet {
     pub async fn end_of(&self, topic: &str, partition: i32) -> i64 {
         let broker = self.broker.clone();
         let partition = Partition::new(topic, partition);
-        blocking(move || broker.watermarks(&partition, DEADLINE)).await.unwrap().unwrap().end
+        blocking(move || broker.watermarks(&partition, DEADLINE)).await.unwrap().unwrap().high
     }
 
     /// Returns the commits of a type's group, by partition.

@@ -133,7 +133,7 @@ impl Broker for FaultyBroker {
             return Err(BrokerError::Unavailable("no answer in time".into()));
         }
         if of_tasks && Faults::is_on(&self.faults.recreated) {
-            return Ok(Watermarks { first: 0, end: 0 });
+            return Ok(Watermarks { low: 0, high: 0 });
         }
         self.inner.watermarks(partition, deadline)
     }

@@ -126,7 +126,7 @@ pub async fn added_partitions(fleet: Fleet, journal: Journal) {
     until("the partition exists", || ends().is_ok()).await;
     let end = Instant::now() + DEADLINE;
     let mut sent = 20;
-    while ends().unwrap().end == 0 {
+    while ends().unwrap().high == 0 {
         assert!(Instant::now() < end, "the new partition has no record");
         fleet.send_many("brief", &format!("t{sent}-"), 20, "0").await;
         sent += 20;

@@ -202,7 +202,7 @@ impl Reads {
     /// Waits up to [`UNKNOWN_DEADLINE`] until the projection has reached the current end of a partition. Returns the
     /// error to respond with if it has not.
     pub(crate) async fn lag_at_end(&self, partition: u32) -> Result<Option<ApiError>, ApiError> {
-        let Watermarks { first, end } = self.event_ends(partition, UNKNOWN_DEADLINE).await?;
+        let Watermarks { low: first, high: end } = self.event_ends(partition, UNKNOWN_DEADLINE).await?;
         // An empty partition needs no projection.
         if first == end {
             return Ok(None);

@@ -107,7 +107,7 @@ async fn partition_statistics(
 /// Returns true if a partition is folded up to the end of its log. Unknown while Kafka does not answer.
 async fn is_folded(reads: &Reads, partition: u32, part: &PartitionStatistics) -> bool {
     let offset = part.checkpoint.map_or(0, |checkpoint| checkpoint.offset);
-    reads.event_ends(partition, ENDS_DEADLINE).await.is_ok_and(|ends| offset >= ends.end)
+    reads.event_ends(partition, ENDS_DEADLINE).await.is_ok_and(|ends| offset >= ends.high)
 }
 
 impl Sums {

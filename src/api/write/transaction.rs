@@ -233,7 +233,9 @@ impl Writes {
                 // Nothing of this batch has been sent yet.
                 None => match broker.transactional_producer(&name) {
                     Ok(producer) => producer,
-                    Err(error) => return Ok(Err(PublishError::NotPublished(BrokerError::Unavailable(error.to_string())))),
+                    Err(error) => {
+                        return Ok(Err(PublishError::NotPublished(BrokerError::Unavailable(error.to_string()))));
+                    }
                 },
             };
             let done = publisher.publish_atomically(&mut *producer, tasks, now_ms(), DEADLINE);

@@ -59,7 +59,7 @@ impl Cluster {
         let result = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
         let (first, end) = result
             .map_err(|error| self.with_cause(error::of(&error, &format!("fetching the watermarks of {partition}"))))?;
-        Ok(Watermarks { first, end })
+        Ok(Watermarks { low: first, high: end })
     }
 
     pub(super) fn apply_topics(

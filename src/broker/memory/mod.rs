@@ -228,7 +228,7 @@ impl Broker for Memory {
     fn watermarks(&self, partition: &Partition, _deadline: Duration) -> Result<Watermarks, BrokerError> {
         let state = self.core.lock();
         let log = topics::log(&state.topics, partition)?;
-        Ok(Watermarks { first: log.first, end: log.end })
+        Ok(Watermarks { low: log.first, high: log.end })
     }
 
     fn first_visible(

@@ -163,8 +163,8 @@ async fn plan(client: &Client, topic: &str, group: &str, target: &Target, at: At
             partition: partition.index,
             before,
             now,
-            first: watermarks.first,
-            end: watermarks.end,
+            first: watermarks.low,
+            end: watermarks.high,
         });
     }
     let commits =
@@ -199,11 +199,11 @@ async fn resolve_offset(
     at: At,
 ) -> Result<i64, Failure> {
     match at {
-        At::Earliest => Ok(watermarks.first),
-        At::Latest => Ok(watermarks.end),
-        At::Offset(offset) if (watermarks.first..=watermarks.end).contains(&offset) => Ok(offset),
+        At::Earliest => Ok(watermarks.low),
+        At::Latest => Ok(watermarks.high),
+        At::Offset(offset) if (watermarks.low..=watermarks.high).contains(&offset) => Ok(offset),
         At::Offset(offset) => Err(Failure::usage(format_args!("`{partition}` does not hold offset {offset}"))
-            .hint(format_args!("it holds {} to {}", watermarks.first, watermarks.end))),
+            .hint(format_args!("it holds {} to {}", watermarks.low, watermarks.high))),
         At::Time(at_ms) => search(client, partition, watermarks, at_ms)
             .await
             .map_err(|why| failure(why, &partition.topic, &partition.topic)),
@@ -217,8 +217,8 @@ async fn search(
     watermarks: Watermarks,
     at_ms: i64,
 ) -> Result<i64, BrokerError> {
-    let mut low = watermarks.first;
-    let mut high = watermarks.end;
+    let mut low = watermarks.low;
+    let mut high = watermarks.high;
     while low < high {
         let middle = low + (high - low) / 2;
         match client.first_visible(partition, middle).await?.record {

@@ -163,7 +163,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn new(ends: Watermarks) -> Self {
-        Self { next: ends.first, end: ends.end }
+        Self { next: ends.low, end: ends.high }
     }
 
     pub(crate) fn next(&self) -> i64 {

@@ -105,7 +105,7 @@ async fn topic_ending_in_a_gap_is_read_to_its_end() {
         ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
     broker.transactional_producer("x").unwrap().send_all(&[record], DEADLINE).unwrap();
     let ends = broker.watermarks(&Partition::new(topic.as_str(), 0), DEADLINE).unwrap();
-    assert_eq!(ends.end, 3, "the transaction marker takes one more offset");
+    assert_eq!(ends.high, 3, "the transaction marker takes one more offset");
     assert_eq!(read(&broker).unwrap().events_partitions, Some(4), "it does not wait for another record");
 }
 

@@ -307,7 +307,9 @@ impl Store for Memory {
             return Ok(false);
         }
         match reservation {
-            Some(reservation) => partition.insert_reservation(key, reservation, now + self.shared.options.ttl(reservation)),
+            Some(reservation) => {
+                partition.insert_reservation(key, reservation, now + self.shared.options.ttl(reservation))
+            }
             None => partition.remove_reservation(&key),
         }
         Ok(true)

@@ -121,7 +121,8 @@ impl RedisOptions {
     }
 
     fn ttl_ms(&self, reservation: &Reservation) -> u64 {
-        let ttl = if matches!(reservation.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl };
+        let ttl =
+            if matches!(reservation.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl };
         ttl.as_millis() as u64
     }
 

@@ -240,7 +240,7 @@ impl OutboxRelay {
         let events = Partition::new(self.setup.names.events(), self.number as i32);
         let broker = self.setup.broker.client();
         let producer = broker.transactional_producer(&name).await?;
-        let from = broker.watermarks(&events).await?.end;
+        let from = broker.watermarks(&events).await?.high;
         Ok(TransactionalSession { producer, from })
     }
 

@@ -99,7 +99,7 @@ fn measure_type(
     for index in 0..counts.get(&*topic).copied().unwrap_or_default() {
         let partition = Partition::new(topic.clone(), index as i32);
         let ends = broker.watermarks(&partition, CALL_DEADLINE)?;
-        filled.extend((ends.end > ends.first).then_some((partition, ends.end)));
+        filled.extend((ends.high > ends.low).then_some((partition, ends.high)));
     }
     let partitions: Vec<Partition> = filled.iter().map(|(partition, _)| partition.clone()).collect();
     let committed = match partitions.is_empty() {

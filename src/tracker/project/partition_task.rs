@@ -372,7 +372,7 @@ impl PartitionTask {
         let partition = Partition::new(self.setup.names.events(), self.number);
         let ends = self.setup.broker.client().watermarks(&partition).await;
         let ends = ends.map_err(|error| End::Rewind { reason: "broker", message: error.to_string() })?;
-        let Some(checkpoint) = found else { return Ok((ends.first, ends.end)) };
+        let Some(checkpoint) = found else { return Ok((ends.low, ends.high)) };
         if checkpoint.version > FOLD_VERSION {
             let message = format!(
                 "the store has fold version {} and this build has {FOLD_VERSION}\n\nhint: upgrade trackers first",
@@ -387,14 +387,14 @@ impl PartitionTask {
             );
             return Err(End::Stuck(message));
         }
-        if checkpoint.offset < ends.first || checkpoint.offset > ends.end {
+        if checkpoint.offset < ends.low || checkpoint.offset > ends.high {
             let message = format!(
                 "the store is projected up to offset {} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were projected?\n\nhint: project into an empty store",
-                checkpoint.offset, ends.first, ends.end
+                checkpoint.offset, ends.low, ends.high
             );
             return Err(End::Stuck(message));
         }
-        Ok((checkpoint.offset, ends.end))
+        Ok((checkpoint.offset, ends.high))
     }
 
     fn health_part(&self) -> String {

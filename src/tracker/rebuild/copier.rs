@@ -92,7 +92,7 @@ impl Copier {
     }
 
     async fn fold(&mut self) -> Result<std::convert::Infallible, End> {
-        let (first, store) = (self.watermarks().await?.first, self.job.setup.tracker.store.clone());
+        let (first, store) = (self.watermarks().await?.low, self.job.setup.tracker.store.clone());
         let mut projection = Projection::open(store, self.number).await.map_err(|error| self.end_of(error))?;
         self.check_owner(projection.checkpoint())?;
         projection.claim(self.job.plan.number, first).await.map_err(|error| self.end_of(error))?;

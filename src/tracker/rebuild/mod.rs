@@ -160,7 +160,8 @@ struct Part {
 
 impl RebuildProgress {
     fn of(plan: &RebuildPlan) -> Self {
-        let part = |task: &PartitionRange| Part { from: task.from.into(), folded: task.from.into(), end: task.end.into() };
+        let part =
+            |task: &PartitionRange| Part { from: task.from.into(), folded: task.from.into(), end: task.end.into() };
         Self { parts: plan.partitions.iter().map(part).collect(), compared: AtomicU64::new(0) }
     }
 
@@ -316,8 +317,8 @@ async fn measure(job: Arc<Job>) {
         for (task, part) in job.plan.partitions.iter().zip(&job.progress.parts) {
             let partition = Partition::new(topic.clone(), task.number as i32);
             let Ok(ends) = setup.broker.client().watermarks(&partition).await else { continue };
-            part.end.fetch_max(ends.end, Relaxed);
-            let lag = (ends.end - part.folded.load(Relaxed)).max(0);
+            part.end.fetch_max(ends.high, Relaxed);
+            let lag = (ends.high - part.folded.load(Relaxed)).max(0);
             setup.metrics.lag.with_label_values(&[&*topic, &task.number.to_string()]).set(lag);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Rebuild, RebuildError, RebuildPlan, PartitionRange};
+use super::{PartitionRange, Rebuild, RebuildError, RebuildPlan};
 use crate::broker::{Broker, BrokerError, Partition, Watermarks};
 use crate::model::event::Event;
 use crate::model::projection::FOLD_VERSION;
@@ -141,8 +141,8 @@ impl Preflight<'_> {
         }
         for (number, (checkpoint, ends)) in self.copy.iter().zip(&self.ends).enumerate() {
             let Some(checkpoint) = checkpoint else { continue };
-            if checkpoint.offset < ends.first || checkpoint.offset > ends.end {
-                let (first, end) = (ends.first, ends.end);
+            if checkpoint.offset < ends.low || checkpoint.offset > ends.high {
+                let (first, end) = (ends.low, ends.high);
                 let what = format!(
                     "the store belongs to another fleet, or the log was truncated: partition {number} is projected up to offset {}, the log holds {first} to {end}",
                     checkpoint.offset
@@ -170,7 +170,7 @@ impl Preflight<'_> {
         checkpoint: Checkpoint,
         ends: Watermarks,
     ) -> Result<Option<i64>, RebuildError> {
-        let from = ends.first.max(checkpoint.offset - LOOK_BACK);
+        let from = ends.low.max(checkpoint.offset - LOOK_BACK);
         self.find((from..checkpoint.offset).rev(), number).await
     }
 
@@ -189,11 +189,11 @@ impl Preflight<'_> {
     async fn check_log(&self) -> Result<u64, RebuildError> {
         let (mut count, mut message) = (0, Vec::new());
         for (number, ends) in self.ends.iter().enumerate() {
-            if ends.first == 0 {
+            if ends.low == 0 {
                 continue;
             }
-            let until = ends.end.min(ends.first + LOOK_BACK);
-            let begins_ms = self.find(ends.first..until, number).await?.unwrap_or_else(now_ms);
+            let until = ends.high.min(ends.low + LOOK_BACK);
+            let begins_ms = self.find(ends.low..until, number).await?.unwrap_or_else(now_ms);
             let mut older = self.older(number as u32, begins_ms).await?;
             if self.copy[number].is_some() {
                 // Continued from an earlier rebuild: skip trees that it has folded completely.
@@ -205,7 +205,7 @@ impl Preflight<'_> {
                 let more = if older.len() >= MAX_PARTIAL { " or more" } else { "" };
                 message.push(format!(
                     "partition {number} begins at offset {} ({}), and {}{more} trees in the source began earlier, such as `{}`",
-                    ends.first,
+                    ends.low,
                     time_text(begins_ms),
                     older.len(),
                     oldest.id
@@ -243,8 +243,8 @@ impl Preflight<'_> {
             match checkpoint {
                 Some(checkpoint) if checkpoint.rebuild == 0 => drop(taken.insert(number)),
                 _ => {
-                    let from = checkpoint.map_or(ends.first, |checkpoint| checkpoint.offset);
-                    partitions.push(PartitionRange { number, from, end: ends.end });
+                    let from = checkpoint.map_or(ends.low, |checkpoint| checkpoint.offset);
+                    partitions.push(PartitionRange { number, from, end: ends.high });
                 }
             }
         }

@@ -187,7 +187,7 @@ impl Comparison<'_> {
             // At the end of the log no further checkpoint follows: two equal readings suffice.
             if persists
                 || (seen.len() == 1
-                    && pair.checkpoint >= self.copier.watermarks().await?.end
+                    && pair.checkpoint >= self.copier.watermarks().await?.high
                     && self.differs_still(request, &pair).await?)
             {
                 let (source, copy) = differences(&request.key, &pair.source, &pair.copy);
@@ -218,7 +218,9 @@ impl Comparison<'_> {
         let (checkpoint, source) = loop {
             let (checkpoint, source) = self.source.read(requests, values).await.map_err(of_source)?;
             let (source_offset, copy_offset) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.offset());
-            if source_offset >= copy_offset || (checkpoint.is_none() && self.copier.watermarks().await?.end == copy_offset) {
+            if source_offset >= copy_offset
+                || (checkpoint.is_none() && self.copier.watermarks().await?.high == copy_offset)
+            {
                 break (source_offset.max(copy_offset), source);
             }
             if Instant::now() >= end {

@@ -45,7 +45,7 @@ async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<
 /// Current end of an events partition.
 pub(super) async fn current_end(setup: &Arc<TrackerSetup>, at: u32) -> Result<i64, BrokerError> {
     let events = Partition::new(setup.names.events(), at as i32);
-    Ok(setup.broker.client().watermarks(&events).await?.end)
+    Ok(setup.broker.client().watermarks(&events).await?.high)
 }
 
 /// Returns whether these partitions are folded up to these offsets.

@@ -105,7 +105,7 @@ fn gaps_of(
 ) -> Result<Vec<(i32, Gap)>, BrokerError> {
     let mut begun = Vec::new();
     for partition in all.drain(..) {
-        if broker.watermarks(&partition, CALL_DEADLINE)?.first > 0 {
+        if broker.watermarks(&partition, CALL_DEADLINE)?.low > 0 {
             begun.push(partition);
         }
     }
@@ -115,7 +115,7 @@ fn gaps_of(
     let committed = broker.group_offsets(&names.group(task_type), &begun, CALL_DEADLINE)?;
     let gap = |(partition, committed): (&Partition, Option<Committed>)| {
         let ends = broker.watermarks(partition, CALL_DEADLINE)?;
-        Ok((partition.index, Gap::new(ends.first, ends.end, committed)))
+        Ok((partition.index, Gap::new(ends.low, ends.high, committed)))
     };
     begun.iter().zip(committed).map(gap).collect()
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ticker::{STEP, TrackerShared};
 use crate::broker::BrokerError;
-use crate::control::{Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, keep, withdraw};
+use crate::control::{Cancel, ControlKey, ControlNotRead, ControlState, ControlWatch, delete, keep};
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::runtime::now_ms;
@@ -68,7 +68,7 @@ impl StaleCancels {
                 }
                 let producer = self.shared.producer(&self.setup).await?;
                 let withdrawn = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| async move {
-                    withdraw(producer, &self.setup.names, &ControlKey::Cancel(id.to_string())).await?;
+                    delete(producer, &self.setup.names, &ControlKey::Cancel(id.to_string())).await?;
                     tracing::info!(task = %id, "withdrew a cancel that has outlived its tree");
                     Ok::<_, BrokerError>(())
                 });

@@ -107,7 +107,7 @@ impl TrackerShared {
     async fn has_read_heartbeats(&self, setup: &TrackerSetup) -> Result<bool, BrokerError> {
         let partition = Partition::new(setup.names.workers(), WORKERS_PARTITION);
         let ends = setup.broker.client().watermarks(&partition).await?;
-        Ok(self.workers.has_read(ends.end))
+        Ok(self.workers.has_read(ends.high))
     }
 }
 
@@ -202,7 +202,7 @@ impl PartitionUpkeep {
     async fn end(&self) -> Result<i64, BrokerError> {
         let partition = Partition::new(self.events.clone(), self.number as i32);
         let ends = self.setup.broker.client().watermarks(&partition).await?;
-        Ok(ends.end)
+        Ok(ends.high)
     }
 
     /// Publishes the configured lifetimes if they differ from the last ones in the log, as read up to its end at the

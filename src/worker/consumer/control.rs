@@ -73,7 +73,7 @@ impl TypeConsumer {
         offset: i64,
     ) -> Result<(), BrokerError> {
         let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
-        let offset = offset.clamp(ends.first, ends.end);
+        let offset = offset.clamp(ends.low, ends.high);
         let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
         self.deps.consumer.commit_sync(&[commit])?;

@@ -112,13 +112,13 @@ impl TypeConsumer {
         } else {
             let first = match committed {
                 Some(committed) => committed.offset,
-                None => self.deps.broker.watermarks(partition, CALL_DEADLINE)?.first,
+                None => self.deps.broker.watermarks(partition, CALL_DEADLINE)?.low,
             };
             PartitionState::resume_from(partition.clone(), assignment_id, first, committed, self.window)
         };
         let takeovers = state.crashes.unclean_takeovers();
         if takeovers > 0 {
-            state.crashes.limit_to(self.deps.broker.watermarks(partition, CALL_DEADLINE)?.end);
+            state.crashes.limit_to(self.deps.broker.watermarks(partition, CALL_DEADLINE)?.high);
             self.deps.metrics.worker.unclean_takeovers.with_label_values(&[&*self.deps.task_type]).inc();
             tracing::warn!(%partition, in_a_row = takeovers, "the previous owner crashed without releasing the partition");
         }

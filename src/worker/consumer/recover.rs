@@ -114,23 +114,23 @@ impl TypeConsumer {
             return Ok(());
         };
         let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
-        if next > ends.end {
+        if next > ends.high {
             refuse_recreated(
                 &mut self.deps,
                 &mut self.partitions,
                 partition,
-                &format!("offset {next} is beyond the log's end {}", ends.end),
+                &format!("offset {next} is beyond the log's end {}", ends.high),
             );
             // An operator may already have chosen its start offset.
             self.control_recheck_at = Some(Instant::now());
             return Ok(());
         }
-        self.deps.consumer.assign(&[(partition.clone(), StartOffset::At(next.max(ends.first)))])?;
-        let lost = ends.first - next;
+        self.deps.consumer.assign(&[(partition.clone(), StartOffset::At(next.max(ends.low)))])?;
+        let lost = ends.low - next;
         if lost > 0 {
             // The next commit is past the removed offsets. Trackers conclude from it that no worker has these tasks.
             if let Some(state) = self.partitions.get_mut(partition.index) {
-                state.skip_to(ends.first);
+                state.skip_to(ends.low);
             }
             tracing::error!(%partition, offsets = lost, "retention has removed tasks that no worker had started; continuing at the log's start");
         }

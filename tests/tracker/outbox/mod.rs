@@ -66,8 +66,8 @@ pub fn read_all(fixture: &Fixture, topic: &str) -> Vec<Record> {
         let mut consumer = fixture.broker.consumer(&ConsumerSpec::default()).unwrap();
         consumer.assign(&[(at, StartOffset::Beginning)]).unwrap();
         let end = Instant::now() + DEADLINE;
-        let mut next = ends.first;
-        while next < ends.end {
+        let mut next = ends.low;
+        while next < ends.high {
             assert!(Instant::now() < end, "read to {next} of {ends:?}");
             consumer.poll(1_000, Duration::from_millis(20), &mut |record| records.push(record.to_owned())).unwrap();
             next = consumer.positions().unwrap().first().map_or(next, |(_, position)| *position);

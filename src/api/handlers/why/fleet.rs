@@ -72,7 +72,7 @@ pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Fi
 async fn has_read_heartbeats(api: &Api) -> Result<bool, ApiError> {
     let partition = Partition::new(api.publisher.names().workers(), 0);
     let ends = api.reads.broker.watermarks(&partition).await;
-    Ok(ends.is_ok_and(|ends| api.fleet.workers.has_read(ends.end)))
+    Ok(ends.is_ok_and(|ends| api.fleet.workers.has_read(ends.high)))
 }
 
 /// Counts the unfinished tasks of a type over all partitions. `None` if it has too many partitions.
@@ -92,9 +92,9 @@ pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Co
             let completed = match committed {
                 Some(at) => Metadata::decode(at.offset, &at.metadata)
                     .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
-                None => Completed::starting_at(ends.first),
+                None => Completed::starting_at(ends.low),
             };
-            counter.open_below(partition, &completed, ends.end)
+            counter.open_below(partition, &completed, ends.high)
         });
         open.sum::<Result<Count, BrokerError>>()
     });

@@ -229,7 +229,7 @@ async fn matching_children(
 
 /// Reports projection lag, because of which the response may be out of date.
 async fn explain_lag(api: &Api, task: &TaskView) -> Result<Option<Finding>, ApiError> {
-    let Watermarks { end, first } = api.reads.event_ends(task.partition, KAFKA_DEADLINE).await?;
+    let Watermarks { high: end, low: first } = api.reads.event_ends(task.partition, KAFKA_DEADLINE).await?;
     let folded = api.reads.checkpoint(task.partition).await?.map_or(first, |checkpoint| checkpoint.offset);
     let lag = end.saturating_sub(folded);
     let message = || {

@@ -32,12 +32,12 @@ enum QueuePosition {
 
 /// Compares the task's offset with the committed offsets.
 fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed>) -> QueuePosition {
-    if offset < ends.first {
-        return QueuePosition::Deleted { first: ends.first };
+    if offset < ends.low {
+        return QueuePosition::Deleted { first: ends.low };
     }
     // A commit beyond the end belongs to an earlier topic of the same name.
-    let Some(committed) = committed.filter(|committed| committed.offset <= ends.end) else {
-        return QueuePosition::NeverConsumed { from: ends.first };
+    let Some(committed) = committed.filter(|committed| committed.offset <= ends.high) else {
+        return QueuePosition::NeverConsumed { from: ends.low };
     };
     let completed = Metadata::decode(committed.offset, &committed.metadata)
         .map_or_else(|| Completed::starting_at(committed.offset), |metadata| metadata.completed);
@@ -202,7 +202,7 @@ async fn explain_blocked(
 mod tests {
     use super::*;
 
-    const ENDS: Watermarks = Watermarks { first: 100, end: 500 };
+    const ENDS: Watermarks = Watermarks { low: 100, high: 500 };
 
     fn committed(offset: i64, metadata: &str) -> Committed {
         Committed { offset, metadata: metadata.to_owned() }

@@ -128,7 +128,7 @@ fn texts(of: impl Strategy<Value = String>) -> impl Strategy<Value = Vec<String>
     vec(of, 1..4)
 }
 
-fn one_of<T: Copy + std::fmt::Debug + 'static>(all: Vec<T>) -> impl Strategy<Value = Vec<T>> {
+fn one_of<T: Copy + fmt::Debug + 'static>(all: Vec<T>) -> impl Strategy<Value = Vec<T>> {
     vec(proptest::sample::select(all), 1..4)
 }
 

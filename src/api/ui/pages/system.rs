@@ -69,8 +69,8 @@ async fn partition_lag(visit: &Visit, partition: u32) -> Result<Lag, ApiError> {
     let (checkpoint, ends) =
         tokio::join!(stored(reads.checkpoint(partition)), from_kafka(reads.event_ends(partition, PATIENCE)));
     let ends = ends?;
-    let empty = (ends.first == ends.end).then_some(ends.end);
-    Ok(Lag { partition, projected: checkpoint?.map(|checkpoint| checkpoint.offset).or(empty), end: ends.end })
+    let empty = (ends.low == ends.high).then_some(ends.high);
+    Ok(Lag { partition, projected: checkpoint?.map(|checkpoint| checkpoint.offset).or(empty), end: ends.high })
 }
 
 fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
