@@ -118,7 +118,8 @@ impl Program {
                     group.signal(Signal::SIGKILL);
                 }
             };
-            let pipes = pin!(async { tokio::join!(write_params(stdin, &params), read_stdout, errors.read(stderr, &cx)) });
+            let pipes =
+                pin!(async { tokio::join!(write_params(stdin, &params), read_stdout, errors.read(stderr, &cx)) });
             match select(pin!(self.end(&mut child, &group, &cx)), pipes).await {
                 Either::Left((status, pipes)) => {
                     let _ = timeout(OUTPUT_GRACE, pipes).await;
