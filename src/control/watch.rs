@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
-use tokio::sync::watch;
 
 use super::follow::{Sink, TopicFollower, follow};
 use super::state::ControlState;
 use crate::broker::{Broker, RecordRef};
 use crate::config::Names;
-use crate::runtime::Health;
+use crate::runtime::{Health, watch};
 
 /// Maximum number of logged records that cannot be decoded; further ones are only counted.
 const MAX_COMPLAINTS: u64 = 100;
@@ -45,8 +44,8 @@ impl ControlWatch {
             generation: AtomicU64::new(0),
             concerns_tasks: AtomicBool::new(false),
             read_to: AtomicI64::new(0),
-            changed: watch::channel(0).0,
-            whole: watch::channel(false).0,
+            changed: watch::Sender::new(0),
+            whole: watch::Sender::new(false),
         })
     }
 
@@ -93,7 +92,7 @@ impl ControlWatch {
     }
 
     pub fn is_whole(&self) -> bool {
-        *self.whole.borrow()
+        self.whole.get()
     }
 
     fn change(&self, read_to: i64, change: impl FnOnce(&mut ControlState)) {
@@ -104,7 +103,7 @@ impl ControlWatch {
         // Published last, so that a caller waiting for an offset finds all its effects.
         self.read_to.store(read_to, Ordering::Release);
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
-        self.changed.send_replace(generation);
+        self.changed.send(generation);
     }
 }
 
@@ -165,7 +164,7 @@ impl Sink for ControlFollower {
     fn whole(&mut self) {
         if let Some(fresh) = self.fresh.take() {
             self.shared.change(self.next, |state| *state = fresh);
-            self.shared.whole.send_replace(true);
+            self.shared.whole.send(true);
         }
     }
 

@@ -3,6 +3,7 @@
 //! clock.
 
 pub mod simulated;
+pub mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

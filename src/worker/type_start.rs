@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
 use super::child::ChildPool;
@@ -13,7 +13,7 @@ use super::dispatch::{Command, Dispatcher, DispatcherDeps};
 use super::error::WorkerError;
 use crate::broker::{Consumer, ConsumerSpec};
 use crate::handlers::Registered;
-use crate::runtime::{self, Shutdown};
+use crate::runtime::{self, Shutdown, watch};
 use crate::telemetry::Metrics;
 
 /// Batches of inputs between a consumer and its dispatcher.

@@ -36,6 +36,7 @@ fn code_keeps_the_rules() {
     all.extend(broken("type-size", &rules::large_types(&code)));
     all.extend(broken("crate-folder", &rules::misplaced_crates(&code)));
     all.extend(broken("model-purity", &rules::impure_model(&code)));
+    all.extend(broken("wake-ups", &rules::random_wake_ups(&code)));
     all.extend(broken("dead-file", &rules::dead_files(&code)));
     all.extend(broken("doc-comment", &rules::vague_doc_comments(&code)));
     assert!(all.is_empty(), "{} violations\n{}", all.len(), all.join("\n"));

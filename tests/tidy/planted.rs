@@ -90,6 +90,20 @@ fn impurity_of_the_model_is_found() {
 }
 
 #[test]
+fn tokio_watch_is_found() {
+    for bad in
+        ["use tokio::sync::watch;", "use tokio::sync::{mpsc, watch};", "fn f(a: tokio::sync::watch::Sender<u8>) {}"]
+    {
+        assert_finds(
+            rules::random_wake_ups,
+            "src/worker/x.rs",
+            (bad, "src/worker/x.rs:1: `tokio::sync::watch`"),
+            "use tokio::sync::{mpsc, oneshot}; use crate::runtime::watch;",
+        );
+    }
+}
+
+#[test]
 fn file_of_no_module_is_found() {
     let files = |declared: &str| {
         let file = SourceFile::new;

@@ -1,4 +1,4 @@
-//! Rules of the code: sizes, folders that may use a crate, purity of the model, files without a module, doc comments.
+//! Rules of the code: sizes, folders that may use a crate, purity of the model, wake-ups, files without a module, doc comments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -156,6 +156,14 @@ pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
     model
         .flat_map(|file| matches(file, &impure, |text| format!("`{text}` may not be used in the model, which is pure")))
         .collect()
+}
+
+/// Tokio's `watch` wakes waiting tasks in random order.
+pub fn random_wake_ups(files: &[SourceFile]) -> Vec<Violation> {
+    let watch = Regex::new(r"\btokio::sync::(\{[^}]*\b)?watch\b").unwrap();
+    let code = files.iter().filter(|file| file.path.starts_with("src/"));
+    let message = "`tokio::sync::watch` makes runs of a simulation differ, use `crate::runtime::watch`";
+    code.flat_map(|file| matches(file, &watch, |_| message.to_owned())).collect()
 }
 
 /// Matches outside of comments.

@@ -288,7 +288,7 @@ async fn request_runs(
     write_schedule(api, operation, key, Some(Arc::new(record))).await?;
     let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, api.fleet.control.changes());
     let done = loop {
-        changes.borrow_and_update();
+        changes.get_and_mark();
         if !api.fleet.control.state().plan.requests.contains_key(&request) {
             break true;
         }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::fleet_feed::{FleetChanges, FleetFeed, too_many};
 use crate::api::backends::stored;
 use crate::api::http::problem::ApiError;
 use crate::model::task::id::TaskId;
-use crate::runtime::{self, Backoff};
+use crate::runtime::{self, Backoff, watch};
 use crate::store::{Notice, Store};
 
 /// Maximum concurrent waiters and watchers of single tasks.
@@ -71,7 +71,7 @@ impl Notices {
     pub(crate) async fn projected(&self, partition: u32, target: i64) {
         let Some(queue) = self.queue(partition) else { return tokio::time::sleep(POLL_INTERVAL).await };
         let mut projected = queue.projected.subscribe();
-        if *projected.borrow_and_update() >= target {
+        if projected.get_and_mark() >= target {
             // The store has fallen behind a notice received earlier, for example after a failover.
             return tokio::time::sleep(POLL_INTERVAL / 10).await;
         }
@@ -98,7 +98,7 @@ impl Notices {
         match &notice {
             Notice::Changed { partition, offset, ids } => {
                 let Some(queue) = self.queue(*partition) else { return };
-                queue.projected.send_replace(*offset);
+                queue.projected.send(*offset);
                 queue.wake(ids.as_deref());
             }
             Notice::Gap => self.partitions.iter().for_each(|queue| queue.wake(None)),

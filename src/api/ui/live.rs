@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -29,7 +29,7 @@ use crate::api::read::notices::Notices;
 use crate::api::state::Api;
 use crate::control::ControlWatch;
 use crate::model::task::id::{TaskId, check_type};
-use crate::runtime::{self, now_ms};
+use crate::runtime::{self, now_ms, watch};
 use crate::store::Notice;
 
 /// Maximum concurrent streams.
@@ -143,11 +143,11 @@ impl Live {
     /// Time after which a topic has not changed. Changes of a tree are known while it has streams.
     pub(super) fn last_change(&self, topic: &str) -> Instant {
         let known = match Topic::parse(topic) {
-            Ok(Topic::Workers | Topic::Control) => Some(*self.control.borrow()),
-            Ok(Topic::Tree(id)) => self.trees.lock().get(&id).map(|tree| *tree.changed.borrow()),
+            Ok(Topic::Workers | Topic::Control) => Some(self.control.get()),
+            Ok(Topic::Tree(id)) => self.trees.lock().get(&id).map(|tree| tree.changed.get()),
             Ok(Topic::Fleet) | Err(_) => None,
         };
-        known.unwrap_or_else(|| *self.fleet.borrow())
+        known.unwrap_or_else(|| self.fleet.get())
     }
 
     /// Marks the topics that a notice concerns.
@@ -158,29 +158,29 @@ impl Live {
             Notice::Changed { ids: Some(ids), .. } if !trees.is_empty() => {
                 let paths = ids.iter().flat_map(|id| std::iter::once(id.as_str()).chain(id.ancestors()));
                 for tree in paths.filter_map(|path| trees.get(path)) {
-                    tree.changed.send_replace(now);
+                    tree.changed.send(now);
                 }
             }
             Notice::Changed { ids: Some(_), .. } => {}
             Notice::Changed { ids: None, partition, .. } => {
                 for tree in trees.values().filter(|tree| tree.partition == *partition) {
-                    tree.changed.send_replace(now);
+                    tree.changed.send(now);
                 }
             }
             Notice::Gap => {
                 for tree in trees.values() {
-                    tree.changed.send_replace(now);
+                    tree.changed.send(now);
                 }
             }
         }
         drop(trees);
-        self.fleet.send_replace(now);
+        self.fleet.send(now);
     }
 
     fn mark_control(&self) {
         let now = Instant::now();
-        self.control.send_replace(now);
-        self.fleet.send_replace(now);
+        self.control.send(now);
+        self.fleet.send(now);
     }
 }
 
@@ -283,8 +283,8 @@ mod tests {
     }
 
     fn has_changed(subscription: &mut Subscription) -> bool {
-        let has_changed = subscription.changed.has_changed().unwrap();
-        subscription.changed.mark_unchanged();
+        let has_changed = subscription.changed.has_changed();
+        subscription.changed.get_and_mark();
         has_changed
     }
 

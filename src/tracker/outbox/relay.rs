@@ -10,7 +10,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::entry::OutboxEntry;
@@ -19,7 +18,7 @@ use super::subtree::{STEP, SubtreeCommand};
 use crate::broker::{BrokerError, DependentRecord, Partition, ProducerRecord, TransactionalProducer, Transactions};
 use crate::model::outbox::Effect;
 use crate::model::task::id::TaskId;
-use crate::runtime::{Backoff, now_ms};
+use crate::runtime::{Backoff, now_ms, watch};
 use crate::store::{Checkpoint, Entry, Outbox};
 use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::withdrawals::Withdrawals;
@@ -156,7 +155,7 @@ impl OutboxRelay {
         (self.published, self.last_command_offset) = (HashMap::new(), 0);
         (self.subtree_commands, self.queued) = (VecDeque::new(), VecDeque::new());
         loop {
-            let seen = *self.folded.borrow_and_update();
+            let seen = self.folded.get_and_mark();
             let skipped =
                 self.published.len() + self.planner.deferred() + self.subtree_commands.len() + self.queued.len();
             let limit = BATCH + skipped.min(MAX_SKIPPED);

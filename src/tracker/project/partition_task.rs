@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +14,7 @@ use super::projection::Projection;
 use crate::broker::Partition;
 use crate::error_text::single_line;
 use crate::model::projection::FOLD_VERSION;
-use crate::runtime::{self, Backoff};
+use crate::runtime::{self, Backoff, watch};
 use crate::store::{Checkpoint, StoreError};
 use crate::topics::TopicStatus;
 use crate::tracker::consume::event_batches::Batch;
@@ -204,10 +204,17 @@ impl PartitionTask {
             self.report_offset(start);
         }
         // These tasks end with this session; the next session's producers fence theirs.
-        let (folded, news) = watch::channel(Folded { offset: start, news: 0 });
-        let (session_stop, upkeep_folded) = (self.stop.child_token(), news.clone());
+        let folded = watch::Sender::new(Folded { offset: start, news: 0 });
+        let (session_stop, upkeep_folded) = (self.stop.child_token(), folded.subscribe());
         runtime::spawn(
-            OutboxRelay::new(self.setup.clone(), self.shared.clone(), partition, news, session_stop.clone()).run(),
+            OutboxRelay::new(
+                self.setup.clone(),
+                self.shared.clone(),
+                partition,
+                folded.subscribe(),
+                session_stop.clone(),
+            )
+            .run(),
         );
         runtime::spawn(
             PartitionUpkeep::new(

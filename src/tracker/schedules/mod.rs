@@ -11,7 +11,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::error::TrackerError;
@@ -20,7 +19,7 @@ use crate::broker::{BrokerError, ProducerRecord, RecordRef, TransactionalProduce
 use crate::control::follow::{Sink, follow_uncommitted};
 use crate::control::schedules::ScheduleKey;
 use crate::control::{ControlState, ControlWatch, keep};
-use crate::runtime::{Backoff, now_ms};
+use crate::runtime::{Backoff, now_ms, watch};
 use crate::telemetry::Metrics;
 use table::ScheduleTable;
 use transaction::{ScheduleTransaction, TaskFactory};
@@ -65,6 +64,7 @@ impl Schedules {
             tracing::warn!(reason = %error, "cannot fire schedules; restarting");
             self.setup.health.set(HEALTH_PART, error.to_string());
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 () = tokio::time::sleep(backoff.next_wait()) => {}
             }
@@ -83,7 +83,7 @@ impl Schedules {
         control.whole_within(READ_DEADLINE, &self.setup.names).await?;
         let mut table = ScheduleTable::of(&control.state().plan);
         loop {
-            changes.borrow_and_update();
+            changes.get_and_mark();
             table.sync(&control.state().plan);
             self.setup.metrics.schedules.count.with_label_values(NO_LABELS).set(table.entries.len() as i64);
             let now = now_ms();
@@ -104,7 +104,8 @@ impl Schedules {
 
     /// Waits until a schedule exists, so that a fleet without schedules incurs no cost.
     async fn wait_for_schedules(&self) {
-        let (seen, mut some) = watch::channel(false);
+        let seen = watch::Sender::new(false);
+        let mut some = seen.subscribe();
         let (broker, topic) = (self.setup.broker.clone(), self.setup.names.control());
         let _follower = follow_uncommitted(broker, topic, SchedulePresence(seen));
         // The sender lives as long as the follower.
@@ -157,7 +158,7 @@ impl Sink for SchedulePresence {
     fn record(&mut self, record: &RecordRef<'_>) {
         let key = record.key.and_then(|key| std::str::from_utf8(key).ok());
         if key.is_some_and(|key| matches!(ScheduleKey::parse(key), Ok(Some(_)))) {
-            self.0.send_replace(true);
+            self.0.send(true);
         }
     }
 

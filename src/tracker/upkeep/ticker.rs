@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::runtime::now_ms;
+use crate::runtime::{now_ms, watch};
 use crate::store::{Entry, Index, StoreError};
 use crate::topics::{RequiredTopics, TopicStatus, TopicWatch};
 use crate::tracker::error::TrackerError;
@@ -139,7 +139,7 @@ impl PartitionUpkeep {
         stop: CancellationToken,
     ) -> Self {
         let (events, now) = (setup.names.events().into(), Instant::now());
-        let seen = (folded.borrow().offset, now);
+        let seen = (folded.get().offset, now);
         let (silent, searched) = (BTreeMap::new(), Searched::default());
         let (initial_end, pending_search) = (Some(-1), None);
         Self {
@@ -213,7 +213,7 @@ impl PartitionUpkeep {
             self.initial_end = Some(self.end().await?);
             return Ok(());
         }
-        if self.folded.borrow().offset < end {
+        if self.folded.get().offset < end {
             return Ok(());
         }
         let (mut reader, _) = self.setup.store.open(self.number).await?;
@@ -227,7 +227,7 @@ impl PartitionUpkeep {
 
     /// Publishes a tick if the log is idle and something can expire, so that log time advances.
     async fn tick(&mut self) -> Result<(), TrackerError> {
-        let offset = self.folded.borrow().offset;
+        let offset = self.folded.get().offset;
         if offset != self.seen.0 {
             self.seen = (offset, Instant::now());
         }
@@ -313,7 +313,7 @@ impl PartitionUpkeep {
             self.find_gaps().await?;
         }
         // Search only after the fold has passed this point, because each gap is searched once.
-        let folded = self.folded.borrow().offset;
+        let folded = self.folded.get().offset;
         let Some((gaps, _)) = self.pending_search.take_if(|(_, end)| *end <= folded) else { return Ok(()) };
         let mut search = LostTaskSearch::new(gaps.clone());
         while let Some(events) = search.step(&*self.setup.store, self.number).await? {
