@@ -308,7 +308,7 @@ impl Store for Memory {
         }
         match reservation {
             Some(reservation) => {
-                partition.insert_reservation(key, reservation, now + self.shared.options.ttl(reservation))
+                partition.insert_reservation(key, reservation, now + self.shared.options.ttl(reservation));
             }
             None => partition.remove_reservation(&key),
         }
