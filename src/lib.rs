@@ -25,6 +25,8 @@ pub mod config;
 pub mod control;
 #[doc(hidden)]
 pub mod dead_letters;
+#[doc(hidden)]
+pub mod error_text;
 pub mod handlers;
 pub mod model;
 #[doc(hidden)]

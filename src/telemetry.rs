@@ -33,11 +33,6 @@ pub fn init_logs(default: &str) {
     };
 }
 
-/// Joins an error and its hint into one line, for a field of a log record.
-pub fn log_line(text: &str) -> String {
-    text.replace("\n\n", "; ")
-}
-
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
 const SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0];

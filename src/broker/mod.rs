@@ -420,6 +420,13 @@ pub struct TopicInfo {
     pub config: Vec<(String, String)>,
 }
 
+impl TopicInfo {
+    /// Returns the value of a configuration entry, if it is set.
+    pub fn setting(&self, key: &str) -> Option<&str> {
+        self.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+}
+
 /// The desired state of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicSpec {

@@ -16,6 +16,7 @@ use crate::broker::{BrokerError, Client, Partition, TopicInfo, Watermarks};
 use crate::config::{Config, Names};
 use crate::control::settings::read_control;
 use crate::control::{ControlState, ControlWatch, keep};
+use crate::error_text::split_hint;
 use crate::handlers::Registry;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -281,8 +282,8 @@ fn check_clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
 
 async fn redis_findings(store: Arc<dyn Store>, partitions: u32, watermarks: Option<&[Watermarks]>) -> Vec<Finding> {
     if let Err(why) = with_deadline(store.check()).await {
-        let (what, hint) = why.split_once("\n\nhint: ").unwrap_or((&why, "check --redis, KAFLEET_REDIS or `[redis]`"));
-        return vec![Finding::error("redis", what).hint(hint)];
+        let (what, hint) = split_hint(&why);
+        return vec![Finding::error("redis", what).hint(hint.unwrap_or("check --redis, KAFLEET_REDIS or `[redis]`"))];
     }
     let mut found = vec![Finding::ok("redis", "answers, and evicts nothing (noeviction)")];
     match with_deadline(store.memory()).await {
@@ -321,8 +322,8 @@ async fn probe_writes(store: &dyn Store, partitions: u32) -> Result<(), StoreErr
 }
 
 fn write_failure(why: String) -> Finding {
-    let (what, hint) =
-        why.split_once("\n\nhint: ").unwrap_or((&why, "trackers project nothing while Redis refuses writes"));
+    let (what, hint) = split_hint(&why);
+    let hint = hint.unwrap_or("trackers project nothing while Redis refuses writes");
     Finding::error("redis", format!("Redis refuses writes: {what}")).hint(hint)
 }
 

@@ -16,13 +16,14 @@ use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, BrokerError};
 use crate::config::{self, Config, Loaded, Names, Overrides, Scalar};
 use crate::control::settings::{FleetSettingsError, read_control};
+use crate::error_text::{single_line, split_hint};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use crate::model::units::duration::Millis;
 use crate::runtime::{Backoff, Health, Shutdown};
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Store, StoreError};
-use crate::telemetry::{Metrics, log_line};
+use crate::telemetry::Metrics;
 use crate::topics::{RequiredTopics, TopicWatch};
 use crate::tracker::{self, TrackerSetup};
 use crate::worker::child::Reentry;
@@ -237,7 +238,7 @@ impl Setup {
                 let failure = from_message(Code::Unavailable, &format!("{what} was not ready within {within}: {why}"));
                 return Err(if failure.hint.is_some() { failure } else { failure.hint(hint) });
             }
-            tracing::warn!(reason = log_line(&why), "waiting for {what}");
+            tracing::warn!(reason = single_line(&why), "waiting for {what}");
             let pause = backoff.next_wait().min(end.saturating_duration_since(Instant::now()));
             tokio::select! { () = tokio::time::sleep(pause) => {}, () = self.shutdown.drain.cancelled() => {} }
         }
@@ -412,10 +413,9 @@ impl StartError {
 
 /// Creates a failure from a message that may contain a hint.
 pub(super) fn from_message(code: Code, text: &str) -> Failure {
-    match text.split_once("\n\nhint: ") {
-        Some((message, hint)) => Failure::new(code, message).hint(hint.trim_end()),
-        None => Failure::new(code, text),
-    }
+    let (message, hint) = split_hint(text);
+    let failure = Failure::new(code, message);
+    hint.into_iter().fold(failure, Failure::hint)
 }
 
 /// Overrides the slots of the configuration with those of the command line.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{ApplyError, FleetSettings, FleetSettingsError, find, specs};
 use crate::broker::{BrokerError, Client, TopicInfo, TopicSpec};
 use crate::config::{Config, Names};
+use crate::error_text::split_hint;
 use crate::handlers::Registry;
 use crate::model::units::duration::Millis;
 
@@ -91,8 +92,8 @@ fn fleet(
 
 /// Finding from an error text with its hint.
 fn finding_of(subject: String, text: &str) -> Finding {
-    let (what, hint) = text.split_once("\n\nhint: ").unwrap_or((text, APPLY));
-    Finding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.to_owned() }
+    let (what, hint) = split_hint(text);
+    Finding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.unwrap_or(APPLY).to_owned() }
 }
 
 struct Comparison<'a> {
@@ -109,8 +110,7 @@ impl Comparison<'_> {
         let mut found: Vec<_> = self.partitions(info).into_iter().chain(self.replication(info, copies)).collect();
         found.extend(self.in_sync(info));
         for (key, wanted) in &self.spec.config {
-            let present = info.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
-            found.extend(self.setting(key, wanted, present));
+            found.extend(self.setting(key, wanted, info.setting(key)));
         }
         found
     }
@@ -133,8 +133,8 @@ impl Comparison<'_> {
     }
 
     fn in_sync(&self, info: &TopicInfo) -> Option<Finding> {
-        let set = info.config.iter().find(|(name, _)| name == "min.insync.replicas")?;
-        let lonely = info.replication >= SAFE_REPLICATION && set.1.parse::<u32>().is_ok_and(|number| number < 2);
+        let in_sync = info.setting("min.insync.replicas")?;
+        let lonely = info.replication >= SAFE_REPLICATION && in_sync.parse::<u32>().is_ok_and(|number| number < 2);
         let what = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
         lonely.then(|| self.finding(Severity::Warning, what.into(), APPLY))
     }

@@ -124,8 +124,7 @@ pub async fn apply(
 /// Removes the settings that a topic already meets, so that a longer retention or a larger limit is not reduced.
 fn keep_sufficient_settings(spec: &mut TopicSpec, present: Option<&TopicInfo>) {
     let Some(present) = present else { return };
-    let value_of = |key: &str| present.config.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
-    spec.config.retain(|(key, wanted)| !check::is_sufficient(key, wanted, value_of(key)));
+    spec.config.retain(|(key, wanted)| !check::is_sufficient(key, wanted, present.setting(key)));
 }
 
 /// Checks that the number of events partitions is unchanged.

@@ -191,8 +191,11 @@ async fn settings_above_the_required_ones_are_no_finding() {
     let outcomes = applied(&broker, &small()).await.unwrap();
     assert!(outcomes.iter().all(|one| one.change == TopicChange::Unchanged), "{outcomes:?}");
     let topics = broker.topics("t.", DEADLINE).unwrap();
-    let retention = find(&topics, "t.events").unwrap().config.iter().find(|(key, _)| key == "retention.ms");
-    assert_eq!(retention.map(|(_, value)| value.as_str()), Some("-1"), "apply does not shorten the retention");
+    assert_eq!(
+        find(&topics, "t.events").unwrap().setting("retention.ms"),
+        Some("-1"),
+        "apply does not shorten the retention"
+    );
 }
 
 #[tokio::test]

@@ -14,9 +14,9 @@ use super::check::{Severity, compare};
 use super::{agree, find};
 use crate::broker::{BrokerError, Client, TopicInfo, TopicSpec};
 use crate::config::Names;
+use crate::error_text::single_line;
 use crate::model::retention::Lifetimes;
 use crate::runtime::{self, Health};
-use crate::telemetry::log_line;
 
 /// Deadline of one check.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
@@ -199,7 +199,7 @@ fn report(health: &Health, part: &str, now: &TopicStatus) {
             health.clear(part);
         }
         TopicStatus::Unsuitable(why) => {
-            tracing::error!(part, reason = log_line(why), "not ready: a topic is not as required");
+            tracing::error!(part, reason = single_line(why), "not ready: a topic is not as required");
             health.set(part, why.as_str());
         }
     }

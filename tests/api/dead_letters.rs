@@ -156,11 +156,11 @@ async fn dead_letter_shows_the_original_record() {
 #[tokio::test]
 async fn dropped_letter_is_unlisted_and_recorded_in_the_task_history() {
     let fleet = with_letters().await;
-    let (deferred, dropped) = (fleet.letter(LETTER, 0).await, fleet.letter(LETTER, 0).await);
+    let (remaining, dropped) = (fleet.letter(LETTER, 0).await, fleet.letter(LETTER, 0).await);
     fleet.echo("a").await;
     assert_eq!(fleet.listed("").await.len(), 2);
     assert_eq!(fleet.settle(&format!("/v1/dead/{dropped}/drop")).await.done, std::slice::from_ref(&dropped));
-    assert_eq!(fleet.listed("").await, [deferred]);
+    assert_eq!(fleet.listed("").await, [remaining]);
     let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{dropped}/drop"))).await;
     assert_eq!((again.status, again.code.as_str()), (409, "already_dropped"));
     let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{dropped}")).await;

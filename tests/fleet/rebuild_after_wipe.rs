@@ -102,9 +102,9 @@ async fn documents(fleet: &Fleet) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let parts = ["", "/history", "/log?limit=10000", "/attachments", "/tree"];
     let paths = TASKS.into_iter().flat_map(|id| parts.map(|part| format!("/v1/tasks/{id}{part}")));
-    let deferred = ["a", "c"].map(|name| format!("/v1/tasks/doc/attachments/{name}"));
+    let attachments = ["a", "c"].map(|name| format!("/v1/tasks/doc/attachments/{name}"));
     let lists = ["/v1/tasks?limit=200", "/v1/tasks?tag=y", "/v1/tasks?state=scheduled", "/v1/types"].map(str::to_owned);
-    for path in paths.chain(deferred).chain(lists) {
+    for path in paths.chain(attachments).chain(lists) {
         let document = fleet.get(&path).await;
         all.insert(path, document);
     }

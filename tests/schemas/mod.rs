@@ -13,8 +13,7 @@ use kafleet::model::event::{Event, Kind};
 use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::field::{Change, Scope};
 use kafleet::model::task::{Policy, Position, Source, header, read_task};
-use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, SchemaGenerator, schema_for};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings, schema_for};
 use serde_json::{Value, json};
 
 fn schemas() -> PathBuf {

@@ -20,14 +20,13 @@ async fn open_tasks(fleet: &Fleet) -> Option<BTreeMap<String, i64>> {
         if first <= Level::Day.first_kept(minute.div_euclid(60)) {
             return None;
         }
-        let keys: Vec<AggregateKey> = found.as_ref().map(kept_aggregates).unwrap_or_default();
+        let mut keys: Vec<AggregateKey> = found.as_ref().map(kept_aggregates).unwrap_or_default();
+        keys.retain(|key| key.level == Level::Day || (key.level == Level::Minute && key.number == *minute));
         for listed in series.iter().filter(|listed| &*listed.name != ALL) {
             let names = std::slice::from_ref(&listed.name);
             let aggregates = fleet.store().statistics(partition, names, &keys).await.unwrap().aggregates;
-            for (_, key, aggregate) in aggregates {
-                if key.level == Level::Day || (key.level == Level::Minute && key.number == *minute) {
-                    *open.entry(listed.name.to_string()).or_default() += aggregate.open_change();
-                }
+            for (_, _, aggregate) in aggregates {
+                *open.entry(listed.name.to_string()).or_default() += aggregate.open_change();
             }
         }
     }

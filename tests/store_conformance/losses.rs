@@ -132,6 +132,16 @@ async fn missing_checkpoint_or_batch_counts_are_detected_on_open() {
 }
 
 #[tokio::test]
+async fn remaining_keys_without_checkpoint_and_batch_counts_are_removed_on_open() {
+    let Some((server, fixture)) = server(&[]).await else { return };
+    fixture.put(0, full_batch("a")).await;
+    let _: i64 = server.call(&["DEL", "kafleet:{p0}:checkpoint", "kafleet:{p0}:batches"]).unwrap();
+    let opened = fixture.store.open(0).await.map(drop);
+    assert!(is_damaged(&opened, "other keys exist"), "{opened:?}");
+    expect_emptied(&server, &fixture, "other keys exist").await;
+}
+
+#[tokio::test]
 async fn negative_counter_is_detected_by_the_batch() {
     let Some((server, fixture)) = server(&[]).await else { return };
     fixture.put(0, full_batch("a")).await;

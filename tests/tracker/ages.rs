@@ -151,8 +151,8 @@ async fn finished_tree_is_removed_completely() {
     let mut log = event(Kind::Log, "w:1");
     log.payload = Payload::Log { lines: vec!["a line".into()], dropped: 0 };
     events.extend([(START, log), (START, succeeded("w:branch")), (START, succeeded("w"))]);
-    let deferred = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
-    let (store, nodes, removed) = fold(&deferred, &[700], true).await;
+    let log = logged(events.iter().cloned().chain([(START + HOUR - 20_000, Event::tick(0))]).collect());
+    let (store, nodes, removed) = fold(&log, &[700], true).await;
     assert_eq!((nodes.len(), removed), (0, 0), "the cache is empty, and nothing was removed");
     assert_eq!(store.counts(&[0]).await.unwrap().iter().map(|count| count.count).sum::<u64>(), 1_303);
     let gone = logged(events.into_iter().chain([(START + HOUR + 20_000, Event::tick(0))]).collect());

@@ -183,12 +183,12 @@ async fn redis_loses_the_last_second() {
     // Twice, because the first time leaves a partial batch in the file.
     for _ in 0..2 {
         load.wait_for_progress("events are folded").await;
-        let (file, deferred) = append_only_file(&server);
+        let (file, length) = append_only_file(&server);
         load.wait_for_progress("more events are folded").await;
         let folded = load.folded_now().await;
         server.kill();
         // Truncate within a batch.
-        std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(deferred - 7).unwrap();
+        std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(length - 7).unwrap();
         server.restart();
         until("the lost events are folded again", || async { load.folded().await.is_some_and(|now| now > folded) })
             .await;

@@ -419,6 +419,7 @@ async fn differences_are_reported_by_key_and_field() {
     let () = redis::cmd("SET").arg("fleet:{p0}:t:a").arg(wrong).query(&mut connection).unwrap();
     let () = server.call(&["ZREM", "fleet:{p0}:due", "later"]).unwrap();
     let () = server.call(&["DEL", "fleet:{p0}:t:b"]).unwrap();
+    let () = server.call(&["DEL", "fleet:{p0}:counts"]).unwrap();
     let setup = compared(&source, &copy, &server);
     let plan = plan(&setup).await;
     let (events, ending) = ended(run(setup, plan, &Shutdown::new())).await;
@@ -430,5 +431,6 @@ async fn differences_are_reported_by_key_and_field() {
     assert_eq!(of("fleet:{p0}:t:b").source, "nothing");
     assert_eq!(of("fleet:{p0}:due").source, "nothing");
     assert!(of("fleet:{p0}:due").copy.contains("later"), "{differences:?}");
-    assert_eq!(differences.len(), 3, "{differences:?}");
+    assert_eq!(of("fleet:{p0}:counts").source, "nothing", "a hash that exists only in the copy");
+    assert_eq!(differences.len(), 4, "{differences:?}");
 }

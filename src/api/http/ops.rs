@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::problem::{ApiError, Code};
 use crate::api::http::response::json_answer;
+use crate::error_text::split_hint;
 use crate::runtime::{Health, Shutdown};
 use crate::telemetry::Metrics;
 
@@ -45,8 +46,7 @@ impl Ops {
 fn not_ready(reasons: &[(String, String)]) -> ApiError {
     let (mut by_reason, mut hints) = (Vec::<(&str, Vec<&str>)>::new(), Vec::new());
     for (part, text) in reasons {
-        let (reason, hint) =
-            text.split_once("\n\nhint: ").map_or((text.as_str(), None), |(why, hint)| (why, Some(hint)));
+        let (reason, hint) = split_hint(text);
         match by_reason.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, parts)) => parts.push(part),
             None => by_reason.push((reason, vec![part])),

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::documents::{Problem, TextSpan};
 use crate::broker::BrokerError;
+use crate::error_text::split_hint;
 use crate::store::StoreError;
 
 /// Generates [`Code`] and its accessors from one table.
@@ -220,8 +221,8 @@ impl From<StoreError> for ApiError {
         tracing::warn!(%error, "store call failed");
         let text = error.to_string();
         let retry = "retry; no data is lost, because the store is a projection of the log";
-        let (what, hint) = text.split_once("\n\nhint: ").unwrap_or((&text, retry));
-        Self::new(Code::StoreUnavailable, what).hint(hint)
+        let (what, hint) = split_hint(&text);
+        Self::new(Code::StoreUnavailable, what).hint(hint.unwrap_or(retry))
     }
 }
 

@@ -105,13 +105,13 @@ impl Inspector for KeyScan {
         };
         let mut answers = answers.into_iter();
         let checkpoint = read_checkpoint(&self.keys, answers.next().unwrap_or_default())?;
-        let pieces = answers.zip(requests).map(|(answer, request)| piece(&request.key, answer));
+        let pieces = answers.zip(requests).map(|(answer, request)| piece(&request.key, answer, values));
         Ok((checkpoint, pieces.collect::<Result<_, _>>()?))
     }
 }
 
-/// Converts the script's answer for one key.
-fn piece(key: &str, answer: Value) -> Result<Piece, StoreError> {
+/// Converts the script's answer for one key. Without values, the parts are empty whatever the key contains.
+fn piece(key: &str, answer: Value, has_values: bool) -> Result<Piece, StoreError> {
     let (kind, values, rest): (String, Vec<Vec<u8>>, i64) = read(key, answer)?;
     let mut parts: Vec<Part> = match kind.as_str() {
         "hash" | "zset" => pairs(values),
@@ -125,7 +125,7 @@ fn piece(key: &str, answer: Value) -> Result<Piece, StoreError> {
     if kind != "zset" {
         parts.sort();
     }
-    let empty = kind == "hash" && parts.is_empty();
+    let empty = has_values && kind == "hash" && parts.is_empty();
     Ok(Piece { kind: if empty { "none".to_owned() } else { kind }, parts, more: rest > 0 })
 }
 

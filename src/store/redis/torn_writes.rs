@@ -19,6 +19,8 @@ const ENDED: &str = "ended";
 const REASON: &str = "reason";
 /// Value of `begun` in a partition that must be emptied.
 const DAMAGED: i64 = -1;
+/// Reason of a partition that has lost its checkpoint and its counters, but not all keys.
+pub(super) const REMAINS: &str = "its checkpoint and batch counts are missing, but other keys exist";
 /// COUNT of a SCAN.
 const STEP: usize = 1_000;
 
@@ -39,6 +41,38 @@ pub(super) fn mark_damaged(commands: &mut Pipeline, keys: &Keys, reason: &str) {
     commands.cmd("HSET").arg(keys.batches()).arg(BEGUN).arg(DAMAGED).arg(ENDED).arg(0).arg(REASON).arg(reason);
     commands.cmd("DEL").arg(keys.checkpoint());
     commands.cmd("EXEC");
+}
+
+/// Searches for keys of the partition other than reservations. If there are none, this scans all keys of the server;
+/// it is called only for a partition without a checkpoint.
+pub(super) async fn has_remains(
+    connector: &Connector,
+    keys: &Keys,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<bool> {
+    let mut cursor = "0".to_owned();
+    loop {
+        let (next, found) = scan(connector, keys, connection, &cursor).await?;
+        if found.iter().any(|key| !keys.is_reservation(key)) {
+            return Ok(true);
+        }
+        if next == "0" {
+            return Ok(false);
+        }
+        cursor = next;
+    }
+}
+
+/// Reads one page of the partition's keys; returns the next cursor, `0` after the last page.
+async fn scan(
+    connector: &Connector,
+    keys: &Keys,
+    connection: &mut MultiplexedConnection,
+    cursor: &str,
+) -> RedisResult<(String, Vec<String>)> {
+    let mut scan = cmd("SCAN");
+    scan.arg(cursor).arg("MATCH").arg(keys.all()).arg("COUNT").arg(STEP);
+    within(connector.options.response_timeout, scan.query_async(connection)).await
 }
 
 /// Reads both counters, and the reason of a damage.
@@ -80,11 +114,7 @@ pub(super) async fn clear(
         if gone.contains(&keys.batches()) {
             return Ok(());
         }
-        let mut scan = cmd("SCAN");
-        scan.arg(&cursor).arg("MATCH").arg(keys.all()).arg("COUNT").arg(STEP);
-        let found =
-            within(connector.options.response_timeout, scan.query_async::<(String, Vec<String>)>(connection)).await?;
-        (cursor, gone) = found;
+        (cursor, gone) = scan(connector, keys, connection, &cursor).await?;
         gone.retain(|key| *key != keys.batches() && !keys.is_reservation(key));
         if cursor == "0" {
             // SCAN has completed: the last result is the rest.

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::projection::Projection;
 use crate::broker::Partition;
+use crate::error_text::single_line;
 use crate::model::projection::FOLD_VERSION;
 use crate::runtime::{self, Backoff};
 use crate::store::{Checkpoint, StoreError};
-use crate::telemetry::log_line;
 use crate::topics::TopicStatus;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
@@ -107,7 +107,7 @@ impl PartitionTask {
                 End::Rewind { reason, message } => {
                     tracing::warn!(
                         partition = self.number,
-                        reason = log_line(&message),
+                        reason = single_line(&message),
                         "stopped; continuing from the checkpoint in the store"
                     );
                     self.setup
@@ -121,7 +121,7 @@ impl PartitionTask {
                 }
                 End::Lost(why) => self.record_loss(why, &mut backoff),
                 End::Stuck(message) => {
-                    let reason = log_line(&message);
+                    let reason = single_line(&message);
                     tracing::error!(partition = self.number, reason, "the partition cannot be projected");
                     self.setup.health.set(&self.health_part(), message);
                     STUCK_RETRY

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::verify::{self, Verdict};
 use super::{Job, RebuildError, RebuildEvent, Report};
 use crate::broker::{Partition, Watermarks};
+use crate::error_text::single_line;
 use crate::runtime::Backoff;
 use crate::store::{Checkpoint, StoreError};
-use crate::telemetry::log_line;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
 use crate::tracker::project::projection::Projection;
@@ -62,7 +62,11 @@ impl Copier {
                 End::TakenOver => return self.taken_over(),
                 End::Over(why) => return self.report(Report::Over(RebuildError::Unsuitable(why))),
                 End::Again(why) => {
-                    tracing::warn!(partition = self.number, reason = log_line(&why), "continuing from the checkpoint");
+                    tracing::warn!(
+                        partition = self.number,
+                        reason = single_line(&why),
+                        "continuing from the checkpoint"
+                    );
                     let wait = backoff.next_wait();
                     tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(wait) => {} }
                 }

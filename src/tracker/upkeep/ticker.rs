@@ -294,8 +294,7 @@ impl PartitionUpkeep {
         let mut after: Option<Entry> = None;
         let mut has_found = false;
         loop {
-            let page = self.setup.store.page(self.number, index, after.as_ref(), STEP).await;
-            let page = page?;
+            let page = self.setup.store.page(self.number, index, after.as_ref(), STEP).await?;
             let ids: Vec<TaskId> = page.iter().map(|entry| entry.id.clone()).collect();
             let nodes = self.setup.store.nodes(self.number, &ids).await?;
             let events = ids.iter().zip(nodes).filter_map(|(id, node)| silent_event(id, node?, workers));

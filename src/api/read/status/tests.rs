@@ -68,8 +68,8 @@ proptest! {
     /// All times shown or sent come from the log, none is a default value.
     #[test]
     fn no_document_has_a_time_before_the_first_event(log in prop::collection::vec(any_event(), 1..40)) {
-        let deferred = fold_log(&timed(log), 7, 1_000);
-        for (id, bytes) in &deferred.nodes {
+        let folded = fold_log(&timed(log), 7, 1_000);
+        for (id, bytes) in &folded.nodes {
             let mut found = Vec::new();
             documents(id, &TaskRecord::decode(bytes).unwrap()).iter().for_each(|document| times(document, "", &mut found));
             prop_assert!(!found.is_empty());

@@ -118,7 +118,8 @@ impl Program {
                     group.signal(Signal::SIGKILL);
                 }
             };
-            let pipes = pin!(async { tokio::join!(feed(stdin, &params), read_stdout, errors.read(stderr, &cx)) });
+            let pipes =
+                pin!(async { tokio::join!(write_params(stdin, &params), read_stdout, errors.read(stderr, &cx)) });
             match select(pin!(self.end(&mut child, &group, &cx)), pipes).await {
                 Either::Left((status, pipes)) => {
                     let _ = timeout(OUTPUT_GRACE, pipes).await;
@@ -199,7 +200,7 @@ impl Program {
 }
 
 /// Writes the params and closes stdin. Programs need not read them.
-async fn feed(mut stdin: ChildStdin, params: &RawJson) {
+async fn write_params(mut stdin: ChildStdin, params: &RawJson) {
     if stdin.write_all(params.text().as_bytes()).await.is_ok() {
         let _ = stdin.shutdown().await;
     }

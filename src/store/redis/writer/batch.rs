@@ -111,7 +111,7 @@ fn add_logs(commands: &mut Pipeline, keys: &Keys, tails: &mut FxHashMap<TaskId, 
         commands.cmd("RPUSH").arg(&key).arg(lines);
         match tail.len() {
             0 => commands.cmd("DEL").arg(&key),
-            deferred if deferred < would_hold => commands.cmd("LTRIM").arg(&key).arg(-(deferred as i64)).arg(-1),
+            held if held < would_hold => commands.cmd("LTRIM").arg(&key).arg(-(held as i64)).arg(-1),
             _ => commands,
         };
         commands.cmd("SET").arg(keys.log_total(id)).arg(tail.total());

@@ -80,8 +80,14 @@ impl Writer {
         let server = ServerState::ask(&connector, &mut connection).await?;
         server.check_policy(&connector)?;
         let recorded = RecordedState::ask(&connector, &mut connection, &keys).await?;
-        let (tails, outdated_fields, loss) =
-            (FxHashMap::default(), Some(recorded.outdated(&server)), recorded.loss(checkpoint, &server));
+        let (tails, outdated_fields) = (FxHashMap::default(), Some(recorded.outdated(&server)));
+        let loss = match recorded.loss(checkpoint, &server) {
+            None if checkpoint.is_none() => {
+                let remains = torn_writes::has_remains(&connector, &keys, &mut connection).await;
+                remains.map_err(|error| connector.explain(&error))?.then(|| torn_writes::REMAINS.to_owned())
+            }
+            loss => loss,
+        };
         let connection = Some(connection);
         let (zeroed, negative) = (Vec::new(), None);
         let mut writer = Self {
