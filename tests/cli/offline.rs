@@ -27,7 +27,7 @@ fn every_verb_has_help_on_stdout() {
 fn wrong_usage_is_reported_on_stderr_with_code_2() {
     for (line, expected) in [
         ("", "Usage: kafleet"),
-        ("statsu", "a similar subcommand exists: 'status'"),
+        ("statsu", "some similar subcommands exist: 'status', 'stats'"),
         ("status", "<ID>"),
         ("status a --wiat", "--wait"),
         ("list --state broken", "`broken` is not a state: use one of expected, scheduled"),

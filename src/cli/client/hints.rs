@@ -144,7 +144,9 @@ mod tests {
         lines(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/api")), &mut code);
         let calls = ["GET /", "PUT /", "POST /", "PATCH /", "DELETE /"];
         let names_call = |text: &str| calls.iter().any(|call| text.contains(call));
-        let named: Vec<_> = code.iter().filter(|(_, line)| names_call(line)).collect();
+        // Labels of metrics are not messages.
+        let is_label = |line: &str| line.contains("record_request(");
+        let named: Vec<_> = code.iter().filter(|(_, line)| names_call(line) && !is_label(line)).collect();
         assert!(named.len() > 5, "no hints found in the API's code");
         for (path, line) in named {
             assert!(!names_call(&for_shell(line)), "{}: no verb replaces the call in: {line}", path.display());
