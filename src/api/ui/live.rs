@@ -220,6 +220,7 @@ async fn mark_changes(live: &Live, notices: &Notices, control: &ControlWatch) {
     let (mut received, mut control) = (notices.listen(), control.changes());
     loop {
         tokio::select! {
+            biased;
             notice = received.recv() => match notice {
                 Ok(changes) => live.mark(&changes.notice),
                 Err(RecvError::Lagged(_)) => live.mark(&Notice::Gap),
