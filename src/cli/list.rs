@@ -212,9 +212,7 @@ fn filters(args: &ListArgs, now_ms: i64) -> Result<Query, Failure> {
 
 /// Converts a time (RFC 3339), or an age such as 2h, to RFC 3339.
 pub(super) fn resolve_time(text: &str, now_ms: i64) -> Result<String, Failure> {
-    if text.ends_with(['s', 'm', 'h', 'd'])
-        && let Ok(ago) = Millis::parse(text)
-    {
+    if let Some(ago) = Millis::parse_age(text) {
         return Ok(rfc3339(now_ms.saturating_sub(ago.as_i64())));
     }
     parse_time(text).map(rfc3339).map_err(|why| Failure::usage(why).hint("or give an age, such as 2h"))

@@ -7,6 +7,7 @@ use crate::api::documents::{Children, Deliveries, Delivery, Outcome, Status, Tre
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
+use crate::model::task::parse_time;
 use crate::runtime::now_ms;
 
 /// Maximum length of JSON shown on one line.
@@ -154,7 +155,7 @@ fn since_text(from: &str, now_ms: i64) -> Option<String> {
 }
 
 fn millisecond(text: &str) -> Option<i64> {
-    text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
+    parse_time(text).ok()
 }
 
 /// Formats the duration of an ended task (`1.2 s`) or the elapsed time of a running one (`for 1.2 s`).

@@ -59,7 +59,7 @@ fn fnv(basis: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(basis, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Filter for similar errors, given as a kind, a message, or both in the displayed form (`kind: message`).
+/// Filter for similar errors, given as a name, a kind, a message, or kind and message as displayed (`kind: message`).
 pub struct ErrorFilter {
     text: String,
     class: String,
@@ -74,8 +74,17 @@ impl ErrorFilter {
         Self { text: text.trim().to_owned(), class }
     }
 
-    /// Returns true if the error has this kind, or this message up to variable parts.
-    pub fn matches(&self, error: &ErrorInfo) -> bool {
+    /// Returns the error whose name was given.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.text.parse().ok()
+    }
+
+    /// Returns true if the error has this name or kind, or this message up to variable parts.
+    pub fn matches(&self, error: Option<&ErrorInfo>) -> bool {
+        if self.fingerprint().is_some_and(|wanted| wanted == Fingerprint::of(error)) {
+            return true;
+        }
+        let Some(error) = error else { return false };
         if error.kind == self.text {
             return true;
         }
@@ -174,10 +183,10 @@ mod tests {
             "timeout: no answer from shard-1 after 1 s",
             " timeout: no answer from shard-1 after 1 s (attempt 3)",
         ] {
-            assert!(ErrorFilter::new(text).matches(&error), "{text}");
+            assert!(ErrorFilter::new(text).matches(Some(&error)), "{text}");
         }
         for other in ["time", "no answer", "error: no answer from shard-7 after 30 s", "timeout: "] {
-            assert!(!ErrorFilter::new(other).matches(&error), "{other}");
+            assert!(!ErrorFilter::new(other).matches(Some(&error)), "{other}");
         }
     }
 }

@@ -22,6 +22,8 @@ pub const PLAIN: &[&str] = &[
     "/types/echo/pause",
     "/types/echo/resume",
     "/types/echo/limits",
+    "/failures",
+    "/audit",
     "/workers",
     "/schedules",
     "/new-schedule",
@@ -87,7 +89,10 @@ async fn forms_and_pages_show_their_commands() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
     for (path, command) in [
-        ("/tasks?tag=shop", "kafleet list --tag shop"),
+        ("/tasks?q=tag:shop", "kafleet list tag:shop"),
+        ("/failures?type=echo", "kafleet failures --type echo"),
+        ("/audit", "kafleet audit"),
+        ("/types/echo", "kafleet stats echo"),
         ("/tasks/order", "kafleet status order"),
         ("/tasks/order/tree", "kafleet tree order"),
         ("/tasks/order/log", "kafleet log order --follow"),
@@ -140,12 +145,75 @@ async fn branches_open_by_url() {
 async fn search_opens_the_task_of_an_id_and_lists_parts_of_names() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);
-    assert_eq!(browser.get("/tasks?find=order:fetch").await.header("location"), "/tasks/order:fetch");
-    let listed = browser.get("/tasks?find=st+ord").await;
-    let page = browser.open(listed.header("location")).await;
-    page.has(&["id=\"t-order\""]);
-    browser.open("/tasks?state=failed&level=any&type=").await.has(&["id=\"t-order:fetch\"", "aria-current=\"page\""]);
-    browser.open("/tasks?tag=nothing").await.has(&["No task matches these filters."]);
+    assert_eq!(browser.get("/tasks?q=order:fetch").await.header("location"), "/tasks/order:fetch");
+    browser.open("/tasks?q=%22st+ord%22").await.has(&["id=\"t-order\""]).lacks(&["id=\"t-order:fetch\""]);
+    let page = browser.open("/tasks?q=state:failed+level:any").await;
+    page.has(&["id=\"t-order:fetch\"", "aria-current=\"page\"", "From the indexes by type and state; 2 match in all"]);
+    page.has(&["href=\"/tasks?q=level%3Aany+state%3Afailed\"", "failed <span class=\"number\">2</span>"]);
+    browser.open("/tasks?q=tag:nothing").await.has(&["No task matches this search.", "Search all levels"]);
+    let page = browser.open("/tasks?q=id:order,other").await;
+    page.has(&["id=\"t-order\"", "There is no task <code>other</code>"]);
+}
+
+#[tokio::test]
+async fn mistake_in_a_search_is_marked_with_a_suggestion() {
+    let fleet = fleet_with_tree().await;
+    let page = Browser::new(&fleet).open("/tasks?q=type:echo+stat:failed").await;
+    page.has(&[
+        "type:echo <mark>stat</mark>:failed",
+        "did you mean <code>state</code>?",
+        "value=\"type:echo stat:failed\"",
+    ]);
+}
+
+#[tokio::test]
+async fn failures_are_grouped_with_the_search_for_their_tasks() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.open("/failures").await;
+    page.has(&["no answer from `10.0.0.7`", "<strong>1</strong> error", "/tasks/order:fetch"]);
+    page.lacks(&["/tasks/order\""]);
+    let (_, link) = page.text.split_once("<a class=\"bad\" href=\"").unwrap();
+    let link = link.split('"').next().unwrap().replace("&amp;", "&");
+    let found = browser.open(&link).await;
+    found.has(&["id=\"t-order:fetch\"", "From the indexes of failed tasks by error"]).lacks(&["id=\"t-order\""]);
+    browser.open("/failures?type=resize").await.has(&["No retained task of this type has failed."]);
+    browser.open("/").await.has(&["new error", "no answer from", "Newest errors"]);
+    browser.open("/types/echo").await.has(&["Errors of failed tasks", "no answer from"]);
+}
+
+#[tokio::test]
+async fn charts_show_what_was_opened_and_ended() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    for path in ["/", "/types/echo"] {
+        let page = browser.open(path).await;
+        page.has(&["aria-label=\"Ended: succeeded 0 to 1, failed 0 to 1\"", "As a table, by 1m"]);
+        for range in ["3h", "24h", "7d", "30d"] {
+            let page = browser.open(&format!("{path}?range={range}")).await;
+            page.has(&[
+                "aria-label=\"Ended: succeeded 0 to 1, failed 0 to 1\"",
+                &format!("aria-current=\"page\">{range}</a>"),
+            ]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_are_listed_with_their_targets() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/audit").await.has(&["Nobody has cancelled"]);
+    browser.submit("/tasks/order/retry", "reason=once+more").await;
+    browser.submit("/types/echo/pause", "reason=disk+full").await;
+    let begun = Instant::now();
+    loop {
+        let page = browser.open("/audit").await;
+        if page.text.contains("pause type") || begun.elapsed() > DEADLINE {
+            page.has(&["once more", "href=\"/tasks/order\"", "pause type", "href=\"/types/echo\"", "disk full"]);
+            return;
+        }
+    }
 }
 
 #[tokio::test]
@@ -171,7 +239,6 @@ async fn mistakes_are_shown_as_pages() {
     for (path, status, code) in [
         ("/tasks/nothing", 404, "not_found"),
         ("/tasks/%20", 400, "bad_id"),
-        ("/tasks?state=odd", 400, "bad_parameter"),
         ("/tasks?cursor=odd", 400, "bad_cursor"),
         ("/types/nothing", 404, "unknown_type"),
         ("/workers/nothing", 404, "not_found"),

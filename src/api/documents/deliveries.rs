@@ -49,6 +49,17 @@ pub enum Outcome {
     Unknown,
 }
 
+impl Outcome {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckDue {
     /// Index of the check, from 0.

@@ -207,6 +207,8 @@ pub enum ListSource {
     Tree,
     /// Indexes by type and state, newest first.
     States,
+    /// Indexes of failed tasks by type and error, the last ended first.
+    Errors,
     /// Index of all roots, newest first.
     Roots,
     /// All trees, newest root first.

@@ -4,7 +4,7 @@ use axum::response::Response;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::api::backends::stored;
-use crate::api::documents::{Audit, AuditDocument};
+use crate::api::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::json_answer;
@@ -27,9 +27,13 @@ const MAX_LISTED: usize = 200;
 
 /// `GET /v1/stats`.
 pub(crate) async fn stats(request: ApiRequest) -> Result<Response, ApiError> {
-    let range = range_of(&request)?;
+    Ok(json_answer(200, &stats_document(&request).await?))
+}
+
+pub(crate) async fn stats_document(request: &ApiRequest) -> Result<Stats, ApiError> {
+    let range = range_of(request)?;
     let max_tree_age_ms = request.api.types.max_tree_age.as_i64();
-    Ok(json_answer(200, &statistics::stats(&request.api.reads, &range, max_tree_age_ms).await?))
+    statistics::stats(&request.api.reads, &range, max_tree_age_ms).await
 }
 
 fn range_of(request: &ApiRequest) -> Result<StatsRange, ApiError> {
@@ -77,23 +81,35 @@ fn task_type(request: &ApiRequest) -> Result<Option<&str>, ApiError> {
 
 /// `GET /v1/stats/slowest`.
 pub(crate) async fn slowest(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &slowest_document(&request).await?))
+}
+
+pub(crate) async fn slowest_document(request: &ApiRequest) -> Result<Slowest, ApiError> {
     let hours = request.query.number("hours", 1, 1..=ERROR_HOURS as usize)? as i64;
     let limit = request.query.number("limit", LISTED, 1..=MAX_LISTED)?;
-    Ok(json_answer(200, &failures::slowest(&request.api.reads, task_type(&request)?, hours, limit).await?))
+    failures::slowest(&request.api.reads, task_type(request)?, hours, limit).await
 }
 
 /// `GET /v1/failures`.
 pub(crate) async fn failures(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &failures_document(&request).await?))
+}
+
+pub(crate) async fn failures_document(request: &ApiRequest) -> Result<Failures, ApiError> {
     let limit = request.query.number("limit", LISTED, 1..=MAX_LISTED)?;
     request.api.reads.wait_for_position(request.after()?).await?;
-    Ok(json_answer(200, &failures::failures(&request.api.reads, task_type(&request)?, limit).await?))
+    failures::failures(&request.api.reads, task_type(request)?, limit).await
 }
 
 /// `GET /v1/audit`.
 pub(crate) async fn audit(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &audit_document(&request).await?))
+}
+
+pub(crate) async fn audit_document(request: &ApiRequest) -> Result<Audit, ApiError> {
     let limit = request.query.number("limit", LISTED, 1..=MAX_AUDIT)?;
     request.api.reads.wait_for_position(request.after()?).await?;
-    Ok(json_answer(200, &read_audit(&request.api.reads, limit).await?))
+    read_audit(&request.api.reads, limit).await
 }
 
 async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {

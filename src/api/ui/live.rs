@@ -20,7 +20,7 @@ use super::refresh::Turns;
 use super::serve::with_security_headers;
 use super::session;
 use super::visit::Fields;
-use crate::api::documents::{EndReason, Params, Why};
+use crate::api::documents::{EndReason, Params, Stats, Why};
 use crate::api::handlers::watch::{Events, event_stream};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
@@ -48,6 +48,8 @@ const WORKERS_REFRESH_INTERVAL: Duration = Duration::from_secs(3);
 const PARAMS_LIFETIME: Duration = Duration::from_secs(600);
 /// Lifetime of the reasons for a state.
 const REASONS_LIFETIME: Duration = Duration::from_secs(1);
+/// Lifetime of statistics, which are read from all partitions.
+const STATISTICS_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Subject of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +96,8 @@ pub(crate) struct Live {
     pub(super) params: Recent<Params>,
     /// Reasons by task and state.
     pub(super) reasons: Recent<Why>,
+    /// Statistics by series and range.
+    pub(super) statistics: Recent<Stats>,
 }
 
 struct Tree {
@@ -121,6 +125,9 @@ impl Default for Live {
             params: Recent::new(PARAMS_LIFETIME, |params| params.params.text().len()),
             reasons: Recent::new(REASONS_LIFETIME, |why| {
                 why.findings.iter().map(|found| 256 + found.message.len()).sum()
+            }),
+            statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
+                stats.series.iter().map(|series| 512 * series.points.len()).sum()
             }),
         }
     }

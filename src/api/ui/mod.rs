@@ -56,10 +56,10 @@ macro_rules! call {
 }
 
 use Role::{Operate, Submit as SubmitRole};
-use Section::{DeadLetters, More, New, Overview, Schedules, Tasks, Types, Workers};
+use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
-    dead_letter_forms, dead_letters, help, kill_switches, log, new, overview, raw, schedule_forms, schedules, system,
-    task, task_edit, task_forms, tasks, timeline, tree, type_forms, types, workers,
+    audit, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, overview, raw, schedule_forms,
+    schedules, system, task, task_edit, task_forms, tasks, timeline, tree, type_forms, types, workers,
 };
 
 #[rustfmt::skip]
@@ -90,6 +90,7 @@ static PAGES: &[Page] = &[
     form("/dead-letters/{letter}/redrive", Operate, DeadLetters, call!(dead_letter_forms::show_redrive), call!(dead_letter_forms::redrive)),
     form("/dead-letters/{letter}/edit", Operate, DeadLetters, call!(dead_letter_forms::show_edit), call!(dead_letter_forms::edit)),
     form("/dead-letters/{letter}/drop", Operate, DeadLetters, call!(dead_letter_forms::show_drop), call!(dead_letter_forms::drop)),
+    page("/failures", Failures, "fleet", call!(failures::show)),
     page("/types", Types, "fleet", call!(types::list)),
     page("/types/{type}", Types, "type:{}", call!(types::show)),
     form("/types/{type}/pause", Operate, Types, call!(type_forms::show_pause), call!(type_forms::pause)),
@@ -109,6 +110,7 @@ static PAGES: &[Page] = &[
     page("/kill-switches", More, "control", call!(kill_switches::list)),
     form("/kill-switches/new", Operate, More, call!(kill_switches::show_new), call!(kill_switches::create)),
     form("/kill-switches/{name}/off", Operate, More, call!(kill_switches::show_off), call!(kill_switches::off)),
+    page("/audit", More, "fleet", call!(audit::show)),
     page("/system", More, "fleet", call!(system::show)),
     page("/help", More, "", call!(help::show)),
 ];

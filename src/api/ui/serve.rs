@@ -141,8 +141,7 @@ fn refused(api: &Api, head: &Parts, error: ApiError) -> Response {
     let is_page = head.method == Method::GET && !head.headers.contains_key("kafleet-part");
     if error.is(Code::Unauthorized) && is_page && !head.headers.contains_key(header::AUTHORIZATION) {
         let next = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
-        return see_other(&format!("{}/login?next={next}", api.ui.base_path));
+        return see_other(&view_of(api, Role::Read).url_with("/login", &[("next", next)]));
     }
     plain_problem(api, &head.headers, error)
 }

@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use maud::Markup;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::parts::View;
 use crate::api::documents::Problem;
@@ -105,12 +105,11 @@ impl Fields {
 
     /// Pairs of the named fields that are set, with ages such as `2h` in `from` and `to` as epoch milliseconds.
     pub(super) fn select_with_times(&self, names: &[&str]) -> Vec<(String, String)> {
-        let resolved = |(name, value): (String, String)| {
-            let is_age = value.ends_with(|c: char| c.is_ascii_alphabetic()) && matches!(name.as_str(), "from" | "to");
-            match Millis::parse(&value) {
-                Ok(age) if is_age => (name, now_ms().saturating_sub(age.as_i64()).to_string()),
-                _ => (name, value),
+        let resolved = |(name, value): (String, String)| match Millis::parse_age(&value) {
+            Some(age) if matches!(name.as_str(), "from" | "to") => {
+                (name, now_ms().saturating_sub(age.as_i64()).to_string())
             }
+            _ => (name, value),
         };
         self.select(names).into_iter().map(resolved).collect()
     }
@@ -128,6 +127,17 @@ impl Fields {
         let Some(text) = self.get(name) else { return Ok(None) };
         let wrong = |why| ApiError::new(Code::BadJson, format!("`{name}`: {why}")).pointer(format!("/{name}"));
         serde_json::from_str(text).map(Some).map_err(wrong)
+    }
+
+    /// JSON object of a field; empty if the field is not set.
+    pub(super) fn object(&self, name: &str) -> Result<Map<String, Value>, ApiError> {
+        match self.json(name)? {
+            Some(Value::Object(object)) => Ok(object),
+            None => Ok(Map::new()),
+            Some(_) => {
+                Err(ApiError::new(Code::BadField, format!("`{name}` is not a JSON object")).pointer(format!("/{name}")))
+            }
+        }
     }
 }
 

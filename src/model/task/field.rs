@@ -348,10 +348,15 @@ impl HeaderValue for OnFailure {
     }
 }
 
+/// Splits texts that are separated by commas.
+pub fn comma_list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
+}
+
 /// Texts separated by commas.
 impl HeaderValue for Vec<String> {
     fn parse(text: &str) -> Result<Self, String> {
-        Ok(text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect())
+        Ok(comma_list(text))
     }
 
     fn show(&self) -> Option<Cow<'_, str>> {

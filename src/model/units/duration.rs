@@ -38,6 +38,12 @@ impl Millis {
         })
     }
 
+    /// Parses an age: a duration with its unit, unlike times in epoch milliseconds.
+    pub fn parse_age(text: &str) -> Option<Self> {
+        let has_unit = text.trim_end().ends_with(|c: char| c.is_ascii_alphabetic());
+        has_unit.then(|| Self::parse(text).ok()).flatten()
+    }
+
     /// Milliseconds as a signed number, at most its largest value.
     pub fn as_i64(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)

@@ -6,7 +6,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::http::request::{Query, bad_parameter, bad_query};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::query::{Condition, Fault, Level, Qualifier, TaskQuery, Term, Test, pattern};
-use crate::model::error_fingerprint::ErrorFilter;
+use crate::model::error_fingerprint::{ErrorFilter, Fingerprint};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::{Category, State};
 use crate::model::task::id::TaskId;
@@ -60,6 +60,8 @@ pub(super) struct Filter {
     /// Ids, one of which must match; empty for all.
     pub ids: Vec<TaskId>,
     pub under: Option<TaskId>,
+    /// Names of errors, one of which must match; empty for all, and for errors given as text.
+    pub errors: Vec<Fingerprint>,
     pub level: Level,
     from_ms: Option<i64>,
     to_ms: Option<i64>,
@@ -96,6 +98,7 @@ impl Filter {
             states: Vec::new(),
             ids: Vec::new(),
             under: None,
+            errors: Vec::new(),
             level: default_level(&query),
             from_ms: None,
             to_ms: None,
@@ -126,7 +129,10 @@ impl Filter {
                 add(Matcher::Patterns(compiled.map_err(|fault| bad_parameter("name_like", &fault.message))?));
             }
             Test::Text(Qualifier::Error, errors) => {
-                add(Matcher::Errors(errors.iter().map(|text| ErrorFilter::new(text)).collect()));
+                let filters: Vec<ErrorFilter> = errors.iter().map(|text| ErrorFilter::new(text)).collect();
+                let names = filters.iter().map(ErrorFilter::fingerprint).collect::<Option<Vec<_>>>();
+                add(Matcher::Errors(filters));
+                self.errors.extend(names.filter(|_| !negated).unwrap_or_default());
             }
             Test::Text(qualifier, values) => add(Matcher::Texts(qualifier, values)),
             Test::State(states) => add(Matcher::States(states)),
@@ -142,6 +148,16 @@ impl Filter {
     /// Returns true if all states to filter on have an index.
     pub(super) fn has_indexed_states(&self) -> bool {
         !self.states.is_empty() && self.states.iter().all(|state| state.is_indexed())
+    }
+
+    /// Whether the indexes of failed tasks by error contain all matches: tasks whose own state is failed or expired.
+    pub(super) fn has_indexed_errors(&self) -> bool {
+        let is_failed = |state: &State| matches!(state, State::Failed | State::Expired);
+        let fails = |detail: &Detail| match &detail.matcher {
+            Matcher::Own(states) => !detail.negated && states.iter().all(is_failed),
+            _ => false,
+        };
+        !self.types.is_empty() && !self.errors.is_empty() && self.details.iter().any(fails)
     }
 
     /// Whether the filter restricts type or state.
@@ -229,7 +245,7 @@ impl Matcher {
             }
             Self::Errors(errors) => {
                 let error = record.outcome.error.as_deref();
-                error.is_some_and(|error| errors.iter().any(|fingerprint| fingerprint.matches(error)))
+                errors.iter().any(|filter| filter.matches(error))
             }
             Self::States(states) => states.contains(&record.state),
             Self::Own(states) => states.contains(&record.own),

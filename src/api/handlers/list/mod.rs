@@ -108,6 +108,10 @@ impl<'a> Source<'a> {
             let scans = details || kind || time || filter.level == Level::Roots;
             return Ok(Self { tasks, name: ListSource::Tree, scans });
         }
+        if filter.has_indexed_errors() {
+            let tasks = Tasks::Index(Merge::new(reads, error_indexes(filter), after, BATCH));
+            return Ok(Self { tasks, name: ListSource::Errors, scans: true });
+        }
         let start = filter.start(after);
         let merge = |indexes, scans| Merge::new(reads, indexes, start.clone(), if scans { BATCH } else { limit + 1 });
         if filter.has_indexed_states() {
@@ -137,7 +141,8 @@ impl<'a> Source<'a> {
 
     /// Whether no later entry can match.
     fn is_exhausted_at(&self, filter: &Filter, entry: &Entry) -> bool {
-        matches!(self.tasks, Tasks::Index(_)) && filter.is_before(entry)
+        // Indexes by error are sorted by the end of the tasks.
+        matches!(self.tasks, Tasks::Index(_)) && self.name != ListSource::Errors && filter.is_before(entry)
     }
 }
 
@@ -150,6 +155,12 @@ fn state_indexes(filter: &Filter, counts: &Counts) -> Vec<Index> {
     let states = counts.iter().flat_map(|(task_type, states)| states.keys().map(move |state| (task_type, *state)));
     let selected = states.filter(|(task_type, state)| filter.selects(task_type, *state));
     selected.map(|(task_type, state)| Index::Members { task_type: task_type.as_str().into(), state }).collect()
+}
+
+/// Lists the indexes of failed tasks of the types and errors of a filter.
+fn error_indexes(filter: &Filter) -> Vec<Index> {
+    let pairs = filter.types.iter().flat_map(|name| filter.errors.iter().map(move |error| (name, *error)));
+    pairs.map(|(name, error)| Index::Failed { task_type: name.as_str().into(), error }).collect()
 }
 
 /// Page under construction.

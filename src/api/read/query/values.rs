@@ -88,9 +88,7 @@ fn named<T: Copy>(text: &str, kind: &str, known: &[(T, &str)]) -> Result<T, Faul
 }
 
 fn time(text: &str) -> Result<QueryTime, Fault> {
-    if text.ends_with(['s', 'm', 'h', 'd'])
-        && let Ok(age) = Millis::parse(text)
-    {
+    if let Some(age) = Millis::parse_age(text) {
         return Ok(QueryTime::Ago(age));
     }
     let hint = Some("or give an age, such as 2h".to_owned());

@@ -4,36 +4,22 @@ use maud::{Markup, Render, html};
 use serde_json::{Map, Value, json};
 
 use super::dead_letters::find;
+use super::{form, form_page};
 use crate::api::handlers::{create, dead_letters};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::json::indented;
 use crate::api::ui::parts::{encoded, first_line, query_text, task_path};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position};
+use crate::api::ui::visit::{Answer, Redirect, Visit, after_position};
 use crate::dead_letters::Resolution;
 
 /// Letters of a bulk action unless the form says otherwise.
 const LIMIT: &str = "100";
 
-fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+fn letter_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
     let letter = &visit.segment;
-    Form {
-        view: &visit.view,
-        title: format!("{title} {letter}"),
-        effect: html! {},
-        action: format!("/dead-letters/{}/{page}", encoded(letter)),
-        inputs: Vec::new(),
-        button: button.to_owned(),
-        danger: false,
-        back: format!("/dead-letters/{}", encoded(letter)),
-        problem: visit.problem.as_ref(),
-        commands: Vec::new(),
-    }
-}
-
-fn page(form: &Form<'_>) -> Answer {
-    Body::new(form.title.clone(), form.render()).into()
+    form(visit, &format!("/dead-letters/{}", encoded(letter)), page, format!("{title} {letter}"), button)
 }
 
 fn lines(letter: &str, verb: &str) -> Vec<String> {
@@ -49,13 +35,13 @@ fn error_of(text: &str) -> Markup {
 
 pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<Answer, ApiError> {
     let detail = find(visit).await?;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p { "Starts a new run of the task with the record as it was." }
             (error_of(&detail.letter.error))
         },
         commands: lines(&visit.segment, "redrive"),
-        ..form(visit, "Redrive", "redrive", "Redrive")
+        ..letter_form(visit, "Redrive", "redrive", "Redrive")
     }))
 }
 
@@ -66,7 +52,7 @@ pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiErro
 
 pub(in super::super) async fn show_drop(visit: &Visit) -> Result<Answer, ApiError> {
     let detail = find(visit).await?;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p {
                 "The letter is no longer listed. Its task stays as it is, and the record stays in the dead-letter topic until its retention."
@@ -75,7 +61,7 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<Answer, ApiErro
         },
         danger: true,
         commands: lines(&visit.segment, "drop"),
-        ..form(visit, "Drop", "drop", "Drop")
+        ..letter_form(visit, "Drop", "drop", "Drop")
     }))
 }
 
@@ -93,7 +79,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     let present = detail.params.as_ref().map(|params| indented(params.text()));
     let params = visit.entered.get("params").or(present.as_deref());
     let letter = &detail.letter;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p {
                 "Submits a new task of " code { (letter.task_type) }
@@ -126,7 +112,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
             format!("kafleet submit {} '{{…}}'", quoted(&letter.task_type)),
             format!("kafleet dead-letters drop {}", quoted(&letter.id)),
         ],
-        ..form(visit, "Edit", "edit", "Submit and drop the letter")
+        ..letter_form(visit, "Edit", "edit", "Submit and drop the letter")
     }))
 }
 
@@ -170,16 +156,14 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
         Input { name, label, hint, required, value: visit.value(name), ..Input::default() }.render()
     };
     let limit = visit.value("limit").unwrap_or(LIMIT);
-    page(&Form {
-        view: &visit.view,
-        title: title.to_owned(),
+    let button = if verb == "drop" { "Drop them" } else { "Redrive them" };
+    form_page(&Form {
         effect: html! {
             p {
                 (effect)
                 " The newest matching letters are taken, up to the limit. Letters whose task has moved on are left out."
             }
         },
-        action: format!("/dead-letters/{verb}"),
         inputs: vec![
             input("type", "Type", "", true),
             input("code", "Code", "empty: any", false),
@@ -195,14 +179,12 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
             }
             .render(),
         ],
-        button: format!("{} them", if verb == "drop" { "Drop" } else { "Redrive" }),
         danger: verb == "drop",
-        back: "/dead-letters".into(),
-        problem: visit.problem.as_ref(),
         commands: vec![
             format!("kafleet dead-letters {verb} --type TYPE --limit 100"),
             curl("POST", &format!("/v1/dead/{verb}"), Some("{\"type\": \"TYPE\", \"limit\": 100}")),
         ],
+        ..form(visit, "/dead-letters", verb, title, button)
     })
 }
 

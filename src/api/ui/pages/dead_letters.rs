@@ -7,7 +7,7 @@ use crate::api::handlers::{dead_letters, task};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::facts::{code, facts};
-use crate::api::ui::parts::form::Input;
+use crate::api::ui::parts::form::{Input, filter_buttons};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::state::{label, pill};
@@ -53,18 +53,15 @@ fn bulk(view: &View, query: &crate::api::ui::visit::Fields) -> Markup {
 fn filter_form(visit: &Visit) -> Markup {
     let text =
         |name, label, hint| Input { name, label, hint, value: visit.query.get(name), ..Input::default() }.render();
+    let is_set = FILTERS.iter().any(|name| visit.query.is_set(name));
+    let clear = is_set.then(|| visit.view.url("/dead-letters"));
     html! {
         form.filters action=(visit.view.url("/dead-letters")) role="search" aria-label="Filters" {
             (text("type", "Type", ""))
             (text("code", "Code", "such as exhausted or schema"))
             (text("from", "From", "2h, or a time"))
             (text("to", "To", ""))
-            div.buttons {
-                button.primary type="submit" { "Filter" }
-                @if FILTERS.iter().any(|name| visit.query.is_set(name)) {
-                    a.button href=(visit.view.url("/dead-letters")) { "Clear" }
-                }
-            }
+            (filter_buttons(clear.as_deref()))
         }
     }
 }

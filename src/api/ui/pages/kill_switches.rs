@@ -3,6 +3,7 @@
 use maud::{Markup, Render, html};
 use serde_json::{Map, Value};
 
+use super::{form, form_page};
 use crate::api::documents::KillSwitchDocument;
 use crate::api::handlers::operations;
 use crate::api::http::problem::ApiError;
@@ -59,15 +60,12 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
 }
 
 pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError> {
-    let form = Form {
-        view: &visit.view,
-        title: "New kill switch".into(),
+    Ok(form_page(&Form {
         effect: html! {
             p {
                 "Tasks that match are cancelled instead of started, until the switch is off. Running attempts continue."
             }
         },
-        action: "/kill-switches/new".into(),
         inputs: vec![
             Input {
                 name: "name",
@@ -87,16 +85,13 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError
             .render(),
             reason(visit.value("reason")),
         ],
-        button: "Switch on".into(),
         danger: true,
-        back: "/kill-switches".into(),
-        problem: visit.problem.as_ref(),
         commands: vec![
             "kafleet kill-switch on TAG-OR-PREFIX --reason \"…\"".into(),
             curl("PUT", "/v1/kill/TAG-OR-PREFIX", Some("{\"reason\": \"…\"}")),
         ],
-    };
-    Ok(Body::new("New kill switch", form.render()).into())
+        ..form(visit, "/kill-switches", "new", "New kill switch", "Switch on")
+    }))
 }
 
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -109,24 +104,18 @@ pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError
 
 pub(in super::super) async fn show_off(visit: &Visit) -> Result<Answer, ApiError> {
     let name = &visit.segment;
-    let form = Form {
-        view: &visit.view,
-        title: format!("Switch off {name}"),
+    let subject = format!("/kill-switches/{}", encoded(name));
+    Ok(form_page(&Form {
         effect: html! {
             p { "Tasks that match " code { (name) } " start again. Those already cancelled stay cancelled." }
         },
-        action: format!("/kill-switches/{}/off", encoded(name)),
-        inputs: Vec::new(),
-        button: "Switch off".into(),
-        danger: false,
         back: "/kill-switches".into(),
-        problem: visit.problem.as_ref(),
         commands: vec![
             format!("kafleet kill-switch off {}", quoted(name)),
             curl("DELETE", &format!("/v1/kill/{}", encoded(name)), None),
         ],
-    };
-    Ok(Body::new(format!("Switch off {name}"), form.render()).into())
+        ..form(visit, &subject, "off", format!("Switch off {name}"), "Switch off")
+    }))
 }
 
 pub(in super::super) async fn off(visit: &Visit) -> Result<Redirect, ApiError> {

@@ -52,8 +52,7 @@ pub(in super::super) async fn submit(State(api): State<Arc<Api>>, request: Reque
         return page(&api, &headers, &next, Some(error));
     };
     tracing::info!(token = token.name, "login");
-    let check: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
-    let response = see_other(&format!("{}/login?check=1&next={check}", api.ui.base_path));
+    let response = see_other(&view_of(&api, Role::Read).url_with("/login", &[("check", "1"), ("next", &next)]));
     with_cookie(response, session::start(token, &api.ui, &headers, now_ms()))
 }
 

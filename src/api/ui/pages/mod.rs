@@ -1,7 +1,14 @@
 //! Pages: each reads documents of the api and renders them with [`super::parts`].
 
+use maud::{Render, html};
+
+use super::parts::form::Form;
+use super::visit::{Answer, Body, Visit};
+
+pub(super) mod audit;
 pub(super) mod dead_letter_forms;
 pub(super) mod dead_letters;
+pub(super) mod failures;
 pub(super) mod help;
 pub(super) mod kill_switches;
 pub(super) mod log;
@@ -21,3 +28,29 @@ pub(super) mod tree;
 pub(super) mod type_forms;
 pub(super) mod types;
 pub(super) mod workers;
+
+/// Form below the page of its subject, or at it if `page` is empty; to be completed.
+fn form<'a>(
+    visit: &'a Visit,
+    subject: &str,
+    page: &str,
+    title: impl Into<String>,
+    button: impl Into<String>,
+) -> Form<'a> {
+    Form {
+        view: &visit.view,
+        title: title.into(),
+        effect: html! {},
+        action: if page.is_empty() { subject.to_owned() } else { format!("{subject}/{page}") },
+        inputs: Vec::new(),
+        button: button.into(),
+        danger: false,
+        back: subject.to_owned(),
+        problem: visit.problem.as_ref(),
+        commands: Vec::new(),
+    }
+}
+
+fn form_page(form: &Form<'_>) -> Answer {
+    Body::new(form.title.clone(), form.render()).into()
+}

@@ -3,15 +3,16 @@
 use maud::{Markup, Render, html};
 use serde_json::{Map, Value};
 
-use super::task_edit::list;
+use super::form;
 use crate::api::documents::{Status, TypeDocument};
 use crate::api::handlers::{create, task, types};
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::json::{indented, json_block, pretty};
 use crate::api::ui::parts::{View, task_path};
 use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, from_kafka, stored};
+use crate::model::task::field::comma_list;
 
 /// Fields of the form that are passed on as text.
 const TEXTS: [&str; 8] = ["type", "id", "parent", "key", "name", "creator", "link", "delay"];
@@ -35,8 +36,6 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let chosen = known.iter().find(|known| known.name == task_type);
     let names: Vec<String> = known.iter().filter(|known| known.topic).map(|known| known.name.clone()).collect();
     let form = Form {
-        view: &visit.view,
-        title: "New task".into(),
         effect: html! {
             @if let Some(id) = visit.query.get("like") {
                 p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
@@ -44,10 +43,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         },
         action: "/new".into(),
         inputs: inputs(&value, &names, chosen),
-        button: "Submit".into(),
-        danger: false,
         back: "/tasks".into(),
-        problem: visit.problem.as_ref(),
         commands: vec![
             format!(
                 "kafleet submit {} '{{…}}'",
@@ -55,6 +51,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             ),
             curl("POST", "/v1/tasks", Some("{\"type\": \"TYPE\", \"params\": {}}")),
         ],
+        ..form(visit, "/new", "", "New task", "Submit")
     };
     let main = html! { (form.render()) (schema(&visit.view, chosen)) };
     Ok(Body::new("New task", main).into())
@@ -137,18 +134,12 @@ async fn model(visit: &Visit, id: &str) -> Result<Vec<(&'static str, String)>, A
 }
 
 pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
-    let mut body = match visit.entered.json("fields")? {
-        Some(Value::Object(fields)) => fields,
-        None => Map::new(),
-        Some(_) => {
-            return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields"));
-        }
-    };
+    let mut body = visit.entered.object("fields")?;
     for name in TEXTS {
         body.extend(visit.entered.get(name).map(|text| (name.to_owned(), text.trim().into())));
     }
     body.extend(visit.entered.json("params")?.map(|params| ("params".to_owned(), params)));
-    let tags = list(visit.entered.get("tags"));
+    let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
     if !tags.is_empty() {
         body.insert("tags".to_owned(), tags.into());
     }

@@ -1,53 +1,68 @@
-//! Overview of the fleet: troubles, open tasks, busiest types, newest failures.
+//! Overview of the fleet: troubles, open tasks, statistics, busiest types, newest errors.
 
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
+use super::types::{cached_stats, charts_of, last_minutes};
 use crate::api::documents::{
-    KillSwitches, Schedules, Status, TaskPage, TypeDocument, Types, WorkerDocument, WorkerState, Workers,
+    FailureGroup, Failures, KillSwitches, Schedules, StatsPoint, TypeDocument, Types, WorkerDocument, WorkerState,
+    Workers,
 };
-use crate::api::handlers::{list, operations, schedules, types, workers};
+use crate::api::handlers::{operations, schedules, statistics, types, workers};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::bar::{state_bar, usage};
 use crate::api::ui::parts::command::{commands, curl_get};
+use crate::api::ui::parts::failures::{self, group_query, group_row};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
+use crate::api::ui::parts::statistics::last_minute;
 use crate::api::ui::parts::table::table;
-use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
-use crate::api::ui::parts::times::time;
-use crate::api::ui::parts::{View, count, first_line};
+use crate::api::ui::parts::tasks::{state_counts, type_link, worker_link};
+use crate::api::ui::parts::times::{millis, time};
+use crate::api::ui::parts::{View, count, first_line, search_text};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::model::record::state::State;
+use crate::runtime::now_ms;
 
 /// Types listed, those with the most open tasks.
 const TYPES: usize = 20;
-/// Newest failed tasks listed.
-const FAILED: usize = 10;
+/// Newest errors listed.
+const ERRORS: usize = 10;
+/// Errors that need attention, and the time since their first task.
+const NEW_ERRORS: usize = 5;
+const NEW_ERROR_MS: i64 = 3_600_000;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, api) = (&visit.view, &visit.api);
-    let failed =
-        visit.request_with(&[("state", "failed".into()), ("level", "any".into()), ("limit", FAILED.to_string())]);
-    let (types, kills, schedules, failed) = tokio::join!(
+    let failed = visit.request_of("", Vec::new());
+    let (types, kills, schedules, failures, minutes, charts) = tokio::join!(
         stored(types::type_list(api)),
         from_kafka(operations::kill_switch_list(api)),
         stored(schedules::schedule_list(api)),
-        stored(list::task_page(&failed)),
+        stored(statistics::failures_document(&failed)),
+        last_minutes(visit),
+        charts_of(visit, "/", None),
     );
+    let minute = last_minute_of_all(visit).await;
     let workers = workers::worker_list(api);
     let main = html! {
         h1.hidden { "Overview" }
-        (attention(view, types.as_ref().ok(), &workers, kills.as_ref().ok(), schedules.as_ref().ok()))
+        (attention(view, types.as_ref().ok(), &workers, kills.as_ref().ok(), schedules.as_ref().ok(), failures.as_ref().ok()))
         @match &types {
-            Ok(types) => { (numbers(view, types, &workers)) (busiest(view, types)) }
+            Ok(types) => {
+                (numbers(view, types, &workers))
+                @if let Some(minute) = &minute { (last_minute(minute)) }
+                (charts)
+                (busiest(view, types, &minutes))
+            }
             Err(error) => { (missing("Tasks and types", &error.clone().document())) }
         }
-        @match &failed {
-            Ok(failed) => { (newest_failed(view, failed)) }
-            Err(error) => { (missing("The newest failed tasks", &error.clone().document())) }
+        @match &failures {
+            Ok(failures) => { (newest_errors(view, failures)) }
+            Err(error) => { (missing("The newest errors", &error.clone().document())) }
         }
-        (commands(&["kafleet types".to_owned(), "kafleet list --state failed --level any".to_owned(), curl_get("/v1/types")]))
+        (commands(&["kafleet types".to_owned(), "kafleet stats".to_owned(), "kafleet failures".to_owned(), curl_get("/v1/stats")]))
     };
     Ok(Body::new("Overview", main).into())
 }
@@ -59,6 +74,7 @@ fn attention(
     workers: &Workers,
     kills: Option<&KillSwitches>,
     schedules: Option<&Schedules>,
+    failures: Option<&Failures>,
 ) -> Markup {
     let mut items: Vec<Markup> = Vec::new();
     items.extend(
@@ -83,6 +99,7 @@ fn attention(
             @if let Some(reason) = &kill.reason { ": " (first_line(reason, 120)) }
         });
     }
+    items.extend(failures.iter().flat_map(|failures| new_errors(view, failures)));
     html! {
         @if !items.is_empty() {
             section.panel.attention #attention {
@@ -91,6 +108,28 @@ fn attention(
             }
         }
     }
+}
+
+/// Errors whose first task failed in the last hour.
+fn new_errors(view: &View, failures: &Failures) -> Vec<Markup> {
+    let since = now_ms() - NEW_ERROR_MS;
+    let is_new = |group: &&FailureGroup| millis(&group.first).is_some_and(|first| first >= since);
+    let item = |group: &FailureGroup| {
+        html! {
+            (label("bad", "✘\u{fe0e} new error")) " " (type_link(view, Some(&group.task_type))) ": "
+            a href=(view.search(&group_query(group))) { (first_line(&group.text, 120)) }
+            " in " (count(group.count)) @if group.count == 1 { " task" } @else { " tasks" } " since " (time(&group.first))
+        }
+    };
+    failures.groups.iter().filter(is_new).take(NEW_ERRORS).map(item).collect()
+}
+
+/// Counts of the last full minute over all types.
+async fn last_minute_of_all(visit: &Visit) -> Option<StatsPoint> {
+    let end = now_ms().div_euclid(60_000) * 60_000;
+    let range = [("from", (end - 60_000).to_string()), ("to", end.to_string()), ("step", "1m".to_owned())];
+    let stats = stored(cached_stats(visit, &range)).await.ok()?;
+    stats.series.first()?.points.last().cloned()
 }
 
 fn silent(view: &View, worker: &WorkerDocument) -> Markup {
@@ -138,9 +177,9 @@ pub(super) fn numbers_text(numbers: &[i32]) -> String {
 }
 
 /// Totals over all types.
-pub(super) fn totals(types: &[TypeDocument]) -> BTreeMap<State, u64> {
+pub(super) fn totals<'a>(types: impl IntoIterator<Item = &'a TypeDocument>) -> BTreeMap<State, u64> {
     let mut totals = BTreeMap::new();
-    for (state, n) in types.iter().flat_map(|known| &known.counts) {
+    for (state, n) in types.into_iter().flat_map(|known| &known.counts) {
         *totals.entry(*state).or_default() += n;
     }
     totals.retain(|_, n| *n > 0);
@@ -172,17 +211,18 @@ fn numbers(view: &View, types: &Types, workers: &Workers) -> Markup {
             section.panel {
                 h2 { "All retained tasks" }
                 (state_bar(&totals))
-                (state_counts(&all, |state| view.url_with("/tasks", &[("state", state.name()), ("level", "any")])))
+                (state_counts(&all, |state| view.search(&search_text(&[("state", state.name()), ("level", "any")]))))
             }
         }
     }
 }
 
-fn busiest(view: &View, types: &Types) -> Markup {
+fn busiest(view: &View, types: &Types, minutes: &BTreeMap<String, StatsPoint>) -> Markup {
     let mut known: Vec<&TypeDocument> = types.types.iter().filter(|known| !known.counts.is_empty()).collect();
     known.sort_by_key(|known| (std::cmp::Reverse(open_of(&known.counts)), &known.name));
     known.truncate(TYPES);
-    let rows: Vec<Markup> = known.iter().map(|known| super::types::row(view, known)).collect();
+    let rows: Vec<Markup> =
+        known.iter().map(|known| super::types::row(view, known, minutes.get(&known.name))).collect();
     html! {
         section.panel #types {
             h2 { "Types with the most open tasks" }
@@ -201,16 +241,19 @@ fn busiest(view: &View, types: &Types) -> Markup {
     }
 }
 
-fn newest_failed(view: &View, failed: &TaskPage) -> Markup {
-    let tasks: &[Status] = &failed.tasks;
+fn newest_errors(view: &View, failures: &Failures) -> Markup {
+    let mut groups: Vec<&FailureGroup> = failures.groups.iter().collect();
+    // Times of documents are sorted like their texts.
+    groups.sort_by(|a, b| b.last.cmp(&a.last));
+    let rows: Vec<Markup> = groups.iter().take(ERRORS).map(|group| group_row(view, group, failures.at_least)).collect();
     html! {
-        section.panel #failed {
-            h2 { "Newest failed tasks" }
-            @if tasks.is_empty() {
+        section.panel #errors {
+            h2 { "Newest errors" }
+            @if rows.is_empty() {
                 p.quiet { "No retained task has failed." }
             } @else {
-                (task_table(view, "t", tasks))
-                p { a href=(view.url_with("/tasks", &[("state", "failed"), ("level", "any")])) { "All failed tasks" } }
+                (table(failures::COLUMNS, &rows))
+                p { a href=(view.url("/failures")) { "All failures" } }
             }
         }
     }

@@ -4,36 +4,22 @@ use maud::{Markup, Render, html};
 use serde_json::{Value, json};
 
 use super::schedules::find;
+use super::{form, form_page};
 use crate::api::handlers::schedules;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
 use crate::api::ui::parts::json::pretty;
 use crate::api::ui::parts::times::time;
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, stored};
+use crate::api::ui::visit::{Answer, Redirect, Visit, stored};
 
 /// Definition that the form of a new schedule begins with.
 const TEMPLATE: &str = "{\n  \"cron\": \"0 3 * * *\",\n  \"timezone\": \"UTC\",\n  \"overlap\": \"skip\",\n  \"task\": {\n    \"type\": \"\",\n    \"params\": {}\n  }\n}";
 const SPEC_HINT: &str = "cron or every, timezone, overlap (skip, allow, buffer_one, replace), and the task to submit";
 
-fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+fn schedule_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
     let id = &visit.segment;
-    Form {
-        view: &visit.view,
-        title: format!("{title} {id}"),
-        effect: html! {},
-        action: format!("/schedules/{id}/{page}"),
-        inputs: Vec::new(),
-        button: button.to_owned(),
-        danger: false,
-        back: format!("/schedules/{id}"),
-        problem: visit.problem.as_ref(),
-        commands: Vec::new(),
-    }
-}
-
-fn page(form: &Form<'_>) -> Answer {
-    Body::new(form.title.clone(), form.render()).into()
+    form(visit, &format!("/schedules/{id}"), page, format!("{title} {id}"), button)
 }
 
 fn spec_input(value: &str) -> Markup {
@@ -66,17 +52,15 @@ pub(in super::super) async fn show_create(visit: &Visit) -> Result<Answer, ApiEr
         hint: "prefix of the ids of its tasks",
         ..Input::default()
     };
-    Ok(page(&Form {
-        title: "New schedule".into(),
+    Ok(form_page(&Form {
         action: "/new-schedule".into(),
-        back: "/schedules".into(),
         effect: html! { p { "It fires from now on; past times are not made up for." } },
         inputs: vec![id.render(), spec_input(visit.value("spec").unwrap_or(TEMPLATE))],
         commands: vec![
             "kafleet schedules create ID TYPE '{}' --cron \"0 3 * * *\"".into(),
             curl("POST", "/v1/schedules", Some("{\"id\": \"ID\", \"spec\": {}}")),
         ],
-        ..form(visit, "New schedule", "", "Create")
+        ..form(visit, "/schedules", "", "New schedule", "Create")
     }))
 }
 
@@ -91,7 +75,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     let request = visit.request();
     let times = stored(schedules::schedule_times(&request)).await.map(|times| times.times).unwrap_or_default();
     let present = pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default());
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             @if schedule.applied {
                 p.notice.attention {
@@ -107,7 +91,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
             format!("kafleet schedules change {} --cron \"…\"", quoted(&visit.segment)),
             curl("PUT", &format!("/v1/schedules/{}", visit.segment), Some("{}")),
         ],
-        ..form(visit, "Edit", "edit", "Save")
+        ..schedule_form(visit, "Edit", "edit", "Save")
     }))
 }
 
@@ -118,14 +102,14 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
 
 pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiError> {
     find(visit).await?;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! { p { "The schedule does not fire until it is resumed. Tasks already created continue." } },
         inputs: vec![reason(visit.value("reason"))],
         commands: vec![
             format!("kafleet schedules pause {} --reason \"…\"", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/pause", visit.segment), Some("{\"reason\": \"…\"}")),
         ],
-        ..form(visit, "Pause", "pause", "Pause the schedule")
+        ..schedule_form(visit, "Pause", "pause", "Pause the schedule")
     }))
 }
 
@@ -136,13 +120,13 @@ pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError>
 
 pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiError> {
     find(visit).await?;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! { p { "The schedule fires from now on; missed times are not made up for." } },
         commands: vec![
             format!("kafleet schedules resume {}", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/resume", visit.segment), None),
         ],
-        ..form(visit, "Resume", "resume", "Resume the schedule")
+        ..schedule_form(visit, "Resume", "resume", "Resume the schedule")
     }))
 }
 
@@ -153,7 +137,7 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
 
 pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<Answer, ApiError> {
     let schedule = find(visit).await?;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p {
                 "Creates one task of " code { (schedule.spec.task.task_type) }
@@ -164,7 +148,7 @@ pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<Answer, ApiE
             format!("kafleet schedules trigger {}", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/run", visit.segment), None),
         ],
-        ..form(visit, "Run", "trigger", "Run now")
+        ..schedule_form(visit, "Run", "trigger", "Run now")
     }))
 }
 
@@ -178,7 +162,7 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, Api
     let text = |name, label, required, hint| {
         Input { name, label, required, hint, value: visit.value(name), ..Input::default() }.render()
     };
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." }
         },
@@ -190,7 +174,7 @@ pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, Api
             format!("kafleet schedules backfill {} --from 2026-11-01T00:00:00Z", quoted(&visit.segment)),
             curl("POST", &format!("/v1/schedules/{}/backfill?from=2026-11-01T00:00:00Z", visit.segment), None),
         ],
-        ..form(visit, "Backfill", "backfill", "Create the missing tasks")
+        ..schedule_form(visit, "Backfill", "backfill", "Create the missing tasks")
     }))
 }
 
@@ -202,14 +186,14 @@ pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiErr
 
 pub(in super::super) async fn show_delete(visit: &Visit) -> Result<Answer, ApiError> {
     find(visit).await?;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! { p { "Deletes the schedule. Its tasks stay." } },
         danger: true,
         commands: vec![
             format!("kafleet schedules delete {}", quoted(&visit.segment)),
             curl("DELETE", &format!("/v1/schedules/{}", visit.segment), None),
         ],
-        ..form(visit, "Delete", "delete", "Delete the schedule")
+        ..schedule_form(visit, "Delete", "delete", "Delete the schedule")
     }))
 }
 

@@ -9,14 +9,15 @@ use crate::api::handlers::{attachments, log, task, why};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::attempts::{attempt_bars, history_table};
 use crate::api::ui::parts::bar::state_bar;
-use crate::api::ui::parts::command::{commands, copied, curl_get};
+use crate::api::ui::parts::command::{commands, copied, curl_get, quoted};
 use crate::api::ui::parts::facts::{Fact, code, facts, text};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::state::{pill, word};
+use crate::api::ui::parts::table::table;
 use crate::api::ui::parts::tasks::{breadcrumbs, state_counts, task_table, type_link, worker_link};
 use crate::api::ui::parts::times::{between, duration, time};
-use crate::api::ui::parts::{View, count, prose, visible};
+use crate::api::ui::parts::{View, count, encoded, prose, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::config::Role;
 use crate::model::record::state::State;
@@ -157,7 +158,7 @@ fn times(view: &View, status: &Status) -> Markup {
 fn tags(view: &View, tags: &[String]) -> Markup {
     html! {
         @for tag in tags {
-            a.tag href=(view.url_with("/tasks", &[("tag", tag), ("level", "any")])) { (visible(tag)) } " "
+            a.tag href=(view.search(&search_text(&[("tag", tag), ("level", "any")]))) { (visible(tag)) } " "
         }
     }
 }
@@ -247,7 +248,7 @@ fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiEr
                     }
                 }
                 (state_bar(&status.children.by_state))
-                (state_counts(&counts, |state| view.url_with("/tasks", &[("root", &status.id), ("state", state.name())])))
+                (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
                 @match children {
                     Ok(page) => {
                         (task_table(view, "t", &page.tasks))
@@ -290,7 +291,7 @@ fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -
         .iter()
         .flat_map(|attachments| &attachments.attachments)
         .map(|attachment| {
-            let page = format!("attachments/{}", super::super::parts::encoded(&attachment.name));
+            let page = format!("attachments/{}", encoded(&attachment.name));
             html! {
                 tr {
                     td { a href=(view.below_task(id, &page)) download=(attachment.name) { (attachment.name) } }
@@ -310,7 +311,7 @@ fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -
                 }
             }
             @if rows.is_empty() { p.quiet { "None." } }
-            @else { (super::super::parts::table::table(&["Name", "Media type", "#Size", "Stored"], &rows)) }
+            @else { (table(&["Name", "Media type", "#Size", "Stored"], &rows)) }
         }
     }
 }
@@ -326,7 +327,7 @@ fn deliveries(view: &View, status: &Status) -> Markup {
                     td { a href=(view.task(&item.id)) { (item.kind) } }
                     td { (item.rule) }
                     td { (pill(item.state)) }
-                    td { (format!("{:?}", item.outcome).to_lowercase()) }
+                    td { (item.outcome.name()) }
                     td.number { (item.attempts) }
                     td.time { (time(&item.at)) }
                 }
@@ -338,7 +339,7 @@ fn deliveries(view: &View, status: &Status) -> Markup {
             h2 { "Deliveries" }
             @if rows.is_empty() { p.quiet { "None yet." } }
             @else {
-                (super::super::parts::table::table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows))
+                (table(&["Kind", "Rule", "State reported", "Outcome", "#Attempts", "At"], &rows))
             }
             @for due in &deliveries.checks_due { p.quiet { "Check " (due.number) " is due at " (time(&due.at)) } }
         }
@@ -376,7 +377,7 @@ fn definition(visit: &Visit, status: &Status) -> Markup {
 }
 
 fn lines(id: &str) -> Vec<String> {
-    let quoted = crate::api::ui::parts::command::quoted(id);
+    let quoted = quoted(id);
     vec![
         format!("kafleet status {quoted}"),
         format!("kafleet why {quoted}"),

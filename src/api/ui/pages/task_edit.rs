@@ -5,46 +5,28 @@ use axum::http::{HeaderValue, header};
 use maud::{Render, html};
 use serde_json::{Map, Value, json};
 
+use super::form_page;
+use super::task_forms::task_form;
 use crate::api::documents::Status;
 use crate::api::handlers::{attachments, log, patch, task};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::task_path;
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, stored};
+use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
+use crate::model::task::field::comma_list;
 
 /// Fields that the form of a task edits as text.
 const TEXTS: [&str; 3] = ["name", "link", "delay"];
-
-fn page(form: &Form<'_>) -> Answer {
-    Body::new(form.title.clone(), form.render()).into()
-}
 
 async fn status(visit: &Visit) -> Result<Status, ApiError> {
     stored(task::status_document(&visit.request())).await
 }
 
-/// Form about the task, to be completed.
-fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
-    let id = &visit.segment;
-    Form {
-        view: &visit.view,
-        title: format!("{title} {id}"),
-        effect: html! {},
-        action: format!("/tasks/{id}/{page}"),
-        inputs: Vec::new(),
-        button: button.to_owned(),
-        danger: false,
-        back: task_path(id),
-        problem: visit.problem.as_ref(),
-        commands: Vec::new(),
-    }
-}
-
 pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiError> {
     let status = status(visit).await?;
     let id = &visit.segment;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p {
                 "Starts the scheduled task now instead of at " (status.due_at.as_deref().unwrap_or("an unknown time"))
@@ -55,7 +37,7 @@ pub(in super::super) async fn show_start(visit: &Visit) -> Result<Answer, ApiErr
             format!("kafleet update {} --delay 0s", quoted(id)),
             curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"delay\": \"0s\"}")),
         ],
-        ..form(visit, "Start", "start-now", "Start now")
+        ..task_form(visit, "Start", "start-now", "Start now")
     }))
 }
 
@@ -81,7 +63,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     };
     let fields_hint = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}; null clears a field. Most can be \
                        changed only before the task is published";
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! { p { "Name, tags and link can be changed at any time." } },
         inputs: vec![
             text("name", "Name", &name, ""),
@@ -102,7 +84,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
             format!("kafleet update {} --name \"…\" --tag urgent", quoted(id)),
             curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"name\": \"…\"}")),
         ],
-        ..form(visit, "Edit", "edit", "Save")
+        ..task_form(visit, "Edit", "edit", "Save")
     }))
 }
 
@@ -115,13 +97,7 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
 
 /// Fields of the form that differ from the task.
 fn changes(visit: &Visit, status: &Status) -> Result<Map<String, Value>, ApiError> {
-    let mut body = match visit.entered.json("fields")? {
-        Some(Value::Object(fields)) => fields,
-        None => Map::new(),
-        Some(_) => {
-            return Err(ApiError::new(Code::BadField, "the other fields are not a JSON object").pointer("/fields"));
-        }
-    };
+    let mut body = visit.entered.object("fields")?;
     let present = [status.fields.name.as_deref(), status.fields.link.as_deref(), None];
     for (name, present) in TEXTS.iter().zip(present) {
         let entered = visit.entered.get(name).map(str::trim);
@@ -129,24 +105,18 @@ fn changes(visit: &Visit, status: &Status) -> Result<Map<String, Value>, ApiErro
             body.insert((*name).to_owned(), entered.map_or(Value::Null, Value::from));
         }
     }
-    let tags = list(visit.entered.get("tags"));
+    let tags = comma_list(visit.entered.get("tags").unwrap_or_default());
     if tags != status.fields.tags {
         body.insert("tags".to_owned(), json!(tags));
     }
     Ok(body)
 }
 
-/// Items of a text, separated by commas.
-pub(super) fn list(text: Option<&str>) -> Vec<String> {
-    let items = text.unwrap_or_default().split(',').map(str::trim);
-    items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
-}
-
 pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiError> {
     status(visit).await?;
     let id = &visit.segment;
     let hint = "at most 1,000 lines of 16 KiB each, and 64 KiB in total";
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! { p { "Appends lines to the log of the task. They cannot be removed." } },
         inputs: vec![
             Input {
@@ -164,7 +134,7 @@ pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiEr
             format!("kafleet log {} --append \"…\"", quoted(id)),
             curl("POST", &format!("/v1/tasks/{id}/log"), Some("{\"lines\": [\"…\"]}")),
         ],
-        ..form(visit, "Append to the log of", "append", "Append")
+        ..task_form(visit, "Append to the log of", "append", "Append")
     }))
 }
 
@@ -189,7 +159,7 @@ pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiEr
         }
         .render()
     };
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p {
                 "Stores a text with the task. An attachment of the same name is replaced. Files are attached with the commands below."
@@ -207,7 +177,7 @@ pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiEr
                 curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None)
             ),
         ],
-        ..form(visit, "Attach to", "attach", "Attach")
+        ..task_form(visit, "Attach to", "attach", "Attach")
     }))
 }
 

@@ -1,8 +1,9 @@
 //! Forms of operators about a task: cancel, retry, retry of failed tasks.
 
-use maud::{Markup, Render, html};
+use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 
+use super::{form, form_page};
 use crate::api::documents::Status;
 use crate::api::handlers::{cancel as cancels, retry as retries, task};
 use crate::api::http::problem::ApiError;
@@ -10,7 +11,7 @@ use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, checkbox, reason};
 use crate::api::ui::parts::state::pill;
 use crate::api::ui::parts::{count, task_path};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, stored};
+use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
 
 /// Action on a task with a reason.
 struct Action {
@@ -23,25 +24,24 @@ struct Action {
     commands: Vec<String>,
 }
 
+/// Form about a task, to be completed.
+pub(super) fn task_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+    let id = &visit.segment;
+    Form { back: task_path(id), ..form(visit, &format!("/tasks/{id}"), page, format!("{title} {id}"), button) }
+}
+
 async fn show(visit: &Visit, action: impl FnOnce(&Status) -> Action) -> Result<Answer, ApiError> {
     let status = stored(task::status_document(&visit.request())).await?;
     let action = action(&status);
-    let title = format!("{} {}", action.verb, status.id);
     let mut inputs = action.extra;
     inputs.push(reason(visit.value("reason")));
-    let form = Form {
-        view: &visit.view,
-        title: title.clone(),
+    Ok(form_page(&Form {
         effect: html! { p { code { (status.id) } " is " (pill(status.state)) } (action.effect) },
-        action: format!("/tasks/{}/{}", status.id, action.page),
         inputs,
-        button: action.button,
         danger: action.danger,
-        back: task_path(&status.id),
-        problem: visit.problem.as_ref(),
         commands: action.commands,
-    };
-    Ok(Body::new(title, form.render()).into())
+        ..task_form(visit, action.verb, action.page, &action.button)
+    }))
 }
 
 /// Body with the reason, if one was entered.

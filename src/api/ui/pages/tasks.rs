@@ -1,159 +1,200 @@
-//! List of tasks with its filters.
+//! Tasks that match a search.
 
 use std::collections::BTreeMap;
 
-use maud::{Markup, Render, html};
+use maud::{Markup, html};
 
 use super::overview::totals;
-use crate::api::documents::TaskPage;
+use crate::api::documents::{ListSource, Problem, TaskPage, TypeDocument};
 use crate::api::handlers::{list, types};
 use crate::api::http::problem::ApiError;
+use crate::api::read::query::{Level, Qualifier, TaskQuery, Term, Test};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
-use crate::api::ui::parts::form::{Input, select};
 use crate::api::ui::parts::notice::empty;
+use crate::api::ui::parts::search::{mistake, search_form};
 use crate::api::ui::parts::state::{tone, word};
 use crate::api::ui::parts::table::pager;
 use crate::api::ui::parts::tasks::task_table;
-use crate::api::ui::parts::{View, count, query_text, task_path};
-use crate::api::ui::visit::{Answer, Body, Fields, Visit, stored};
+use crate::api::ui::parts::times::time;
+use crate::api::ui::parts::{View, count, prose, query_text, task_path};
+use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 
-/// Filters of `GET /v1/tasks`, in the order of the form.
-const FILTERS: [&str; 11] =
-    ["type", "state", "level", "tag", "creator", "name", "name_like", "error", "from", "to", "root"];
-
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
-    if let Some(text) = visit.query.get("find") {
-        return find(visit, text.trim()).await;
+    let text = visit.query.get("q").unwrap_or_default().trim();
+    let query = TaskQuery::parse(text).unwrap_or_default();
+    if let Some(path) = path_of_id(visit, text).await {
+        return Ok(Answer::Redirect(path));
     }
-    let mut query = visit.query.select_with_times(&FILTERS);
-    query.extend(visit.query.select(&["cursor"]));
-    let request = visit.request_of("", query);
+    let request = visit.request_of("", visit.query.select(&["q", "cursor"]));
     let (page, known) = tokio::join!(stored(list::task_page(&request)), stored(types::type_list(&visit.api)));
-    let page = page?;
-    let counts = known.ok().map(|known| counts_of(&visit.query, known.types));
+    let (page, problem) = match page {
+        Ok(page) => (Some(page), None),
+        Err(error) => match error.clone().document() {
+            problem if problem.span.is_some() => (None, Some(problem)),
+            _ => return Err(error),
+        },
+    };
+    let known = known.ok().map(|known| known.types);
     let main = html! {
         h1 { "Tasks" }
-        (filters(visit))
-        @if let Some(counts) = &counts { (tabs(&visit.view, &visit.query, counts)) }
-        (rows(&visit.view, &visit.query, &page))
-        (commands(&lines(&visit.query)))
+        (search_form(&visit.view, text))
+        @if let Some(problem) = &problem { (mistake(text, problem)) }
+        @if let Some(page) = &page {
+            (tabs(&visit.view, &query, known.as_deref()))
+            (listed(visit, &query, text, page))
+        }
+        (commands(&lines(text, problem.as_ref())))
     };
     Ok(Body::new("Tasks", main).into())
 }
 
-/// Opens the task of this id, or lists the tasks whose name contains the text.
-async fn find(visit: &Visit, text: &str) -> Result<Answer, ApiError> {
-    if let Ok(id) = TaskId::parse(text)
-        && let Ok(Some(found)) = stored(visit.api.reads.read(&id)).await
-    {
-        return Ok(Answer::Redirect(task_path(found.id.as_str())));
-    }
-    let pattern = regex::escape(text);
-    Ok(Answer::Redirect(format!("/tasks?{}", query_text(&[("name_like", &pattern), ("level", "any")]))))
+/// Page of the task whose id is the whole search.
+async fn path_of_id(visit: &Visit, text: &str) -> Option<String> {
+    let id = TaskId::parse(text).ok()?;
+    let found = stored(visit.api.reads.read(&id)).await.ok()??;
+    Some(task_path(found.id.as_str()))
 }
 
-fn counts_of(query: &Fields, mut known: Vec<crate::api::documents::TypeDocument>) -> BTreeMap<State, u64> {
-    if let Some(name) = query.get("type") {
-        known.retain(|known| known.name == name);
-    }
-    totals(&known)
+/// Search with other states, and without its page.
+fn with_state(query: &TaskQuery, state: Option<State>) -> String {
+    let is_state = |term: &Term| matches!(term.test, Test::State(_)) && !term.negated;
+    let mut terms: Vec<Term> = query.terms.iter().filter(|term| !is_state(term)).cloned().collect();
+    terms.extend(state.map(|state| Term { negated: false, test: Test::State(vec![state]) }));
+    TaskQuery { terms }.to_string()
 }
 
-fn filters(visit: &Visit) -> Markup {
-    let (view, query) = (&visit.view, &visit.query);
-    let states: Vec<String> = State::ALL.iter().map(|state| word(*state)).collect();
-    let names = State::ALL.map(State::name);
-    let mut options = vec![("", "any")];
-    options.extend(names.iter().zip(&states).map(|(name, word)| (*name, word.as_str())));
-    let text = |name, label, hint| Input { name, label, hint, value: query.get(name), ..Input::default() }.render();
-    let more = ["tag", "creator", "name", "name_like", "from", "to", "root"];
+fn with_level(query: &TaskQuery, level: Level) -> String {
+    let mut terms: Vec<Term> =
+        query.terms.iter().filter(|term| !matches!(term.test, Test::Level(_))).cloned().collect();
+    terms.extend((level == Level::Any).then_some(Term { negated: false, test: Test::Level(level) }));
+    TaskQuery { terms }.to_string()
+}
+
+fn level_of(query: &TaskQuery) -> Option<Level> {
+    query.terms.iter().find_map(|term| match term.test {
+        Test::Level(level) => Some(level),
+        _ => None,
+    })
+}
+
+/// Whether the search restricts only types, states and levels, which have counters.
+fn is_counted(query: &TaskQuery) -> bool {
+    query.terms.iter().all(|term| {
+        !term.negated && matches!(term.test, Test::Text(Qualifier::Type, _) | Test::State(_) | Test::Level(_))
+    })
+}
+
+/// States as quick filters, with the number of tasks of all levels where counters know it.
+fn tabs(view: &View, query: &TaskQuery, known: Option<&[TypeDocument]>) -> Markup {
+    let counts = known.filter(|_| is_counted(query)).map(|known| counts_of(query, known)).unwrap_or_default();
+    let chosen: Vec<State> = query
+        .terms
+        .iter()
+        .filter_map(|term| match &term.test {
+            Test::State(states) if !term.negated => Some(states.clone()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let states: Vec<State> =
+        State::ALL.into_iter().filter(|state| counts.contains_key(state) || chosen.contains(state)).collect();
+    let is_any = level_of(query) == Some(Level::Any);
+    let with_levels = !query.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Under(_)));
     html! {
-        form.filters action=(view.url("/tasks")) role="search" aria-label="Filters" {
-            (text("type", "Type", ""))
-            (select("state", "State", &options, query.get("state").unwrap_or_default()))
-            (select("level", "Level", &[("", "roots"), ("any", "all levels")], query.get("level").unwrap_or_default()))
-            (text("error", "Error", "kind or message"))
-            details.more open[more.iter().any(|name| query.is_set(name))] {
-                summary { "More filters" }
-                div.filters {
-                    (text("tag", "Tag", ""))
-                    (text("creator", "Creator", ""))
-                    (text("name", "Name begins with", ""))
-                    (text("name_like", "Name matches", "regular expression"))
-                    (text("from", "From", "2h, or 2026-11-01T00:00:00Z"))
-                    (text("to", "To", "30m, or a time"))
-                    (text("root", "Below task", "id"))
+        div.bar-of-tabs {
+            nav.tabs aria-label="states" {
+                a href=(view.search(&with_state(query, None))) aria-current=[chosen.is_empty().then_some("page")] { "All" }
+                @for state in states {
+                    a class=(tone(state)) href=(view.search(&with_state(query, Some(state))))
+                        aria-current=[chosen.contains(&state).then_some("page")] {
+                        (word(state)) @if let Some(n) = counts.get(&state) { " " span.number { (count(n)) } }
+                    }
                 }
             }
-            div.buttons {
-                button.primary type="submit" { "Filter" }
-                @if FILTERS.iter().any(|name| query.is_set(name)) { a.button href=(view.url("/tasks")) { "Clear" } }
+            @if with_levels {
+                nav.ranges aria-label="levels" {
+                    a href=(view.search(&with_level(query, Level::Roots))) aria-current=[(!is_any).then_some("page")] { "roots" }
+                    a href=(view.search(&with_level(query, Level::Any))) aria-current=[is_any.then_some("page")] { "all levels" }
+                }
             }
         }
     }
 }
 
-/// States as quick filters, with the counts of the type.
-fn tabs(view: &View, query: &Fields, counts: &BTreeMap<State, u64>) -> Markup {
-    let chosen = query.get("state").unwrap_or_default();
-    let link = |state: Option<State>| {
-        let mut filters: Vec<(&str, &str)> = Vec::new();
-        filters.extend(query.get("type").map(|name| ("type", name)));
-        filters.extend(state.map(|state| ("state", state.name())));
-        filters.extend(state.map(|_| ("level", "any")));
-        view.url_with("/tasks", &filters)
-    };
-    html! {
-        nav.tabs aria-label="states" {
-            a href=(link(None)) aria-current=[chosen.is_empty().then_some("page")] { "All" }
-            @for (state, n) in counts {
-                a class=(tone(*state)) href=(link(Some(*state))) aria-current=[(chosen == state.name()).then_some("page")] {
-                    (word(*state)) " " span.number { (count(n)) }
-                }
-            }
-        }
-    }
-}
-
-fn rows(view: &View, query: &Fields, page: &TaskPage) -> Markup {
-    let filters = query.select(&FILTERS);
-    let mut pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let first = query.is_set("cursor").then(|| view.url_with("/tasks", &pairs));
-    let next = page.next.as_deref().map(|cursor| {
-        pairs.push(("cursor", cursor));
-        view.url_with("/tasks", &pairs)
+fn counts_of(query: &TaskQuery, known: &[TypeDocument]) -> BTreeMap<State, u64> {
+    let named = query.terms.iter().find_map(|term| match &term.test {
+        Test::Text(Qualifier::Type, names) => Some(names),
+        _ => None,
     });
-    let note = match page.scanned {
-        Some(scanned) if page.stopped_early => {
-            format!("stopped after looking at {} tasks; continue with older", count(scanned))
-        }
-        Some(scanned) => format!("looked at {} tasks", count(scanned)),
-        None => String::new(),
-    };
+    let is_selected = |known: &&TypeDocument| named.is_none_or(|names| names.contains(&known.name));
+    totals(known.iter().filter(is_selected))
+}
+
+fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Markup {
+    let view = &visit.view;
+    let first = visit.query.is_set("cursor").then(|| view.search(text));
+    let next = page.next.as_deref().map(|cursor| view.url_with("/tasks", &[("q", text), ("cursor", cursor)]));
     html! {
+        @for id in &page.missing { p.notice.attention { "There is no task " code { (id) } "." } }
         @if page.tasks.is_empty() {
-            @if filters.is_empty() {
-                (empty("No task has been submitted yet. Submit one:", &[
-                    "kafleet submit echo '{\"hello\": \"world\"}'",
-                    "echo '{\"hello\": \"world\"}' | kcat -P -t kafleet.tasks.echo",
-                ]))
-            } @else {
-                (empty("No task matches these filters.", &[]))
-            }
+            (nothing(view, query, page))
         } @else {
-            (task_table(view, "t", &page.tasks))
+            section.panel { (task_table(view, "t", &page.tasks)) }
         }
-        (pager(first.as_deref(), next.as_deref(), &note))
+        (pager(first.as_deref(), next.as_deref(), ""))
+        p.quiet { (source(page)) }
     }
 }
 
-fn lines(query: &Fields) -> Vec<String> {
-    let filters = query.select(&FILTERS);
-    let options: String =
-        filters.iter().map(|(name, value)| format!(" --{} {}", name.replace('_', "-"), quoted(value))).collect();
-    let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let query = if pairs.is_empty() { String::new() } else { format!("?{}", query_text(&pairs)) };
-    vec![format!("kafleet list{options}"), curl_get(&format!("/v1/tasks{query}"))]
+/// Contents of an empty list.
+fn nothing(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
+    html! {
+        @if query.terms.is_empty() {
+            (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
+        } @else if page.stopped_early {
+            div.empty { p { "No match so far. " (prose(page.hint.as_deref().unwrap_or_default())) } }
+        } @else {
+            div.empty {
+                p { "No task matches this search." }
+                @if level_of(query).is_none() {
+                    p { "It looked at root tasks. " a href=(view.search(&with_level(query, Level::Any))) { "Search all levels" } }
+                }
+            }
+        }
+    }
+}
+
+/// Index that the tasks come from, and the effort of the search.
+fn source(page: &TaskPage) -> Markup {
+    let name = match page.source {
+        Some(ListSource::Ids) => "The tasks of these ids",
+        Some(ListSource::Tree) => "From the tree",
+        Some(ListSource::States) => "From the indexes by type and state",
+        Some(ListSource::Errors) => "From the indexes of failed tasks by error, the last ended first",
+        Some(ListSource::Trees) => "From all trees, the newest first",
+        Some(ListSource::Roots) | None => "From the index of all roots, the newest first",
+    };
+    html! {
+        (name)
+        @if let Some(total) = page.total { "; " (count(total)) " match in all" }
+        @if let Some(scanned) = page.scanned {
+            "; looked at " (count(scanned)) " tasks"
+            @if let Some(to) = page.scanned_to.as_deref().filter(|_| page.stopped_early || page.next.is_some()) {
+                ", back to " (time(to))
+            }
+        }
+        "."
+    }
+}
+
+fn lines(text: &str, problem: Option<&Problem>) -> Vec<String> {
+    if problem.is_some() {
+        return Vec::new();
+    }
+    if text.is_empty() {
+        return vec!["kafleet list".to_owned(), curl_get("/v1/tasks")];
+    }
+    vec![format!("kafleet list {}", quoted(text)), curl_get(&format!("/v1/tasks?{}", query_text(&[("q", text)])))]
 }

@@ -9,10 +9,11 @@ use crate::api::http::problem::ApiError;
 use crate::api::read::failed_tasks::failed_tasks;
 use crate::api::ui::parts::bar::state_bar;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
+use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::table::pager;
 use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
 use crate::api::ui::parts::times::duration;
-use crate::api::ui::parts::{View, count};
+use crate::api::ui::parts::{View, count, search_text};
 use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
 use crate::model::record::state::State;
 
@@ -71,7 +72,7 @@ fn summary(view: &View, status: &Status) -> Markup {
             }
             @if !counts.is_empty() {
                 (state_bar(&status.children.by_state))
-                (state_counts(&counts, |state| view.url_with("/tasks", &[("root", &status.id), ("state", state.name())])))
+                (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
             }
         }
     }
@@ -88,14 +89,14 @@ fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiErr
                     (task_table(view, "e", &tasks))
                     @if tasks.len() >= FAILED {
                         p {
-                            a href=(view.url_with("/tasks", &[("root", &status.id), ("state", "failed")])) {
+                            a href=(view.search(&search_text(&[("under", &status.id), ("state", "failed")]))) {
                                 "All failed tasks of this tree"
                             }
                         }
                     }
                 }
             }
-            Err(error) => { (crate::api::ui::parts::notice::missing("The failed tasks", &error.document())) }
+            Err(error) => { (missing("The failed tasks", &error.document())) }
         }
     }
 }

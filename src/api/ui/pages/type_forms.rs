@@ -4,37 +4,23 @@ use maud::{Render, html};
 use serde_json::{Map, Value, json};
 
 use super::types::find;
+use super::{form, form_page};
 use crate::api::handlers::operations;
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::count;
 use crate::api::ui::parts::form::{Form, Input, reason, select};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit};
+use crate::api::ui::visit::{Answer, Redirect, Visit};
 
-fn form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
+fn type_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
     let name = &visit.segment;
-    Form {
-        view: &visit.view,
-        title: format!("{title} {name}"),
-        effect: html! {},
-        action: format!("/types/{name}/{page}"),
-        inputs: Vec::new(),
-        button: button.to_owned(),
-        danger: false,
-        back: format!("/types/{name}"),
-        problem: visit.problem.as_ref(),
-        commands: Vec::new(),
-    }
-}
-
-fn page(form: &Form<'_>) -> Answer {
-    Body::new(form.title.clone(), form.render()).into()
+    form(visit, &format!("/types/{name}"), page, format!("{title} {name}"), button)
 }
 
 pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiError> {
     let known = find(visit).await?;
     let name = &visit.segment;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p {
                 "No worker starts a task of " code { (name) } " until it is resumed: " (count(known.backlog))
@@ -46,7 +32,7 @@ pub(in super::super) async fn show_pause(visit: &Visit) -> Result<Answer, ApiErr
             format!("kafleet types pause {} --reason \"…\"", quoted(name)),
             curl("POST", &format!("/v1/types/{name}/pause"), Some("{\"reason\": \"…\"}")),
         ],
-        ..form(visit, "Pause", "pause", "Pause the type")
+        ..type_form(visit, "Pause", "pause", "Pause the type")
     }))
 }
 
@@ -59,7 +45,7 @@ pub(in super::super) async fn pause(visit: &Visit) -> Result<Redirect, ApiError>
 pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiError> {
     let known = find(visit).await?;
     let name = &visit.segment;
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! {
             p { "Workers start tasks of " code { (name) } " again: " (count(known.backlog)) " are queued or running." }
             @if let Some(why) = known.paused.as_ref().and_then(|paused| paused.reason.as_ref()) {
@@ -70,7 +56,7 @@ pub(in super::super) async fn show_resume(visit: &Visit) -> Result<Answer, ApiEr
             format!("kafleet types resume {}", quoted(name)),
             curl("POST", &format!("/v1/types/{name}/resume"), None),
         ],
-        ..form(visit, "Resume", "resume", "Resume the type")
+        ..type_form(visit, "Resume", "resume", "Resume the type")
     }))
 }
 
@@ -94,7 +80,7 @@ pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiEr
         if visit.entered.is_empty() { preset() } else { visit.entered.get(name) }
     };
     let text = |name, label, hint| Input { name, label, hint, value: value(name), ..Input::default() }.render();
-    Ok(page(&Form {
+    Ok(form_page(&Form {
         effect: html! { p { "Sets all limits at once. An empty field returns that limit to the configuration." } },
         inputs: vec![
             text("slots", "Slots a worker", "concurrent attempts per worker"),
@@ -116,7 +102,7 @@ pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiEr
                 Some("{\"slots\": 4, \"rate\": {\"count\": 100, \"per\": \"1s\"}}"),
             ),
         ],
-        ..form(visit, "Limits of", "limits", "Set the limits")
+        ..type_form(visit, "Limits of", "limits", "Set the limits")
     }))
 }
 

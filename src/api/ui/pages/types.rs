@@ -1,44 +1,60 @@
 //! Task types: list, and one type.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use maud::{Markup, html};
 
 use super::overview::{numbers_text, open_of};
-use crate::api::documents::{TaskPage, TypeDocument, TypeLimits};
-use crate::api::handlers::{list as tasks, types, workers};
+use crate::api::documents::{Failures, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage, TypeDocument, TypeLimits};
+use crate::api::handlers::{list as tasks, statistics, types, workers};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::bar::{state_bar, usage};
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::facts;
+use crate::api::ui::parts::failures::{self, group_row};
 use crate::api::ui::parts::json::{json_block, pretty};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
+use crate::api::ui::parts::statistics::{ChartRange, charts, failed, ms_text};
 use crate::api::ui::parts::table::table;
 use crate::api::ui::parts::tasks::{state_counts, task_table, type_link, worker_link};
 use crate::api::ui::parts::times::time;
-use crate::api::ui::parts::{View, count, first_line, visible};
+use crate::api::ui::parts::{View, count, first_line, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
 use crate::model::record::state::State;
+use crate::runtime::now_ms;
 
 pub(super) const COLUMNS: &[&str] =
-    &["Type", "Condition", "#Open", "#Queued", "#Running", "#Failed", "#Slots", "Tasks"];
+    &["Type", "Condition", "#Open", "#Queued", "#Running", "#Ended/min", "#Wait p95", "#Run p95", "#Failed", "#Slots"];
 
+const MINUTE_MS: i64 = 60_000;
+/// Types of a page.
+const PAGE: usize = 200;
 /// Newest failed tasks of a type.
 const FAILED: usize = 10;
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
-    let mut known = stored(types::type_list(&visit.api)).await?.types;
+    let (known, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
+    let mut known = known?.types;
     known.sort_by_key(|known| (condition(known).0 == "good", known.name.clone()));
-    let rows: Vec<Markup> = known.iter().map(|known| row(view, known)).collect();
+    let total = known.len();
+    let rows: Vec<Markup> = known.iter().take(PAGE).map(|known| row(view, known, minutes.get(&known.name))).collect();
     let main = html! {
         h1 { "Types" }
         @if rows.is_empty() {
             (empty("No type has a topic or a task. Configure types in kafleet.toml, then create their topics:", &["kafleet topics apply"]))
         } @else {
-            section.panel { (table(COLUMNS, &rows)) }
+            section.panel {
+                (table(COLUMNS, &rows))
+                @if total > PAGE {
+                    p.quiet { (count(total - PAGE)) " more types; those in trouble are shown first." }
+                }
+            }
         }
-        (commands(&["kafleet types".to_owned(), curl_get("/v1/types")]))
+        (commands(&["kafleet types".to_owned(), "kafleet stats".to_owned(), curl_get("/v1/types")]))
     };
     Ok(Body::new("Types", main).into())
 }
@@ -59,7 +75,8 @@ fn condition(known: &TypeDocument) -> (&'static str, String) {
     }
 }
 
-pub(super) fn row(view: &View, known: &TypeDocument) -> Markup {
+/// Row of a type. `minute`: its statistics of the last full minute.
+pub(super) fn row(view: &View, known: &TypeDocument, minute: Option<&StatsPoint>) -> Markup {
     let of = |state: State| known.counts.get(&state).copied().unwrap_or_default();
     let (tone, words) = condition(known);
     let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
@@ -70,9 +87,12 @@ pub(super) fn row(view: &View, known: &TypeDocument) -> Markup {
             (number(open_of(&known.counts)))
             (number(of(State::Queued)))
             (number(of(State::Running) + of(State::Warning)))
+            (number(minute.map_or(0, |minute| minute.succeeded + failed(minute) + minute.cancelled)))
+            (percentile(minute.and_then(|minute| minute.wait.p95)))
+            (percentile(minute.and_then(|minute| minute.run.p95)))
             td.number {
                 @if of(State::Failed) == 0 { span.quiet { "–" } } @else {
-                    a.bad href=(view.url_with("/tasks", &[("type", &known.name), ("state", "failed"), ("level", "any")])) {
+                    a.bad href=(view.search(&search_text(&[("type", &known.name), ("state", "failed"), ("level", "any")]))) {
                         (count(of(State::Failed)))
                     }
                 }
@@ -82,8 +102,49 @@ pub(super) fn row(view: &View, known: &TypeDocument) -> Markup {
                     Some(totals) => { (usage(totals.in_flight, totals.slots)) } None => { span.quiet { "–" } }
                 }
             }
-            td.meter { (state_bar(&known.counts)) }
         }
+    }
+}
+
+fn percentile(ms: Option<u64>) -> Markup {
+    html! {
+        td.number { @match ms { Some(ms) => { (ms_text(ms)) } None => { span.quiet { "–" } } } }
+    }
+}
+
+/// Statistics of each type in the last full minute; empty if they cannot be read.
+pub(super) async fn last_minutes(visit: &Visit) -> BTreeMap<String, StatsPoint> {
+    let end = now_ms().div_euclid(MINUTE_MS) * MINUTE_MS;
+    let range = [("by", "type".to_owned()), ("from", (end - MINUTE_MS).to_string()), ("to", end.to_string())];
+    let stats = stored(cached_stats(visit, &range)).await;
+    let series = stats.iter().flat_map(|stats| &stats.series);
+    series.filter_map(|series| Some((series.task_type.clone(), series.points.last()?.clone()))).collect()
+}
+
+/// Reads statistics, which the pages of a second share.
+pub(super) async fn cached_stats(visit: &Visit, query: &[(&str, String)]) -> Result<Arc<Stats>, ApiError> {
+    let request = visit.request_of("", query.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect());
+    // All requests within a second have the same key.
+    let key = query.iter().filter(|(name, _)| !matches!(*name, "from" | "to")).map(|(_, value)| value.as_str());
+    let length = |name: &str| query.iter().find(|(known, _)| *known == name).and_then(|(_, at)| at.parse::<i64>().ok());
+    let length = length("to").unwrap_or_default() - length("from").unwrap_or_default();
+    let key = format!("{} {length}", key.collect::<Vec<_>>().join(" "));
+    visit.api.live.statistics.get(Some(key), statistics::stats_document(&request)).await
+}
+
+/// Charts of a type, or of all.
+pub(super) async fn charts_of(visit: &Visit, path: &str, task_type: Option<&str>) -> Markup {
+    let range = ChartRange::named(visit.query.get("range"));
+    let to_ms = now_ms();
+    let mut query = vec![
+        ("from", (to_ms - range.length_ms + 1).to_string()),
+        ("to", to_ms.to_string()),
+        ("step", range.step.to_owned()),
+    ];
+    query.extend(task_type.map(|name| ("type", name.to_owned())));
+    match stored(cached_stats(visit, &query)).await {
+        Ok(stats) => charts(&visit.view, path, range, &stats),
+        Err(error) => missing("The statistics", &error.document()),
     }
 }
 
@@ -101,7 +162,15 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let known = find(visit).await?;
     let query =
         [("type", name.clone()), ("state", "failed".into()), ("level", "any".into()), ("limit", FAILED.to_string())];
-    let failed = stored(tasks::task_page(&visit.request_with(&query))).await;
+    let request = visit.request_with(&query);
+    let of_type = visit.request_of("", vec![("type".to_owned(), name.clone())]);
+    let path = format!("/types/{name}");
+    let (failed, errors, slowest, charts) = tokio::join!(
+        stored(tasks::task_page(&request)),
+        stored(statistics::failures_document(&of_type)),
+        stored(slowest(visit, name)),
+        charts_of(visit, &path, Some(name)),
+    );
     let counts: Vec<(State, u64)> = known.counts.iter().map(|(state, n)| (*state, *n)).collect();
     let main = html! {
         div.head { h1 { (known.name) } (actions(view, &known)) }
@@ -112,15 +181,18 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
                 (empty("No task of this type has been submitted yet. Submit one:", &[&format!("kafleet submit {name} '{{}}'")]))
             } @else {
                 (state_bar(&known.counts))
-                (state_counts(&counts, |state| view.url_with("/tasks", &[("type", name), ("state", state.name()), ("level", "any")])))
+                (state_counts(&counts, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
             }
         }
+        (charts)
+        (errors_of(view, errors))
+        (slowest_of(view, slowest))
         (workers_of(visit, name))
         (failed_of(view, failed))
         @if let Some(schema) = &known.schema {
             details.panel #schema { summary { h2 { "Schema of the params" } } (json_block(&pretty(schema), None)) }
         }
-        (commands(&[format!("kafleet types -o json | jq '.types[] | select(.type == \"{name}\")'"), curl_get(&format!("/v1/types/{name}/backlog"))]))
+        (commands(&[format!("kafleet stats {name}"), format!("kafleet types -o json | jq '.types[] | select(.type == \"{name}\")'"), curl_get(&format!("/v1/types/{name}/backlog"))]))
     };
     Ok(Body::new(name.clone(), main).into())
 }
@@ -203,6 +275,55 @@ fn workers_of(visit: &Visit, name: &str) -> Markup {
                 p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." }
             }
             @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped"], &rows)) }
+        }
+    }
+}
+
+/// Slowest attempts of a type in the last 24 hours.
+async fn slowest(visit: &Visit, name: &str) -> Result<Slowest, ApiError> {
+    let query = [("type", name), ("hours", "24"), ("limit", "10")];
+    let query = query.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    statistics::slowest_document(&visit.request_of("", query)).await
+}
+
+fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {
+    html! {
+        @match failures {
+            Ok(failures) if failures.groups.is_empty() => {}
+            Ok(failures) => {
+                @let rows: Vec<Markup> = failures.groups.iter().take(FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
+                section.panel #errors { h2 { "Errors of failed tasks" } (table(failures::COLUMNS, &rows)) }
+            }
+            Err(error) => { (missing("The errors", &error.document())) }
+        }
+    }
+}
+
+fn slowest_of(view: &View, slowest: Result<Slowest, ApiError>) -> Markup {
+    html! {
+        @match slowest {
+            Ok(slowest) if slowest.attempts.is_empty() => {}
+            Ok(slowest) => {
+                @let rows: Vec<Markup> = slowest.attempts.iter().map(|attempt| attempt_row(view, attempt)).collect();
+                section.panel #slowest {
+                    h2 { "Slowest attempts " span.quiet { "of the last 24 hours" } }
+                    (table(&["Task", "#Run", "#Attempt", "#Took", "Ended", "Worker"], &rows))
+                }
+            }
+            Err(error) => { (missing("The slowest attempts", &error.document())) }
+        }
+    }
+}
+
+fn attempt_row(view: &View, attempt: &SlowestAttempt) -> Markup {
+    html! {
+        tr {
+            td.id { a href=(view.task(&attempt.id)) { (attempt.id) } }
+            td.number { (attempt.run) }
+            td.number { (attempt.attempt) }
+            td.number { (ms_text(attempt.took_ms)) }
+            td.time { (time(&attempt.ended_at)) }
+            td { @if let Some(worker) = &attempt.worker { (worker_link(view, worker)) } }
         }
     }
 }

@@ -84,6 +84,16 @@ impl Render for Input<'_> {
     }
 }
 
+/// Buttons of a search. `clear` is the URL without filters.
+pub(in super::super) fn filter_buttons(clear: Option<&str>) -> Markup {
+    html! {
+        div.buttons {
+            button.primary type="submit" { "Filter" }
+            @if let Some(clear) = clear { a.button href=(clear) { "Clear" } }
+        }
+    }
+}
+
 /// Reason of an action, which is recorded.
 pub(in super::super) fn reason(value: Option<&str>) -> Markup {
     Input { name: "reason", label: "Reason", value, hint: "recorded with the action", ..Input::default() }.render()

@@ -13,6 +13,7 @@ use crate::model::record::state::State;
 pub(in super::super) enum Section {
     Overview,
     Tasks,
+    Failures,
     Types,
     Workers,
     Schedules,
@@ -22,16 +23,18 @@ pub(in super::super) enum Section {
     None,
 }
 
-const ENTRIES: [(Section, &str, &str); 6] = [
+const ENTRIES: [(Section, &str, &str); 7] = [
     (Section::Overview, "/", "Overview"),
     (Section::Tasks, "/tasks", "Tasks"),
+    (Section::Failures, "/failures", "Failures"),
     (Section::Types, "/types", "Types"),
     (Section::Workers, "/workers", "Workers"),
     (Section::Schedules, "/schedules", "Schedules"),
     (Section::DeadLetters, "/dead-letters", "Dead letters"),
 ];
 
-const MORE: [(&str, &str); 3] = [("/kill-switches", "Kill switches"), ("/system", "System"), ("/help", "Help")];
+const MORE: [(&str, &str); 4] =
+    [("/kill-switches", "Kill switches"), ("/audit", "Audit"), ("/system", "System"), ("/help", "Help")];
 
 /// Keys of the script with their meaning.
 const KEYS: [(&str, &str); 8] = [
@@ -190,7 +193,7 @@ fn navigation(shell: &Shell<'_>) -> Markup {
 fn search(view: &View) -> Markup {
     html! {
         form.search role="search" action=(view.url("/tasks")) {
-            input #search name="find" type="search" placeholder="task id, or part of a name" aria-label="Search tasks"
+            input #search name="q" type="search" placeholder="id, name, or type:… state:…" aria-label="Search tasks"
                 autocomplete="off" spellcheck="false";
         }
     }

@@ -4,18 +4,23 @@ use std::fmt::Display;
 
 use maud::{Markup, html};
 
+use crate::api::read::query::quoted;
 use crate::config::Role;
 
 pub(super) mod attempts;
 pub(super) mod bar;
+pub(super) mod chart;
 pub(super) mod command;
 pub(super) mod facts;
+pub(super) mod failures;
 pub(super) mod form;
 pub(super) mod frame;
 pub(super) mod json;
 pub(super) mod notice;
 pub(super) mod problem;
+pub(super) mod search;
 pub(super) mod state;
+pub(super) mod statistics;
 pub(super) mod table;
 pub(super) mod tasks;
 pub(super) mod timeline;
@@ -50,6 +55,11 @@ impl View {
         if query.is_empty() { self.url(path) } else { format!("{}?{query}", self.url(path)) }
     }
 
+    /// URL of a search for tasks.
+    pub(super) fn search(&self, query: &str) -> String {
+        self.url_with("/tasks", &[("q", query)])
+    }
+
     /// URL of a task's page.
     pub(super) fn task(&self, id: &str) -> String {
         self.url(&task_path(id))
@@ -64,9 +74,21 @@ impl View {
 /// Path of a task's page. Browsers resolve `.` and `..` in a path, so that these ids open as a search.
 pub(super) fn task_path(id: &str) -> String {
     match id {
-        "." | ".." => format!("/tasks?root={id}"),
+        "." | ".." => format!("/tasks?{}", query_text(&[("q", &format!("id:{id}"))])),
         id => format!("/tasks/{}", encoded(id)),
     }
+}
+
+/// Search with these qualifiers; values are quoted if they need it. Commas separate alternatives.
+pub(super) fn search_text(terms: &[(&str, &str)]) -> String {
+    let term = |(name, value): &(&str, &str)| {
+        let values: Vec<String> = match *name {
+            "own" | "state" => value.split(',').map(str::to_owned).collect(),
+            _ => vec![quoted(value)],
+        };
+        format!("{name}:{}", values.join(","))
+    };
+    terms.iter().map(term).collect::<Vec<_>>().join(" ")
 }
 
 pub(super) fn query_text(query: &[(&str, &str)]) -> String {

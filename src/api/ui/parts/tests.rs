@@ -11,7 +11,7 @@ fn urls_contain_the_base_path() {
     assert_eq!(view("/fleet").url("/"), "/fleet");
     assert_eq!(view("/fleet").task("a:b@c"), "/fleet/tasks/a:b@c");
     assert_eq!(view("").url_with("/tasks", &[("tag", "a b&c")]), "/tasks?tag=a+b%26c");
-    assert_eq!(view("").task(".."), "/tasks?root=..");
+    assert_eq!(view("").task(".."), "/tasks?q=id%3A..");
     assert_eq!(encoded("a b/c?\u{e9}"), "a%20b%2Fc%3F%C3%A9");
 }
 

@@ -1,7 +1,8 @@
 //! Times in UTC, and durations.
 
-use jiff::Timestamp;
 use maud::{Markup, html};
+
+use crate::model::task::parse_time;
 
 /// Time of a document (RFC 3339).
 pub(in super::super) fn time(text: &str) -> Markup {
@@ -25,7 +26,7 @@ fn short(text: &str) -> String {
 
 /// Epoch milliseconds of a time of a document.
 pub(in super::super) fn millis(text: &str) -> Option<i64> {
-    text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+    parse_time(text).ok()
 }
 
 /// Time between two times of documents, in milliseconds.

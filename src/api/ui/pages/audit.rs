@@ -1,0 +1,71 @@
+//! Requests of users, newest first.
+
+use maud::{Markup, html};
+
+use crate::api::documents::AuditDocument;
+use crate::api::handlers::statistics;
+use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::command::{commands, curl_get};
+use crate::api::ui::parts::notice::empty;
+use crate::api::ui::parts::table::{pager, table};
+use crate::api::ui::parts::times::time;
+use crate::api::ui::parts::{View, encoded, task_path, visible};
+use crate::api::ui::visit::{Answer, Body, Visit, stored};
+
+/// Requests of a page, and of the longest one.
+const PAGE: usize = 100;
+const LONGEST: usize = 1_000;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let is_long = visit.query.is_set("all");
+    let limit = if is_long { LONGEST } else { PAGE };
+    let audit = stored(statistics::audit_document(&visit.request_with(&[("limit", limit.to_string())]))).await?;
+    let rows: Vec<Markup> = audit.requests.iter().map(|request| row(view, request)).collect();
+    let more = (!is_long && rows.len() == PAGE).then(|| view.url_with("/audit", &[("all", "1")]));
+    let main = html! {
+        h1 { "Audit" }
+        p.quiet { "Requests of users, whatever came of them. The newest 1,000 of each partition are kept." }
+        @if rows.is_empty() {
+            (empty("Nobody has cancelled, retried, paused or changed anything yet.", &[]))
+        } @else {
+            section.panel { (table(&["At", "By", "Action", "Target", "Reason"], &rows)) }
+        }
+        (pager(None, more.as_deref(), ""))
+        (commands(&["kafleet audit".to_owned(), curl_get("/v1/audit")]))
+    };
+    Ok(Body::new("Audit", main).into())
+}
+
+fn row(view: &View, request: &AuditDocument) -> Markup {
+    html! {
+        tr id={ "a-" (request.position) } {
+            td.time { (time(&request.at)) }
+            td { @match &request.by { Some(by) => { (visible(by)) } None => { span.quiet { "–" } } } }
+            td { (request.action.replace('_', " ")) }
+            td.id {
+                @match path(request) {
+                    Some(path) => { a href=(view.url(&path)) { (visible(&request.target)) } }
+                    None => { code { (visible(&request.target)) } }
+                }
+            }
+            td.message { (visible(request.reason.as_deref().unwrap_or_default())) }
+        }
+    }
+}
+
+/// Page of the target, as far as it is known.
+fn path(request: &AuditDocument) -> Option<String> {
+    let target = &request.target;
+    let is_letter =
+        target.rsplit(':').take(2).all(|part| part.parse::<u64>().is_ok()) && target.matches(':').count() == 2;
+    match request.action.as_str() {
+        "cancel" | "retry" | "retry_failed" | "edit" => Some(task_path(target)),
+        "drop" | "redrive" if is_letter => Some(format!("/dead-letters/{}", encoded(target))),
+        "drop" | "redrive" => Some(task_path(target)),
+        "pause_type" | "resume_type" | "set_limits" => Some(format!("/types/{}", encoded(target))),
+        "set_kill_switch" | "delete_kill_switch" => Some("/kill-switches".to_owned()),
+        action if action.ends_with("_schedule") => Some(format!("/schedules/{}", encoded(target))),
+        _ => None,
+    }
+}

@@ -1,0 +1,48 @@
+//! Failed tasks by type and error.
+
+use maud::{Markup, html};
+
+use super::chart::bars;
+use super::tasks::{type_link, worker_link};
+use super::times::time;
+use super::{View, count, first_line, search_text};
+use crate::api::documents::FailureGroup;
+
+/// Workers listed in a row.
+const WORKERS: usize = 3;
+
+/// Query of the tasks of a group.
+pub(in super::super) fn group_query(group: &FailureGroup) -> String {
+    search_text(&[("type", &group.task_type), ("own", "failed,expired"), ("error", &group.error), ("level", "any")])
+}
+
+/// Columns of [`group_row`].
+pub(in super::super) const COLUMNS: &[&str] =
+    &["#Tasks", "Failed attempts, 24 h", "Type", "Error", "First", "Last", "Workers"];
+
+pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: bool) -> Markup {
+    let query = group_query(group);
+    let more = group.workers.len().saturating_sub(WORKERS);
+    html! {
+        tr id={ "f-" (group.task_type) "-" (group.error) } {
+            td.number {
+                a.bad href=(view.search(&query)) { @if at_least { "≥ " } (count(group.count)) }
+            }
+            td.spark { (bars(&group.attempts_by_hour, "bad", "failed attempts in an hour")) }
+            td { (type_link(view, Some(&group.task_type))) }
+            td.message {
+                span.error title=(first_line(&group.text, 400)) { (first_line(&group.text, 120)) }
+                " " a.quiet href=(view.task(&group.newest)) title=(group.newest) { "newest" }
+                @if group.newest_superseded { span.quiet { " (superseded)" } }
+            }
+            td.time { (time(&group.first)) }
+            td.time { (time(&group.last)) }
+            td {
+                @for (n, worker) in group.workers.iter().take(WORKERS).enumerate() {
+                    @if n > 0 { ", " } (worker_link(view, worker))
+                }
+                @if more > 0 { span.quiet { " and " (more) " more" } }
+            }
+        }
+    }
+}

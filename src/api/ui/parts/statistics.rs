@@ -1,0 +1,177 @@
+//! Statistics over time: the charts of a page, their ranges, and the table with the same values.
+
+use maud::{Markup, html};
+
+use super::chart::{Line, TimeAxis, chart};
+use super::times::{duration, millis, time};
+use super::{View, count};
+use crate::api::documents::{Durations, Stats, StatsPoint};
+
+/// Range of charts.
+pub(in super::super) struct ChartRange {
+    /// Value of the parameter `range`, and text of its link.
+    name: &'static str,
+    pub length_ms: i64,
+    pub step: &'static str,
+}
+
+const RANGES: [ChartRange; 5] = [
+    ChartRange { name: "1h", length_ms: 3_600_000, step: "1m" },
+    ChartRange { name: "3h", length_ms: 3 * 3_600_000, step: "1m" },
+    ChartRange { name: "24h", length_ms: 86_400_000, step: "10m" },
+    ChartRange { name: "7d", length_ms: 7 * 86_400_000, step: "1h" },
+    ChartRange { name: "30d", length_ms: 30 * 86_400_000, step: "1d" },
+];
+
+impl ChartRange {
+    /// Range of this name; the shortest by default.
+    pub(in super::super) fn named(name: Option<&str>) -> &'static Self {
+        RANGES.iter().find(|range| Some(range.name) == name).unwrap_or(&RANGES[0])
+    }
+}
+
+/// Charts with links to other ranges.
+pub(in super::super) fn charts(view: &View, path: &str, range: &ChartRange, stats: &Stats) -> Markup {
+    let points: &[StatsPoint] = stats.series.first().map_or(&[], |series| &series.points);
+    html! {
+        section.panel #charts {
+            div.head {
+                h2 { "Over time" }
+                nav.ranges aria-label="range" {
+                    @for known in &RANGES {
+                        a href=(view.url_with(path, &[("range", known.name)]))
+                            aria-current=[(known.name == range.name).then_some("page")] { (known.name) }
+                    }
+                }
+            }
+            @if points.is_empty() { p.quiet { "No task has been counted in this range." } }
+            @else { (drawn(stats, points)) (notes(stats, points)) (table(points, range)) }
+        }
+    }
+}
+
+fn drawn(stats: &Stats, points: &[StatsPoint]) -> Markup {
+    let axis = axis(stats, points);
+    let line = |name, tone, dashed, value: fn(&StatsPoint) -> Option<u64>| Line {
+        name,
+        tone,
+        dashed,
+        values: points.iter().map(value).collect(),
+    };
+    let ended = [
+        line("succeeded", "good", false, |point| Some(point.succeeded)),
+        line("failed", "bad", true, |point| Some(failed(point))),
+    ];
+    let open = [
+        line("open", "blue", false, |point| Some(point.open)),
+        line("opened", "planned", true, |point| Some(point.opened)),
+    ];
+    let wait = [
+        line("p50", "running", false, |point| point.wait.p50),
+        line("p95", "attention", true, |point| point.wait.p95),
+        line("p99", "bad", true, |point| point.wait.p99),
+    ];
+    let run = [
+        line("p50", "running", false, |point| point.run.p50),
+        line("p95", "attention", true, |point| point.run.p95),
+        line("p99", "bad", true, |point| point.run.p99),
+    ];
+    html! {
+        div.charts {
+            (chart("Ended", &axis, &ended, count))
+            (chart("Open", &axis, &open, count))
+            (chart("Wait for a worker", &axis, &wait, ms_text))
+            (chart("Run time", &axis, &run, ms_text))
+        }
+    }
+}
+
+pub(in super::super) fn ms_text(ms: u64) -> String {
+    duration(i64::try_from(ms).unwrap_or(i64::MAX))
+}
+
+/// Tasks that ended without success, other than by a cancel.
+pub(in super::super) const fn failed(point: &StatsPoint) -> u64 {
+    point.failed + point.expired
+}
+
+fn axis(stats: &Stats, points: &[StatsPoint]) -> TimeAxis {
+    let step = stats.step.as_i64().max(1);
+    let first = points.first().and_then(|point| millis(&point.at)).unwrap_or_default();
+    let length = step.saturating_mul(points.len() as i64);
+    let part = |text: &str| millis(text).map(|at| (at - first) as f64 / length as f64);
+    TimeAxis {
+        labels: points.iter().map(|point| label(&point.at, step)).collect(),
+        complete_to: part(&stats.complete_to).unwrap_or(1.0),
+        exact_from: stats.exact_from.as_deref().and_then(part).unwrap_or(0.0),
+    }
+}
+
+/// Start of a span: its time, or its date if spans are long.
+fn label(at: &str, step: i64) -> String {
+    let (date, time) = (at.get(5..10).unwrap_or(at), at.get(11..16).unwrap_or_default());
+    match step {
+        ..3_600_000 => time.to_owned(),
+        3_600_000..86_400_000 => format!("{date} {time}"),
+        _ => date.to_owned(),
+    }
+}
+
+fn notes(stats: &Stats, points: &[StatsPoint]) -> Markup {
+    // Times of documents are sorted like their texts.
+    let is_behind = points.last().is_some_and(|last| stats.complete_to < last.at);
+    html! {
+        @if is_behind { p.quiet { "Complete to " (time(&stats.complete_to)) "; later events have not been projected." } }
+        @if let Some(from) = &stats.exact_from {
+            p.quiet { "Counts before " (time(from)) " are at least as high as shown: older events were no longer retained when the store was built." }
+        }
+    }
+}
+
+/// Values of the charts, newest first.
+fn table(points: &[StatsPoint], range: &ChartRange) -> Markup {
+    let ms = |value: Option<u64>| value.map_or("–".to_owned(), ms_text);
+    let durations =
+        |of: &Durations| html! { td.number { (ms(of.p50)) } td.number { (ms(of.p95)) } td.number { (ms(of.p99)) } };
+    let is_active =
+        |point: &&StatsPoint| point.opened + point.succeeded + failed(point) + point.cancelled + point.open > 0;
+    let rows: Vec<Markup> = points
+        .iter()
+        .rev()
+        .filter(is_active)
+        .map(|point| {
+            html! {
+                tr {
+                    td.time { (time(&point.at)) }
+                    td.number { (count(point.opened)) } td.number { (count(point.succeeded)) }
+                    td.number { (count(failed(point))) } td.number { (count(point.cancelled)) }
+                    td.number { (count(point.retried)) } td.number { (count(point.open)) }
+                    (durations(&point.wait)) (durations(&point.run))
+                }
+            }
+        })
+        .collect();
+    html! {
+        details.more #values {
+            summary { "As a table, by " (range.step) }
+            (super::table::table(&[
+                "From", "#Opened", "#Succeeded", "#Failed", "#Cancelled", "#Retried", "#Open", "#Wait p50", "#p95", "#p99",
+                "#Run p50", "#p95", "#p99",
+            ], &rows))
+        }
+    }
+}
+
+/// Counts of the last full minute.
+pub(in super::super) fn last_minute(point: &StatsPoint) -> Markup {
+    let ms = |value: Option<u64>| value.map_or("–".to_owned(), ms_text);
+    html! {
+        p.minute {
+            strong { (point.at.get(11..16).unwrap_or_default()) } ": opened " strong { (count(point.opened)) }
+            ", ended " strong { (count(point.succeeded + failed(point) + point.cancelled)) }
+            ", failed " strong.bad[failed(point) > 0] { (count(failed(point))) }
+            span.quiet { " in the last full minute" }
+            " · wait p95 " strong { (ms(point.wait.p95)) } " · run p95 " strong { (ms(point.run.p95)) }
+        }
+    }
+}
