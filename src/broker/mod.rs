@@ -108,6 +108,11 @@ pub struct Record {
     pub headers: OwnedHeaders,
 }
 
+/// Returns the value of the first header with this name, or `None` if there is none or its value is null.
+pub fn header_value<'a>(headers: &'a [(String, Option<Vec<u8>>)], name: &str) -> Option<&'a [u8]> {
+    headers.iter().find(|(other, _)| other == name)?.1.as_deref()
+}
+
 /// A record to send. The bytes are copied before `send` returns.
 #[derive(Clone, Copy, Debug)]
 pub struct ProducerRecord<'a> {

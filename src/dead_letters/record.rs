@@ -3,7 +3,7 @@
 use data_encoding::BASE64;
 
 use super::{CALL_DEADLINE, DeadLetterId, Resolution};
-use crate::broker::{Broker, BrokerError, Partition, Record, RecordRef};
+use crate::broker::{Broker, BrokerError, Partition, Record, RecordRef, header_value};
 use crate::config::Names;
 use crate::dead_letters::headers::{digest, header, mark};
 use crate::model::task::header as task_header;
@@ -106,8 +106,7 @@ impl DeadLetterRecord {
 }
 
 fn header_id(headers: &[(String, Option<Vec<u8>>)]) -> Option<TaskId> {
-    let (_, value) = headers.iter().find(|(name, _)| name == task_header::ID)?;
-    TaskId::parse(std::str::from_utf8(value.as_deref()?).ok()?).ok()
+    TaskId::parse(std::str::from_utf8(header_value(headers, task_header::ID)?).ok()?).ok()
 }
 
 fn digest_of(record: &Record) -> u64 {

@@ -15,8 +15,8 @@ async fn waiting(fleet: &Fleet) -> u32 {
     heartbeat.types[0].waiting
 }
 
-/// Hands out more tasks to a paused type than its dispatcher accepts. The drain timeout is so long that the stop of the
-/// worker would fail if it waited for that.
+/// Hands out more tasks to a paused type than its dispatcher accepts. The stop of the worker has a shorter
+/// deadline than the drain timeout, so the test fails if the worker waits for the drain timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_type_releases_unreceived_tasks_at_once() {
     let journal = Journal::default();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::broker::{BrokerError, Partition, Record};
+use crate::broker::{BrokerError, Partition, Record, header_value};
 use crate::model::event::Event;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::TaskRecord;
@@ -58,8 +58,7 @@ pub(super) async fn original_record(
 /// Returns true if the record names another task, as after its topic was deleted and created again. Records without an
 /// id in their headers are assumed to be the task's.
 fn names_another_task(record: &Record, id: &TaskId) -> bool {
-    let named = record.headers.iter().find(|(name, _)| &**name == header::ID).and_then(|(_, value)| value.as_deref());
-    named.is_some_and(|named| named != id.as_str().as_bytes())
+    header_value(&record.headers, header::ID).is_some_and(|named| named != id.as_str().as_bytes())
 }
 
 /// Reads a committed record. Returns `None` also if the topic or the partition no longer exists.
