@@ -10,6 +10,7 @@ use super::schedules::{ScheduleKey, ScheduleState};
 use super::{CONTROL_VERSION, Cancel, ControlKey, Kill, Offsets, Pause, RateLimit, Slots};
 use crate::broker::RecordRef;
 use crate::config::MAX_SLOTS;
+use crate::model::json::short_reason;
 use crate::model::outbox::cancel_message;
 use crate::model::task::Task;
 use crate::model::task::id::TaskId;
@@ -31,8 +32,8 @@ pub enum InvalidRecord {
     NoPartition,
     #[error("its key names no request, or its name is invalid")]
     NoRequest,
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
+    #[error("{0}")]
+    Json(String),
     #[error("it has version {0}, this build reads up to {CONTROL_VERSION}: upgrade this process")]
     Newer(u32),
     /// Invalid value of a field.
@@ -227,9 +228,10 @@ pub(super) fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, InvalidRecord
     struct Versioned {
         v: u32,
     }
-    let Versioned { v } = serde_json::from_slice(value)?;
+    let decode_error = |why| InvalidRecord::Json(short_reason(&why));
+    let Versioned { v } = serde_json::from_slice(value).map_err(decode_error)?;
     if v > CONTROL_VERSION {
         return Err(InvalidRecord::Newer(v));
     }
-    Ok(serde_json::from_slice(value)?)
+    serde_json::from_slice(value).map_err(decode_error)
 }

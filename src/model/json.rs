@@ -3,6 +3,16 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::task::id::clip_to;
+
+/// Maximum characters of an error about JSON that somebody else wrote.
+const MAX_REASON_CHARS: usize = 300;
+
+/// Text of an error, cut to 300 characters: serde quotes a string of the wrong type whole, up to the size of a record.
+pub(crate) fn short_reason(error: &serde_json::Error) -> String {
+    clip_to(&error.to_string(), MAX_REASON_CHARS)
+}
+
 /// Valid JSON text.
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);

@@ -16,6 +16,7 @@ use crate::broker::{
     Broker, BrokerError, Client, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks,
 };
 use crate::config::Names;
+use crate::model::json::short_reason;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
@@ -195,11 +196,11 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
     let topic = record.topic.to_owned();
     let offset = record.offset;
     let unreadable = |why: String| FleetSettingsError::Unreadable { topic: topic.clone(), offset, why };
-    let Versioned { v } = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
+    let Versioned { v } = serde_json::from_slice(value).map_err(|why| unreadable(short_reason(&why)))?;
     if v > FLEET_VERSION {
         return Err(FleetSettingsError::Newer { topic, version: v });
     }
-    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|why| unreadable(why.to_string()))?;
+    let fleet: FleetRecord = serde_json::from_slice(value).map_err(|why| unreadable(short_reason(&why)))?;
     if fleet.events_partitions == 0 {
         return Err(unreadable("`events_partitions` is 0".into()));
     }

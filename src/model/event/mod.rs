@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::encode_error::EncodeError;
+use super::json::short_reason;
 use super::retention::Lifetimes;
 use super::task::id::TaskId;
 use super::task::{Policy, Position, Task};
@@ -159,7 +160,7 @@ impl Event {
         let event = match serde_json::from_slice::<WireEvent<'_>>(value) {
             Ok(event) => Self::from(event),
             Err(why) => {
-                return Err(version_of(value).map_or(DecodeError::Malformed(why.to_string()), DecodeError::Newer));
+                return Err(version_of(value).map_or(DecodeError::Malformed(short_reason(&why)), DecodeError::Newer));
             }
         };
         if event.v > EVENT_VERSION {

@@ -78,6 +78,8 @@ fn invalid_events_are_malformed() {
         assert!(matches!(outcome, Err(DecodeError::Malformed(_))), "{text} gave {outcome:?}");
     }
     assert!(matches!(Event::decode(&[0xff, 0, 1]), Err(DecodeError::Malformed(_))));
+    let long = decode(&format!("\"{}\"", "a".repeat(1_000_000))).unwrap_err().to_string();
+    assert!(long.len() < 400, "the log line of a foreign record is short, it has {} bytes", long.len());
 }
 
 #[test]
