@@ -105,7 +105,7 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         let mut query = filters.clone();
         query.push(("limit", PAGE.min(limit - found.letters.len()).to_string()));
         query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
-        let page: DeadLetterPage = client.get(&["v1", "dead"], &query).await?;
+        let page: DeadLetterPage = client.get(&["v1", "dead-letters"], &query).await?;
         found.letters.extend(page.letters);
         found.next = page.next;
         found.scanned += page.scanned;
@@ -144,7 +144,7 @@ fn rows(letters: &[DeadLetter]) -> Rows {
 
 async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
-    let record: DeadLetterDetail = globals.client()?.get(&["v1", "dead", &args.letter], &Query::new()).await?;
+    let record: DeadLetterDetail = globals.client()?.get(&["v1", "dead-letters", &args.letter], &Query::new()).await?;
     if output.is_json() {
         output.json(&record)?;
         return Ok(Code::Ok);
@@ -201,7 +201,7 @@ async fn resolve_named(letters: &[String], verb: &str, globals: &Globals) -> Res
     let client = globals.client()?;
     let mut all = DeadLetterResults { done: Vec::new(), refused: Vec::new(), more: false };
     for letter in letters {
-        let outcome: DeadLetterResults = client.post(&["v1", "dead", letter, verb], None::<&()>).await?;
+        let outcome: DeadLetterResults = client.post(&["v1", "dead-letters", letter, verb], None::<&()>).await?;
         all.done.extend(outcome.done);
     }
     Ok(all)
@@ -227,7 +227,7 @@ async fn resolve_selected(args: ResolveArgs, verb: &str, globals: &Globals) -> R
         let from = from.clone();
         let to = to.clone();
         let selection = DeadLetterSelection { task_type, code, from, to, limit: batch_limit };
-        let outcome: DeadLetterResults = client.post(&["v1", "dead", verb], Some(&selection)).await?;
+        let outcome: DeadLetterResults = client.post(&["v1", "dead-letters", verb], Some(&selection)).await?;
         let progress = !outcome.done.is_empty();
         all.done.extend(outcome.done);
         all.refused = outcome.refused;

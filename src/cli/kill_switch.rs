@@ -43,18 +43,20 @@ pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outc
     match verb {
         KillSwitchVerb::On(OnArgs { name, task_type, reason }) => {
             let body = SetKillSwitch { task_type, reason };
-            let set: KillSwitchDocument = client.call(Method::PUT, &["v1", "kill", &name], Some(&body)).await?;
+            let set: KillSwitchDocument =
+                client.call(Method::PUT, &["v1", "kill-switches", &name], Some(&body)).await?;
             show(&output, &set, std::slice::from_ref(&set))
         }
         KillSwitchVerb::Off(OffArgs { name }) => {
-            let removed: KillSwitchDocument = client.call(Method::DELETE, &["v1", "kill", &name], None::<&()>).await?;
+            let removed: KillSwitchDocument =
+                client.call(Method::DELETE, &["v1", "kill-switches", &name], None::<&()>).await?;
             match output.is_json() {
                 true => output.json(&removed),
                 false => output.line(&format!("the kill switch `{name}` is off")),
             }
         }
         KillSwitchVerb::List => {
-            let found: KillSwitches = client.get(&["v1", "kill"], &Vec::new()).await?;
+            let found: KillSwitches = client.get(&["v1", "kill-switches"], &Vec::new()).await?;
             show(&output, &found, &found.kills)
         }
     }?;

@@ -141,7 +141,7 @@ async fn why_names_pauses_and_kill_switches() {
     let fleet = fleet().await;
     fleet.echo("batch-7").await;
     fleet.call(Method::POST, "/v1/types/echo/pause", json!({"reason": "a look"})).await;
-    fleet.call(Method::PUT, "/v1/kill/batch-", json!({})).await;
+    fleet.call(Method::PUT, "/v1/kill-switches/batch-", json!({})).await;
     let why: Why = fleet.get("/v1/tasks/batch-7/why").await;
     let codes: Vec<Reason> = why.findings.iter().map(|finding| finding.code).take(2).collect();
     assert_eq!(codes, [Reason::Paused, Reason::MatchesKillSwitch]);
@@ -185,18 +185,21 @@ async fn limits_are_replaced_as_a_whole_and_name_their_source() {
 #[tokio::test]
 async fn kill_switches_are_listed_and_deleted() {
     let fleet = fleet().await;
-    fleet.call(Method::PUT, "/v1/kill/batch%2F7", json!({"type": "echo", "reason": "bad input"})).await;
-    let kills: KillSwitches = fleet.get("/v1/kill").await;
+    fleet.call(Method::PUT, "/v1/kill-switches/batch%2F7", json!({"type": "echo", "reason": "bad input"})).await;
+    let kills: KillSwitches = fleet.get("/v1/kill-switches").await;
     assert_eq!((kills.kills[0].name.as_str(), kills.kills[0].task_type.as_deref()), ("batch/7", Some("echo")));
     assert_eq!(
         (fleet.type_of("echo").await.kills, fleet.type_of("resize").await.kills),
         (vec!["batch/7".into()], Vec::new())
     );
-    fleet.call(Method::DELETE, "/v1/kill/batch%2F7", json!({})).await;
-    assert_eq!((fleet.get::<KillSwitches>("/v1/kill").await.kills, fleet.control("kill/batch/7")), (Vec::new(), None));
+    fleet.call(Method::DELETE, "/v1/kill-switches/batch%2F7", json!({})).await;
+    assert_eq!(
+        (fleet.get::<KillSwitches>("/v1/kill-switches").await.kills, fleet.control("kill/batch/7")),
+        (Vec::new(), None)
+    );
     for (method, path, code) in [
-        (Method::DELETE, "/v1/kill/nothing", "unknown_kill_switch"),
-        (Method::PUT, "/v1/kill/a%2Cb", "bad_kill_switch"),
+        (Method::DELETE, "/v1/kill-switches/nothing", "unknown_kill_switch"),
+        (Method::PUT, "/v1/kill-switches/a%2Cb", "bad_kill_switch"),
     ] {
         assert_eq!(problem(fleet.request(method, path).json(&json!({}))).await.code, code, "{path}");
     }

@@ -70,7 +70,9 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
     let letter = fleet.dead_task("a", 0).await;
     // Both requests find the letter unresolved before either one commits.
     fleet.broker.meeting.store(2, SeqCst);
-    let url = |n: usize| format!("{}/v1/dead/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other });
+    let url = |n: usize| {
+        format!("{}/v1/dead-letters/{letter}/redrive", if n.is_multiple_of(2) { &fleet.base } else { &other })
+    };
     let answers = fleet.at_once((0..8).map(url).collect()).await;
     let count =
         |wanted: (u16, &str)| answers.iter().filter(|(status, code)| (*status, code.as_str()) == wanted).count();
@@ -89,7 +91,7 @@ async fn concurrent_drop_and_redrive_resolve_a_letter_once() {
     let url = |n: usize| {
         let (base, verb) =
             [(&fleet.base, "drop"), (&other, "redrive"), (&fleet.base, "redrive"), (&other, "drop")][n % 4];
-        format!("{base}/v1/dead/{letter}/{verb}")
+        format!("{base}/v1/dead-letters/{letter}/{verb}")
     };
     let answers = fleet.at_once((0..8).map(url).collect()).await;
     let done: Vec<usize> =
@@ -106,13 +108,16 @@ async fn redrive_with_unknown_outcome_takes_effect_once() {
     let (committed, lost) = (fleet.dead_task("a", 0).await, fleet.dead_task("b", 1).await);
     // Committed, but reported as unknown.
     fleet.broker.doubtful.store(true, SeqCst);
-    assert_eq!(fleet.settle(&format!("/v1/dead/{committed}/redrive")).await.done, std::slice::from_ref(&committed));
+    assert_eq!(
+        fleet.settle(&format!("/v1/dead-letters/{committed}/redrive")).await.done,
+        std::slice::from_ref(&committed)
+    );
     assert_eq!((fleet.marks(0), fleet.asked("a")), (1, 1));
-    let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{committed}/redrive"))).await;
+    let again = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{committed}/redrive"))).await;
     assert_eq!((again.status, again.code.as_str()), (409, "already_redriven"));
     // Written, but neither committed nor aborted until the next producer is opened.
     fleet.log.hold_transactions(&fleet.names.dead("echo"), true);
-    let path = format!("/v1/dead/{lost}/redrive");
+    let path = format!("/v1/dead-letters/{lost}/redrive");
     let (outcome, ()) = tokio::join!(fleet.settle(&path), async {
         let at = Partition::new(fleet.names.dead("echo"), 1);
         until("a transaction is held open", async || fleet.log.watermarks(&at, DEADLINE).unwrap().high > 1).await;
@@ -134,7 +139,7 @@ async fn two_letters_of_one_run_start_one_run() {
     let fleet = with_letters().await;
     let first = fleet.dead_task("a", 0).await;
     let second = fleet.letter(Given { own: &[("ce_id", b"a")], ..LETTER }, 1).await;
-    let (status, outcome) = fleet.post("/v1/dead/redrive", json!({"type": "echo"})).await;
+    let (status, outcome) = fleet.post("/v1/dead-letters/redrive", json!({"type": "echo"})).await;
     let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
     assert_eq!((status, outcome.done.len(), outcome.refused.len()), (200, 1, 1), "{outcome:?}");
     assert!([&first, &second].iter().all(|id| **id == outcome.done[0] || **id == outcome.refused[0].letter));
@@ -153,20 +158,20 @@ async fn letter_of_a_task_that_has_moved_on_is_neither_listed_nor_redriven() {
     fleet.publish_event("a", Kind::Succeeded, |event| event.run = 2).await;
     fleet.folded().await;
     assert_eq!(fleet.listed("").await, [open]);
-    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{cured}/redrive"))).await;
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{cured}/redrive"))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "dead_letter_superseded"), "{refused:?}");
-    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{cured}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{cured}")).await;
     assert_eq!((shown.outcome, shown.letter.run), (Some(DeadLetterOutcome::Superseded), Some(1)));
     // Dead letter of a task that has ended differently on another worker.
     fleet.echo("c").await;
     fleet.succeed("c", json!(1)).await;
     fleet.folded().await;
     let late = fleet.letter(Given { key: "c", task: Some(("c", 1)), own: &[("ce_id", b"c")], ..LETTER }, 1).await;
-    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{late}/redrive"))).await;
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{late}/redrive"))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "dead_letter_superseded"), "{refused:?}");
     let task: Status = fleet.get("/v1/tasks/c").await;
     assert_eq!((task.run, task.state), (1, State::Succeeded));
-    assert_eq!(fleet.settle(&format!("/v1/dead/{late}/drop")).await.done, [late]);
+    assert_eq!(fleet.settle(&format!("/v1/dead-letters/{late}/drop")).await.done, [late]);
 }
 
 #[tokio::test]
@@ -177,7 +182,7 @@ async fn listing_reads_the_store_in_batches() {
         fleet.letter(Given { key: &id, task: Some((&id, 1)), ..LETTER }, n % 2).await;
     }
     let before = fleet.store.reads.load(SeqCst);
-    let page: DeadLetterPage = fleet.get("/v1/dead?limit=150").await;
+    let page: DeadLetterPage = fleet.get("/v1/dead-letters?limit=150").await;
     assert_eq!(page.letters.len(), 150);
     let reads = fleet.store.reads.load(SeqCst) - before;
     assert!(reads <= PARTITIONS as usize, "{reads} reads for 150 letters");
@@ -191,12 +196,13 @@ async fn slow_fetch_hides_no_letter() {
         all.insert(0, fleet.letter(Given { at_ms: 1_000 + n, ..LETTER }, 0).await);
     }
     let dropped = all.remove(0);
-    fleet.settle(&format!("/v1/dead/{dropped}/drop")).await;
+    fleet.settle(&format!("/v1/dead-letters/{dropped}/drop")).await;
     fleet.broker.slow.store(true, SeqCst);
     assert_eq!(fleet.listed("").await, all);
     // Nor does it hide a resolution marker.
     let other = fleet.second_api().await;
-    let page: DeadLetterPage = fleet.http.get(format!("{other}/v1/dead")).send().await.unwrap().json().await.unwrap();
+    let page: DeadLetterPage =
+        fleet.http.get(format!("{other}/v1/dead-letters")).send().await.unwrap().json().await.unwrap();
     assert_eq!(page.letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>(), all);
 }
 
@@ -240,7 +246,7 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     listed.sort();
     all.sort();
     assert_eq!(listed, all);
-    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{with_headers}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{with_headers}")).await;
     let names: Vec<&str> = shown.headers.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
         names,
@@ -250,13 +256,13 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     assert_eq!(shown.letter.code, "exhausted");
 
     let foreign = all.last().unwrap();
-    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{foreign}/redrive"))).await;
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{foreign}/redrive"))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "unreadable_dead_letter"), "{refused:?}");
-    let (status, dropped) = fleet.post("/v1/dead/drop", json!({"type": "echo", "code": "unreadable"})).await;
+    let (status, dropped) = fleet.post("/v1/dead-letters/drop", json!({"type": "echo", "code": "unreadable"})).await;
     assert_eq!((status, dropped["done"].as_array().unwrap().len()), (200, forms.len()), "{dropped}");
     assert_eq!(fleet.listed("").await.len(), 2);
     for letter in fleet.listed("").await {
-        fleet.settle(&format!("/v1/dead/{letter}/drop")).await;
+        fleet.settle(&format!("/v1/dead-letters/{letter}/drop")).await;
     }
     assert!(fleet.listed("").await.is_empty());
     assert_eq!(fleet.marks(0), all.len() + 4 + 1, "markers of kafleet and records that resemble them");
@@ -287,7 +293,7 @@ async fn redrive_is_rejected_at_the_maximum_run() {
     let refused = problem(fleet.request(Method::POST, "/v1/tasks/a/retry").json(&json!({}))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "too_many_runs"), "{refused:?}");
     let letter = fleet.letter(Given { task: Some(("a", MAX_RUN)), ..LETTER }, 0).await;
-    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead/{letter}/redrive"))).await;
+    let refused = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{letter}/redrive"))).await;
     assert_eq!((refused.status, refused.code.as_str()), (409, "too_many_runs"), "{refused:?}");
     let history: History = fleet.get("/v1/tasks/a/history").await;
     assert!(history.events.iter().all(|event| event.kind != "retry_requested"), "{history:?}");

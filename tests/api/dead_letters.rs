@@ -57,7 +57,7 @@ pub const LETTER: Given<'_> = Given {
 
 impl Client {
     pub async fn listed(&self, query: &str) -> Vec<String> {
-        let page: DeadLetterPage = self.get(&format!("/v1/dead{query}")).await;
+        let page: DeadLetterPage = self.get(&format!("/v1/dead-letters{query}")).await;
         page.letters.into_iter().map(|letter| letter.id).collect()
     }
 
@@ -115,7 +115,7 @@ async fn dead_letters_are_listed_newest_first_over_pages() {
     loop {
         let query =
             cursor.map_or_else(|| "?limit=40".to_owned(), |cursor: String| format!("?limit=40&cursor={cursor}"));
-        let page: DeadLetterPage = fleet.get(&format!("/v1/dead{query}")).await;
+        let page: DeadLetterPage = fleet.get(&format!("/v1/dead-letters{query}")).await;
         assert!(page.letters.len() == 40 || page.next.is_none());
         seen.extend(page.letters.into_iter().map(|letter| letter.id));
         cursor = page.next;
@@ -128,7 +128,7 @@ async fn dead_letters_are_listed_newest_first_over_pages() {
     assert_eq!(fleet.listed("?type=resize&limit=200").await, of_type("resize:"));
     assert_eq!(fleet.listed("?code=exhausted&limit=200").await, of_type("echo:"));
     assert_eq!(fleet.listed("?from=1240&to=1242").await, expected[8..10]);
-    let bad = problem(fleet.request(Method::GET, "/v1/dead?cursor=!!")).await;
+    let bad = problem(fleet.request(Method::GET, "/v1/dead-letters?cursor=!!")).await;
     assert_eq!((bad.status, bad.code.as_str()), (400, "bad_cursor"));
 }
 
@@ -137,18 +137,21 @@ async fn dead_letter_shows_the_original_record() {
     let fleet = with_letters().await;
     let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("x", b"\xff")];
     let json = fleet.letter(Given { own, ..LETTER }, 1).await;
-    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{json}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{json}")).await;
     assert_eq!((shown.key.as_deref(), shown.outcome), (Some("own-key"), None));
     assert_eq!(shown.params.unwrap(), json!({"n": 1}));
     assert_eq!(shown.headers, [("ce_id".into(), Some("a".into())), ("x".into(), Some("/w==".into()))]);
     assert_eq!(shown.letter.source.as_deref(), Some("t.tasks.echo/0:7"));
     assert_eq!((shown.letter.task.as_deref(), shown.letter.code.as_str()), (Some("a"), "exhausted"));
     let garbage = fleet.letter(Given { value: b"\x00{", code: "bad_json", ..LETTER }, 0).await;
-    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{garbage}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{garbage}")).await;
     assert_eq!((shown.params.is_none(), shown.value_base64.as_deref()), (true, Some("AHs=")));
-    for (path, status) in
-        [("/v1/dead/echo:0:99", 404), ("/v1/dead/none:0:0", 404), ("/v1/dead/echo", 400), ("/v1/dead/E:0:1", 400)]
-    {
+    for (path, status) in [
+        ("/v1/dead-letters/echo:0:99", 404),
+        ("/v1/dead-letters/none:0:0", 404),
+        ("/v1/dead-letters/echo", 400),
+        ("/v1/dead-letters/E:0:1", 400),
+    ] {
         assert_eq!(problem(fleet.request(Method::GET, path)).await.status, status, "{path}");
     }
 }
@@ -159,11 +162,11 @@ async fn dropped_letter_is_unlisted_and_recorded_in_the_task_history() {
     let (remaining, dropped) = (fleet.letter(LETTER, 0).await, fleet.letter(LETTER, 0).await);
     fleet.echo("a").await;
     assert_eq!(fleet.listed("").await.len(), 2);
-    assert_eq!(fleet.settle(&format!("/v1/dead/{dropped}/drop")).await.done, std::slice::from_ref(&dropped));
+    assert_eq!(fleet.settle(&format!("/v1/dead-letters/{dropped}/drop")).await.done, std::slice::from_ref(&dropped));
     assert_eq!(fleet.listed("").await, [remaining]);
-    let again = problem(fleet.request(Method::POST, &format!("/v1/dead/{dropped}/drop"))).await;
+    let again = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{dropped}/drop"))).await;
     assert_eq!((again.status, again.code.as_str()), (409, "already_dropped"));
-    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{dropped}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{dropped}")).await;
     assert_eq!(shown.outcome, Some(DeadLetterOutcome::Dropped));
     fleet.folded().await;
     let history: History = fleet.get("/v1/tasks/a/history").await;
@@ -176,7 +179,7 @@ async fn record_without_a_task_is_republished_unchanged() {
     let own: &[(&str, &[u8])] = &[("trace", b"t-1")];
     let letter =
         fleet.letter(Given { code: "bad_json", value: b"{oops", own, key: "no id", task: None, ..LETTER }, 1).await;
-    fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
+    fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
     let records: Vec<_> =
         (0..2).filter_map(|index| fleet.record(&Partition::new(fleet.names.tasks("echo"), index), 0)).collect();
     assert_eq!(records.len(), 1);
@@ -195,7 +198,7 @@ async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     fleet.succeed("r", json!(1)).await;
     let own: &[(&str, &[u8])] = &[("ce_id", b"a"), ("ce_parent", b"r"), ("ce_run", b"1")];
     let letter = fleet.letter(Given { key: "r:a", task: Some(("r:a", 1)), own, ..LETTER }, 0).await;
-    let early = problem(fleet.request(Method::POST, &format!("/v1/dead/{letter}/redrive"))).await;
+    let early = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{letter}/redrive"))).await;
     assert_eq!((early.status, early.code.as_str()), (409, "not_finished"));
     fleet.fail("r:a", "no").await;
     fleet.folded().await;
@@ -207,7 +210,7 @@ async fn redriven_task_starts_a_new_run_and_reopens_its_parents() {
     }
     let root: Status = fleet.get("/v1/tasks/r").await;
     assert_eq!(root.state, State::Failed);
-    fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
+    fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
     let again = |index: i32| fleet.record(&Partition::new(topic.as_str(), index), before[index as usize]);
     until("the record is in the task topic again", async || again(0).or_else(|| again(1)).is_some()).await;
     let record = again(0).or_else(|| again(1)).unwrap();
@@ -243,22 +246,22 @@ async fn letter_by_reference_is_read_from_its_source() {
     };
     let (first, second) = (publish(b"{oops").await, publish(b"{again").await);
     let (letter, lost) = (by_reference(first).await, by_reference(second).await);
-    let page: DeadLetterPage = fleet.get("/v1/dead").await;
+    let page: DeadLetterPage = fleet.get("/v1/dead-letters").await;
     assert!(page.letters.iter().all(|letter| letter.by_reference) && page.letters.len() == 2);
-    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead/{letter}")).await;
+    let shown: DeadLetterDetail = fleet.get(&format!("/v1/dead-letters/{letter}")).await;
     assert_eq!((shown.value_base64.as_deref(), shown.key.as_deref()), (Some("e29vcHM="), Some("k")));
     assert_eq!(shown.headers, [("x".to_owned(), Some("own".to_owned()))]);
-    fleet.settle(&format!("/v1/dead/{letter}/redrive")).await;
+    fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
     let partition = Partition::new(topic.as_str(), 1);
     let again = |index: i32, offset| fleet.record(&Partition::new(topic.as_str(), index), offset);
     let record = again(1, second.offset + 1).or_else(|| again(0, 0)).expect("the record is in the task topic again");
     assert_eq!((record.value.as_deref(), record.key.as_deref()), (Some(&b"{oops"[..]), Some(&b"k"[..])));
     // A source record deleted by retention cannot be redriven.
     fleet.log.truncate_before(&partition, second.offset + 1).unwrap();
-    let gone = problem(fleet.request(Method::POST, &format!("/v1/dead/{lost}/redrive"))).await;
+    let gone = problem(fleet.request(Method::POST, &format!("/v1/dead-letters/{lost}/redrive"))).await;
     assert_eq!((gone.status, gone.code.as_str()), (410, "params_gone"), "{gone:?}");
     assert_eq!(fleet.listed("").await, std::slice::from_ref(&lost));
-    fleet.settle(&format!("/v1/dead/{lost}/drop")).await;
+    fleet.settle(&format!("/v1/dead-letters/{lost}/drop")).await;
     assert!(fleet.listed("").await.is_empty());
 }
 
@@ -267,15 +270,15 @@ async fn letter_without_a_task_shows_the_id_of_its_header() {
     let fleet = with_letters().await;
     let own: &[(&str, &[u8])] = &[("ce_run", b"4294967295"), ("ce_id", b"r22")];
     fleet.letter(Given { task: None, code: "bad_header", own, ..LETTER }, 0).await;
-    let page: DeadLetterPage = fleet.get("/v1/dead").await;
+    let page: DeadLetterPage = fleet.get("/v1/dead-letters").await;
     assert_eq!((page.letters[0].task.as_deref(), page.letters[0].run), (Some("r22"), None));
 }
 
 #[tokio::test]
 async fn selection_of_an_unknown_type_is_refused() {
     let fleet = with_letters().await;
-    let listed = problem(fleet.request(Method::GET, "/v1/dead?type=nope")).await;
-    let dropped = problem(fleet.request(Method::POST, "/v1/dead/drop").json(&json!({"type": "nope"}))).await;
+    let listed = problem(fleet.request(Method::GET, "/v1/dead-letters?type=nope")).await;
+    let dropped = problem(fleet.request(Method::POST, "/v1/dead-letters/drop").json(&json!({"type": "nope"}))).await;
     for answer in [listed, dropped] {
         assert_eq!((answer.status, &*answer.code), (404, "unknown_type"), "{answer:?}");
         assert!(answer.detail.contains("`nope`"), "{answer:?}");
@@ -291,7 +294,7 @@ async fn selection_resolves_many_letters() {
         fleet.letter(Given { code, at_ms: 1_000 + n, ..LETTER }, 0).await;
     }
     let call = async |body| {
-        let (status, body) = fleet.post("/v1/dead/drop", body).await;
+        let (status, body) = fleet.post("/v1/dead-letters/drop", body).await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_value::<DeadLetterResults>(body).unwrap()
     };
@@ -300,6 +303,6 @@ async fn selection_resolves_many_letters() {
     let rest = call(json!({"type": "echo", "code": "schema"})).await;
     assert_eq!((rest.done.len(), rest.more), (10, false));
     assert_eq!(fleet.listed("").await.len(), 15);
-    let bad = fleet.post("/v1/dead/drop", json!({"type": "echo", "limit": 5000})).await;
+    let bad = fleet.post("/v1/dead-letters/drop", json!({"type": "echo", "limit": 5000})).await;
     assert_eq!((bad.0, bad.1["pointer"].as_str()), (400, Some("/limit")));
 }

@@ -112,7 +112,7 @@ const INVALID_READS: &[(&str, u16, &str)] = &[
     ("/v1/tasks?root=nobody", 404, "not_found"),
     ("/v1/tasks/a%20b", 400, "bad_id"),
     ("/v1/tasks/", 400, "bad_id"),
-    ("/v1/dead/", 400, "bad_request"),
+    ("/v1/dead-letters/", 400, "bad_request"),
     ("/v1/tasks/a%FF", 400, "bad_request"),
     ("/v1/tasks/a?after=soon", 400, "bad_parameter"),
     ("/v1/tasks/a?after=99:0", 400, "bad_parameter"),
@@ -264,7 +264,7 @@ async fn optional_bodies_may_be_omitted() {
             seen.push(format!("{method} {path}"));
         }
     }
-    for label in ["POST /v1/tasks/{id}/retry", "POST /v1/tasks/{id}/cancel", "PUT /v1/kill/{name}"] {
+    for label in ["POST /v1/tasks/{id}/retry", "POST /v1/tasks/{id}/cancel", "PUT /v1/kill-switches/{name}"] {
         assert!(seen.iter().any(|seen| seen == label), "{label} is not among {seen:?}");
     }
 }
@@ -292,7 +292,7 @@ async fn task_named_like_an_endpoint_can_be_read() {
 #[tokio::test]
 async fn inverted_time_range_is_rejected() {
     let fleet = fleet().await;
-    for path in ["/v1/tasks", "/v1/dead"] {
+    for path in ["/v1/tasks", "/v1/dead-letters"] {
         let answer = fleet.problem(&format!("{path}?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z")).await;
         assert_eq!((answer.status, answer.code.as_str()), (400, "bad_parameter"), "{path}");
         assert!(answer.detail.contains("`from`: it must be before the end"), "{}", answer.detail);

@@ -58,7 +58,7 @@ async fn schedule_is_created_changed_paused_and_deleted() {
 async fn schedule_runs_on_request_and_backfills() {
     let fleet = fleet().await;
     create(&fleet, "s", yearly()).await;
-    let (status, asked) = fleet.post("/v1/schedules/s/run", Value::Null).await;
+    let (status, asked) = fleet.post("/v1/schedules/s/trigger", Value::Null).await;
     let asked: ScheduleRequestOutcome = serde_json::from_value(asked).unwrap();
     assert_eq!((status, asked.tasks.len()), (202, 1));
     until("the task of the run is visible", async || {

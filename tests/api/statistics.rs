@@ -96,13 +96,13 @@ async fn requests_about_types_kill_switches_and_schedules_are_audited() {
         (Method::POST, "/v1/types/echo/pause", reason()),
         (Method::POST, "/v1/types/echo/resume", json!({})),
         (Method::PUT, "/v1/types/echo/limits", json!({"slots": 2})),
-        (Method::PUT, "/v1/kill/batch", reason()),
-        (Method::DELETE, "/v1/kill/batch", json!({})),
+        (Method::PUT, "/v1/kill-switches/batch", reason()),
+        (Method::DELETE, "/v1/kill-switches/batch", json!({})),
         (Method::POST, "/v1/schedules", json!({"id": "s", "spec": spec})),
         (Method::PUT, "/v1/schedules/s", spec),
         (Method::POST, "/v1/schedules/s/pause", reason()),
         (Method::POST, "/v1/schedules/s/resume", json!({})),
-        (Method::POST, "/v1/schedules/s/run", json!({})),
+        (Method::POST, "/v1/schedules/s/trigger", json!({})),
         (Method::POST, "/v1/schedules/s/backfill?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z", json!({})),
         (Method::DELETE, "/v1/schedules/s", json!({})),
     ] {
@@ -138,8 +138,8 @@ async fn resolved_dead_letters_without_a_task_are_audited() {
     let fleet = with_letters().await;
     let letter = |key| Given { code: "bad_json", value: b"{oops", task: None, key, ..LETTER };
     let (dropped, redriven) = (fleet.letter(letter("a"), 0).await, fleet.letter(letter("b"), 1).await);
-    fleet.settle(&format!("/v1/dead/{dropped}/drop")).await;
-    fleet.settle(&format!("/v1/dead/{redriven}/redrive")).await;
+    fleet.settle(&format!("/v1/dead-letters/{dropped}/drop")).await;
+    fleet.settle(&format!("/v1/dead-letters/{redriven}/redrive")).await;
     let found = requests(&fleet).await;
     assert_eq!(targets(&found), [("drop", dropped.as_str()), ("redrive", redriven.as_str())]);
 }

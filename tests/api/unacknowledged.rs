@@ -37,7 +37,7 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
     assert_eq!(attached.send().await.unwrap().status(), 200);
     let schedule = json!({"id": "s", "spec": {"cron": "0 3 * * *", "task": {"type": "echo"}}});
     assert_eq!(fleet.post("/v1/schedules", schedule).await.0, 201);
-    let kill = fleet.request(Method::PUT, "/v1/kill/off").json(&json!({})).send().await.unwrap();
+    let kill = fleet.request(Method::PUT, "/v1/kill-switches/off").json(&json!({})).send().await.unwrap();
     assert_eq!(kill.status(), 200);
     fleet.folded().await;
 
@@ -51,8 +51,8 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
         (Method::POST, "/v1/types/echo/pause", None),
         (Method::POST, "/v1/types/echo/resume", None),
         (Method::PUT, "/v1/types/echo/limits", Some(json!({"slots": 2}))),
-        (Method::PUT, "/v1/kill/batch", Some(json!({}))),
-        (Method::DELETE, "/v1/kill/off", None),
+        (Method::PUT, "/v1/kill-switches/batch", Some(json!({}))),
+        (Method::DELETE, "/v1/kill-switches/off", None),
         (Method::PUT, "/v1/schedules/s", spec()),
         (Method::POST, "/v1/schedules/s/pause", None),
         (Method::POST, "/v1/schedules/s/backfill?from=2026-01-01T00:00:00Z&to=2026-01-03T00:00:00Z", None),
@@ -67,7 +67,7 @@ async fn writes_without_an_acknowledgement_have_an_unknown_outcome() {
     assert!(hint.contains("while `run` of the task is unchanged"), "{hint}");
     let hint = fleet.is_unknown(Method::POST, "/v1/tasks/a/log", Some(json!({"lines": ["1"]}))).await;
     assert!(hint.contains("the lines twice"), "{hint}");
-    let hint = fleet.is_unknown(Method::POST, "/v1/schedules/s/run", None).await;
+    let hint = fleet.is_unknown(Method::POST, "/v1/schedules/s/trigger", None).await;
     assert!(hint.contains("starts a second one"), "{hint}");
 
     fleet.broker.unacknowledged.store(false, SeqCst);

@@ -190,10 +190,12 @@ impl Requests {
     async fn redriver(self: Arc<Self>, mut rng: fastrand::Rng) {
         while !self.is_over() {
             sleep(Duration::from_millis(rng.u64(300..1_500))).await;
-            let Some((200, page)) = self.call(Method::GET, "/v1/dead?limit=10", None).await else { continue };
+            let Some((200, page)) = self.call(Method::GET, "/v1/dead-letters?limit=10", None).await else { continue };
             for letter in page["letters"].as_array().into_iter().flatten() {
                 let Some(letter) = letter["id"].as_str().filter(|_| rng.bool()) else { continue };
-                if let Some((200, _)) = self.call(Method::POST, &format!("/v1/dead/{letter}/redrive"), None).await {
+                if let Some((200, _)) =
+                    self.call(Method::POST, &format!("/v1/dead-letters/{letter}/redrive"), None).await
+                {
                     *self.answers.redrives.lock().entry(letter.to_owned()).or_default() += 1;
                 }
             }

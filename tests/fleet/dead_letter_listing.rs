@@ -19,7 +19,7 @@ const CALL: Duration = Duration::from_secs(60);
 async fn listed(fleet: &Fleet, task_type: &str) -> BTreeSet<String> {
     let (mut found, mut cursor) = (BTreeSet::new(), String::new());
     loop {
-        let page = fleet.get(&format!("/v1/dead?type={task_type}&limit=7{cursor}")).await;
+        let page = fleet.get(&format!("/v1/dead-letters?type={task_type}&limit=7{cursor}")).await;
         let letters = page["letters"].as_array().unwrap();
         for letter in letters {
             assert!(found.insert(letter["id"].as_str().unwrap().to_owned()), "listed twice: {letter}");
@@ -113,7 +113,7 @@ async fn listing_equals_the_topic(mut fleet: Fleet) {
     // Each drop is a transaction, followed by a marker.
     let mut left = all.clone();
     for letter in all.iter().step_by(4) {
-        call(&fleet, Method::POST, &format!("/v1/dead/{letter}/drop"), Value::Null).await;
+        call(&fleet, Method::POST, &format!("/v1/dead-letters/{letter}/drop"), Value::Null).await;
         left.remove(letter);
         assert_eq!(listed(&fleet, "broken").await, left, "immediately after dropping {letter}");
     }
@@ -122,7 +122,7 @@ async fn listing_equals_the_topic(mut fleet: Fleet) {
     fleet.start_api_on(fleet.broker.clone()).await;
     assert_ne!(fleet.api, old);
     assert_eq!(listed(&fleet, "broken").await, left);
-    let dropped = call(&fleet, Method::POST, "/v1/dead/drop", json!({"type": "broken", "limit": 1000})).await;
+    let dropped = call(&fleet, Method::POST, "/v1/dead-letters/drop", json!({"type": "broken", "limit": 1000})).await;
     assert_eq!(dropped["done"].as_array().unwrap().len(), left.len(), "{dropped}");
     assert!(listed(&fleet, "broken").await.is_empty());
     fleet.stop().await;
@@ -140,14 +140,14 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     }
     wait_for_letters(&fleet, "broken", 2).await;
     fleet.gate.open();
-    let page = fleet.get("/v1/dead?type=broken").await;
+    let page = fleet.get("/v1/dead-letters?type=broken").await;
     let of = |id: &str| {
         page["letters"].as_array().unwrap().iter().find(|letter| letter["task"] == id).unwrap()["id"].clone()
     };
     let (letter, other) = (of("a"), of("b"));
     let client = reqwest::Client::builder().no_proxy().timeout(CALL).build().unwrap();
     let send = |n: usize| {
-        let request = client.post(format!("{}/v1/dead/{}/redrive", apis[n % 2], letter.as_str().unwrap()));
+        let request = client.post(format!("{}/v1/dead-letters/{}/redrive", apis[n % 2], letter.as_str().unwrap()));
         async move {
             let response = request.send().await.unwrap();
             let status = response.status().as_u16();
@@ -175,7 +175,7 @@ async fn concurrent_redrives_start_one_run(mut fleet: Fleet) {
     .await;
     assert!(listed(&fleet, "broken").await.is_empty());
     let redriven =
-        client.post(format!("{}/v1/dead/{}/redrive", fleet.api, other.as_str().unwrap())).send().await.unwrap();
+        client.post(format!("{}/v1/dead-letters/{}/redrive", fleet.api, other.as_str().unwrap())).send().await.unwrap();
     let status = redriven.status().as_u16();
     assert_eq!(
         (status, redriven.json::<Value>().await.unwrap()["code"].as_str()),

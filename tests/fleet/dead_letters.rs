@@ -15,7 +15,7 @@ use crate::support::records::committed_record;
 /// Waits until a type has this number of dead letters, and returns them.
 async fn wait_for_letters(fleet: &Fleet, task_type: &str, count: usize) -> Vec<Value> {
     wait_until(&format!("{count} dead letters of `{task_type}`"), || async {
-        let page = fleet.get(&format!("/v1/dead?type={task_type}")).await;
+        let page = fleet.get(&format!("/v1/dead-letters?type={task_type}")).await;
         let letters = page["letters"].as_array()?.clone();
         (letters.len() == count).then_some(letters)
     })
@@ -127,7 +127,7 @@ async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
     // Selected by type, code and time: one of four.
     fleet.gate.open();
     let chosen = json!({"type": "broken", "code": "exhausted", "to": late["at"]});
-    let outcome = call(&fleet, Method::POST, "/v1/dead/redrive", chosen).await;
+    let outcome = call(&fleet, Method::POST, "/v1/dead-letters/redrive", chosen).await;
     assert_eq!(
         (&outcome["done"], &outcome["refused"], &outcome["more"]),
         (&json!([early["id"]]), &json!([]), &json!(false))
@@ -137,11 +137,13 @@ async fn selected_dead_letters_are_redriven(mut fleet: Fleet) {
 
     // Redriven by id. The parent is open meanwhile and succeeds with its children.
     assert_eq!(fleet.record("r").await.unwrap().state, State::Failed, "the other child has failed");
-    call(&fleet, Method::POST, &format!("/v1/dead/{}/redrive", late["id"].as_str().unwrap()), Value::Null).await;
+    call(&fleet, Method::POST, &format!("/v1/dead-letters/{}/redrive", late["id"].as_str().unwrap()), Value::Null)
+        .await;
     wait_for_state(&fleet, "r", State::Succeeded).await;
 
     // A dropped dead letter leaves an event in the task's history.
-    let dropped = call(&fleet, Method::POST, "/v1/dead/drop", json!({"type": "broken", "from": unfit["at"]})).await;
+    let dropped =
+        call(&fleet, Method::POST, "/v1/dead-letters/drop", json!({"type": "broken", "from": unfit["at"]})).await;
     assert_eq!(dropped["done"], json!([unfit["id"]]));
     wait_until("the drop is in the history", || async {
         let history = fleet.get("/v1/tasks/s:unfit/history").await;

@@ -102,7 +102,10 @@ async fn each_transition_is_delivered_once(mut fleet: Fleet) {
     let item = &status["deliveries"]["items"][0];
     assert_eq!((&item["error"]["kind"], &item["rule"]), (&json!("http_status"), &json!("actions/2")), "{item}");
     let dead = wait_until("the dead letter is listed", || async {
-        fleet.get(&format!("/v1/dead?type={TYPE}")).await["letters"].as_array().filter(|all| !all.is_empty()).cloned()
+        fleet.get(&format!("/v1/dead-letters?type={TYPE}")).await["letters"]
+            .as_array()
+            .filter(|all| !all.is_empty())
+            .cloned()
     })
     .await;
     assert_eq!((dead.len(), &dead[0]["task"]), (1, &item["id"]), "{dead:?}");
@@ -188,7 +191,7 @@ async fn scheduled_tasks_and_continuations_notify(mut fleet: Fleet) {
     let (code, made) = post(&fleet, "/v1/schedules", &with(task)).await;
     assert_eq!(code, 201, "{made}");
     let run = wait_until("the API knows the schedule", || async {
-        post(&fleet, "/v1/schedules/s/run", &Value::Null).await.1["tasks"][0].as_str().map(str::to_owned)
+        post(&fleet, "/v1/schedules/s/trigger", &Value::Null).await.1["tasks"][0].as_str().map(str::to_owned)
     });
     let run = run.await;
     let deliveries = completed_deliveries(&fleet, &run, 2).await;

@@ -138,7 +138,7 @@ impl Client<'_> {
     pub async fn redrive(&self, unordered: bool) {
         self.fleet.requests.retried.set(true);
         let asked = json!({"type": task_type(unordered), "limit": 3});
-        if let Some((200, body)) = self.call(Method::POST, "/v1/dead/redrive", Some(asked)).await {
+        if let Some((200, body)) = self.call(Method::POST, "/v1/dead-letters/redrive", Some(asked)).await {
             let done = body["done"].as_array().into_iter().flatten().filter_map(Value::as_str);
             done.for_each(|letter| {
                 *self.fleet.requests.answers.borrow_mut().redrives.entry(letter.to_owned()).or_default() += 1;

@@ -135,7 +135,7 @@ impl Client<'_> {
         let id = Scenario::id(root, &[]);
         self.fleet.requests.killed.borrow_mut().insert(id.clone());
         let unblocked = self.fleet.requests.unblocked.get();
-        let response = self.call(Method::PUT, &format!("/v1/kill/{id}"), None).await;
+        let response = self.call(Method::PUT, &format!("/v1/kill-switches/{id}"), None).await;
         let accepted = response.is_some_and(|response| response.0 == 200);
         tokio::time::sleep(CONTROL_DELAY).await;
         for unordered in [true, false] {
@@ -145,7 +145,7 @@ impl Client<'_> {
         for unordered in [true, false] {
             self.set_blocked(accepted, unordered, &id, false);
         }
-        self.repeat_call(Method::DELETE, &format!("/v1/kill/{id}"), None).await;
+        self.repeat_call(Method::DELETE, &format!("/v1/kill-switches/{id}"), None).await;
     }
 
     /// A pause ends for every request that set it, including one without a response.

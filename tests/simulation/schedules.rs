@@ -61,7 +61,7 @@ impl Client<'_> {
         let (method, path) = match change {
             ScheduleChange::Pause => (Method::POST, format!("{at}/pause")),
             ScheduleChange::Resume => (Method::POST, format!("{at}/resume")),
-            ScheduleChange::Run => (Method::POST, format!("{at}/run")),
+            ScheduleChange::Run => (Method::POST, format!("{at}/trigger")),
             ScheduleChange::Backfill => (Method::POST, format!("{at}/backfill?from={}", time_text(begin_ms - 5_000))),
             ScheduleChange::Delete => (Method::DELETE, at),
         };

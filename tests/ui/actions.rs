@@ -120,9 +120,9 @@ async fn kill_switch_is_set_and_deleted() {
         "bad input",
         "/kill-switches/batch-7/off",
     ]);
-    assert_eq!(fleet.get::<KillSwitches>("/v1/kill").await.kills.len(), 1);
+    assert_eq!(fleet.get::<KillSwitches>("/v1/kill-switches").await.kills.len(), 1);
     browser.submit("/kill-switches/batch-7/off", "").await.has(&["The kill switch is off."]);
-    assert!(fleet.get::<KillSwitches>("/v1/kill").await.kills.is_empty());
+    assert!(fleet.get::<KillSwitches>("/v1/kill-switches").await.kills.is_empty());
 }
 
 #[tokio::test]

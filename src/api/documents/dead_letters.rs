@@ -32,7 +32,7 @@ pub struct DeadLetter {
     pub by_reference: bool,
 }
 
-/// `GET /v1/dead`, newest first.
+/// `GET /v1/dead-letters`, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetterPage {
     pub letters: Vec<DeadLetter>,
@@ -52,7 +52,7 @@ pub enum DeadLetterOutcome {
     Superseded,
 }
 
-/// `GET /v1/dead/{letter}`: a dead letter with its original record.
+/// `GET /v1/dead-letters/{letter}`: a dead letter with its original record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetterDetail {
     pub letter: DeadLetter,
@@ -68,7 +68,7 @@ pub struct DeadLetterDetail {
     pub value_base64: Option<String>,
 }
 
-/// `POST /v1/dead/redrive` and `/drop`: filter for dead letters; the newest `limit` matches are selected.
+/// `POST /v1/dead-letters/redrive` and `/drop`: filter for dead letters; the newest `limit` matches are selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterSelection {

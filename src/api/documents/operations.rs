@@ -69,7 +69,7 @@ pub struct SetLimits {
     pub rate: Option<Rate>,
 }
 
-/// Body of `PUT /v1/kill/{name}`.
+/// Body of `PUT /v1/kill-switches/{name}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetKillSwitch {
@@ -91,7 +91,7 @@ pub struct KillSwitchDocument {
     pub since: String,
 }
 
-/// Response of `GET /v1/kill`.
+/// Response of `GET /v1/kill-switches`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KillSwitches {
     pub kills: Vec<KillSwitchDocument>,

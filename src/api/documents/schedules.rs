@@ -83,7 +83,7 @@ pub struct ScheduleTimes {
     pub times: Vec<String>,
 }
 
-/// Response of `POST /v1/schedules/{id}/run` and `/backfill`.
+/// Response of `POST /v1/schedules/{id}/trigger` and `/backfill`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleRequestOutcome {
     pub id: String,

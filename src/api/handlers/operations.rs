@@ -77,7 +77,7 @@ fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u3
     }
 }
 
-/// `PUT /v1/kill/{name}`.
+/// `PUT /v1/kill-switches/{name}`.
 pub(crate) async fn set_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
     let SetKillSwitch { task_type, reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
@@ -92,7 +92,7 @@ pub(crate) async fn set_kill_switch(request: ApiRequest) -> Result<Response, Api
     };
     if full {
         return Err(ApiError::new(Code::TooManyKillSwitches, format!("there are already {MAX_KILLS} kill switches"))
-            .hint("delete one: DELETE /v1/kill/{name}"));
+            .hint("delete one: DELETE /v1/kill-switches/{name}"));
     }
     api.fleet.record_operation(&request.operation("set_kill_switch", &name, reason.as_deref())).await?;
     let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), task_type, reason };
@@ -101,21 +101,21 @@ pub(crate) async fn set_kill_switch(request: ApiRequest) -> Result<Response, Api
     Ok(json_answer(200, &document(&name, &new)))
 }
 
-/// `DELETE /v1/kill/{name}`.
+/// `DELETE /v1/kill-switches/{name}`.
 pub(crate) async fn delete_kill_switch(request: ApiRequest) -> Result<Response, ApiError> {
     let (api, name) = (&request.api, request.kill_name()?);
     api.fleet.wait_for_control_state().await?;
     let known = api.fleet.control.state().kills.get(&name).cloned();
     let Some(known) = known else {
         return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
-            .hint("list them with GET /v1/kill"));
+            .hint("list them with GET /v1/kill-switches"));
     };
     api.fleet.record_operation(&request.operation("delete_kill_switch", &name, None)).await?;
     api.fleet.write_control(ControlKey::Kill(name.clone()), None).await?;
     Ok(json_answer(200, &document(&name, &known)))
 }
 
-/// `GET /v1/kill`.
+/// `GET /v1/kill-switches`.
 pub(crate) async fn list_kill_switches(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &kill_switch_list(&request.api).await?))
 }

@@ -151,7 +151,7 @@ pub(crate) async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
 const REPEAT_RUN: &str =
     "repeat the request only if `last` of the schedule shows no new task; otherwise the repeat starts a second one";
 
-/// `POST /v1/schedules/{id}/run`.
+/// `POST /v1/schedules/{id}/trigger`.
 pub(crate) async fn run(request: ApiRequest) -> Result<Response, ApiError> {
     let known = find_schedule(&request.api, &request.segment).await?;
     request.api.types.check_type_exists(&known.spec.task.task_type).await?;

@@ -15,7 +15,7 @@ const REPLACEMENTS: [(&str, &str); 20] = [
     ),
     ("GET /v1/types shows", "`kafleet types -o json` shows"),
     ("GET /v1/types", "`kafleet types`"),
-    ("GET /v1/kill", "`kafleet kill-switch list`"),
+    ("GET /v1/kill-switches", "`kafleet kill-switch list`"),
     ("GET /v1/schedules", "`kafleet schedules list`"),
     ("query parameter `cursor`", "`--cursor`"),
     ("neither `cron` nor `every`", "neither --cron nor --every"),
@@ -34,7 +34,7 @@ const REPLACEMENTS: [(&str, &str); 20] = [
 const CALLS: [(&str, &str, &str); 5] = [
     ("GET /v1/tasks/", "/attachments", "kafleet attachments list"),
     ("POST /v1/tasks/", "/retry", "kafleet retry"),
-    ("DELETE /v1/kill/", "", "kafleet kill-switch off"),
+    ("DELETE /v1/kill-switches/", "", "kafleet kill-switch off"),
     ("PUT /v1/schedules/", "", "kafleet schedules change"),
     ("DELETE /v1/schedules/", "", "kafleet schedules delete"),
 ];
@@ -86,7 +86,7 @@ mod tests {
                 "change it with PUT /v1/schedules/nightly, or delete it first",
                 "change it with `kafleet schedules change nightly`, or delete it first",
             ),
-            ("delete one: DELETE /v1/kill/{name}", "delete one: `kafleet kill-switch off NAME`"),
+            ("delete one: DELETE /v1/kill-switches/{name}", "delete one: `kafleet kill-switch off NAME`"),
             (
                 "to run the task again anyway: POST /v1/tasks/a:b/retry",
                 "to run the task again anyway: `kafleet retry a:b`",
@@ -102,7 +102,7 @@ mod tests {
                 "retry the failed tasks below it with --only-failed",
             ),
             ("do not repeat it, read the task with `?after=3:9`", "do not repeat it, see `kafleet status`"),
-            ("the path ends after `/v1/kill/`, where a name is required", "a name is empty"),
+            ("the path ends after `/v1/kill-switches/`, where a name is required", "a name is empty"),
             ("it has neither `cron` nor `every`", "it has neither --cron nor --every"),
             ("there is no task `a`", "there is no task `a`"),
         ] {

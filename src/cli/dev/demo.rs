@@ -202,7 +202,7 @@ impl<'a> Demo<'a> {
         let pause = PauseType { reason: Some("the demo shows a pause".into()) };
         let _: Value = self.client.post(&["v1", "types", IMPORT, "pause"], Some(&pause)).await?;
         let kill = SetKillSwitch { task_type: Some(FETCH.into()), reason: Some("the demo shows a kill switch".into()) };
-        let _: Value = self.client.call(Method::PUT, &["v1", "kill", RECALLED], Some(&kill)).await?;
+        let _: Value = self.client.call(Method::PUT, &["v1", "kill-switches", RECALLED], Some(&kill)).await?;
         let task = json!({"type": REPORT, "params": {"steps": 2, "pause": "1s"}});
         for schedule in [
             json!({"id": "demo-regular", "spec": {"every": "20s", "task": task}}),

@@ -227,7 +227,7 @@ async fn delete(id: &str, client: &Client, output: &Output) -> Outcome {
 async fn trigger(args: TriggerArgs, client: &Client, output: &Output) -> Outcome {
     let started = Instant::now();
     let outcome: ScheduleRequestOutcome =
-        client.call(Method::POST, &["v1", "schedules", &args.id, "run"], None::<&()>).await?;
+        client.call(Method::POST, &["v1", "schedules", &args.id, "trigger"], None::<&()>).await?;
     let Some(task) = outcome.tasks.first().cloned() else { return Ok(Code::Ok) };
     if let Some(wait) = args.wait {
         let status = wait_until_created(client, &task, wait, started).await?;

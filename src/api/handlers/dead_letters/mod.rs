@@ -38,7 +38,7 @@ const MAX_ROUNDS: usize = 10;
 const MAX_SELECTED: usize = 1_000;
 const SELECTED: usize = 100;
 
-/// `GET /v1/dead`.
+/// `GET /v1/dead-letters`.
 pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &letter_page(&request).await?))
 }
@@ -59,7 +59,7 @@ pub(crate) async fn letter_page(request: &ApiRequest) -> Result<DeadLetterPage, 
     Ok(DeadLetterPage { letters, next, scanned: page.scanned as u64 })
 }
 
-/// `GET /v1/dead/{letter}`.
+/// `GET /v1/dead-letters/{letter}`.
 pub(crate) async fn show(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &letter_detail(&request).await?))
 }
@@ -80,7 +80,7 @@ pub(crate) async fn letter_detail(request: &ApiRequest) -> Result<DeadLetterDeta
     })
 }
 
-/// `POST /v1/dead/{letter}/drop` and `/redrive`.
+/// `POST /v1/dead-letters/{letter}/drop` and `/redrive`.
 pub(crate) async fn one(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
     let id = letter_id(&request.segment)?;
     let (api, by) = (request.api.clone(), request.by.clone());
@@ -90,7 +90,7 @@ pub(crate) async fn one(request: ApiRequest, resolution: Resolution) -> Result<R
     Ok(json_answer(200, &DeadLetterResults { done, refused: Vec::new(), more: false }))
 }
 
-/// `POST /v1/dead/drop` and `/redrive`.
+/// `POST /v1/dead-letters/drop` and `/redrive`.
 pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
     let selection: DeadLetterSelection = request.json()?;
     check_type(&selection.task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;

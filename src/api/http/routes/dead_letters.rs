@@ -26,7 +26,7 @@ pub(super) static ROUTES: &[Route] = &[
             Code::KafkaUnavailable,
         ],
         ..read(
-            "/v1/dead",
+            "/v1/dead-letters",
             "List the unresolved dead letters, newest first",
             ResponseBody::Json(of::<doc::DeadLetterPage>),
             |request| Box::pin(dead_letters::list(request)),
@@ -36,7 +36,7 @@ pub(super) static ROUTES: &[Route] = &[
         query: &[],
         problems: &[Code::BadId, Code::NotFound, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read(
-            "/v1/dead/{letter}",
+            "/v1/dead-letters/{letter}",
             "Get a dead letter with its original record",
             ResponseBody::Json(of::<doc::DeadLetterDetail>),
             |request| Box::pin(dead_letters::show(request)),
@@ -46,7 +46,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: DROP_ONE,
         ..operate(
             Verb::Post,
-            "/v1/dead/{letter}/drop",
+            "/v1/dead-letters/{letter}/drop",
             "Drop a dead letter",
             ResponseBody::Json(of::<doc::DeadLetterResults>),
             |request| Box::pin(dead_letters::one(request, Resolution::Dropped)),
@@ -56,7 +56,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: REDRIVE_ONE,
         ..operate(
             Verb::Post,
-            "/v1/dead/{letter}/redrive",
+            "/v1/dead-letters/{letter}/redrive",
             "Redrive a dead letter: run its task again, in a new run",
             ResponseBody::Json(of::<doc::DeadLetterResults>),
             |request| Box::pin(dead_letters::one(request, Resolution::Redriven)),
@@ -67,7 +67,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: SETTLE_MANY,
         ..operate(
             Verb::Post,
-            "/v1/dead/drop",
+            "/v1/dead-letters/drop",
             "Drop the newest dead letters of a type",
             ResponseBody::Json(of::<doc::DeadLetterResults>),
             |request| Box::pin(dead_letters::many(request, Resolution::Dropped)),
@@ -78,7 +78,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: SETTLE_MANY,
         ..operate(
             Verb::Post,
-            "/v1/dead/redrive",
+            "/v1/dead-letters/redrive",
             "Redrive the newest dead letters of a type",
             ResponseBody::Json(of::<doc::DeadLetterResults>),
             |request| Box::pin(dead_letters::many(request, Resolution::Redriven)),

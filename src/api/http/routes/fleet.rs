@@ -65,16 +65,19 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         query: &[],
         problems: &[Code::KafkaUnavailable],
-        ..read("/v1/kill", "List the active kill switches", ResponseBody::Json(of::<doc::KillSwitches>), |request| {
-            Box::pin(operations::list_kill_switches(request))
-        })
+        ..read(
+            "/v1/kill-switches",
+            "List the active kill switches",
+            ResponseBody::Json(of::<doc::KillSwitches>),
+            |request| Box::pin(operations::list_kill_switches(request)),
+        )
     },
     Route {
         request: RequestBody::MaybeJson(of::<doc::SetKillSwitch>),
         problems: KILL,
         ..operate(
             Verb::Put,
-            "/v1/kill/{name}",
+            "/v1/kill-switches/{name}",
             "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",
             ResponseBody::Json(of::<doc::KillSwitchDocument>),
             |request| Box::pin(operations::set_kill_switch(request)),
@@ -85,7 +88,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: KILL,
         ..operate(
             Verb::Delete,
-            "/v1/kill/{name}",
+            "/v1/kill-switches/{name}",
             "Delete a kill switch",
             ResponseBody::Json(of::<doc::KillSwitchDocument>),
             |request| Box::pin(operations::delete_kill_switch(request)),

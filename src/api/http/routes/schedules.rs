@@ -111,7 +111,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: SCHEDULED,
         ..operate(
             Verb::Post,
-            "/v1/schedules/{id}/run",
+            "/v1/schedules/{id}/trigger",
             "Run a schedule once, now",
             ResponseBody::Json(of::<doc::ScheduleRequestOutcome>),
             |request| Box::pin(schedules::run(request)),

@@ -48,8 +48,8 @@ fn fits(before: &str, parameter: &str, segment: &str) -> bool {
         ("/v1/tasks/{id}/attachments", "{name}") => attachment::check_name(segment).is_ok(),
         ("/v1/schedules", "{id}") => schedule::check_name(segment).is_ok(),
         ("/v1/types", "{type}") => id::check_type(segment).is_ok(),
-        ("/v1/kill", "{name}") => crate::control::check_kill(segment).is_ok(),
-        ("/v1/dead", "{letter}") => segment.parse::<crate::dead_letters::DeadLetterId>().is_ok(),
+        ("/v1/kill-switches", "{name}") => crate::control::check_kill(segment).is_ok(),
+        ("/v1/dead-letters", "{letter}") => segment.parse::<crate::dead_letters::DeadLetterId>().is_ok(),
         other => panic!("add the value check for {other:?}"),
     }
 }

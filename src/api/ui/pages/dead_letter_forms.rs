@@ -25,7 +25,7 @@ fn letter_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> F
 fn lines(letter: &str, verb: &str) -> Vec<String> {
     vec![
         format!("kafleet dead-letters {verb} {}", quoted(letter)),
-        curl("POST", &format!("/v1/dead/{letter}/{verb}"), None),
+        curl("POST", &format!("/v1/dead-letters/{letter}/{verb}"), None),
     ]
 }
 
@@ -182,7 +182,7 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
         danger: verb == "drop",
         commands: vec![
             format!("kafleet dead-letters {verb} --type TYPE --limit 100"),
-            curl("POST", &format!("/v1/dead/{verb}"), Some("{\"type\": \"TYPE\", \"limit\": 100}")),
+            curl("POST", &format!("/v1/dead-letters/{verb}"), Some("{\"type\": \"TYPE\", \"limit\": 100}")),
         ],
         ..form(visit, "/dead-letters", verb, title, button)
     })

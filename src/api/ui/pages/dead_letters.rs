@@ -31,7 +31,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         div.head { h1 { "Dead letters" } (bulk(&visit.view, &visit.query)) }
         (filter_form(visit))
         (rows(&visit.view, &pairs, visit.query.is_set("cursor"), &page))
-        (commands(&[format!("kafleet dead-letters list{options}"), curl_get(&format!("/v1/dead?{}", query_text(&pairs)))]))
+        (commands(&[format!("kafleet dead-letters list{options}"), curl_get(&format!("/v1/dead-letters?{}", query_text(&pairs)))]))
     };
     Ok(Body::new("Dead letters", main).into())
 }
@@ -140,7 +140,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (record(&detail))
         (commands(&[
             format!("kafleet dead-letters show {}", quoted(&letter.id)),
-            curl_get(&format!("/v1/dead/{}", letter.id)),
+            curl_get(&format!("/v1/dead-letters/{}", letter.id)),
         ]))
     };
     Ok(Body::new(format!("Dead letter {}", letter.id), main).into())

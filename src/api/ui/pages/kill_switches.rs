@@ -34,7 +34,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         } @else {
             section.panel { (table(&["Tag or prefix", "Type", "Since", "Reason", ""], &rows)) }
         }
-        (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill")]))
+        (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill-switches")]))
     };
     Ok(Body::new("Kill switches", main).into())
 }
@@ -88,7 +88,7 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError
         danger: true,
         commands: vec![
             "kafleet kill-switch on TAG-OR-PREFIX --reason \"…\"".into(),
-            curl("PUT", "/v1/kill/TAG-OR-PREFIX", Some("{\"reason\": \"…\"}")),
+            curl("PUT", "/v1/kill-switches/TAG-OR-PREFIX", Some("{\"reason\": \"…\"}")),
         ],
         ..form(visit, "/kill-switches", "new", "New kill switch", "Switch on")
     }))
@@ -112,7 +112,7 @@ pub(in super::super) async fn show_off(visit: &Visit) -> Result<Answer, ApiError
         back: "/kill-switches".into(),
         commands: vec![
             format!("kafleet kill-switch off {}", quoted(name)),
-            curl("DELETE", &format!("/v1/kill/{}", encoded(name)), None),
+            curl("DELETE", &format!("/v1/kill-switches/{}", encoded(name)), None),
         ],
         ..form(visit, &subject, "off", format!("Switch off {name}"), "Switch off")
     }))

@@ -146,7 +146,7 @@ pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<Answer, ApiE
         },
         commands: vec![
             format!("kafleet schedules trigger {}", quoted(&visit.segment)),
-            curl("POST", &format!("/v1/schedules/{}/run", visit.segment), None),
+            curl("POST", &format!("/v1/schedules/{}/trigger", visit.segment), None),
         ],
         ..schedule_form(visit, "Run", "trigger", "Run now")
     }))
