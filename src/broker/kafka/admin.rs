@@ -16,6 +16,7 @@ use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode;
 
+use super::reconnect::Reconnect;
 use super::settings::Settings;
 use super::{Silent, check_topic, error, native};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicOutcome, TopicSpec, Watermarks};
@@ -31,13 +32,15 @@ pub(super) struct Cluster {
     settings: Settings,
     /// A producer that never sends: the lightest client that serves its own events.
     client: ThreadedProducer<LastError>,
+    reconnect: Reconnect,
 }
 
 impl Cluster {
     pub(super) fn new(settings: Settings) -> Result<Self, BrokerError> {
         let client =
             settings.admin().create_with_context(LastError::default()).map_err(|error| error::of(&error, "[kafka]"))?;
-        Ok(Self { settings, client })
+        let reconnect = Reconnect::new(settings.servers());
+        Ok(Self { settings, client, reconnect })
     }
 
     pub(super) fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
@@ -108,6 +111,7 @@ impl Cluster {
 
     /// Adds the client's last error to an outage.
     pub(super) fn with_cause(&self, error: BrokerError) -> BrokerError {
+        self.reconnect.check(self.client.client());
         match (error, self.client.context().recent()) {
             (BrokerError::Unavailable(text), Some((code, reason))) => {
                 error::classified(code, format!("{text}: {reason}"))

@@ -33,6 +33,7 @@ mod native;
 mod producer;
 mod reader;
 mod rebalance;
+mod reconnect;
 mod settings;
 
 /// A Kafka cluster.

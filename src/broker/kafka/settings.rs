@@ -92,6 +92,11 @@ impl Settings {
         Ok(Self { user, log_level })
     }
 
+    /// Bootstrap servers, separated by commas.
+    pub(super) fn servers(&self) -> &str {
+        self.user.get("bootstrap.servers").map_or("", String::as_str)
+    }
+
     /// Configuration of the client for metadata and administration.
     pub(super) fn admin(&self) -> ClientConfig {
         let mut config = self.base(&COMMON);

@@ -1,5 +1,5 @@
 //! librdkafka calls that rdkafka lacks, implements wrongly or answers with a panic: header names and commit metadata
-//! that are not UTF-8, the outcome of commits, incremental configuration changes, record batches. All unsafe code of
+//! that are not UTF-8, the outcome of commits, record batches, additional bootstrap servers. All unsafe code of
 //! the Kafka client is here.
 
 mod records;
@@ -84,6 +84,26 @@ unsafe fn entry(elem: &sys::rd_kafka_topic_partition_t) -> Entry {
             error: elem.err.into(),
         }
     }
+}
+
+/// Returns true if the client has a connected broker. It is asked for metadata, without waiting for the answer.
+pub(super) fn has_broker<C: ClientContext>(client: &Client<C>) -> bool {
+    let mut metadata = ptr::null();
+    // SAFETY: the client is alive; an answer that is already there is freed.
+    let code = unsafe {
+        let code = sys::rd_kafka_metadata(client.native_ptr(), 0, ptr::null_mut(), &mut metadata, 0);
+        if !metadata.is_null() {
+            sys::rd_kafka_metadata_destroy(metadata);
+        }
+        code
+    };
+    RDKafkaErrorCode::from(code) != RDKafkaErrorCode::BrokerTransportFailure
+}
+
+/// Adds servers to those that the client knows.
+pub(super) fn add_brokers<C: ClientContext>(client: &Client<C>, servers: &CStr) {
+    // SAFETY: the client is alive; the text is copied.
+    unsafe { sys::rd_kafka_brokers_add(client.native_ptr(), servers.as_ptr()) };
 }
 
 /// An event queue.
