@@ -217,7 +217,7 @@ impl WorkerMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
         let poll_loop = CounterVec::new(
             Opts::new("kafleet_worker_loop_seconds_total", "Time of the poll loop, by part."),
-            &["type", "part"],
+            &["group", "part"],
         )?;
         Ok(Self {
             child_processes: new.gauge("kafleet_child_processes", "Child processes that run attempts.", &["type"])?,

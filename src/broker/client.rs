@@ -117,6 +117,11 @@ impl Client {
         self.call(move |broker, deadline| broker.watermarks(&partition, deadline)).await
     }
 
+    /// Returns the high watermarks of many partitions; `None` for a partition without an answer.
+    pub async fn end_offsets(&self, partitions: Vec<Partition>) -> Result<Vec<Option<i64>>, BrokerError> {
+        self.call(move |broker, deadline| broker.end_offsets(&partitions, deadline)).await
+    }
+
     /// Returns the first record that a read-committed consumer sees at or after an offset.
     pub async fn first_visible(&self, partition: &Partition, offset: i64) -> Result<CommittedProbe, BrokerError> {
         let partition = partition.clone();

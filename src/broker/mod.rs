@@ -156,6 +156,12 @@ pub trait Broker: Send + Sync + 'static {
     /// Returns the low and high watermark of a partition. The high watermark includes records of open transactions.
     fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError>;
 
+    /// Returns the high watermarks of many partitions, one entry per partition, with few requests; `None` for a
+    /// partition without an answer.
+    fn end_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
+        Ok(partitions.iter().map(|at| self.watermarks(at, deadline).ok().map(|ends| ends.high)).collect())
+    }
+
     /// Returns the first record that a read-committed consumer sees at or after an offset. Does not wait for open
     /// transactions.
     fn first_visible(
@@ -228,7 +234,7 @@ pub struct ConsumerSpec {
     pub group: Option<String>,
     /// Topics to subscribe to; requires a group.
     pub topics: Vec<String>,
-    /// Maximum bytes of prefetched records in the client. 0: the client's default.
+    /// Maximum bytes of prefetched records of each topic in the client. 0: the client's default.
     pub prefetch_bytes: usize,
     /// Read records of open and aborted transactions too.
     pub read_uncommitted: bool,
@@ -310,6 +316,10 @@ pub trait Consumer: Send {
 
     /// Pauses or resumes the delivery of records of these partitions.
     fn pause(&mut self, partitions: &[Partition], paused: bool) -> Result<(), BrokerError>;
+
+    /// Holds the records of a subscribed topic back in the client, or delivers them again. Unlike a pause it keeps what
+    /// the client has prefetched. Has no effect on other topics. A record already in transit may still arrive.
+    fn hold(&mut self, topic: &str, held: bool);
 
     /// Returns the next position of each assigned partition. Every record before it has been passed to the sink or is
     /// invisible to the consumer, such as a transaction marker. Partitions whose position is not known yet are

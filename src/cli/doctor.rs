@@ -217,7 +217,7 @@ async fn check_commits(
     registry: &Registry,
     present: &[TopicInfo],
 ) -> Result<Vec<Finding>, BrokerError> {
-    let names = Names::new(&config.topics.prefix);
+    let names = Names::of(config);
     let Ok(control) = read_control(client, &names).await else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     let types = config.types.keys().cloned().chain(registry.types().map(|(name, _)| name.to_string()));
@@ -225,10 +225,13 @@ async fn check_commits(
         let topic: Arc<str> = names.tasks(&task_type).into();
         let numbers = control.consumed.iter().filter(|(name, _)| *name == task_type).map(|(_, number)| *number);
         let partitions: Vec<Partition> = numbers.map(|number| Partition::new(topic.clone(), number)).collect();
+        let misplaced = super::offsets::misplaced_commits(&names, &control, &task_type);
+        found.extend(misplaced.map(|(what, hint)| Finding::error(format!("type {task_type}"), what).hint(hint)));
         if partitions.is_empty() || !present.iter().any(|info| *info.name == *topic) {
             continue;
         }
-        let committed = client.group_offsets(&names.group(&task_type), partitions.clone()).await?;
+        let group = names.group_id(&task_type, control.group_of(&task_type));
+        let committed = client.group_offsets(&group, partitions.clone()).await?;
         for (partition, committed) in partitions.iter().zip(committed) {
             let watermarks = client.watermarks(partition).await?;
             found.extend(check_commit(&task_type, partition, committed.map(|committed| committed.offset), watermarks));

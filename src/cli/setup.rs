@@ -94,7 +94,7 @@ impl Setup {
         }
         let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
         let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
-        let names = Names::new(&config.topics.prefix);
+        let names = Names::of(&config);
         let health = Health::default();
         let shutdown = Shutdown::new();
         let mut setup = Self { config, folder, file, registry, names, metrics, health, shutdown };
@@ -451,7 +451,7 @@ mod tests {
     fn setup() -> Setup {
         let config = Config::default();
         Setup {
-            names: Names::new(&config.topics.prefix),
+            names: Names::of(&config),
             config,
             folder: PathBuf::new(),
             file: String::new(),

@@ -59,7 +59,7 @@ pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
-pub use names::Names;
+pub use names::{Names, TypeGroups};
 pub use ops::OpsConfig;
 pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};
 pub use problem::{Problem, Problems};

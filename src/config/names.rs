@@ -1,14 +1,54 @@
 //! Names of topics, consumer groups and transactional ids.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Config;
+
 /// Names under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     pub prefix: String,
+    groups: Arc<TypeGroups>,
+}
+
+/// Consumer groups that types share, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypeGroups {
+    /// `[types.<name>] group`.
+    pub by_type: BTreeMap<String, String>,
+    /// `[worker] group`, for types that name none.
+    pub default: Option<String>,
+}
+
+impl TypeGroups {
+    /// Returns the groups of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let named = config.types.iter().filter_map(|(name, kind)| Some((name.clone(), kind.group.clone()?)));
+        Self { by_type: named.collect(), default: config.worker.group.clone() }
+    }
+
+    /// Names of all groups, without those of a single type.
+    pub fn shared(&self) -> impl Iterator<Item = &str> {
+        let named = self.by_type.iter().filter(|(task_type, group)| task_type != group).map(|(_, group)| group);
+        named.chain(&self.default).map(String::as_str)
+    }
 }
 
 impl Names {
+    /// Names of a fleet whose types have groups of their own.
     pub fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned() }
+        Self { prefix: prefix.to_owned(), groups: Arc::default() }
+    }
+    /// Names of a configuration.
+    pub fn of(config: &Config) -> Self {
+        Self::new(&config.topics.prefix).with_groups(TypeGroups::of(config))
+    }
+    pub fn with_groups(self, groups: TypeGroups) -> Self {
+        Self { groups: Arc::new(groups), ..self }
+    }
+    pub fn groups(&self) -> &TypeGroups {
+        &self.groups
     }
     /// Common prefix of all topics of the fleet. The separator excludes fleets whose prefix begins with this one.
     pub fn topics(&self) -> String {
@@ -32,9 +72,18 @@ impl Names {
     pub fn workers(&self) -> String {
         format!("{}.workers", self.prefix)
     }
-    /// Consumer group of a type's workers, named like its topic.
+    /// Configured name of a type's consumer group: the type's own name, unless it shares a group.
+    pub fn group_name<'a>(&'a self, task_type: &'a str) -> &'a str {
+        let named = self.groups.by_type.get(task_type).or(self.groups.default.as_ref());
+        named.map_or(task_type, String::as_str)
+    }
+    /// Consumer group of a type's workers, as configured.
     pub fn group(&self, task_type: &str) -> String {
-        self.tasks(task_type)
+        self.group_id(task_type, self.group_name(task_type))
+    }
+    /// Id of a type's consumer group in Kafka: like its topic, or the shared group of this name.
+    pub fn group_id(&self, task_type: &str, group_name: &str) -> String {
+        if group_name == task_type { self.tasks(task_type) } else { format!("{}.group.{group_name}", self.prefix) }
     }
     pub fn tracker_group(&self) -> String {
         format!("{}.tracker", self.prefix)

@@ -1,6 +1,6 @@
 //! Checks of `[types.<name>]` beyond the schema.
 
-use super::document::{Document, join};
+use super::document::{Document, dotted, join};
 use super::rules::{MIN_MEMORY, positive};
 use super::shape::{Finding, bad_value, table};
 use super::{Config, HandlerKind, Isolation, Order, TopicsConfig, TypeConfig, TypePolicy};
@@ -13,7 +13,11 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
     for (name, kind) in &config.types {
         found.extend(type_problems(document, name, kind, &config.topics));
         found.extend(reserved(name, kind, config));
+        let at = join(&join("/types", name), "group");
+        found.extend(kind.group.as_ref().and_then(|group| shared_group(&at, group, Some(name), config)));
     }
+    let default = config.worker.group.as_ref();
+    found.extend(default.and_then(|group| shared_group("/worker/group", group, None, config)));
     found
 }
 
@@ -207,6 +211,19 @@ fn limit_below_partitions(at: &str, kind: &TypeConfig, topics: &TopicsConfig) ->
         Finding::new(join(at, "max_concurrency"), what)
             .hint("raise it, or lower `partitions` before the topic is created"),
     )
+}
+
+/// Checks the name of a consumer group, which no type but `own` may have.
+fn shared_group(at: &str, group: &str, own: Option<&str>, config: &Config) -> Option<Finding> {
+    if let Err(why) = check_type(group) {
+        return Some(Finding::new(at, format!("`{}`: {why}", dotted(at))).hint("groups are named like types"));
+    }
+    if own == Some(group) || !config.types.contains_key(group) {
+        return None;
+    }
+    let which = if own.is_some() { "another" } else { "a" };
+    let what = format!("`{}`: `{group}` is the name of {which} type, which has a group of that name", dotted(at));
+    Some(Finding::new(at, what).hint("choose a name that no type has, such as `small`"))
 }
 
 fn schema_file(at: &str, kind: &TypeConfig) -> Option<Finding> {

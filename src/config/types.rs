@@ -19,6 +19,10 @@ pub struct TypeConfig {
     /// Handler: `echo`, `foreach`, `exec` or `http`. Omitted for a type that is registered in Rust.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<HandlerKind>,
+    /// Consumer group that the type shares with others of the same `group`; its own name: a group of its own. Default:
+    /// `worker.group`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Concurrent attempts per worker. Default: the number of cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]

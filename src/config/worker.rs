@@ -15,6 +15,9 @@ pub const MAX_PAYLOAD: Bytes = Bytes(3 << 20);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkerConfig {
+    /// Consumer group shared by all types that name none. Default: each type has a group of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Memory limit of all tasks in the worker: prefetched, waiting, running, retrying and unreported.
     pub memory_limit: Bytes,
     /// Time for running attempts to finish on shutdown and on rebalance.
@@ -37,6 +40,7 @@ pub struct WorkerConfig {
 impl Default for WorkerConfig {
     fn default() -> Self {
         Self {
+            group: None,
             memory_limit: Bytes(128 << 20),
             drain_timeout: Millis::secs(30),
             commit_interval: Millis(200),

@@ -63,6 +63,9 @@ fn unknown() -> bool {
 pub struct TypeStatus {
     #[serde(rename = "type")]
     pub task_type: String,
+    /// Consumer group, if the type shares one with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Maximum concurrent attempts.
     pub slots: u32,
     pub in_flight: u32,

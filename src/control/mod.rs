@@ -46,6 +46,8 @@ pub enum ControlKey {
     Kill(String),
     /// Partition of a type's topic.
     Offsets(String, i32),
+    /// Type name.
+    Group(String),
 }
 
 impl ControlKey {
@@ -63,6 +65,7 @@ impl ControlKey {
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
             "rate" => of_type(Self::Rate),
+            "group" => of_type(Self::Group),
             "kill" => {
                 check_kill(rest).map_err(InvalidRecord::Key)?;
                 Ok(Some(Self::Kill(rest.into())))
@@ -85,6 +88,7 @@ impl std::fmt::Display for ControlKey {
             Self::Pause(task_type) => write!(f, "pause/{task_type}"),
             Self::Slots(task_type) => write!(f, "slots/{task_type}"),
             Self::Rate(task_type) => write!(f, "rate/{task_type}"),
+            Self::Group(task_type) => write!(f, "group/{task_type}"),
             Self::Kill(name) => write!(f, "kill/{name}"),
             Self::Offsets(task_type, partition) => write!(f, "offsets/{task_type}/{partition}"),
         }
@@ -111,6 +115,7 @@ pub enum ControlRecord {
     Rate(RateLimit),
     Kill(Kill),
     Offsets(Offsets),
+    Group(Group),
 }
 
 /// Values of control records by the prefix of their keys, for the published schema.
@@ -122,6 +127,7 @@ pub struct ByKey {
     pub rate: Option<RateLimit>,
     pub kill: Option<Kill>,
     pub offsets: Option<Offsets>,
+    pub group: Option<Group>,
     pub schedule: Option<Schedule>,
     #[schemars(rename = "schedule-state")]
     pub schedule_state: Option<State>,
@@ -205,6 +211,17 @@ pub struct Offsets {
     pub at_ms: i64,
     #[schemars(range(min = 0))]
     pub offset: i64,
+}
+
+/// `group/<type>`: consumer group that contains the commits of the type. Without a record it is the type's own. Written
+/// by the first worker of the type, and by `kafleet offsets move`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Group {
+    pub v: u32,
+    #[serde(default)]
+    pub at_ms: i64,
+    /// Name of the group, as in `[types.<type>] group`.
+    pub group: String,
 }
 
 fn yes() -> bool {

@@ -7,13 +7,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
-use super::{CONTROL_VERSION, Cancel, ControlKey, Kill, Offsets, Pause, RateLimit, Slots};
+use super::{CONTROL_VERSION, Cancel, ControlKey, Group, Kill, Offsets, Pause, RateLimit, Slots};
 use crate::broker::RecordRef;
 use crate::config::MAX_SLOTS;
 use crate::model::json::short_reason;
 use crate::model::outbox::cancel_message;
 use crate::model::task::Task;
-use crate::model::task::id::TaskId;
+use crate::model::task::id::{TaskId, check_type};
 
 /// Maximum number of cancels kept; the oldest are dropped, and the tracker ends their tasks instead.
 const MAX_CANCELS: usize = 100_000;
@@ -54,6 +54,7 @@ pub struct ControlState {
     pub rates: BTreeMap<String, RateLimit>,
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
+    groups: BTreeMap<String, Group>,
     with_schedules: bool,
     /// Recurring schedules; empty in processes that do not read them.
     pub plan: ScheduleState,
@@ -111,6 +112,10 @@ impl ControlState {
                 };
                 set(&mut self.offsets, (name, partition), value, check)?;
             }
+            (ControlKey::Group(name), value) => {
+                let check = |group: &Group| check_type(&group.group).map_err(InvalidRecord::Value);
+                set(&mut self.groups, name, value, check)?;
+            }
         }
         Ok(())
     }
@@ -135,6 +140,11 @@ impl ControlState {
         let first_kept = offsets.get(MAX_CANCELS / 10).copied().unwrap_or_default();
         self.cancels.retain(|_, (offset, _)| *offset >= first_kept);
         tracing::warn!(held = self.cancels.len(), "too many active cancels; the oldest are left to the tracker");
+    }
+
+    /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares one.
+    pub fn group_of<'a>(&'a self, task_type: &'a str) -> &'a str {
+        self.groups.get(task_type).map_or(task_type, |group| &group.group)
     }
 
     /// Returns true if any command can affect tasks.

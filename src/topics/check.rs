@@ -50,7 +50,7 @@ pub async fn check(
 ) -> Result<Vec<Finding>, BrokerError> {
     let begun = Instant::now();
     let client_in_time = || client.with_deadline(deadline.saturating_sub(begun.elapsed()));
-    let names = Names::new(&config.topics.prefix);
+    let names = Names::of(config);
     let present = client_in_time().topics(&names.topics()).await?;
     let cluster = client_in_time().topics(CLUSTER_TOPIC).await?;
     let copies = present.iter().chain(&cluster).map(|info| info.replication).max().unwrap_or(1);

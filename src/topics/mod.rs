@@ -27,7 +27,7 @@ const HEARTBEATS: Millis = Millis::secs(86_400);
 
 /// Topics required by a configuration and its types.
 pub fn specs(config: &Config, registry: &Registry) -> Vec<TopicSpec> {
-    let names = Names::new(&config.topics.prefix);
+    let names = Names::of(config);
     let topics = &config.topics;
     let spec = |name: String, partitions: u32, max_bytes: u64, settings: &[(&str, String)]| {
         let own = settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
@@ -99,7 +99,7 @@ pub async fn apply(
 ) -> Result<Vec<TopicOutcome>, ApplyError> {
     let begun = Instant::now();
     let client_in_time = || client.with_deadline(deadline.saturating_sub(begun.elapsed()));
-    let names = Names::new(&config.topics.prefix);
+    let names = Names::of(config);
     let wanted = config.topics.events_partitions;
     let present = client_in_time().topics(&names.topics()).await?;
     let recorded = match find(&present, &names.control()) {

@@ -6,14 +6,14 @@
 use parking_lot::Mutex;
 
 /// Maximum number of task types in one process.
-pub(super) const MAX_TYPES: usize = 255;
+pub(super) const MAX_TYPES: usize = 1_023;
 /// Number of assignment ids of a consumer before they repeat.
 pub(super) const ASSIGNMENT_IDS: u32 = 1 << 12;
-const SEQUENCE_BITS: u32 = 43;
+const SEQUENCE_BITS: u32 = 41;
 const ASSIGNMENT_BITS: u32 = 12;
 
 /// Identifies one input: the task type (as an index), the assignment of its partition, and the offset relative to the
-/// start of that assignment.
+/// start of that assignment, modulo 2^41.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeliveryTag(u64);
 
@@ -43,8 +43,15 @@ impl DeliveryTag {
         (self.0 >> SEQUENCE_BITS) as u32 % ASSIGNMENT_IDS
     }
 
-    pub(super) fn sequence(self) -> i64 {
+    fn sequence(self) -> i64 {
         (self.0 & ((1 << SEQUENCE_BITS) - 1)) as i64
+    }
+
+    /// Returns the offset of the input, which is within 2^40 of `watermark`. `base` is the start of the assignment.
+    pub(super) fn offset(self, base: i64, watermark: i64) -> i64 {
+        let distance = self.sequence().wrapping_sub(watermark - base);
+        // Sign extension of the lower bits.
+        watermark + ((distance << (64 - SEQUENCE_BITS)) >> (64 - SEQUENCE_BITS))
     }
 }
 
@@ -79,12 +86,23 @@ mod tests {
 
     #[test]
     fn token_round_trip_keeps_all_parts() {
-        for (type_index, assignment_id, sequence) in [(0, 0, 0), (254, 4095, (1 << 43) - 1), (7, 9, 123_456_789)] {
+        for (type_index, assignment_id, sequence) in [(0, 0, 0), (1_022, 4095, (1 << 41) - 1), (7, 9, 123_456_789)] {
             let tag = DeliveryTag::from_token(DeliveryTag::new(type_index, assignment_id, sequence).token());
             let parts = (tag.type_index(), tag.assignment_id(), tag.sequence());
             assert_eq!(parts, (type_index, assignment_id, sequence));
             assert_eq!(tag.token() & crate::broker::shared_producer::WAITER_BIT, 0);
         }
         assert_eq!(DeliveryTag::UNTRACKED.type_index(), MAX_TYPES);
+    }
+
+    #[test]
+    fn offset_is_found_after_the_sequence_wraps_around() {
+        let base = 1_000;
+        for offset in [base, base + 5, base + (1 << 41) - 1, base + (1 << 41), base + (1 << 42) + 77] {
+            let tag = DeliveryTag::new(3, 7, offset - base);
+            for watermark in [offset, offset - 1, offset - 100_000, offset + 3] {
+                assert_eq!(tag.offset(base, watermark.max(base)), offset);
+            }
+        }
     }
 }

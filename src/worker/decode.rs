@@ -92,22 +92,21 @@ pub(super) struct Decoder {
 }
 
 /// The records of one poll, whose memory is charged together.
-pub(super) struct PollBatch<'a> {
-    decoder: &'a Decoder,
+pub(super) struct PollBatch {
     /// A counter per batch: clones by the consumer and drops by the dispatcher do not contend on one.
     task_type: Arc<str>,
     account: Arc<Account>,
     bytes: usize,
 }
 
-impl Drop for PollBatch<'_> {
+impl Drop for PollBatch {
     fn drop(&mut self) {
         self.account.add(self.bytes);
     }
 }
 
-impl PollBatch<'_> {
-    pub(super) fn decode(&mut self, record: &RecordRef<'_>, tag: DeliveryTag) -> Input {
+impl PollBatch {
+    pub(super) fn decode(&mut self, decoder: &Decoder, record: &RecordRef<'_>, tag: DeliveryTag) -> Input {
         let source = Source {
             task_type: &self.task_type,
             position: Position { partition: record.partition, offset: record.offset },
@@ -115,8 +114,8 @@ impl PollBatch<'_> {
             value: record.value,
         };
         let size = record.value.map_or(0, <[u8]>::len);
-        match read_task(&source, record.headers()).and_then(|task| self.decoder.check_size(task, size)) {
-            Ok(task) => Input::Task(Box::new(self.in_flight(record, task, tag))),
+        match read_task(&source, record.headers()).and_then(|task| decoder.check_size(task, size)) {
+            Ok(task) => Input::Task(Box::new(self.in_flight(decoder, record, task, tag))),
             Err(reject) => {
                 let _charge = self.charge(record.size());
                 Input::Invalid(Box::new(Invalid { record: record.to_owned(), reject, tag, _charge }))
@@ -124,20 +123,20 @@ impl PollBatch<'_> {
         }
     }
 
-    fn in_flight(&mut self, record: &RecordRef<'_>, task: Task, tag: DeliveryTag) -> InFlight {
+    fn in_flight(&mut self, decoder: &Decoder, record: &RecordRef<'_>, task: Task, tag: DeliveryTag) -> InFlight {
         // Headers are kept in the policy only; most tasks have almost none.
         let size = if task.policy.is_some() { record.size() } else { record.value.map_or(0, <[u8]>::len) };
         let key_bytes = record.key.unwrap_or_else(|| task.id.as_str().as_bytes());
         InFlight {
             tag,
             _charge: self.charge(size),
-            key: self.decoder.order_key(record, &task),
+            key: decoder.order_key(record, &task),
             attempts: task.attempts_used,
             record_timestamp_ms: record.timestamp_ms,
             has_own_key: record.key.is_some_and(|key| key != task.id.as_str().as_bytes()),
             announced: false,
             holds_key: false,
-            rate_key: if self.decoder.has_rate_per_key { key_hash(key_bytes) } else { 0 },
+            rate_key: if decoder.has_rate_per_key { key_hash(key_bytes) } else { 0 },
             admitted: false,
             suspect: false,
             crashes: 0,
@@ -152,9 +151,9 @@ impl PollBatch<'_> {
 }
 
 impl Decoder {
-    pub(super) fn start_batch(&self) -> PollBatch<'_> {
+    pub(super) fn start_batch(&self) -> PollBatch {
         let account = Account::open(&self.memory, self.type_index);
-        PollBatch { decoder: self, task_type: Arc::from(&*self.task_type), account, bytes: 0 }
+        PollBatch { task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }
 
     fn check_size(&self, task: Task, size: usize) -> Result<Task, Reject> {

@@ -8,6 +8,7 @@ use tokio::task::JoinError;
 
 use super::completions::MAX_TYPES;
 use crate::broker::BrokerError;
+use crate::control::settings::FleetSettingsError;
 
 /// Reason why a worker does not start, or stops before it is asked to.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +31,25 @@ pub(super) enum WorkerError {
     Guard(#[source] io::Error),
     #[error("the producer cannot be opened")]
     Producer(#[source] BrokerError),
-    #[error("the consumer of `{task_type}` cannot be opened")]
-    Consumer { task_type: Arc<str>, source: BrokerError },
+    #[error("the consumer of the group `{group}` cannot be opened")]
+    Consumer { group: Arc<str>, source: BrokerError },
+    #[error(
+        "the consumer group `{0}` is named like the type `{0}`, which has a group of that name; \
+         hint: choose another name in `[types.<name>] group` or `[worker] group`"
+    )]
+    GroupNamedLikeType(String),
+    #[error(
+        "the commits of the type `{task_type}` are in the consumer group `{recorded}`, and its configured group is \
+         `{configured}`; hint: stop all workers of both groups and run `kafleet offsets move {task_type} --to {configured}`, \
+         or set `group = \"{recorded}\"` in `[types.{task_type}]`"
+    )]
+    OtherGroup { task_type: Arc<str>, recorded: String, configured: String },
+    #[error("the settings of the fleet cannot be read")]
+    Settings(#[source] FleetSettingsError),
+    #[error("the consumer group of a type cannot be recorded on the control topic")]
+    GroupRecord(#[source] BrokerError),
+    #[error("the record of a type's consumer group was not read back from the control topic in time")]
+    GroupNotRecorded,
     #[error("a thread for the poll loop cannot be started")]
     Thread(#[source] io::Error),
     #[error("a dispatcher has panicked")]

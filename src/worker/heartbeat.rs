@@ -77,6 +77,8 @@ impl HeartbeatSender {
             let mut status = request_status(dispatcher).await.unwrap_or_default();
             status.task_type = task_type.to_string();
             status.finished = self.finished(task_type);
+            let group = self.names.group_name(task_type);
+            status.group = (*group != **task_type).then(|| group.to_owned());
             running.append(&mut status.running);
             types.push(status);
         }

@@ -1,10 +1,10 @@
 //! The worker: runs the tasks of its types and publishes their events. It never touches the store.
 //!
-//! Data path: [`consumer`] polls one type's topic on a thread of its own and tracks each assigned partition;
-//! [`decode`] turns records into inputs; [`dispatch`] assigns them to slots, where an [`attempt`] runs; its children
-//! are published before its result; [`events`] publishes events; [`dead_letter`] keeps records and tasks that cannot
-//! be processed. A [`completions::DeliveryTag`] travels with each input and returns to the consumer when the input's
-//! terminal event is acknowledged.
+//! Data path: [`consumer`] polls the topics of a consumer group on a thread of its own and tracks each assigned
+//! partition; a group serves one type, unless types share it. [`decode`] turns records into inputs; [`dispatch`] assigns
+//! them to slots, where an [`attempt`] runs; its children are published before its result; [`events`] publishes events;
+//! [`dead_letter`] keeps records and tasks that cannot be processed. A [`completions::DeliveryTag`] travels with each
+//! input and returns to the consumer when the input's terminal event is acknowledged.
 
 mod attempt;
 pub mod child;
@@ -15,6 +15,8 @@ mod decode;
 mod dispatch;
 mod error;
 mod events;
+mod group_check;
+mod group_start;
 mod heartbeat;
 mod log_throttle;
 mod memory_budget;
@@ -26,10 +28,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, BrokerError};
+use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::{Isolation, Names, WorkerConfig};
 use crate::control::{self, ControlState, ControlWatch};
 use crate::handlers::{Registered, Registry};
@@ -42,9 +44,9 @@ use consumer::CommittedOffsets;
 use dispatch::Command;
 use error::WorkerError;
 use events::{Deliveries, EventWriter, Undelivered};
+use group_start::{ConsumerEnd, Group, GroupStart, groups_of};
 use heartbeat::HeartbeatSender;
 use memory_budget::MemoryBudget;
-use type_start::TypeStart;
 
 /// Maximum time for a dispatcher to end after its consumer, beside the grace period of its attempts.
 const DISPATCHER_END_DEADLINE: Duration = Duration::from_secs(5);
@@ -87,34 +89,32 @@ struct Shared {
 /// Runs a worker until `shutdown`; returns after its types have drained and left their consumer groups.
 pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let types = chosen_types(&setup)?;
+    group_check::check_names(&setup.names, &setup.registry)?;
     prepare_handlers(&types, setup.reentry.as_ref())?;
+    let groups = groups_of(&types, &setup.names);
     let worker = incarnation();
     let control = ControlWatch::new(ControlState::default());
     let started_ms = now_ms();
     // Set before the control topic is followed, which clears its own reason; a type is ready once it has partitions.
     setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.names.control()));
-    types.iter().for_each(|(name, _)| setup.health.set(&consumer::health_part(name), consumer::NOT_JOINED));
+    groups.iter().for_each(|group| setup.health.set(&group.health_part(), consumer::NOT_JOINED));
     let _follower = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
     if !wait_for_control(&control, &shutdown).await {
         setup.health.clear(control::HEALTH_PART);
-        types.iter().for_each(|(name, _)| setup.health.clear(&consumer::health_part(name)));
+        groups.iter().for_each(|group| setup.health.clear(&group.health_part()));
         return Ok(());
     }
-    let (shared, undelivered) = Shared::open(setup, types.len(), worker.clone(), control).await?;
+    let (shared, undelivered) = Shared::open(setup, types.len(), worker.clone(), control.clone()).await?;
     let resending = runtime::spawn(shared.events.clone().resend_all(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
+    group_check::check_groups(&shared, &types).await?;
+    let moved = runtime::spawn(stop_if_moved(control, shared.setup.names.clone(), types.clone(), shutdown.clone()));
     let measuring = runtime::spawn(shared.measure());
-    let mut dispatchers = Vec::new();
-    let mut ends = Vec::new();
-    for (type_index, (task_type, registered)) in types.iter().enumerate() {
-        let started = TypeStart { shared: &shared, type_index, task_type, registered }.start(&shutdown).await?;
-        dispatchers.push((task_type.clone(), started.commands));
-        ends.push((started.consumer_end, started.dispatcher));
-    }
+    let (dispatchers, ends) = start_groups(&shared, &groups, &types, &shutdown).await?;
     let heartbeats = Arc::new(shared.heartbeat_sender(dispatchers, started_ms, &shutdown));
     let beating = runtime::spawn(heartbeats.clone().run());
     let patience = Duration::from(shared.setup.config.grace) + DISPATCHER_END_DEADLINE;
-    let (failure, mut unfinished) = wait_for_types(ends, patience, &shutdown).await;
+    let (mut failure, mut unfinished) = wait_for_types(ends, patience, &shutdown).await;
     unfinished |= !flush(shared.events.producer().clone()).await;
     beating.abort();
     if !shutdown.abort.is_cancelled() {
@@ -122,8 +122,49 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     resending.abort();
     measuring.abort();
+    if moved.is_finished() {
+        failure = failure.or(moved.await.ok());
+    } else {
+        moved.abort();
+    }
     tracing::info!(%worker, "worker has stopped");
     Ok(failure.map_or(Ok(()), Err)?)
+}
+
+/// Sender of commands to the dispatcher of each type.
+type Dispatchers = Vec<(Arc<str>, mpsc::UnboundedSender<Command>)>;
+/// Ends of each type's consumer and dispatcher.
+type TypeEnds = Vec<(ConsumerEnd, tokio::task::JoinHandle<bool>)>;
+
+async fn start_groups(
+    shared: &Shared,
+    groups: &[Group],
+    types: &[(Arc<str>, Registered)],
+    shutdown: &Shutdown,
+) -> Result<(Dispatchers, TypeEnds), WorkerError> {
+    let mut dispatchers = Vec::new();
+    let mut ends = Vec::new();
+    for group in groups {
+        let (started, consumer_end) = GroupStart { shared, group, types }.start(shutdown).await?;
+        for one in started {
+            dispatchers.push((one.task_type, one.commands));
+            ends.push((consumer_end.clone(), one.dispatcher));
+        }
+    }
+    Ok((dispatchers, ends))
+}
+
+/// Stops the worker as soon as the commits of one of its types are in another group.
+async fn stop_if_moved(
+    control: Arc<ControlWatch>,
+    names: Names,
+    types: Vec<(Arc<str>, Registered)>,
+    shutdown: Shutdown,
+) -> WorkerError {
+    let why = group_check::until_moved(control, names, types).await;
+    tracing::error!(%why, "the worker stops");
+    shutdown.begin();
+    why
 }
 
 impl Shared {
@@ -171,12 +212,7 @@ impl Shared {
         }
     }
 
-    fn heartbeat_sender(
-        &self,
-        dispatchers: Vec<(Arc<str>, mpsc::UnboundedSender<Command>)>,
-        started_ms: i64,
-        shutdown: &Shutdown,
-    ) -> HeartbeatSender {
+    fn heartbeat_sender(&self, dispatchers: Dispatchers, started_ms: i64, shutdown: &Shutdown) -> HeartbeatSender {
         HeartbeatSender {
             worker: self.events.worker.clone(),
             producer: self.events.producer().clone(),
@@ -192,11 +228,13 @@ impl Shared {
 
 async fn measure_lag(broker: &Arc<dyn Broker>, metrics: &Metrics, offsets: &CommittedOffsets) {
     let committed = offsets.lock().clone();
+    let partitions: Vec<Partition> = committed.keys().cloned().collect();
     let client = broker.client().with_deadline(LAG_DEADLINE);
-    for (partition, offset) in committed {
-        let Ok(ends) = client.watermarks(&partition).await else { continue };
+    let Ok(ends) = client.end_offsets(partitions).await else { return };
+    for ((partition, offset), end) in committed.iter().zip(ends) {
+        let Some(end) = end else { continue };
         let label = partition.index.to_string();
-        metrics.lag.with_label_values(&[&*partition.topic, &label]).set((ends.high - offset).max(0));
+        metrics.lag.with_label_values(&[&*partition.topic, &label]).set((end - offset).max(0));
     }
 }
 
@@ -233,11 +271,7 @@ fn prepare_isolation(task_type: &Arc<str>, reentry: Option<&Reentry>) -> Result<
 
 /// Waits until all types have ended; a type that fails stops the worker. Returns the last failure, and whether tasks
 /// that this worker announced are left to others.
-async fn wait_for_types(
-    ends: Vec<(oneshot::Receiver<()>, tokio::task::JoinHandle<bool>)>,
-    patience: Duration,
-    shutdown: &Shutdown,
-) -> (Option<WorkerError>, bool) {
+async fn wait_for_types(ends: TypeEnds, patience: Duration, shutdown: &Shutdown) -> (Option<WorkerError>, bool) {
     let mut ends: FuturesUnordered<_> =
         ends.into_iter().map(|(consumer, dispatcher)| type_end(consumer, dispatcher, patience, shutdown)).collect();
     let mut failure = None;
@@ -259,7 +293,7 @@ async fn wait_for_types(
 /// Waits until a type's consumer and then its dispatcher have ended. Returns whether tasks that this worker announced
 /// are left to others; an error if one of the two failed.
 async fn type_end(
-    consumer: oneshot::Receiver<()>,
+    consumer: ConsumerEnd,
     mut dispatcher: tokio::task::JoinHandle<bool>,
     patience: Duration,
     shutdown: &Shutdown,

@@ -118,7 +118,7 @@ impl Consumer for Slow {
         }
         self.inner.poll(max, wait, sink)
     }
-    delegate!(Consumer via [inner]: assign, release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: assign, release, commit, commit_sync, committed, pause, hold, positions, close);
 }
 
 struct Doubtful {

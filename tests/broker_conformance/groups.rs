@@ -19,6 +19,11 @@ pub const CASES: &[Case] = &[
     ("external_commit_requires_a_group_without_members", external_commit_requires_a_group_without_members),
     ("commit_metadata_is_limited_to_4096_bytes", commit_metadata_is_limited_to_4096_bytes),
     ("unknown_group_has_no_committed_offsets", unknown_group_has_no_committed_offsets),
+    ("members_get_only_partitions_of_their_topics", members_get_only_partitions_of_their_topics),
+    ("topic_moves_to_a_later_subscriber_and_the_others_stay", topic_moves_to_a_later_subscriber_and_the_others_stay),
+    ("one_commit_covers_several_topics", one_commit_covers_several_topics),
+    ("held_topic_does_not_delay_the_others", held_topic_does_not_delay_the_others),
+    ("paused_topic_does_not_delay_the_others", paused_topic_does_not_delay_the_others),
 ];
 
 fn partitions(topic: &str, count: i32) -> Vec<Partition> {
@@ -246,4 +251,120 @@ fn commit_metadata_is_limited_to_4096_bytes(kit: &Kit) {
 fn unknown_group_has_no_committed_offsets(kit: &Kit) {
     let at = Partition::new(kit.topic(1), 0);
     assert_eq!(kit.committed(&kit.name("g"), &at), None);
+}
+
+/// Returns the topics of a member's partitions, one entry per partition.
+fn assigned_topics(member: &Member) -> Vec<&str> {
+    member.assigned.iter().map(|at| &*at.topic).collect()
+}
+
+/// Polls both members until all partitions are assigned as the condition requires.
+#[track_caller]
+fn until_divided(members: [&mut Member; 2], is_divided: impl Fn(&Member, &Member) -> bool) {
+    let [first, second] = members;
+    block_until("the partitions are divided", || {
+        first.step_and_release();
+        second.step_and_release();
+        is_divided(first, second)
+    });
+}
+
+fn members_get_only_partitions_of_their_topics(kit: &Kit) {
+    let group = kit.name("g");
+    let (first_only, both, second_only) = (kit.topic(2), kit.topic(4), kit.topic(2));
+    let mut first = kit.member_of(&group, &[&first_only, &both]);
+    let mut second = kit.member_of(&group, &[&both, &second_only]);
+    let count = |member: &Member, topic: &str| assigned_topics(member).iter().filter(|other| **other == topic).count();
+    until_divided([&mut first, &mut second], |first, second| {
+        let shared = (count(first, &both), count(second, &both));
+        (count(first, &first_only), count(second, &second_only)) == (2, 2)
+            && shared.0 + shared.1 == 4
+            && shared.0.min(shared.1) > 0
+    });
+    assert_eq!((count(&first, &second_only), count(&second, &first_only)), (0, 0));
+    first.close();
+    block_until("the other member has all partitions of its topics", || {
+        second.step_and_release();
+        (count(&second, &both), count(&second, &second_only)) == (4, 2)
+    });
+    assert_eq!(count(&second, &first_only), 0, "a topic without a subscriber has no owner");
+    second.close();
+}
+
+/// A member that joins with a further topic takes only what balance requires; both members keep reading.
+fn topic_moves_to_a_later_subscriber_and_the_others_stay(kit: &Kit) {
+    let group = kit.name("g");
+    let (old_topic, new_topic) = (kit.topic(2), kit.topic(2));
+    let mut old = kit.member_of(&group, &[&old_topic]);
+    old.until_assigned(2);
+    let mut new = kit.member_of(&group, &[&new_topic]);
+    until_divided([&mut old, &mut new], |_, new| new.assigned.len() == 2);
+    assert!(old.revoked.is_empty() && old.assigned.len() == 2, "{:?}", old.assigned);
+    assert!(!old.events.iter().any(|event| matches!(event, GroupEvent::Revoked(gone) if !gone.is_empty())));
+    for topic in [&old_topic, &new_topic] {
+        partitions(topic, 2).iter().for_each(|at| kit.fill(at, [topic.as_str()]));
+    }
+    until_divided([&mut old, &mut new], |old, new| (old.records.len(), new.records.len()) == (2, 2));
+    assert_eq!((old.values(), new.values()), (vec![old_topic.clone(); 2], vec![new_topic.clone(); 2]));
+    old.close();
+    new.close();
+}
+
+fn one_commit_covers_several_topics(kit: &Kit) {
+    let group = kit.name("g");
+    let topics = [kit.topic(1), kit.topic(2)];
+    let mut member = kit.member_of(&group, &[&topics[0], &topics[1]]);
+    member.until_assigned(3);
+    let all: Vec<Partition> = [partitions(&topics[0], 1), partitions(&topics[1], 2)].concat();
+    all.iter().for_each(|at| kit.fill(at, ["0", "1", "2"]));
+    let commits: Vec<_> = all.iter().zip(1..).map(|(at, offset)| commit(at, offset, &format!("m{offset}"))).collect();
+    member.commit(&commits);
+    for (at, offset) in all.iter().zip(1..) {
+        assert_eq!(kit.committed(&group, at), Some((offset, format!("m{offset}"))));
+    }
+    member.close();
+}
+
+/// Polls until all records of the second topic are read, while those of the first are held back.
+fn read_only_second(member: &mut Member, topics: &[String; 2]) {
+    let of = |member: &Member, topic: &str| member.records.iter().filter(|record| *record.topic == *topic).count();
+    let before = of(member, &topics[0]);
+    block_until("the records of the other topic", || {
+        member.step_and_release();
+        of(member, &topics[1]) == 400
+    });
+    assert!(of(member, &topics[0]) < before + 10, "{} records that were held back", of(member, &topics[0]) - before);
+}
+
+#[track_caller]
+fn read_all(member: &mut Member) {
+    block_until("all records, each once", || {
+        member.step_and_release();
+        member.records.len() >= 800
+    });
+    let read: HashSet<_> = member.records.iter().map(|at| (at.topic.clone(), at.partition, at.offset)).collect();
+    assert_eq!((read.len(), member.records.len()), (800, 800));
+}
+
+/// Holds one of two topics back while both are filled, and delivers it again.
+fn check_held(kit: &Kit, hold: impl Fn(&mut Member, &str, bool)) {
+    let topics = [kit.topic(2), kit.topic(2)];
+    let mut member = kit.member_of(&kit.name("g"), &[&topics[0], &topics[1]]);
+    member.until_assigned(4);
+    hold(&mut member, &topics[0], true);
+    for topic in &topics {
+        partitions(topic, 2).iter().for_each(|at| kit.fill(at, (0..200).map(|n| n.to_string())));
+    }
+    read_only_second(&mut member, &topics);
+    hold(&mut member, &topics[0], false);
+    read_all(&mut member);
+    member.close();
+}
+
+fn held_topic_does_not_delay_the_others(kit: &Kit) {
+    check_held(kit, |member, topic, held| member.consumer.hold(topic, held));
+}
+
+fn paused_topic_does_not_delay_the_others(kit: &Kit) {
+    check_held(kit, |member, topic, held| member.consumer.pause(&partitions(topic, 2), held).unwrap());
 }

@@ -90,8 +90,13 @@ impl Kit {
     }
 
     pub fn member(&self, group: &str, topic: &str) -> Member {
-        let spec =
-            ConsumerSpec { group: Some(group.to_owned()), topics: vec![topic.to_owned()], ..ConsumerSpec::default() };
+        self.member_of(group, &[topic])
+    }
+
+    /// Creates a member that subscribes to several topics.
+    pub fn member_of(&self, group: &str, topics: &[&str]) -> Member {
+        let topics = topics.iter().map(|topic| (*topic).to_owned()).collect();
+        let spec = ConsumerSpec { group: Some(group.to_owned()), topics, ..ConsumerSpec::default() };
         Member::new(self.broker.consumer(&spec).unwrap())
     }
 

@@ -31,7 +31,7 @@ fn shared_cases() -> impl Iterator<Item = &'static Case> {
     [topics::CASES, produce::CASES, read::CASES, groups::CASES, atomic::CASES, fleet::CASES].into_iter().flatten()
 }
 
-fn trials_for(name: &str, broker: &Arc<dyn Broker>) -> Vec<Trial> {
+fn trials_for(name: &str, broker: &Arc<dyn Broker>, cases: impl Iterator<Item = &'static Case>) -> Vec<Trial> {
     let trial = |(case, run): &'static Case| {
         let broker = broker.clone();
         Trial::test(format!("{name}::{case}"), move || {
@@ -39,21 +39,25 @@ fn trials_for(name: &str, broker: &Arc<dyn Broker>) -> Vec<Trial> {
             Ok(())
         })
     };
-    shared_cases().map(trial).collect()
+    cases.map(trial).collect()
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let in_memory: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
-    let mut trials = trials_for("memory", &in_memory);
+    let mut trials = trials_for("memory", &in_memory, shared_cases());
     trials.extend(memory::cases().map(|(case, run)| {
         Trial::test(format!("memory::{case}"), move || {
             run();
             Ok(())
         })
     }));
-    if let Some(broker) = kafka::from_environment() {
-        trials.extend(trials_for("kafka", &broker));
+    if let Some(broker) = kafka::from_environment(&[]) {
+        trials.extend(trials_for("kafka", &broker, shared_cases()));
+    }
+    // Groups whose partitions the broker assigns.
+    if let Some(broker) = kafka::from_environment(&[("group.protocol", "consumer")]) {
+        trials.extend(trials_for("consumer_protocol", &broker, groups::CASES.iter()));
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -20,6 +20,7 @@ pub const CASES: &[Case] = &[
     ("busy_partition_does_not_starve_the_others", busy_partition_does_not_starve_the_others),
     ("read_at_returns_the_record_at_the_offset", read_at_returns_the_record_at_the_offset),
     ("commit_without_a_group_is_rejected", commit_without_a_group_is_rejected),
+    ("ends_of_many_partitions_are_listed", ends_of_many_partitions_are_listed),
 ];
 
 fn filled(kit: &Kit, count: usize) -> Partition {
@@ -172,4 +173,20 @@ fn commit_without_a_group_is_rejected(kit: &Kit) {
     consumer.assign(&[(at.clone(), StartOffset::Beginning)]).unwrap();
     let result = consumer.commit_sync(&[commit(&at, 1, "")]);
     assert!(matches!(result, Err(BrokerError::Invalid(_))), "{result:?}");
+}
+
+fn ends_of_many_partitions_are_listed(kit: &Kit) {
+    let partitions: Vec<Partition> = [kit.topic(2), kit.topic(3)]
+        .iter()
+        .zip([2, 3])
+        .flat_map(|(topic, count)| (0..count).map(|index| Partition::new(topic.as_str(), index)).collect::<Vec<_>>())
+        .collect();
+    for (at, count) in partitions.iter().zip(0..) {
+        kit.fill(at, (0..count).map(|n: i32| n.to_string()));
+    }
+    let missing = Partition::new(kit.name("missing"), 0);
+    let requested: Vec<Partition> = partitions.iter().rev().chain([&missing]).cloned().collect();
+    let ends = kit.broker.end_offsets(&requested, DEADLINE).unwrap();
+    assert_eq!(ends, [Some(4), Some(3), Some(2), Some(1), Some(0), None]);
+    assert_eq!(kit.broker.end_offsets(&[], DEADLINE), Ok(vec![]));
 }

@@ -44,6 +44,8 @@ fn wrong_usage_is_reported_on_stderr_with_code_2() {
         ("offsets init echo", "--at"),
         ("offsets init echo/x --at latest", "echo/x"),
         ("offsets init echo --at sometime", "`sometime` is not an offset"),
+        ("offsets move echo", "--to"),
+        ("offsets move Echo --to small", "`Echo` is not a type name"),
         ("dev --once --no-sample", "cannot be used with"),
         ("completions cobol", "possible values"),
         ("status a --api 127.0.0.1:80", "is not the address of an API"),

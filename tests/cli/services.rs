@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::broker::{Broker, ProducerRecord};
+use kafleet::broker::{Broker, Partition, ProducerRecord};
 use serde_json::{Value, json};
 
 use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_blocking};
@@ -212,4 +212,45 @@ fn worker_stays_within_its_memory_limit() {
         figures.iter().all(|figure| figure["max"].as_f64().is_some_and(|mib| (5.0..200.0).contains(&mib))),
         "{report}"
     );
+}
+
+impl Fleet {
+    /// Waits until a group has committed this many tasks of the type.
+    fn wait_committed(&self, group: &str, tasks: i64) {
+        let section = [("bootstrap.servers".to_owned(), self.kafka.clone())].into();
+        let broker = Kafka::new(&section).unwrap();
+        let topic = format!("{}.tasks.echo", self.prefix);
+        let partitions = [0, 1].map(|index| Partition::new(topic.as_str(), index));
+        let group = format!("{}.{group}", self.prefix);
+        wait_blocking(&format!("{tasks} tasks are committed in `{group}`"), || {
+            let committed = broker.group_offsets(&group, &partitions, DEADLINE).unwrap();
+            (committed.iter().flatten().map(|found| found.offset).sum::<i64>() == tasks).then_some(())
+        });
+    }
+}
+
+#[test]
+fn type_is_moved_to_a_shared_group_with_its_commits() {
+    let Some(fleet) = Fleet::new() else { return };
+    fleet.run(&["topics", "apply"]).exits_with(0);
+    fleet.produce_line("1");
+    let worker = Daemon::start(fleet.command(&["worker"]));
+    fleet.wait_committed("tasks.echo", 1);
+    let file = fleet.folder.path().join("kafleet.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text + "group = \"small\"\n").unwrap();
+    let move_type = ["offsets", "move", "echo", "--to", "small"];
+    fleet.run(&move_type).exits_with(1).stderr_has(&["has members", "hint: stop the workers of `echo`"]);
+    assert_eq!(worker.stop(), Some(0));
+    let hint = "kafleet offsets move echo --to small";
+    let refused = fleet.run(&["worker"]);
+    assert!(refused.err.contains(hint), "{refused:?}");
+    fleet.run(&["doctor", "--no-api"]).exits_with(1).stdout_has(&["its commits are in the group `echo`", hint]);
+    let moved = fleet.run(&[&move_type[..], &["-o", "json"]].concat()).exits_with(0).json();
+    assert_eq!((&moved["from"], &moved["to"]), (&json!("echo"), &json!("small")));
+    fleet.produce_line("2");
+    let worker = Daemon::start(fleet.command(&["worker"]));
+    fleet.wait_committed("group.small", 2);
+    fleet.wait_committed("tasks.echo", 1);
+    assert_eq!(worker.stop(), Some(0));
 }

@@ -203,7 +203,7 @@ impl Consumer for FaultyConsumer {
     ) -> Result<Vec<Option<Committed>>, BrokerError> {
         if self.fault_rng.fails() { Err(unavailable()) } else { self.inner.committed(partitions, deadline) }
     }
-    delegate!(Consumer via [inner]: release, pause, positions, close);
+    delegate!(Consumer via [inner]: release, pause, hold, positions, close);
 }
 
 pub struct FaultyStore {

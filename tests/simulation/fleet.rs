@@ -12,7 +12,7 @@ use kafleet::api;
 use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord};
-use kafleet::config::{Config, Names, TopicsConfig};
+use kafleet::config::{Config, Names, TopicsConfig, TypeGroups};
 use kafleet::control::settings::set_fleet;
 use kafleet::model::event::Event;
 use kafleet::model::retention::Lifetimes;
@@ -130,7 +130,9 @@ fn broker_on_simulated_clock() -> Arc<Memory> {
 impl Fleet {
     pub async fn new(scenario: Arc<Scenario>, system: Rc<System>) -> Rc<Self> {
         let broker = broker_on_simulated_clock();
-        let (names, journal) = (Names::new("s"), Arc::<Journal>::default());
+        let groups =
+            TypeGroups { default: scenario.shared_group.then(|| "shared".to_owned()), ..TypeGroups::default() };
+        let (names, journal) = (Names::new("s").with_groups(groups), Arc::<Journal>::default());
         let topics = TopicsConfig {
             prefix: "s".into(),
             events_partitions: scenario.events_partitions,

@@ -208,6 +208,9 @@ pub struct Scenario {
     /// Retention of ended trees; 0 for the default.
     pub retention_ms: u64,
     pub fault_mode: FaultMode,
+    /// All types share a consumer group.
+    #[serde(default)]
+    pub shared_group: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<Upgrade>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -244,6 +247,8 @@ impl Scenario {
             newer: random_workers(rng, 0),
             retention_ms: if rng.u8(..12) == 0 { 150_000 } else { 0 },
             fault_mode,
+            // Not from the generator, so that seeds keep the rest of their scenario.
+            shared_group: seed.is_multiple_of(3),
             upgrade: (fault_mode == FaultMode::All && rng.u8(..6) == 0)
                 .then(|| Upgrade { separate_store: rng.bool(), completes: rng.bool() }),
             batches: Vec::new(),

@@ -136,6 +136,11 @@ macro_rules! delegate {
             self.$($to)+.pause(partitions, paused)
         }
     };
+    (@ Consumer hold [$($to:tt)+]) => {
+        fn hold(&mut self, topic: &str, held: bool) {
+            self.$($to)+.hold(topic, held);
+        }
+    };
     (@ Consumer positions [$($to:tt)+]) => {
         fn positions(&mut self) -> Result<Vec<(kafleet::broker::Partition, i64)>, kafleet::broker::BrokerError> {
             self.$($to)+.positions()

@@ -191,7 +191,7 @@ impl Consumer for ShakyConsumer {
         }
         self.inner.assign(starts)
     }
-    delegate!(Consumer via [inner]: release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: release, commit, commit_sync, committed, pause, hold, positions, close);
 }
 
 /// Behaviour of a [`FaultyStore`].

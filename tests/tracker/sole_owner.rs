@@ -47,5 +47,5 @@ impl Consumer for Selfish {
     fn commit_sync(&mut self, _: &[Commit]) -> Result<(), BrokerError> {
         Ok(())
     }
-    delegate!(Consumer via [inner]: assign, release, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: assign, release, committed, pause, hold, positions, close);
 }

@@ -83,7 +83,7 @@ impl Consumer for FailingConsumer {
             sink(record);
         })
     }
-    delegate!(Consumer via [inner]: assign, release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: assign, release, commit, commit_sync, committed, pause, hold, positions, close);
 }
 
 impl Broker for FaultyBroker {

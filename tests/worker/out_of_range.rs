@@ -71,7 +71,7 @@ impl Consumer for FaultyConsumer {
         self.assigned.extend(starts.iter().map(|(partition, _)| partition.clone()));
         self.inner.assign(starts)
     }
-    delegate!(Consumer via [inner]: release, commit, commit_sync, committed, pause, positions, close);
+    delegate!(Consumer via [inner]: release, commit, commit_sync, committed, pause, hold, positions, close);
 }
 
 impl DelayingProducer {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
+use rdkafka::Offset;
 use rdkafka::admin::{
     AdminClient, AdminOptions, ConfigSource, NewPartitions, NewTopic, OwnedResourceSpecifier, ResourceSpecifier,
     TopicReplication, TopicResult,
@@ -18,7 +19,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::reconnect::Reconnect;
 use super::settings::Settings;
-use super::{Silent, check_topic, error, native};
+use super::{Silent, check_topic, error, list, native};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicOutcome, TopicSpec, Watermarks};
 
 /// Replication factor of a new topic in a cluster with at least as many brokers.
@@ -63,6 +64,24 @@ impl Cluster {
         let (first, end) = result
             .map_err(|error| self.with_cause(error::of(&error, &format!("fetching the watermarks of {partition}"))))?;
         Ok(Watermarks { low: first, high: end })
+    }
+
+    pub(super) fn end_offsets(
+        &self,
+        partitions: &[Partition],
+        deadline: Duration,
+    ) -> Result<Vec<Option<i64>>, BrokerError> {
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let requested = list(partitions.iter().map(|partition| (partition, Offset::End)))?;
+        let listed = native::list_offsets(self.client.client(), &requested, deadline);
+        let entries = listed.map_err(|native::AdminError { code, text }| {
+            self.with_cause(error::classified(code, format!("listing the ends of partitions: {text}")))
+        })?;
+        let known = entries.into_iter().filter(|entry| entry.error == RDKafkaErrorCode::NoError && entry.offset >= 0);
+        let ends: BTreeMap<Partition, i64> = known.map(|entry| (entry.partition, entry.offset)).collect();
+        Ok(partitions.iter().map(|partition| ends.get(partition).copied()).collect())
     }
 
     pub(super) fn apply_topics(

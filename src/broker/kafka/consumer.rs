@@ -76,7 +76,7 @@ impl KafkaConsumer {
         let waker = Arc::new(Waker::default());
         let on_record = waker.clone();
         client.set_nonempty_callback(move || on_record.wake());
-        let records = Records::new(client.client(), waker.clone())
+        let records = Records::new(client.client(), &spec.topics, waker.clone())
             .ok_or_else(|| BrokerError::Unavailable("librdkafka could not create a queue for records".to_owned()))?;
         if !spec.topics.is_empty() {
             let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
@@ -442,6 +442,10 @@ impl Consumer for KafkaConsumer {
             };
         }
         Ok(())
+    }
+
+    fn hold(&mut self, topic: &str, held: bool) {
+        self.records.hold(topic, held);
     }
 
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {

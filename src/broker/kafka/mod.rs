@@ -85,6 +85,10 @@ impl Broker for Kafka {
         self.cluster.watermarks(partition, deadline)
     }
 
+    fn end_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
+        self.cluster.end_offsets(partitions, deadline)
+    }
+
     fn first_visible(
         &self,
         partition: &Partition,

@@ -62,6 +62,10 @@ const TRANSACTION_TIMEOUT_MS: &str = "10000";
 /// Group id of consumers without a group. librdkafka requires one; nothing is committed under it.
 const NO_GROUP: &str = "kafleet.reader";
 
+/// Longest fetch of a consumer with several topics. A fetch without records delays the next one, which may include a
+/// topic whose queue was full.
+const SHARED_FETCH_WAIT_MS: &str = "100";
+
 /// Approximate overhead of a queued record in librdkafka, in bytes.
 const RECORD_OVERHEAD: usize = 300;
 
@@ -134,6 +138,9 @@ impl Settings {
         };
         if spec.read_uncommitted {
             config.set("isolation.level", "read_uncommitted");
+        }
+        if spec.topics.len() > 1 && !self.user.contains_key("fetch.wait.max.ms") {
+            config.set("fetch.wait.max.ms", SHARED_FETCH_WAIT_MS);
         }
         if spec.prefetch_bytes > 0 {
             for (key, value) in prefetch(spec.prefetch_bytes) {

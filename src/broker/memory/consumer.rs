@@ -30,6 +30,8 @@ pub(super) struct MemoryConsumer {
     /// only when all of them have been released.
     assigned: BTreeSet<Partition>,
     reads: Vec<Read>,
+    /// Topics whose records are held back.
+    held: BTreeSet<String>,
     /// Index in `reads` at which the next poll starts, so that a partition with many records does not starve the
     /// others.
     next: usize,
@@ -63,6 +65,7 @@ impl MemoryConsumer {
             joined: false,
             assigned: BTreeSet::new(),
             reads: Vec::new(),
+            held: BTreeSet::new(),
             next: 0,
             events: Vec::new(),
             batch: Vec::new(),
@@ -121,11 +124,11 @@ impl MemoryConsumer {
     /// Moves at most `max` records to the batch.
     fn take(&mut self, topics: &Topics, max: usize) {
         let count = self.reads.len();
-        let Self { reads, batch, events, .. } = self;
+        let Self { reads, held, batch, events, .. } = self;
         for n in 0..count {
             let slot = (self.next + n) % count;
             let read = &mut reads[slot];
-            if read.paused || read.stopped {
+            if read.paused || read.stopped || held.contains(&*read.at.topic) {
                 continue;
             }
             let Ok(log) = topics::log(topics, &read.at) else { continue };
@@ -146,7 +149,8 @@ impl MemoryConsumer {
 
     /// Waits for a record, a group event, or the timeout.
     fn wait(&self, core: &Core, state: &mut MutexGuard<'_, State>, mut left: Duration) {
-        for read in self.reads.iter().filter(|read| !read.paused && !read.stopped) {
+        let is_read = |read: &&Read| !read.paused && !read.stopped && !self.held.contains(&*read.at.topic);
+        for read in self.reads.iter().filter(is_read) {
             if let Ok(log) = topics::log_mut(&mut state.topics, &read.at) {
                 log.wait_with(&self.waiter);
             }
@@ -296,6 +300,14 @@ impl Consumer for MemoryConsumer {
             read.paused = paused;
         }
         Ok(())
+    }
+
+    fn hold(&mut self, topic: &str, held: bool) {
+        if held {
+            self.held.insert(topic.to_owned());
+        } else {
+            self.held.remove(topic);
+        }
     }
 
     fn positions(&mut self) -> Result<Vec<(Partition, i64)>, BrokerError> {

@@ -1,6 +1,9 @@
-//! `offsets init`: sets the offsets at which the workers of a type start.
+//! `offsets init`: sets the offsets at which the workers of a type start. `offsets move`: see [`move_group`].
 
 mod live;
+mod move_group;
+
+pub(super) use move_group::misplaced_commits;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -10,6 +13,7 @@ use super::globals::Globals;
 use super::output::{Field, Rows};
 use super::setup::{Setup, SetupOptions};
 use crate::broker::{BrokerError, Client, Commit, Partition, Watermarks};
+use crate::control::settings::{FleetSettings, FleetSettingsError, read_control};
 use crate::handlers::Registry;
 use crate::model::offsets::{Completed, Mark, Metadata};
 use crate::model::task::parse_time;
@@ -21,6 +25,8 @@ use crate::telemetry::init_logs;
 pub(super) enum OffsetsVerb {
     /// Set the offsets at which the workers of a type start
     Init(InitArgs),
+    /// Move the committed offsets of a type to its configured consumer group
+    Move(move_group::MoveArgs),
 }
 
 #[derive(Debug, Args)]
@@ -38,6 +44,13 @@ pub(super) struct InitArgs {
 pub(super) struct Target {
     task_type: String,
     partition: Option<i32>,
+}
+
+impl Target {
+    /// All partitions of a type.
+    fn whole(task_type: &str) -> Self {
+        Self { task_type: task_type.to_owned(), partition: None }
+    }
 }
 
 impl std::str::FromStr for Target {
@@ -102,7 +115,6 @@ struct OffsetChange {
 }
 
 pub(super) async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Registry) -> Outcome {
-    let OffsetsVerb::Init(args) = verb;
     init_logs("warn");
     let setup = Setup::load(
         globals,
@@ -112,9 +124,22 @@ pub(super) async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Regi
             ..SetupOptions::default()
         },
     )?;
-    let topic = setup.names.tasks(&args.target.task_type);
-    let group = setup.names.group(&args.target.task_type);
+    match verb {
+        OffsetsVerb::Init(args) => init(args, &setup, globals).await,
+        OffsetsVerb::Move(args) => move_group::run(args, &setup, globals).await,
+    }
+}
+
+async fn init(args: InitArgs, setup: &Setup, globals: &Globals) -> Outcome {
+    let task_type = &args.target.task_type;
+    let topic = setup.names.tasks(task_type);
     let client = setup.kafka()?.client();
+    // The group that contains the commits, which may differ from the configured one.
+    let settings = match read_control(&client, &setup.names).await {
+        Err(FleetSettingsError::Missing(_)) => FleetSettings::default(),
+        read => read.map_err(|why| failure(why.into(), task_type, &setup.names.control()))?,
+    };
+    let group = setup.names.group_id(task_type, settings.group_of(task_type));
     let Plan { changes, commits } = plan(&client, &topic, &group, &args.target, args.at).await?;
     let changes = match client.set_group_offsets(&group, commits).await {
         Ok(()) => changes,
@@ -235,11 +260,20 @@ fn failure(why: BrokerError, task_type: &str, group: &str) -> Failure {
         BrokerError::Refused(why) => Failure::failed(format_args!(
             "the group `{group}` has members, and Kafka accepts no other commits until they leave: {why}"
         ))
-        .hint(format_args!("stop the workers of `{task_type}`, run this again, then start them")),
+        .hint(format_args!("stop {}, run this again, then start them", workers_of(task_type, group))),
         BrokerError::Unknown(_) => Failure::new(Code::NotFound, why),
         BrokerError::Denied(_) => Failure::new(Code::Denied, why).hint("check the rights of this user on Kafka"),
         why if why.is_transient() => Failure::unavailable(why).hint("check --brokers, KAFLEET_BROKERS or `[kafka]`"),
         why => Failure::failed(why),
+    }
+}
+
+/// Describes the workers of a consumer group.
+fn workers_of(task_type: &str, group: &str) -> String {
+    if group.ends_with(&format!(".tasks.{task_type}")) {
+        format!("the workers of `{task_type}`")
+    } else {
+        format!("all workers of the group `{group}`, also those of other types")
     }
 }
 

@@ -177,3 +177,105 @@ async fn running_workers_apply_offsets() {
     shutdown.begin();
     tokio::time::timeout(PATIENCE, worker).await.expect("in time").unwrap().unwrap();
 }
+
+/// Tests of `offsets move`.
+mod moves {
+    use std::collections::BTreeMap;
+
+    use super::super::move_group::move_commits;
+    use super::*;
+    use crate::broker::Consumer;
+    use crate::config::{Names, TypeGroups};
+    use crate::control::settings::{mark_partition_consumed, read_control};
+
+    const SMALL: &str = "kafleet.group.small";
+
+    /// Names of a fleet whose type `echo` has this group.
+    fn names(group: &str) -> Names {
+        let by_type = BTreeMap::from([("echo".to_owned(), group.to_owned())]);
+        Names::new("kafleet").with_groups(TypeGroups { by_type, default: None })
+    }
+
+    /// Returns a broker whose type `echo` has consumed its first partition up to offset 4, in its own group.
+    async fn consumed() -> Arc<dyn Broker> {
+        let broker = broker().await;
+        let spec = TopicSpec { name: "kafleet.control".into(), partitions: 1, replication: None, config: Vec::new() };
+        broker.apply_topics(&[spec], CALL_DEADLINE).unwrap();
+        let producer = SharedProducer::open(broker.clone(), None).unwrap();
+        mark_partition_consumed(&producer, &names("echo"), "echo", 0).await.unwrap();
+        broker.set_group_offsets(TOPIC, &[commit_of(4)], CALL_DEADLINE).unwrap();
+        broker
+    }
+
+    fn commit_of(offset: i64) -> Commit {
+        Commit { partition: Partition::new(TOPIC, 0), offset, metadata: format!("metadata of {offset}") }
+    }
+
+    fn committed(broker: &Arc<dyn Broker>, group: &str) -> Option<(i64, String)> {
+        let found = broker.group_offsets(group, &[Partition::new(TOPIC, 0)], CALL_DEADLINE).unwrap().remove(0);
+        found.map(|found| (found.offset, found.metadata))
+    }
+
+    async fn recorded(broker: &Arc<dyn Broker>) -> String {
+        read_control(&broker.client(), &names("echo")).await.unwrap().group_of("echo").to_owned()
+    }
+
+    /// Adds a member to a group, of a type of its own.
+    fn join(broker: &Arc<dyn Broker>, group: &str) -> Box<dyn Consumer> {
+        let spec = TopicSpec { name: "other".into(), partitions: 1, replication: None, config: Vec::new() };
+        broker.apply_topics(&[spec], CALL_DEADLINE).unwrap();
+        let spec = ConsumerSpec { group: Some(group.into()), topics: vec!["other".into()], ..ConsumerSpec::default() };
+        let mut member = broker.consumer(&spec).unwrap();
+        member.poll(1, Duration::from_millis(10), &mut |_| {}).unwrap();
+        member
+    }
+
+    #[tokio::test]
+    async fn commits_are_moved_with_their_metadata_and_back() {
+        let broker = consumed().await;
+        for (group, id) in [("small", SMALL), ("echo", TOPIC)] {
+            // An older commit that an earlier move has left in the group.
+            broker.set_group_offsets(id, &[commit_of(2)], CALL_DEADLINE).unwrap();
+            move_commits(&broker.client(), &names(group), "echo", group).await.unwrap();
+            assert_eq!(
+                (committed(&broker, id), recorded(&broker).await),
+                (Some((4, "metadata of 4".into())), group.into())
+            );
+        }
+        broker.set_group_offsets(TOPIC, &[commit_of(9)], CALL_DEADLINE).unwrap();
+        move_commits(&broker.client(), &names("small"), "echo", "small").await.unwrap();
+        assert_eq!(committed(&broker, SMALL), Some((9, "metadata of 9".into())));
+    }
+
+    #[tokio::test]
+    async fn move_is_refused_while_either_group_has_members() {
+        let broker = consumed().await;
+        for group in [TOPIC, SMALL] {
+            let member = join(&broker, group);
+            let refused = move_commits(&broker.client(), &names("small"), "echo", "small").await.unwrap_err();
+            assert!(refused.message.contains(&format!("the group `{group}` has members")), "{refused:?}");
+            assert_eq!(recorded(&broker).await, "echo");
+            member.close(CALL_DEADLINE);
+        }
+        move_commits(&broker.client(), &names("small"), "echo", "small").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn group_that_is_not_configured_is_refused() {
+        let broker = consumed().await;
+        let refused = move_commits(&broker.client(), &names("small"), "echo", "smal").await.unwrap_err();
+        assert_eq!(refused.message, "`--to smal`: the configured group of the type `echo` is `small`");
+        assert_eq!(refused.hint.as_deref(), Some("set `group = \"smal\"` in `[types.echo]`, or move it to `small`"));
+    }
+
+    #[tokio::test]
+    async fn move_is_refused_if_a_commit_is_lost() {
+        let broker = consumed().await;
+        let producer = SharedProducer::open(broker.clone(), None).unwrap();
+        mark_partition_consumed(&producer, &names("echo"), "echo", 1).await.unwrap();
+        let refused = move_commits(&broker.client(), &names("small"), "echo", "small").await.unwrap_err();
+        assert!(refused.message.contains("no commit of kafleet.tasks.echo/1"), "{refused:?}");
+        assert!(refused.hint.is_some_and(|hint| hint.contains("kafleet offsets init echo/1")));
+        assert_eq!(recorded(&broker).await, "echo");
+    }
+}

@@ -1,10 +1,10 @@
-//! Fleet-wide settings on the compacted control topic: the number of events partitions, and the task partitions that
-//! have been consumed before.
+//! Fleet-wide settings on the compacted control topic: the number of events partitions, the task partitions that have
+//! been consumed before, and the consumer groups that contain the commits of types.
 //!
-//! Keys: `fleet` → `{"v":1,"events_partitions":16}`; `consumed/<type>/<partition>` → `{"v":1,"at_ms":…}`. A tombstone
-//! removes a key. Other keys are ignored.
+//! Keys: `fleet` → `{"v":1,"events_partitions":16}`; `consumed/<type>/<partition>` → `{"v":1,"at_ms":…}`;
+//! `group/<type>` → `{"v":1,"at_ms":…,"group":"small"}`. A tombstone removes a key. Other keys are ignored.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,9 @@ use crate::broker::{
     Broker, BrokerError, Client, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks,
 };
 use crate::config::Names;
+use crate::control::Group;
 use crate::model::json::short_reason;
+use crate::model::task::id::check_type;
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
@@ -25,6 +27,7 @@ pub const FLEET_VERSION: u32 = 1;
 
 const FLEET_KEY: &str = "fleet";
 const CONSUMED: &str = "consumed/";
+const GROUP: &str = "group/";
 /// Only partition of the control topic.
 const PARTITION: i32 = 0;
 const BATCH: usize = 1_000;
@@ -44,6 +47,8 @@ pub struct FleetSettings {
     pub events_partitions: Option<u32>,
     /// Task partitions that a worker has consumed before, by type and number.
     pub consumed: BTreeSet<(String, i32)>,
+    /// Names of the consumer groups that contain the commits of types, where recorded.
+    groups: BTreeMap<String, String>,
 }
 
 /// Reason why the control topic cannot be read.
@@ -89,6 +94,12 @@ impl FleetSettings {
         self.consumed.contains(&(task_type.to_owned(), partition))
     }
 
+    /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares
+    /// one.
+    pub fn group_of<'a>(&'a self, task_type: &'a str) -> &'a str {
+        self.groups.get(task_type).map_or(task_type, String::as_str)
+    }
+
     /// Applies one record. The last record of a key wins.
     pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), FleetSettingsError> {
         let Some(key) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return Ok(()) };
@@ -102,8 +113,25 @@ impl FleetSettings {
                 Some(_) => self.consumed.insert(partition),
                 None => self.consumed.remove(&partition),
             };
+        } else if let Some(task_type) = key.strip_prefix(GROUP) {
+            self.take_group(task_type, record.value);
         }
         Ok(())
+    }
+}
+
+impl FleetSettings {
+    fn take_group(&mut self, task_type: &str, value: Option<&[u8]>) {
+        let Some(value) = value else {
+            self.groups.remove(task_type);
+            return;
+        };
+        // A record that cannot be decoded is ignored, as by processes that follow the topic.
+        if let Ok(record) = serde_json::from_slice::<Group>(value)
+            && check_type(&record.group).is_ok()
+        {
+            self.groups.insert(task_type.to_owned(), record.group);
+        }
     }
 }
 

@@ -75,7 +75,8 @@ async fn last_record_of_a_key_wins() {
     mark_partition_consumed(&link, &names(), "echo", 0).await.unwrap();
     mark_partition_consumed(&link, &names(), "echo", 1).await.unwrap();
     put(&link, Some("consumed/echo/0"), None).await;
-    let expected = FleetSettings { events_partitions: Some(8), consumed: BTreeSet::from([("echo".to_owned(), 1)]) };
+    let consumed = BTreeSet::from([("echo".to_owned(), 1)]);
+    let expected = FleetSettings { events_partitions: Some(8), consumed, ..FleetSettings::default() };
     assert_eq!(read(&broker), Ok(expected.clone()));
     broker.compact("t.control").unwrap();
     assert_eq!(read(&broker), Ok(expected));

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::TypeConsumer;
-use super::deps::ConsumerDeps;
+use super::GroupConsumer;
+use super::deps::{GroupDeps, TypeDeps};
 use super::partition::{CommitState, PartitionState};
-use super::partition_table::PartitionTable;
-use crate::broker::{BrokerError, Commit};
+use super::type_consumer::TypeTable;
+use crate::broker::{BrokerError, Commit, Partition};
 use crate::control::settings;
 
 /// Divisor of the commit interval while the consumer is idle, so that the next owner of a partition or a lag monitor
@@ -38,8 +38,8 @@ pub(super) struct Committer {
 
 struct CommitInFlight {
     since: Instant,
-    /// State to apply to each partition once the commit is acknowledged, by partition number.
-    states: Vec<(i32, CommitState)>,
+    /// State to apply to each partition once the commit is acknowledged.
+    states: Vec<(Partition, CommitState)>,
 }
 
 /// State of a final commit that failed and is retried. The consumer is polled between the retries, which lets the group
@@ -73,27 +73,28 @@ impl Committer {
         self.in_flight.as_ref().is_some_and(|commit| now.duration_since(commit.since) >= COMMIT_DEADLINE)
     }
 
-    fn is_due(&self, deps: &ConsumerDeps, partitions: &PartitionTable, now: Instant) -> bool {
+    fn is_due(&self, deps: &GroupDeps, types: &TypeTable, now: Instant) -> bool {
         let since = now.duration_since(self.last);
         if self.is_in_flight() || since < if self.failing { RETRY_SPACING } else { COMMIT_SPACING } {
             return false;
         }
-        let interval =
-            if partitions.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
-        since >= interval || partitions.iter().any(PartitionState::needs_window)
+        let interval = if types.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
+        since >= interval || types.busy().any(|one| one.partitions.iter().any(PartitionState::needs_window))
     }
 
     /// Creates the commits of all partitions that need one.
-    fn prepare(&mut self, deps: &ConsumerDeps, partitions: &mut PartitionTable, now: Instant) -> Vec<Commit> {
+    fn prepare(&mut self, deps: &GroupDeps, types: &mut TypeTable, now: Instant) -> Vec<Commit> {
         let mut commits = Vec::new();
         let mut states = Vec::new();
-        for state in partitions.iter_mut().filter(|state| state.needs_commit() || state.needs_window()) {
-            let was_full = state.is_full();
-            let (commit, next) = state.commit();
-            report_window_held(deps, state, was_full);
-            deps.offsets.lock().insert(commit.partition.clone(), commit.offset);
-            states.push((commit.partition.index, next));
-            commits.push(commit);
+        for one in types.busy_mut() {
+            for state in one.partitions.iter_mut().filter(|state| state.needs_commit() || state.needs_window()) {
+                let was_full = state.is_full();
+                let (commit, next) = state.commit();
+                report_window_held(&one.deps, state, was_full);
+                deps.offsets.lock().insert(commit.partition.clone(), commit.offset);
+                states.push((commit.partition.clone(), next));
+                commits.push(commit);
+            }
         }
         if !commits.is_empty() {
             self.last = now;
@@ -103,21 +104,18 @@ impl Committer {
     }
 
     /// Applies the outcome of the commit in flight. Returns the partitions that must now be marked as consumed.
-    fn finish(
-        &mut self,
-        result: &Result<(), BrokerError>,
-        deps: &ConsumerDeps,
-        partitions: &mut PartitionTable,
-    ) -> Vec<i32> {
+    fn finish(&mut self, result: &Result<(), BrokerError>, deps: &GroupDeps, types: &mut TypeTable) -> Vec<Partition> {
         let Some(commit) = self.in_flight.take() else { return Vec::new() };
         self.failing = result.is_err();
         if let Err(error) = result {
-            tracing::warn!(task_type = %deps.task_type, %error, "a commit failed; retrying");
+            tracing::warn!(group = %deps.group, %error, "a commit failed; retrying");
         }
         let mut unmarked = Vec::new();
         for (partition, next) in commit.states {
-            let state = partitions.get_mut(partition).filter(|state| state.assignment_id == next.assignment_id);
-            let Some(state) = state else { continue };
+            let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
+            one.set_busy();
+            let state = one.partitions.get_mut(partition.index);
+            let Some(state) = state.filter(|state| state.assignment_id == next.assignment_id) else { continue };
             if result.is_err() {
                 state.commit_failed();
                 continue;
@@ -138,14 +136,14 @@ impl Committer {
 
     /// Commits partitions before their release. Returns false if the commit must be repeated after the next poll.
     /// After the deadline it is given up: the next owners repeat the tasks that it does not cover.
-    pub(super) fn commit_final(&mut self, deps: &mut ConsumerDeps, commits: &[Commit], now: Instant) -> bool {
+    pub(super) fn commit_final(&mut self, deps: &mut GroupDeps, commits: &[Commit], now: Instant) -> bool {
         let Err(error) = send_final(deps, commits) else {
             self.final_retry = None;
             return true;
         };
         let since = self.final_retry.as_ref().map_or(now, |retry| retry.since);
         if !error.is_transient() || now.duration_since(since) >= FINAL_COMMIT_DEADLINE {
-            tracing::warn!(task_type = %deps.task_type, %error, "the final commit of released partitions failed");
+            tracing::warn!(group = %deps.group, %error, "the final commit of released partitions failed");
             self.final_retry = None;
             return true;
         }
@@ -154,20 +152,20 @@ impl Committer {
     }
 }
 
-fn send_final(deps: &mut ConsumerDeps, commits: &[Commit]) -> Result<(), BrokerError> {
+fn send_final(deps: &mut GroupDeps, commits: &[Commit]) -> Result<(), BrokerError> {
     if commits.is_empty() { Ok(()) } else { deps.consumer.commit_sync(commits) }
 }
 
-impl TypeConsumer {
+impl GroupConsumer {
     pub(super) async fn commit_if_due(&mut self, now: Instant) {
         if self.committer.is_overdue(now) {
             // A late outcome would be mistaken for that of the next commit.
             return self.fail_consumer(&BrokerError::InDoubt("no outcome of a commit within 60 s".into()));
         }
-        if !self.committer.is_due(&self.deps, &self.partitions, now) {
+        if !self.committer.is_due(&self.deps, &self.types, now) {
             return;
         }
-        let commits = self.committer.prepare(&self.deps, &mut self.partitions, now);
+        let commits = self.committer.prepare(&self.deps, &mut self.types, now);
         if !commits.is_empty()
             && let Err(error) = self.deps.consumer.commit(&commits)
         {
@@ -176,26 +174,33 @@ impl TypeConsumer {
     }
 
     pub(super) async fn commit_ended(&mut self, result: Result<(), BrokerError>) {
-        for partition in self.committer.finish(&result, &self.deps, &mut self.partitions) {
-            self.mark_consumed(partition).await;
+        let unmarked = self.committer.finish(&result, &self.deps, &mut self.types);
+        if !unmarked.is_empty() {
+            self.mark_consumed(&unmarked).await;
         }
     }
 
-    /// Writes the record that marks a partition as consumed. Its first tasks start only after that: from then on, a
+    /// Writes the records that mark partitions as consumed. Their first tasks start only after that: from then on, a
     /// missing commit means that the commit was lost, not that the partition is new.
-    async fn mark_consumed(&mut self, partition: i32) {
-        let ConsumerDeps { producer, names, task_type, .. } = &self.deps;
-        let marked = settings::mark_partition_consumed(producer, names, task_type, partition);
-        match marked.await {
-            Ok(()) => {
-                if let Some(state) = self.partitions.get_mut(partition) {
-                    state.mark_written();
+    async fn mark_consumed(&mut self, unmarked: &[Partition]) {
+        let GroupDeps { producer, names, .. } = &self.deps;
+        let marks = unmarked.iter().map(|partition| async move {
+            let task_type = names.type_of(&partition.topic).unwrap_or_default();
+            settings::mark_partition_consumed(producer, names, task_type, partition.index).await
+        });
+        let outcomes = futures::future::join_all(marks).await;
+        for (partition, outcome) in unmarked.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => {
+                    if let Some(state) = self.types.state_mut(partition) {
+                        state.mark_written();
+                    }
                 }
-            }
-            Err(error) => {
-                // The mark is written again after the next commit, which is delayed.
-                self.committer.delay_next();
-                self.deps.log_error(&error);
+                Err(error) => {
+                    // The mark is written again after the next commit, which is delayed.
+                    self.committer.delay_next();
+                    self.deps.log_error(&error);
+                }
             }
         }
     }
@@ -203,15 +208,15 @@ impl TypeConsumer {
 
 /// Reports whether the commit metadata of a partition is full, and the offset of the oldest incomplete task, which
 /// holds the partition back.
-fn report_window_held(deps: &ConsumerDeps, state: &PartitionState, was_full: bool) {
+fn report_window_held(deps: &TypeDeps, state: &PartitionState, was_full: bool) {
     let partition = &state.partition;
     let offset = state.watermark();
     if state.is_full() {
         if !was_full {
             tracing::warn!(%partition, offset, "the task at this offset holds back its partition: nothing new starts until it ends");
         }
-        deps.set_window_held(partition, offset);
+        deps.set_window_held(partition.index, offset);
     } else if was_full {
-        deps.clear_window_held(partition);
+        deps.clear_window_held(partition.index);
     }
 }

@@ -3,12 +3,12 @@
 
 use tokio::time::Instant;
 
-use super::deps::{CALL_DEADLINE, ConsumerDeps};
+use super::deps::{CALL_DEADLINE, GroupDeps, TypeDeps};
 use super::partition_table::PartitionTable;
-use super::{RETRY_PAUSE, TypeConsumer};
+use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
 use crate::broker::{BrokerError, Commit, Committed, Partition, StartOffset};
 use crate::config::RateBy;
-use crate::control::{self, ControlKey};
+use crate::control::{self, ControlKey, ControlState};
 use crate::model::offsets::{Completed, Mark, Metadata};
 use crate::worker::consumer::assignment::Assignment;
 use crate::worker::consumer::partition::PartitionState;
@@ -26,7 +26,7 @@ struct ChosenStart {
     offset: i64,
 }
 
-impl TypeConsumer {
+impl GroupConsumer {
     /// Applies the control state if it has changed, or if a partition was refused.
     pub(super) async fn apply_control(&mut self, now: Instant) {
         if self.stopping {
@@ -40,23 +40,33 @@ impl TypeConsumer {
         }
         self.control_generation = generation;
         self.control_recheck_at = None;
-        for ChosenStart { partition, assignment_id, offset } in self.apply_settings() {
-            if let Err(error) = self.start_refused_at(&partition, assignment_id, offset).await {
+        let control = self.deps.control.clone();
+        let chosen: Vec<ChosenStart> =
+            self.types.iter_mut().flat_map(|one| one.apply_settings(&control.state())).collect();
+        for ChosenStart { partition, assignment_id, offset } in chosen {
+            let Some(one) = self.types.of_topic_mut(&partition.topic) else { continue };
+            if let Err(error) = one.start_refused_at(&mut self.deps, &partition, assignment_id, offset).await {
                 tracing::warn!(%partition, offset, %error, "the chosen start offset cannot be applied yet; retrying");
                 self.control_recheck_at = Some(now + RETRY_PAUSE);
             }
         }
     }
+}
 
+impl TypeConsumer {
     /// Applies concurrency and rate limit; returns the refused partitions to start.
-    fn apply_settings(&mut self) -> Vec<ChosenStart> {
+    fn apply_settings(&mut self, state: &ControlState) -> Vec<ChosenStart> {
         let task_type = &self.deps.task_type;
-        let state = self.deps.control.state();
         let rate = state.rates.get(&**task_type).map(|limit| limit.rate).or(self.deps.policy.rate);
         self.deps.decoder.has_rate_per_key = rate.is_some_and(|rate| rate.by == RateBy::Key);
         let slots = state.slots.get(&**task_type).and_then(|slots| slots.slots);
-        self.window = window(slots.unwrap_or_else(|| self.deps.policy.slots()));
-        self.partitions.iter_mut().for_each(|partition| partition.window.size = self.window);
+        let window = window(slots.unwrap_or_else(|| self.deps.policy.slots()));
+        if window != self.window {
+            self.window = window;
+            self.partitions.iter_mut().for_each(|partition| partition.window.size = window);
+            self.set_busy();
+        }
+        let task_type = &self.deps.task_type;
         let chosen = |refused: &PartitionState| {
             let partition = refused.partition.clone();
             let offset = state.offsets.get(&(task_type.to_string(), partition.index))?.offset;
@@ -68,28 +78,30 @@ impl TypeConsumer {
     /// Starts a refused partition at the offset chosen by an operator, and deletes the control record.
     async fn start_refused_at(
         &mut self,
+        deps: &mut GroupDeps,
         partition: &Partition,
         assignment_id: u32,
         offset: i64,
     ) -> Result<(), BrokerError> {
-        let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
+        let ends = deps.broker.watermarks(partition, CALL_DEADLINE)?;
         let offset = offset.clamp(ends.low, ends.high);
         let metadata = Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0);
         let commit = Commit { partition: partition.clone(), offset, metadata: metadata.clone() };
-        self.deps.consumer.commit_sync(&[commit])?;
+        deps.consumer.commit_sync(&[commit])?;
         let committed = Committed { offset, metadata };
-        self.deps.consumer.assign(&[(partition.clone(), StartOffset::At(offset))])?;
-        self.deps.consumer.pause(std::slice::from_ref(partition), false)?;
+        deps.consumer.assign(&[(partition.clone(), StartOffset::At(offset))])?;
+        deps.consumer.pause(std::slice::from_ref(partition), false)?;
         // Only after all calls have succeeded: a partition that is no longer refused is not tried again.
         self.deps.command(Command::OpenAssignment { assignment_id });
         let state =
             PartitionState::resume_from(partition.clone(), assignment_id, offset, Some(&committed), self.window);
         self.partitions.insert(state);
+        self.set_busy();
         self.deps.clear_partition_health(partition.index);
         tracing::info!(%partition, offset, "partition started at the operator-provided offset");
         let key = ControlKey::Offsets(self.deps.task_type.to_string(), partition.index);
         // The record may stay: it only applies to a partition that is refused again.
-        if let Err(error) = control::delete(&self.deps.producer, &self.deps.names, &key).await {
+        if let Err(error) = control::delete(&deps.producer, &deps.names, &key).await {
             tracing::warn!(%partition, %error, "the applied start offset could not be deleted from the control topic");
         }
         Ok(())
@@ -107,7 +119,7 @@ pub(super) struct AssignmentReport {
 impl AssignmentReport {
     /// Reports the assignment to the dispatcher if it has changed, for its part of fleet-wide limits and for
     /// heartbeats.
-    pub(super) fn send(&mut self, deps: &ConsumerDeps, partitions: &PartitionTable) {
+    pub(super) fn send(&mut self, deps: &TypeDeps, partitions: &PartitionTable) {
         let owned = || partitions.iter().map(|state| state.partition.index);
         let refused = || partitions.refused().map(|state| state.partition.index);
         // Compared without allocation: this runs in every turn of the loop.

@@ -1,4 +1,4 @@
-//! Dependencies of a consumer, and the calls that need only them.
+//! Dependencies of a consumer and of its types, and the calls that need only them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,29 +26,39 @@ pub(crate) const NOT_JOINED: &str = "waiting for the consumer group to assign pa
 /// Committed offset of each partition that this worker owns.
 pub(crate) type CommittedOffsets = Arc<Mutex<BTreeMap<Partition, i64>>>;
 
-/// Dependencies of a consumer.
-pub(crate) struct ConsumerDeps {
-    pub task_type: Arc<str>,
+/// Dependencies of the consumer of a group.
+pub(crate) struct GroupDeps {
+    /// Name of the group: the type's name, unless types share it.
+    pub group: Arc<str>,
+    /// The group is not the only type's own.
+    pub is_shared: bool,
     pub names: Names,
     pub broker: Arc<dyn Broker>,
     pub producer: Arc<SharedProducer>,
     pub consumer: Box<dyn Consumer>,
     /// Spec of the consumer, to create it again after a fatal error.
     pub spec: ConsumerSpec,
-    pub decoder: Decoder,
-    pub completions: Arc<Completions>,
-    pub work: mpsc::Sender<Vec<Input>>,
-    pub commands: mpsc::UnboundedSender<Command>,
-    pub policy: TypePolicy,
     pub control: Arc<ControlWatch>,
     pub drain_timeout: Duration,
     pub commit_interval: Duration,
     pub shutdown: Shutdown,
     pub health: Health,
     pub loop_time: PollLoopMetrics,
-    pub metrics: Metrics,
     /// Committed offsets, for the lag metric.
     pub offsets: CommittedOffsets,
+}
+
+/// Dependencies of one type of a consumer.
+pub(crate) struct TypeDeps {
+    pub task_type: Arc<str>,
+    pub topic: Arc<str>,
+    pub decoder: Decoder,
+    pub completions: Arc<Completions>,
+    pub work: mpsc::Sender<Vec<Input>>,
+    pub commands: mpsc::UnboundedSender<Command>,
+    pub policy: TypePolicy,
+    pub health: Health,
+    pub metrics: Metrics,
 }
 
 /// Time spent in each part of the poll loop, in seconds.
@@ -59,26 +69,56 @@ pub(crate) struct PollLoopMetrics {
     pub idle: prometheus::Counter,
 }
 
-impl ConsumerDeps {
+impl GroupDeps {
     pub(super) fn record_time(&self, since: Instant, part: impl Fn(&PollLoopMetrics) -> &prometheus::Counter) {
         part(&self.loop_time).inc_by(since.elapsed().as_secs_f64());
     }
 
+    pub(super) fn log_error(&self, error: &BrokerError) {
+        tracing::warn!(group = %self.group, %error, "broker error; continuing");
+    }
+
+    pub(super) fn set_health(&self, reason: impl Into<String>) {
+        self.health.set(&health_part(&self.group, self.is_shared), reason);
+    }
+
+    pub(super) fn clear_health(&self) {
+        self.health.clear(&health_part(&self.group, self.is_shared));
+    }
+
+    /// Pauses or resumes partitions. Returns false if the broker refuses.
+    pub(super) fn pause(&mut self, partitions: &[Partition], paused: bool) -> bool {
+        let changed = self.consumer.pause(partitions, paused);
+        if let Err(error) = &changed {
+            self.log_error(error);
+        }
+        changed.is_ok()
+    }
+
+    /// Counts the partitions of the topics.
+    pub(super) fn count_partitions(&self, topics: &[Arc<str>]) -> Result<BTreeMap<String, u32>, BrokerError> {
+        let prefix = match topics {
+            [only] => only.to_string(),
+            _ => self.names.tasks(""),
+        };
+        let found = self.broker.topics(&prefix, CALL_DEADLINE)?;
+        Ok(found.into_iter().map(|info| (info.name, info.partitions)).collect())
+    }
+}
+
+impl TypeDeps {
     pub(super) fn command(&self, command: Command) {
         // The dispatcher outlives its consumer; if it has ended, there is nothing left to command.
         let _ = self.commands.send(command);
     }
 
-    pub(super) fn log_error(&self, error: &BrokerError) {
-        tracing::warn!(task_type = %self.task_type, %error, "broker error; continuing");
+    /// Reports that assigned partitions of the type cannot be started.
+    pub(super) fn set_start_health(&self, reason: impl Into<String>) {
+        self.health.set(&type_health_part(&self.task_type), reason);
     }
 
-    pub(super) fn set_health(&self, reason: impl Into<String>) {
-        self.health.set(&health_part(&self.task_type), reason);
-    }
-
-    pub(super) fn clear_health(&self) {
-        self.health.clear(&health_part(&self.task_type));
+    pub(super) fn clear_start_health(&self) {
+        self.health.clear(&type_health_part(&self.task_type));
     }
 
     pub(super) fn set_partition_health(&self, partition: i32, reason: impl Into<String>) {
@@ -98,38 +138,19 @@ impl ConsumerDeps {
         self.set_partition_health(*index, format!("{message}; choose its start offset with `{hint}`"));
     }
 
-    /// Releases partitions to the group.
-    pub(super) fn release(&mut self, partitions: &[Partition]) {
-        self.offsets.lock().retain(|partition, _| !partitions.contains(partition));
-        for partition in partitions {
-            self.clear_partition_health(partition.index);
-            self.clear_window_held(partition);
-        }
-        if let Err(error) = self.consumer.release(partitions) {
-            self.log_error(&error);
-        }
-    }
-
     /// Reports the offset of the task that holds back its partition.
-    pub(super) fn set_window_held(&self, partition: &Partition, offset: i64) {
-        self.metrics
-            .worker
-            .window_held
-            .with_label_values(&[&*self.task_type, &partition.index.to_string()])
-            .set(offset);
+    pub(super) fn set_window_held(&self, partition: i32, offset: i64) {
+        self.metrics.worker.window_held.with_label_values(&[&*self.task_type, &partition.to_string()]).set(offset);
     }
 
-    pub(super) fn clear_window_held(&self, partition: &Partition) {
+    pub(super) fn clear_window_held(&self, partition: i32) {
         // Fails if the gauge was not set.
-        let _ = self.metrics.worker.window_held.remove_label_values(&[&*self.task_type, &partition.index.to_string()]);
+        let _ = self.metrics.worker.window_held.remove_label_values(&[&*self.task_type, &partition.to_string()]);
     }
 
-    /// Counts the partitions of the topic. Fails if the fleet-wide concurrency limit leaves some without a slot.
-    pub(super) fn count_partitions(&self) -> Result<u32, BrokerError> {
-        let topic = self.names.tasks(&self.task_type);
-        let topics = self.broker.topics(&topic, CALL_DEADLINE)?;
-        let found = topics.into_iter().find(|info| info.name == topic);
-        let partitions = found.map(|info| info.partitions).ok_or(BrokerError::Unknown(topic))?;
+    /// Checks that the fleet-wide concurrency limit leaves no partition without a slot. Returns their number.
+    pub(super) fn check_partitions(&self, counts: &BTreeMap<String, u32>) -> Result<u32, BrokerError> {
+        let partitions = *counts.get(&*self.topic).ok_or_else(|| BrokerError::Unknown(self.topic.to_string()))?;
         match self.policy.max_concurrency {
             Some(limit) if limit < partitions => Err(BrokerError::Invalid(format!(
                 "`max_concurrency` {limit} is below the {partitions} partitions of the topic, of which each needs one: raise it"
@@ -139,12 +160,17 @@ impl ConsumerDeps {
     }
 }
 
-/// Name of a consumer in the health report.
-pub(crate) fn health_part(task_type: &str) -> String {
+/// Name of a consumer in the health report: a shared group, or the type whose own group it is.
+pub(crate) fn health_part(group: &str, is_shared: bool) -> String {
+    if is_shared { format!("group {group}") } else { type_health_part(group) }
+}
+
+/// Name of a type in the health report.
+fn type_health_part(task_type: &str) -> String {
     format!("type {task_type}")
 }
 
 /// Name of a partition in the health report.
 fn partition_health_part(task_type: &str, partition: i32) -> String {
-    format!("{}/{partition}", health_part(task_type))
+    format!("type {task_type}/{partition}")
 }

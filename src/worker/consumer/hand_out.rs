@@ -31,6 +31,11 @@ impl HandOut {
         }
     }
 
+    /// Returns whether no batch waits for the dispatcher.
+    pub(super) fn is_empty(&self) -> bool {
+        self.batch.is_empty() && !self.closed
+    }
+
     /// Takes inputs from the partitions in turn, so that none waits for another.
     fn fill_batch(&mut self, partitions: &mut PartitionTable) {
         let mut more = true;

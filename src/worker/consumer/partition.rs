@@ -191,7 +191,7 @@ impl PartitionState {
 
     /// Registers an input as complete.
     pub(crate) fn complete(&mut self, tag: DeliveryTag) {
-        self.completed.complete(self.base + tag.sequence());
+        self.completed.complete(tag.offset(self.base, self.completed.watermark()));
         self.outstanding = self.outstanding.saturating_sub(1);
         self.changed = true;
     }
@@ -328,7 +328,9 @@ mod tests {
                 value: Some(b"1"),
                 headers: &headers,
             };
-            state.deliver(offset).then(|| state.push(decoder.start_batch().decode(&record, state.tag(0, offset))));
+            state
+                .deliver(offset)
+                .then(|| state.push(decoder.start_batch().decode(&decoder, &record, state.tag(0, offset))));
         }
         let (commit, next) = state.commit();
         state.apply_commit(next);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::deps::{CALL_DEADLINE, ConsumerDeps, NOT_JOINED};
+use super::deps::{CALL_DEADLINE, GroupDeps, NOT_JOINED};
 use super::partition::PartitionState;
-use super::partition_table::PartitionTable;
-use super::{RETRY_PAUSE, TypeConsumer};
+use super::type_consumer::TypeTable;
+use super::{GroupConsumer, RETRY_PAUSE, TypeConsumer};
 use crate::broker::{BrokerError, Partition, StartOffset};
 use crate::runtime::{self, Backoff};
 use crate::worker::dispatch::Command;
@@ -76,21 +76,25 @@ impl GapCheck {
     }
 
     /// Advances partitions over offsets without records, so that the group's lag is zero when everything is complete.
-    pub(super) fn skip_gaps(&mut self, deps: &mut ConsumerDeps, partitions: &mut PartitionTable, now: Instant) {
+    pub(super) fn skip_gaps(&mut self, deps: &mut GroupDeps, types: &mut TypeTable, now: Instant) {
         if now < self.next {
             return;
         }
         self.next = now + GAP_CHECK_INTERVAL;
         let Ok(positions) = deps.consumer.positions() else { return };
         for (partition, offset) in positions {
-            if let Some(state) = partitions.reading_mut(partition.index) {
+            let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
+            if let Some(state) = one.partitions.reading_mut(partition.index)
+                && offset > state.next_offset()
+            {
                 state.skip_to(offset);
+                one.set_busy();
             }
         }
     }
 }
 
-impl TypeConsumer {
+impl GroupConsumer {
     pub(super) fn recover_out_of_range(&mut self, now: Instant) {
         if self.out_of_range.partitions.is_empty() || self.out_of_range.retry_at.is_some_and(|at| now < at) {
             return;
@@ -103,24 +107,24 @@ impl TypeConsumer {
             let message = format!(
                 "partition {index} of `{topic}` is not read: its offset is outside its log and cannot be reset yet"
             );
-            self.deps.set_partition_health(*index, format!("{message}: {error}"));
+            if let Some(one) = self.types.of_topic_mut(topic) {
+                one.deps.set_partition_health(*index, format!("{message}: {error}"));
+            }
             self.out_of_range.partitions.insert(partition);
         }
     }
 
     fn recover_partition(&mut self, partition: &Partition) -> Result<(), BrokerError> {
+        let Some(one) = self.types.of_topic_mut(&partition.topic) else { return Ok(()) };
         // A revoked partition is not read any more.
-        let Some(next) = self.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else {
+        let Some(next) = one.partitions.reading_mut(partition.index).map(|state| state.next_offset()) else {
             return Ok(());
         };
+        one.set_busy();
         let ends = self.deps.broker.watermarks(partition, CALL_DEADLINE)?;
         if next > ends.high {
-            refuse_recreated(
-                &mut self.deps,
-                &mut self.partitions,
-                partition,
-                &format!("offset {next} is beyond the log's end {}", ends.high),
-            );
+            let why = format!("offset {next} is beyond the log's end {}", ends.high);
+            one.refuse_recreated(&mut self.deps, partition, &why);
             // An operator may already have chosen its start offset.
             self.control_recheck_at = Some(Instant::now());
             return Ok(());
@@ -129,23 +133,25 @@ impl TypeConsumer {
         let lost = ends.low - next;
         if lost > 0 {
             // The next commit is past the removed offsets. Trackers conclude from it that no worker has these tasks.
-            if let Some(state) = self.partitions.get_mut(partition.index) {
+            if let Some(state) = one.partitions.get_mut(partition.index) {
                 state.skip_to(ends.low);
             }
             tracing::error!(%partition, offsets = lost, "retention has removed tasks that no worker had started; continuing at the log's start");
         }
-        self.deps.clear_partition_health(partition.index);
+        one.deps.clear_partition_health(partition.index);
         Ok(())
     }
 
     /// Gives up a consumer after a fatal error: its partitions are lost, and nothing can be committed.
     pub(super) fn fail_consumer(&mut self, error: &BrokerError) {
-        let task_type = &self.deps.task_type;
+        let group = &self.deps.group;
         let message = "the consumer has failed and will be recreated";
-        tracing::error!(%task_type, %error, "{message}");
+        tracing::error!(%group, %error, "{message}");
         self.deps.set_health(format!("{message}: {error}"));
-        let owned: Vec<Partition> = self.partitions.iter().map(|state| state.partition.clone()).collect();
+        let states = self.types.iter().flat_map(|one| one.partitions.iter());
+        let owned: Vec<Partition> = states.map(|state| state.partition.clone()).collect();
         self.lose(&owned);
+        self.types.iter_mut().for_each(|one| one.backpressure.reset());
         self.pending_start.partitions.clear();
         self.committer.reset();
         self.recreation.schedule(Instant::now());
@@ -176,17 +182,17 @@ impl TypeConsumer {
     }
 }
 
-/// Refuses a partition of a topic that was probably recreated. Its offsets then identify other records, so its running
-/// tasks are cancelled and their results are ignored.
-fn refuse_recreated(deps: &mut ConsumerDeps, partitions: &mut PartitionTable, partition: &Partition, why: &str) {
-    deps.report_refused(partition, &format!("{why}: was the topic recreated?"));
-    if let Some(state) = partitions.remove(partition.index) {
-        deps.command(Command::CancelAssignment { assignment_id: state.assignment_id });
-        // A new id: late completions of the old assignment must not be applied to this one.
-        let assignment_id = partitions.free_assignment_id();
-        partitions.insert(PartitionState::refused(partition.clone(), assignment_id));
-    }
-    if let Err(error) = deps.consumer.pause(std::slice::from_ref(partition), true) {
-        deps.log_error(&error);
+impl TypeConsumer {
+    /// Refuses a partition of a topic that was probably recreated. Its offsets then identify other records, so its
+    /// running tasks are cancelled and their results are ignored.
+    fn refuse_recreated(&mut self, deps: &mut GroupDeps, partition: &Partition, why: &str) {
+        self.deps.report_refused(partition, &format!("{why}: was the topic recreated?"));
+        if let Some(state) = self.partitions.remove(partition.index) {
+            self.deps.command(Command::CancelAssignment { assignment_id: state.assignment_id });
+            // A new id: late completions of the old assignment must not be applied to this one.
+            let assignment_id = self.partitions.free_assignment_id();
+            self.partitions.insert(PartitionState::refused(partition.clone(), assignment_id));
+        }
+        deps.pause(std::slice::from_ref(partition), true);
     }
 }

@@ -75,14 +75,18 @@ async fn has_read_heartbeats(api: &Api) -> Result<bool, ApiError> {
     Ok(ends.is_ok_and(|ends| api.fleet.workers.has_read(ends.high)))
 }
 
+/// Returns the consumer group that contains a type's commits, as recorded on the control topic.
+pub(super) fn consumer_group(api: &Api, task_type: &str) -> String {
+    api.publisher.names().group_id(task_type, api.fleet.control.state().group_of(task_type))
+}
+
 /// Counts the unfinished tasks of a type over all partitions. `None` if it has too many partitions.
 pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Count>, ApiError> {
     let partitions = api.types.partitions_of(task_type).await?;
     if partitions > MAX_PARTITIONS {
         return Ok(None);
     }
-    let names = api.publisher.names();
-    let (topic, group) = (names.tasks(task_type), names.group(task_type));
+    let (topic, group) = (api.publisher.names().tasks(task_type), consumer_group(api, task_type));
     let offsets: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
     let lag = api.reads.broker.call(move |broker, deadline| {
         let committed = broker.group_offsets(&group, &offsets, deadline)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::count::{Count, Counter};
-use super::fleet::{consumer_lag, explain_workers};
+use super::fleet::{consumer_group, consumer_lag, explain_workers};
 use super::{age, explain_record};
 use crate::api::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
@@ -122,7 +122,7 @@ async fn explain_never_consumed(
 }
 
 async fn committed_offset(api: &Api, task_type: &str, partition: &Partition) -> Result<Option<Committed>, ApiError> {
-    let group = api.publisher.names().group(task_type);
+    let group = consumer_group(api, task_type);
     let committed = api.reads.broker.group_offsets(&group, vec![partition.clone()]).await?;
     Ok(committed.into_iter().next().flatten())
 }

@@ -1,7 +1,8 @@
 //! librdkafka calls that rdkafka lacks, implements wrongly or answers with a panic: header names and commit metadata
-//! that are not UTF-8, the outcome of commits, record batches, additional bootstrap servers. All unsafe code of
-//! the Kafka client is here.
+//! that are not UTF-8, the outcome of commits, record batches, lists of offsets, additional bootstrap servers. All
+//! unsafe code of the Kafka client is here.
 
+mod offsets;
 mod records;
 
 use std::ffi::{CStr, CString, c_char};
@@ -14,6 +15,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::message::{BorrowedHeaders, Headers as _};
 use rdkafka::types::RDKafkaErrorCode;
 
+pub(super) use offsets::list_offsets;
 pub(super) use records::{Records, Waker};
 
 use crate::broker::{BatchRecord, HeaderList, Partition};
@@ -119,6 +121,11 @@ impl Queue {
     fn new<C: ClientContext>(client: &Client<C>) -> Option<Self> {
         // SAFETY: the client is alive.
         NonNull::new(unsafe { sys::rd_kafka_queue_new(client.native_ptr()) }).map(Self)
+    }
+
+    fn is_empty(&self) -> bool {
+        // SAFETY: the queue is ours.
+        unsafe { sys::rd_kafka_queue_length(self.0.as_ptr()) == 0 }
     }
 
     fn poll(&self, wait: Duration) -> Option<Event> {

@@ -1,5 +1,6 @@
-//! Record batches. The queues of the partitions are forwarded to one queue, which librdkafka empties in batches;
-//! record by record from the consumer's queue, each would cost an event, an allocation and several clock reads.
+//! Record batches. The queues of a topic's partitions are forwarded to one queue, which librdkafka empties in batches;
+//! record by record from the consumer's queue, each would cost an event, an allocation and several clock reads. With a
+//! queue per topic, the records of one topic can wait while those of the others are taken.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
@@ -10,9 +11,13 @@ use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::message::BorrowedHeaders;
 use rdkafka::types::RDKafkaErrorCode;
+use rustc_hash::FxHashMap;
 
 use super::{Headers, Queue};
 use crate::broker::{Partition, RecordRef};
+
+/// Minimum number of topics that share a poll.
+const MIN_TURNS: usize = 4;
 
 /// Wakes the poll loop when a queue becomes non-empty.
 #[derive(Default)]
@@ -47,50 +52,101 @@ pub(crate) struct Failed {
     pub reason: String,
 }
 
-/// A queue of records. Drop it before its client.
+/// Queues of records: one per topic of the subscription, or a single one for all. Drop them before their client.
 pub(crate) struct Records {
-    queue: Queue,
+    queues: Vec<TopicQueue>,
+    by_topic: FxHashMap<String, usize>,
+    /// Queue with which the next poll begins, so that a topic with many records does not starve the others.
+    next: usize,
     /// Message pointers of the current batch; null or stale between batches.
     batch: Vec<*mut sys::rd_kafka_message_t>,
     #[expect(dead_code, reason = "librdkafka has its address")]
     waker: Arc<Waker>,
 }
 
+/// The records of one topic.
+struct TopicQueue {
+    queue: Queue,
+    /// No records are taken.
+    held: bool,
+}
+
 // SAFETY: librdkafka's queues may be used by any thread; no message is kept in the batch between two calls.
 unsafe impl Send for Records {}
 
 impl Records {
-    pub(crate) fn new<C: ClientContext>(client: &Client<C>, waker: Arc<Waker>) -> Option<Self> {
-        let queue = Queue::new(client)?;
+    /// Creates a queue for each topic; without topics, one for all.
+    pub(crate) fn new<C: ClientContext>(client: &Client<C>, topics: &[String], waker: Arc<Waker>) -> Option<Self> {
         let address = Arc::as_ptr(&waker).cast_mut().cast();
-        // SAFETY: the waker lives as long as the queue; after the queue's drop librdkafka does not call it.
-        unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), Some(wake_callback), address) };
-        Some(Self { queue, batch: Vec::new(), waker })
+        let open = |_| {
+            let queue = Queue::new(client)?;
+            // SAFETY: the waker lives as long as the queue; after the queue's drop librdkafka does not call it.
+            unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), Some(wake_callback), address) };
+            Some(TopicQueue { queue, held: false })
+        };
+        let queues = (0..topics.len().max(1)).map(open).collect::<Option<Vec<_>>>()?;
+        let by_topic = topics.iter().cloned().enumerate().map(|(n, topic)| (topic, n)).collect();
+        Some(Self { queues, by_topic, next: 0, batch: Vec::new(), waker })
     }
 
-    /// Forwards a partition's records to this queue, starting with those already waiting. librdkafka removes the
-    /// forwarding when it stops fetching the partition.
+    /// Takes no records of a topic until it is called again with false. Without effect on other topics.
+    pub(crate) fn hold(&mut self, topic: &str, held: bool) {
+        let queue = self.by_topic.get(topic).and_then(|n| self.queues.get_mut(*n));
+        if let Some(queue) = queue {
+            queue.held = held;
+        }
+    }
+
+    /// Forwards a partition's records to the queue of its topic, starting with those already waiting. librdkafka removes
+    /// the forwarding when it stops fetching the partition.
     pub(crate) fn forward<C: ClientContext>(&self, client: &Client<C>, partition: &Partition) {
         let Ok(topic) = CString::new(&*partition.topic) else { return };
+        let index = self.by_topic.get(&*partition.topic).copied().unwrap_or_default();
         // SAFETY: the client is alive and the name copied; the reference returned is ours.
         let queue = unsafe { sys::rd_kafka_queue_get_partition(client.native_ptr(), topic.as_ptr(), partition.index) };
-        if let Some(queue) = NonNull::new(queue).map(Queue) {
+        if let (Some(queue), Some(to)) = (NonNull::new(queue).map(Queue), self.queues.get(index)) {
             // SAFETY: both queues are alive; librdkafka counts its own references to them.
-            unsafe { sys::rd_kafka_queue_forward(queue.0.as_ptr(), self.queue.0.as_ptr()) };
+            unsafe { sys::rd_kafka_queue_forward(queue.0.as_ptr(), to.queue.0.as_ptr()) };
         }
     }
 
-    /// Passes at most `max` available records to the sink. Returns their number and the errors received in between.
-    /// Never waits.
+    /// Passes at most `max` available records to the sink, from the topics in turn. Returns their number and the errors
+    /// received in between. Never waits.
     pub(crate) fn take(&mut self, max: usize, sink: &mut dyn FnMut(&RecordRef<'_>)) -> (usize, Vec<Failed>) {
-        if max == 0 {
-            return (0, Vec::new());
-        }
-        self.batch.resize(max, ptr::null_mut());
-        // SAFETY: the queue is ours, and the batch has room for `max` messages.
-        let count =
-            unsafe { sys::rd_kafka_consume_batch_queue(self.queue.0.as_ptr(), 0, self.batch.as_mut_ptr(), max) };
+        let count = self.queues.len();
+        let part = if count == 1 { max } else { max.div_ceil(MIN_TURNS) };
         let (mut taken, mut failed) = (0, Vec::new());
+        loop {
+            let before = taken + failed.len();
+            for _ in 0..count {
+                let turn = part.min(max - taken);
+                if turn == 0 {
+                    return (taken, failed);
+                }
+                let n = self.next;
+                self.next = (n + 1) % count;
+                if !self.queues[n].held && (count == 1 || !self.queues[n].queue.is_empty()) {
+                    taken += self.take_from(n, turn, &mut failed, sink);
+                }
+            }
+            if count == 1 || taken + failed.len() == before {
+                return (taken, failed);
+            }
+        }
+    }
+
+    fn take_from(
+        &mut self,
+        n: usize,
+        max: usize,
+        failed: &mut Vec<Failed>,
+        sink: &mut dyn FnMut(&RecordRef<'_>),
+    ) -> usize {
+        self.batch.resize(max, ptr::null_mut());
+        let queue = self.queues[n].queue.0.as_ptr();
+        // SAFETY: the queue is ours, and the batch has room for `max` messages.
+        let count = unsafe { sys::rd_kafka_consume_batch_queue(queue, 0, self.batch.as_mut_ptr(), max) };
+        let mut taken = 0;
         for message in &self.batch[..usize::try_from(count).unwrap_or_default()] {
             let message = Message(*message);
             match message.failed() {
@@ -101,14 +157,16 @@ impl Records {
                 Some(what) => failed.push(what),
             }
         }
-        (taken, failed)
+        taken
     }
 }
 
 impl Drop for Records {
     fn drop(&mut self) {
-        // SAFETY: the queue is ours. Forwarded queues may keep it alive; the callback is removed.
-        unsafe { sys::rd_kafka_queue_cb_event_enable(self.queue.0.as_ptr(), None, ptr::null_mut()) };
+        for TopicQueue { queue, .. } in &self.queues {
+            // SAFETY: the queue is ours. Forwarded queues may keep it alive; the callback is removed.
+            unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), None, ptr::null_mut()) };
+        }
     }
 }
 

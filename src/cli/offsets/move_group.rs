@@ -1,0 +1,168 @@
+//! `offsets move`: moves the commits of a type to another consumer group.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::failure;
+use crate::broker::{Client, Commit, Partition};
+use crate::cli::exit::{Code, Failure, Outcome};
+use crate::cli::globals::Globals;
+use crate::cli::output::{Field, Rows};
+use crate::cli::setup::Setup;
+use crate::config::Names;
+use crate::control::settings::{FleetSettings, read_control};
+use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, Group};
+use crate::model::task::id::check_type;
+use crate::runtime::now_ms;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct MoveArgs {
+    /// The type
+    #[arg(value_name = "TYPE", value_parser = type_name)]
+    task_type: String,
+    /// Name of the group, as in `[types.<name>] group`; the type's own name for a group of its own
+    #[arg(long, value_name = "GROUP")]
+    to: String,
+}
+
+/// Commits that were moved.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Moved {
+    #[serde(rename = "type")]
+    task_type: String,
+    from: String,
+    to: String,
+    partitions: Vec<MovedCommit>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct MovedCommit {
+    partition: i32,
+    offset: i64,
+}
+
+fn type_name(text: &str) -> Result<String, String> {
+    check_type(text).map(|()| text.to_owned())
+}
+
+pub(super) async fn run(args: MoveArgs, setup: &Setup, globals: &Globals) -> Outcome {
+    let moved = move_commits(&setup.kafka()?.client(), &setup.names, &args.task_type, &args.to).await?;
+    let output = globals.output();
+    if output.is_json() {
+        output.json(&moved)?;
+    } else {
+        output.table(rows(&moved))?;
+    }
+    Ok(Code::Ok)
+}
+
+/// Copies the commits of a type with their metadata to its configured group, then records the group on the control
+/// topic. Interrupted in between, it can be run again.
+pub(super) async fn move_commits(client: &Client, names: &Names, task_type: &str, to: &str) -> Result<Moved, Failure> {
+    check_configured(names, task_type, to)?;
+    let settings = read_control(client, names).await.map_err(|why| failure(why.into(), task_type, to))?;
+    let from = settings.group_of(task_type).to_owned();
+    let mut moved = Moved { task_type: task_type.to_owned(), from, to: to.to_owned(), partitions: Vec::new() };
+    if moved.from == to {
+        return Ok(moved);
+    }
+    let source = names.group_id(task_type, &moved.from);
+    let commits = commits_of(client, names, task_type, &source, &settings).await?;
+    for group in [source, names.group_id(task_type, to)] {
+        // Written to the source unchanged: Kafka refuses it while the group has members, which could still commit.
+        let set = if commits.is_empty() { Ok(()) } else { client.set_group_offsets(&group, commits.clone()).await };
+        set.map_err(|why| failure(why, task_type, &group))?;
+    }
+    record(client, names, task_type, to).await?;
+    moved.partitions =
+        commits.iter().map(|one| MovedCommit { partition: one.partition.index, offset: one.offset }).collect();
+    Ok(moved)
+}
+
+/// Checks that the configuration names the group: workers refuse any other.
+fn check_configured(names: &Names, task_type: &str, to: &str) -> Result<(), Failure> {
+    let configured = names.group_name(task_type);
+    if configured == to {
+        return Ok(());
+    }
+    let cure = if to == task_type {
+        format!(
+            "remove `group` from `[types.{task_type}]` and `[worker]`, or set `group = \"{to}\"` in `[types.{task_type}]`"
+        )
+    } else {
+        format!("set `group = \"{to}\"` in `[types.{task_type}]`, or move it to `{configured}`")
+    };
+    Err(Failure::usage(format_args!("`--to {to}`: the configured group of the type `{task_type}` is `{configured}`"))
+        .hint(cure))
+}
+
+/// Returns the commits of a type in a group. Each partition that has been consumed must have one: workers would mistake
+/// an older commit in the other group for it.
+async fn commits_of(
+    client: &Client,
+    names: &Names,
+    task_type: &str,
+    group: &str,
+    settings: &FleetSettings,
+) -> Result<Vec<Commit>, Failure> {
+    let partitions = super::partitions(client, &names.tasks(task_type), &super::Target::whole(task_type)).await?;
+    let committed =
+        client.group_offsets(group, partitions.clone()).await.map_err(|why| failure(why, task_type, group))?;
+    let mut commits: Vec<Commit> = Vec::new();
+    for (partition, committed) in partitions.into_iter().zip(committed) {
+        match committed {
+            Some(found) => commits.push(Commit { partition, offset: found.offset, metadata: found.metadata }),
+            None if settings.is_consumed(task_type, partition.index) => {
+                return Err(lost_commit(task_type, group, &partition));
+            }
+            None => {}
+        }
+    }
+    Ok(commits)
+}
+
+fn lost_commit(task_type: &str, group: &str, partition: &Partition) -> Failure {
+    let target = format!("{task_type}/{}", partition.index);
+    Failure::failed(format_args!("the group `{group}` has no commit of {partition}, which has been consumed before"))
+        .hint(format_args!(
+            "choose where to start with `kafleet offsets init {target} --at earliest|OFFSET|TIME`, then run this again"
+        ))
+}
+
+async fn record(client: &Client, names: &Names, task_type: &str, to: &str) -> Result<(), Failure> {
+    let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
+    let record = ControlRecord::Group(Group { v: CONTROL_VERSION, at_ms: now_ms(), group: to.to_owned() });
+    let key = ControlKey::Group(task_type.to_owned());
+    control::put(&producer, names, &key, &record).await.map(drop).map_err(Failure::unavailable)
+}
+
+fn rows(moved: &Moved) -> Rows {
+    let mut rows = Rows::new(["PARTITION", "OFFSET", "FROM", "TO"]);
+    let number = |number: i64| Field::Number(u64::try_from(number).unwrap_or(0));
+    for one in &moved.partitions {
+        rows.add([
+            number(one.partition.into()),
+            number(one.offset),
+            Field::Text(moved.from.clone()),
+            Field::Text(moved.to.clone()),
+        ]);
+    }
+    rows
+}
+
+/// Describes the commits of a type that are in another group than the configured one, with a hint: the type's workers do
+/// not start.
+pub(in crate::cli) fn misplaced_commits(
+    names: &Names,
+    settings: &FleetSettings,
+    task_type: &str,
+) -> Option<(String, String)> {
+    let recorded = settings.group_of(task_type);
+    let configured = names.group_name(task_type);
+    let is_consumed = settings.consumed.iter().any(|(name, _)| name == task_type);
+    (is_consumed && recorded != configured).then(|| {
+        let what = format!("its commits are in the group `{recorded}`, and its configured group is `{configured}`");
+        let command = format!("kafleet offsets move {task_type} --to {configured}");
+        (what, format!("stop the workers of both groups and run `{command}`"))
+    })
+}

@@ -1,0 +1,89 @@
+//! Checks that the commits of the worker's types are in their configured consumer groups.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Shared;
+use super::error::WorkerError;
+use crate::config::Names;
+use crate::control::settings::read_control;
+use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, ControlState, ControlWatch, Group};
+use crate::handlers::{Registered, Registry};
+use crate::runtime::now_ms;
+
+/// Maximum time to read the worker's own records on the control topic.
+const RECORDED_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Rejects shared groups that are named like a type.
+pub(super) fn check_names(names: &Names, registry: &Registry) -> Result<(), WorkerError> {
+    match names.groups().shared().find(|group| registry.get(group).is_some()) {
+        Some(group) => Err(WorkerError::GroupNamedLikeType(group.to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// Checks the group of each type, and records it on the control topic if the type has never been consumed.
+///
+/// # Errors
+/// The commits of a type are in another group: starting without them would repeat or skip tasks.
+pub(super) async fn check_groups(shared: &Shared, types: &[(Arc<str>, Registered)]) -> Result<(), WorkerError> {
+    let names = &shared.setup.names;
+    let elsewhere: Vec<&str> = {
+        let state = shared.control.state();
+        let all = types.iter().map(|(task_type, _)| &**task_type);
+        all.filter(|task_type| state.group_of(task_type) != names.group_name(task_type)).collect()
+    };
+    if elsewhere.is_empty() {
+        return Ok(());
+    }
+    let client = shared.setup.broker.client();
+    let consumed = read_control(&client, names).await.map_err(WorkerError::Settings)?.consumed;
+    let mut last = None;
+    for task_type in elsewhere {
+        if consumed.iter().any(|(name, _)| name == task_type) {
+            return Err(moved(&shared.control.state(), names, task_type));
+        }
+        let group = names.group_name(task_type).to_owned();
+        let key = ControlKey::Group(task_type.to_owned());
+        let record = ControlRecord::Group(Group { v: CONTROL_VERSION, at_ms: now_ms(), group });
+        let written = control::put(shared.events.producer(), names, &key, &record).await;
+        last = Some(written.map_err(WorkerError::GroupRecord)?.offset);
+    }
+    if let Some(offset) = last {
+        // Another worker may have recorded another group at the same time: the last record counts.
+        let reached = tokio::time::timeout(RECORDED_DEADLINE, shared.control.reached(offset)).await;
+        reached.map_err(|_| WorkerError::GroupNotRecorded)?;
+    }
+    match first_elsewhere(&shared.control.state(), names, types) {
+        Some(task_type) => Err(moved(&shared.control.state(), names, task_type)),
+        None => Ok(()),
+    }
+}
+
+/// Returns as soon as the control topic names another group for one of the types.
+pub(super) async fn until_moved(
+    control: Arc<ControlWatch>,
+    names: Names,
+    types: Vec<(Arc<str>, Registered)>,
+) -> WorkerError {
+    let mut changes = control.changes();
+    loop {
+        if let Some(task_type) = first_elsewhere(&control.state(), &names, &types) {
+            return moved(&control.state(), &names, task_type);
+        }
+        if changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn first_elsewhere<'a>(state: &ControlState, names: &Names, types: &'a [(Arc<str>, Registered)]) -> Option<&'a str> {
+    let mut all = types.iter().map(|(task_type, _)| &**task_type);
+    all.find(|task_type| state.group_of(task_type) != names.group_name(task_type))
+}
+
+fn moved(state: &ControlState, names: &Names, task_type: &str) -> WorkerError {
+    let recorded = state.group_of(task_type).to_owned();
+    let configured = names.group_name(task_type).to_owned();
+    WorkerError::OtherGroup { task_type: task_type.into(), recorded, configured }
+}
