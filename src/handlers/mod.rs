@@ -23,7 +23,8 @@ pub mod context;
 mod continuations;
 #[doc(hidden)]
 pub mod egress;
-mod failure;
+pub(crate) mod failure;
+mod interruption;
 pub(crate) mod reaper;
 mod registry;
 mod schema;

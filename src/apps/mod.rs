@@ -1,0 +1,10 @@
+//! Apps: programs in any language that declare task types and run their attempts.
+//!
+//! A worker keeps long-lived processes of an app and sends them attempts over a socket. [`protocol`] has the messages,
+//! [`session`] the exchange with one process over any stream, and [`declaration`] the types that an app declares.
+
+mod children;
+pub mod declaration;
+mod outgoing;
+pub mod protocol;
+pub mod session;
