@@ -1,10 +1,12 @@
 //! Apps: programs in any language that declare task types and run their attempts.
 //!
 //! A worker keeps long-lived processes of an app and sends them attempts over a socket. [`protocol`] has the messages,
-//! [`session`] the exchange with one process over any stream, and [`declaration`] the types that an app declares.
+//! [`session`] the exchange with one process over any stream, [`declaration`] the types that an app declares, and
+//! [`process`] one running process.
 
 mod children;
 pub mod declaration;
 mod outgoing;
+pub mod process;
 pub mod protocol;
 pub mod session;

@@ -25,6 +25,7 @@ mod continuations;
 pub mod egress;
 pub(crate) mod failure;
 mod interruption;
+pub(crate) mod output_tail;
 pub(crate) mod reaper;
 mod registry;
 mod schema;
