@@ -39,10 +39,11 @@ document!(ChildDocument, Scope::Create, policy);
 
 /// Reads the children of a `spawn`. `now_ms` is the base of delays.
 pub(super) fn read_children(tasks: &[Box<RawValue>], cx: &Context, now_ms: i64) -> Result<Vec<Child>, Failure> {
-    let read = |(index, task): (usize, &Box<RawValue>)| {
-        read_child(task, cx, now_ms).map_err(|why| bad_child(&format!("`tasks[{index}]`: {why}")))
-    };
-    tasks.iter().enumerate().map(read).collect()
+    let mut children = Vec::with_capacity(tasks.len());
+    for (index, task) in tasks.iter().enumerate() {
+        children.push(read_child(task, cx, now_ms).map_err(|why| bad_child(&format!("`tasks[{index}]`: {why}")))?);
+    }
+    Ok(children)
 }
 
 fn read_child(task: &RawValue, cx: &Context, now_ms: i64) -> Result<Child, String> {

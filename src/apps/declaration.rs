@@ -53,10 +53,9 @@ impl Declaration {
         let is_wanted = |name: &String| wanted.is_none_or(|wanted| wanted.contains(name));
         for declared in ready.types.into_iter().filter(|declared| is_wanted(&declared.name)) {
             let name = declared.name.clone();
-            if types.contains_key(&name) {
+            let Some(declared) = read_type(declared, &mut problems) else { continue };
+            if types.insert(name.clone(), declared).is_some() {
                 problems.push(format!("it declares the type `{name}` twice: give each its own name"));
-            } else if let Some(declared) = read_type(declared, &mut problems) {
-                types.insert(name, declared);
             }
         }
         let missing = wanted.unwrap_or_default().iter().filter(|name| !types.contains_key(*name));

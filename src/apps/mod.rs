@@ -6,7 +6,7 @@
 
 mod children;
 pub mod declaration;
-mod outgoing;
 pub mod process;
 pub mod protocol;
+mod send_buffer;
 pub mod session;

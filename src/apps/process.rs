@@ -1,4 +1,4 @@
-//! One process of an app: start, supervision and end.
+//! Process of an app: start, supervision and end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -102,27 +102,30 @@ impl AppProgram {
     /// The process cannot be started, ends, or declares something invalid.
     pub async fn start(&self, number: u32, welcome: &Welcome) -> Result<(AppProcess, Declaration), StartError> {
         let failed = |why: String| StartError { app: self.name.clone(), why };
-        let (mut process, declared) = self.spawn(number, welcome).await.map_err(|why| {
+        let (mut process, mut declared) = self.spawn(number, welcome).await.map_err(|why| {
             let program = self.command.first().map(String::as_str).unwrap_or_default();
             failed(format!("cannot be started: `{program}`: {why}; hint: started in `{}`", self.cwd.display()))
         })?;
-        let ready = tokio::select! {
+        let answer = tokio::select! {
             biased;
-            declared = declared => match declared {
-                Ok(Ok(ready)) => ready,
-                Ok(Err(why)) => return Err(failed(format!("cannot serve: {why}"))),
-                Err(_) => return Err(failed(process.describe_failed_start(&self.cwd).await)),
-            },
-            end = &mut process.driver => {
-                if let StreamEnd::Violated(violation) = end {
+            answer = &mut declared => answer.ok(),
+            end = &mut process.driver => match (end, declared.try_recv()) {
+                (StreamEnd::Violated(violation), _) => {
                     return Err(failed(format!("violates the app protocol: {violation}")));
                 }
-                return Err(failed(process.describe_failed_start(&self.cwd).await));
+                // Sent together with the end of the stream.
+                (_, Ok(Err(why))) => Some(Err(why)),
+                _ => None,
             },
             () = tokio::time::sleep(self.start_timeout) => {
                 let seconds = self.start_timeout.as_secs_f32();
                 return Err(failed(format!("was not ready within {seconds} s; hint: raise `start_timeout`")));
             }
+        };
+        let ready = match answer {
+            Some(Ok(ready)) => ready,
+            Some(Err(why)) => return Err(failed(format!("cannot serve: {why}"))),
+            None => return Err(failed(process.describe_failed_start(&self.cwd).await)),
         };
         process.slots = self.slots.unwrap_or(ready.slots);
         process.responsive = ready.responsive;
@@ -187,7 +190,7 @@ impl AppProcess {
         self.slots
     }
 
-    /// Supervises the process to its end, and ends its attempts. `on_event` is told when the process should be replaced:
+    /// Supervises the process to its end, and ends its attempts. `on_event` is called when the process should be replaced:
     /// it accepts no more attempts then.
     pub async fn run(
         mut self,

@@ -156,7 +156,7 @@ pub enum FromApp {
     Heartbeat(Numbered),
     Pong(Pong),
     Spawn(Spawn),
-    Then(Then),
+    Continue(Continue),
     Retire(Retire),
     /// Message of a kind that this worker does not know, which is ignored.
     Unknown,
@@ -287,7 +287,7 @@ pub struct Spawn {
 
 /// Continuation of a task.
 #[derive(Debug, Deserialize)]
-pub struct Then {
+pub struct Continue {
     pub n: u64,
     pub task: Box<RawValue>,
 }
@@ -342,7 +342,7 @@ impl<'de> Visitor<'de> for MessageVisitor {
             "heartbeat" => FromApp::Heartbeat(map.next_value()?),
             "pong" => FromApp::Pong(map.next_value()?),
             "spawn" => FromApp::Spawn(map.next_value()?),
-            "then" => FromApp::Then(map.next_value()?),
+            "then" => FromApp::Continue(map.next_value()?),
             "retire" => FromApp::Retire(map.next_value()?),
             "ready" => FromApp::Ready(map.next_value()?),
             "unable" => FromApp::Unable(map.next_value()?),

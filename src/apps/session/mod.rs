@@ -17,8 +17,9 @@ use tokio::time::Instant;
 
 use self::attempt::Entry;
 pub use self::attempt::{Ended, RunningAttempt};
-use super::outgoing::Outgoing;
+
 use super::protocol::{self, FromApp, MAX_LINE_BYTES, Ready, ToApp, Violation, Welcome};
+use super::send_buffer::SendBuffer;
 use crate::handlers::context::Restart;
 use crate::handlers::{Context, Failure};
 
@@ -30,7 +31,7 @@ const READ_BYTES: usize = 64 << 10;
 pub struct Session(Arc<Shared>);
 
 struct Shared {
-    out: Outgoing,
+    out: SendBuffer,
     state: Mutex<State>,
     events: mpsc::UnboundedSender<SessionEvent>,
 }
@@ -113,6 +114,11 @@ impl Drop for StuckAttempt {
     }
 }
 
+/// Reads the messages of an app.
+struct MessageReader {
+    session: Session,
+}
+
 /// Receiver of the declaration of an app.
 pub type Declared = oneshot::Receiver<Result<Ready, String>>;
 
@@ -138,9 +144,10 @@ impl Session {
             calls: 0,
             last_pong: Instant::now(),
         };
-        let session = Self(Arc::new(Shared { out: Outgoing::new(Box::new(writer)), state: Mutex::new(state), events }));
+        let session =
+            Self(Arc::new(Shared { out: SendBuffer::new(Box::new(writer)), state: Mutex::new(state), events }));
         session.0.out.send(&protocol::line(&ToApp::Welcome(welcome)));
-        let driver = session.clone().drive(reader);
+        let driver = MessageReader { session: session.clone() }.drive(reader);
         (session, declared, driver)
     }
 
@@ -196,14 +203,32 @@ impl Session {
         }
     }
 
+    fn with_entry<T>(&self, n: u64, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.0.state.lock().attempts.get_mut(&n).map(change)
+    }
+
+    /// Returns the context of an attempt; `None` if it has ended.
+    fn context(&self, n: u64) -> Result<Option<Context>, Violation> {
+        let state = self.0.state.lock();
+        state.check_number(n)?;
+        Ok(state.attempts.get(&n).map(|entry| entry.cx.clone()))
+    }
+
+    fn report(&self, event: SessionEvent) {
+        // The receiver is dropped when the process has ended.
+        let _ = self.0.events.send(event);
+    }
+}
+
+impl MessageReader {
     /// Reads until the stream ends or the app violates the protocol.
     async fn drive(self, reader: impl AsyncRead + Send + Unpin) -> StreamEnd {
         let end = tokio::select! {
             biased;
             end = self.read_lines(reader) => end,
-            () = self.0.out.run() => StreamEnd::Closed,
+            () = self.session.0.out.run() => StreamEnd::Closed,
         };
-        self.refuse_attempts();
+        self.session.refuse_attempts();
         end
     }
 
@@ -249,25 +274,28 @@ impl Session {
 
     fn handle(&self, message: FromApp) -> Result<(), Violation> {
         match message {
-            FromApp::Ok(success) => self.succeed(success),
-            FromApp::Error(error) => self.fail(error),
+            FromApp::Ok(success) => self.session.succeed(success),
+            FromApp::Error(error) => self.session.fail(error),
             FromApp::Progress(progress) => self.progress(progress),
             FromApp::Log(log) => self.log(log),
             FromApp::Warn(warn) => self.warn(warn),
             FromApp::Attach(attach) => self.attach(attach),
-            FromApp::Heartbeat(heartbeat) => Ok(self.context(heartbeat.n)?.iter().for_each(|cx| cx.heartbeat())),
+            FromApp::Heartbeat(heartbeat) => {
+                self.session.context(heartbeat.n)?.iter().for_each(Context::heartbeat);
+                Ok(())
+            }
             FromApp::Spawn(spawn) => self.spawn(spawn),
-            FromApp::Then(then) => self.add_continuation(&then),
+            FromApp::Continue(message) => self.add_continuation(&message),
             FromApp::Pong(_) => {
-                self.0.state.lock().last_pong = Instant::now();
+                self.session.0.state.lock().last_pong = Instant::now();
                 Ok(())
             }
             FromApp::Ready(ready) => self.declare(Ok(ready)),
             FromApp::Unable(unable) => self.declare(Err(unable.message)),
             FromApp::Retire(retire) => {
-                let phase = std::mem::replace(&mut self.0.state.lock().phase, Phase::Closed);
+                let phase = std::mem::replace(&mut self.session.0.state.lock().phase, Phase::Closed);
                 if matches!(phase, Phase::Serving { .. }) {
-                    self.report(SessionEvent::Retired(retire.reason));
+                    self.session.report(SessionEvent::Retired(retire.reason));
                 }
                 Ok(())
             }
@@ -276,7 +304,7 @@ impl Session {
     }
 
     fn declare(&self, declared: Result<Ready, String>) -> Result<(), Violation> {
-        let mut state = self.0.state.lock();
+        let mut state = self.session.0.state.lock();
         let phase = match &declared {
             Ok(ready) => Phase::Serving { responsive: ready.responsive },
             Err(_) => Phase::Closed,
@@ -295,18 +323,6 @@ impl Session {
                 Ok(())
             }
         }
-    }
-
-    /// Returns the context of an attempt; `None` if it has ended.
-    fn context(&self, n: u64) -> Result<Option<Context>, Violation> {
-        let state = self.0.state.lock();
-        state.check_number(n)?;
-        Ok(state.attempts.get(&n).map(|entry| entry.cx.clone()))
-    }
-
-    fn report(&self, event: SessionEvent) {
-        // The receiver is dropped when the process has ended.
-        let _ = self.0.events.send(event);
     }
 }
 

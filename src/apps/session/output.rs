@@ -2,28 +2,31 @@
 
 use data_encoding::BASE64;
 
-use super::Session;
-use super::attempt::{Call, Entry, too_many_children};
+use super::attempt::{Call, too_many_children};
+use super::{MessageReader, Session};
 use crate::apps::children::{bad_child, read_children, read_continuation};
 use crate::apps::protocol::{
-    self, Attach, Log, MAX_CALLS, MAX_CHILDREN_BYTES, Progress, Reply, ReplyError, Spawn, Then, ToApp, Violation, Warn,
+    self, Attach, Continue, Log, MAX_CALLS, MAX_CHILDREN_BYTES, Progress, Reply, ReplyError, Spawn, ToApp, Violation,
+    Warn,
 };
 use crate::handlers::context::Note;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Child, Context, Failure};
+use crate::model::event::log_line::MAX_LINE_BYTES;
 use crate::runtime::{self, now_ms};
 
 /// Maximum length of a warning, in characters.
 const MAX_WARNING_CHARS: usize = 4_000;
 
-impl Session {
+impl MessageReader {
     pub(super) fn progress(&self, progress: Progress) -> Result<(), Violation> {
         self.note(progress.n, progress.silent, Note::Progress(progress.value))
     }
 
     pub(super) fn log(&self, log: Log) -> Result<(), Violation> {
-        for line in log.lines {
-            self.note(log.n, log.silent, Note::Log(line))?;
+        for line in log.lines.iter().flat_map(|text| text.split('\n')) {
+            let line = &line[..line.floor_char_boundary(MAX_LINE_BYTES)];
+            self.note(log.n, log.silent, Note::Log(line.to_owned()))?;
         }
         Ok(())
     }
@@ -34,7 +37,7 @@ impl Session {
     }
 
     fn note(&self, n: u64, is_silent: bool, note: Note) -> Result<(), Violation> {
-        if let Some(cx) = self.context(n)? {
+        if let Some(cx) = self.session.context(n)? {
             if !is_silent {
                 cx.record_activity();
             }
@@ -44,7 +47,7 @@ impl Session {
     }
 
     pub(super) fn attach(&self, attach: Attach) -> Result<(), Violation> {
-        let Some(cx) = self.context(attach.n)? else { return Ok(()) };
+        let Some(cx) = self.session.context(attach.n)? else { return Ok(()) };
         let data = BASE64.decode(attach.data.as_bytes()).map_err(|why| format!("the data is not base64: {why}"));
         let attached =
             data.and_then(|data| cx.attach(&attach.name, &attach.media, data).map_err(|why| why.to_string()));
@@ -55,9 +58,9 @@ impl Session {
     }
 
     pub(super) fn spawn(&self, spawn: Spawn) -> Result<(), Violation> {
-        let Some(cx) = self.context(spawn.n)? else {
+        let Some(cx) = self.session.context(spawn.n)? else {
             if let Some(call) = spawn.call {
-                self.reply(call, Err(Failure::cancelled()));
+                self.session.reply(call, Err(Failure::cancelled()));
             }
             return Ok(());
         };
@@ -75,7 +78,7 @@ impl Session {
 
     /// Adds children that are published with the result.
     fn add_children(&self, n: u64, bytes: usize, cx: &Context, children: Result<Vec<Child>, Failure>) {
-        let accepted = self.with_entry(n, |entry| {
+        let accepted = self.session.with_entry(n, |entry| {
             entry.children_bytes = entry.children_bytes.saturating_add(bytes);
             match children {
                 Ok(children) if entry.children_bytes <= MAX_CHILDREN_BYTES => children,
@@ -96,19 +99,19 @@ impl Session {
     fn publish_now(&self, n: u64, call: u64, cx: Context, children: Result<Vec<Child>, Failure>) {
         let children = match children {
             Ok(children) => children,
-            Err(failure) => return self.reply(call, Err(failure)),
+            Err(failure) => return self.session.reply(call, Err(failure)),
         };
         let is_full = {
-            let mut state = self.0.state.lock();
+            let mut state = self.session.0.state.lock();
             let is_full = state.calls >= MAX_CALLS;
             state.calls += usize::from(!is_full);
             is_full
         };
         if is_full {
             let why = format!("{MAX_CALLS} calls are not answered yet; hint: wait for their replies");
-            return self.reply(call, Err(Failure::retry(why).of_kind("too_many_calls")));
+            return self.session.reply(call, Err(Failure::retry(why).of_kind("too_many_calls")));
         }
-        let slot = CallSlot(self.clone());
+        let slot = CallSlot(self.session.clone());
         let publication = runtime::spawn(async move {
             let published = cx.spawn_now(children).await;
             let published = published.map(|ids| ids.iter().map(|id| id.as_str().to_owned()).collect());
@@ -116,28 +119,26 @@ impl Session {
             drop(slot);
         });
         let publication = Call(publication);
-        self.with_entry(n, |entry| {
+        self.session.with_entry(n, |entry| {
             entry.calls.retain(|call| !call.0.is_finished());
             entry.calls.push(publication);
         });
     }
 
-    pub(super) fn add_continuation(&self, then: &Then) -> Result<(), Violation> {
-        let Some(cx) = self.context(then.n)? else { return Ok(()) };
+    pub(super) fn add_continuation(&self, message: &Continue) -> Result<(), Violation> {
+        let Some(cx) = self.session.context(message.n)? else { return Ok(()) };
         cx.record_activity();
-        match read_continuation(&then.task) {
+        match read_continuation(&message.task) {
             Ok(continuation) => cx.then(continuation),
             Err(failure) => {
-                self.with_entry(then.n, |entry| entry.bad_children.get_or_insert(failure).kind.len());
+                self.session.with_entry(message.n, |entry| entry.bad_children.get_or_insert(failure).kind.len());
             }
         }
         Ok(())
     }
+}
 
-    fn with_entry<T>(&self, n: u64, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        self.0.state.lock().attempts.get_mut(&n).map(change)
-    }
-
+impl Session {
     fn reply(&self, call: u64, published: Result<Vec<String>, Failure>) {
         let reply = match published {
             Ok(ids) => Reply { call, ids: Some(ids), error: None },

@@ -154,6 +154,17 @@ async fn output_reaches_the_context_of_its_attempt() {
 }
 
 #[tokio::test]
+async fn log_lines_are_split_and_truncated() {
+    let mut app = Fixture::serving(false).await;
+    let (_, recorder, _attempt) = app.start("1").await;
+    app.send(json!({"log": {"n": 1, "lines": ["a\nb", "é".repeat(10_000)]}})).await;
+    app.settle().await;
+    let notes = recorder.notes();
+    let lines: Vec<usize> = notes.iter().map(|note| if let Note::Log(line) = note { line.len() } else { 0 }).collect();
+    assert_eq!(lines, [1, 1, 16 << 10]);
+}
+
+#[tokio::test]
 async fn call_is_answered_before_the_result_counts() {
     let mut app = Fixture::serving(false).await;
     let (_, _, attempt) = app.start("1").await;

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 const KEPT_BYTES: usize = 64 << 10;
 
 /// Writing side of a stream.
-pub(super) struct Outgoing {
+pub(super) struct SendBuffer {
     buffer: Mutex<Buffer>,
     /// Notified when bytes remain in the buffer.
     more: Notify,
@@ -32,7 +32,7 @@ struct Buffer {
     attempt_end: u64,
 }
 
-impl Outgoing {
+impl SendBuffer {
     pub(super) fn new(writer: Box<dyn AsyncWrite + Send + Unpin>) -> Self {
         let buffer = Buffer {
             writer: Some(writer),
