@@ -21,6 +21,8 @@ pub enum CancelReason {
 /// Repetition of an attempt that ended without an outcome, through no fault of its own. It keeps its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
+    /// The attempt was not sent to a process, which had ended meanwhile. It runs again like any other.
+    Unsent,
     /// The attempt runs again like any other.
     Shared,
     /// The attempt runs again without others in its process: it may have caused the death of the process.
