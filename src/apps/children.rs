@@ -7,6 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::handlers::{Child, Context, Continuation, Failure};
+use crate::model::json::plain_text;
 use crate::model::task::document::document;
 use crate::model::task::field::Scope;
 use crate::model::task::{Policy, parse_time};
@@ -37,16 +38,23 @@ struct ChildDocument {
 
 document!(ChildDocument, Scope::Create, policy);
 
-/// Reads the children of a `spawn`. `now_ms` is the base of delays.
-pub(super) fn read_children(tasks: &[Box<RawValue>], cx: &Context, now_ms: i64) -> Result<Vec<Child>, Failure> {
+/// Reads the children of a `spawn`. `now_ms` is the base of delays, `max_params` the maximum size of params in bytes.
+pub(super) fn read_children(
+    tasks: &[Box<RawValue>],
+    cx: &Context,
+    now_ms: i64,
+    max_params: u64,
+) -> Result<Vec<Child>, Failure> {
     let mut children = Vec::with_capacity(tasks.len());
     for (index, task) in tasks.iter().enumerate() {
-        children.push(read_child(task, cx, now_ms).map_err(|why| bad_child(&format!("`tasks[{index}]`: {why}")))?);
+        children.push(
+            read_child(task, cx, now_ms, max_params).map_err(|why| bad_child(&format!("`tasks[{index}]`: {why}")))?,
+        );
     }
     Ok(children)
 }
 
-fn read_child(task: &RawValue, cx: &Context, now_ms: i64) -> Result<Child, String> {
+fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Result<Child, String> {
     let document: ChildDocument = serde_json::from_str(task.get()).map_err(|why| why.to_string())?;
     let start_ms = match (document.delay, &document.at) {
         (Some(_), Some(_)) => return Err("`delay` and `at` are mutually exclusive".to_owned()),
@@ -64,6 +72,13 @@ fn read_child(task: &RawValue, cx: &Context, now_ms: i64) -> Result<Child, Strin
         return Err(format!("`{field}`: {why}"));
     }
     policy.rules.check_all().map_err(|(at, why)| format!("`{}`: {why}", at.trim_start_matches('/')))?;
+    // The params are at most as long as the whole task.
+    if task.get().len() as u64 > max_params {
+        let bytes = plain_text(&document.params).len() as u64;
+        if bytes > max_params {
+            return Err(format!("`params` have {bytes} bytes: at most {max_params} are allowed"));
+        }
+    }
     let mut child = Child::new(&document.task_type, document.params);
     child.segment = document.id.map(|id| last_segment(&id, cx));
     child.key = document.key;
@@ -95,7 +110,7 @@ mod tests {
     fn read(text: &str) -> Result<Child, Failure> {
         let (cx, _) = TestRun::new().id("order").begin("t");
         let task = RawValue::from_string(text.to_owned()).unwrap();
-        read_children(&[task], &cx, 1_000).map(|children| children.into_iter().next().unwrap())
+        read_children(&[task], &cx, 1_000, 100).map(|children| children.into_iter().next().unwrap())
     }
 
     #[test]
@@ -117,6 +132,7 @@ mod tests {
             (r#"{"type":"a","retrys":1}"#, "unknown field `retrys`"),
             (r#"{"type":"a","parent":"b"}"#, "unknown field `parent`"),
             (r#"{"type":"a","external":true}"#, "`external`"),
+            (&format!(r#"{{"type":"a","params":"{}"}}"#, "x".repeat(99)), "`params` have 101 bytes: at most 100"),
             (r#"{"type":"a","delay":"1s","at":"2026-01-01T00:00:00Z"}"#, "mutually exclusive"),
         ] {
             let failure = read(text).unwrap_err();

@@ -83,6 +83,8 @@ pub enum Request {
 #[derive(Debug)]
 pub struct ProcessEnd {
     pub cause: Cause,
+    /// The worker has asked the process to end.
+    pub is_expected: bool,
     /// Description of the end, with the last output.
     pub message: String,
 }
@@ -185,12 +187,17 @@ impl AppProcess {
         self.pid
     }
 
+    /// Sets whether tasks of some type run in order.
+    pub fn set_order(&mut self, has_order: bool) {
+        self.has_order = has_order;
+    }
+
     /// Number of attempts that the process runs at once.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Supervises the process to its end, and ends its attempts. `on_event` is called when the process should be replaced:
+    /// Supervises the process to its end, and ends its attempts. `on_event` is called when the process has to be replaced:
     /// it accepts no more attempts then.
     pub async fn run(
         mut self,
@@ -202,21 +209,30 @@ impl AppProcess {
         let end = loop {
             tokio::select! {
                 biased;
-                end = &mut self.driver => break self.stream_ended(end).await,
+                end = &mut self.driver => {
+                    on_event(SessionEvent::Ended);
+                    break self.stream_ended(end).await;
+                }
                 _ = self.child.wait() => {
                     let end = timeout(REST_DEADLINE, &mut self.driver).await.unwrap_or(StreamEnd::Closed);
+                    self.session.refuse_attempts();
+                    on_event(SessionEvent::Ended);
                     break self.stream_ended(end).await;
                 }
                 Some(event) = self.events.recv() => {
-                    if let Some(restart) = self.restart_after(&event) {
+                    let restart = self.restart_after(&event);
+                    self.session.refuse_attempts();
+                    on_event(event);
+                    if let Some(restart) = restart {
                         let why = "the process was killed: another attempt did not stop in time".to_owned();
                         break self.kill(Cause::Killed(restart), why).await;
                     }
-                    self.session.refuse_attempts();
-                    on_event(event);
                 }
                 request = requests.recv() => match request {
-                    Some(Request::Kill(why)) => break self.kill(Cause::Crashed, why).await,
+                    Some(Request::Kill(why)) => {
+                        self.session.refuse_attempts();
+                        break self.kill(Cause::Killed(Restart::Shared), why).await;
+                    }
                     // Without senders the pool has ended.
                     Some(Request::Stop) | None => break self.stop().await,
                 },
@@ -231,7 +247,7 @@ impl AppProcess {
     /// stop.
     fn restart_after(&self, event: &SessionEvent) -> Option<Restart> {
         match event {
-            SessionEvent::Retired(_) => None,
+            SessionEvent::Retired(_) | SessionEvent::Ended => None,
             SessionEvent::Overrun if self.slots == 1 || self.has_order => Some(Restart::Shared),
             // Any of the attempts may block the app.
             SessionEvent::Overrun if !self.responsive || self.session.silence() >= BLOCKED_AFTER => {
@@ -249,14 +265,14 @@ impl AppProcess {
         let is_unread = self.slots == 1 && self.session.is_attempt_unread(&end);
         let cause = if is_unread { Cause::Unread } else { Cause::Crashed };
         let message = format!("the process of the app ended: {}", self.describe_end().await);
-        ProcessEnd { cause, message }
+        ProcessEnd { cause, is_expected: false, message }
     }
 
     async fn kill(&mut self, cause: Cause, message: String) -> ProcessEnd {
         self.group.signal(Signal::SIGKILL);
         self.wait(EXIT_DEADLINE).await;
         self.group.finish();
-        ProcessEnd { cause, message }
+        ProcessEnd { cause, is_expected: false, message }
     }
 
     /// Ends the stream and waits for the exit; then SIGTERM, then SIGKILL.
@@ -276,7 +292,8 @@ impl AppProcess {
             Some(Ok(status)) => describe_status(status),
             _ => "it was killed".to_owned(),
         };
-        ProcessEnd { cause: Cause::Killed(Restart::Shared), message: format!("the worker ended the process: {how}") }
+        let message = format!("the worker ended the process: {how}");
+        ProcessEnd { cause: Cause::Killed(Restart::Shared), is_expected: true, message }
     }
 
     /// Waits for the exit. Running attempts are still answered meanwhile.

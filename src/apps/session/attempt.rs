@@ -72,6 +72,22 @@ impl Ended {
         Self { answer, restart: None }
     }
 
+    /// End of an attempt that was not sent.
+    pub(in crate::apps) fn unsent() -> Self {
+        Self {
+            answer: Err(death(&Cause::Unread, "the process of the app ended before the attempt was sent")),
+            restart: Some(Restart::Unsent),
+        }
+    }
+
+    /// Returns the answer, and requests the repetition of the attempt.
+    pub(in crate::apps) fn settle(self, cx: &Context) -> Answer {
+        if let Some(restart) = self.restart {
+            cx.interruption.request_restart(restart);
+        }
+        self.answer
+    }
+
     /// End of an attempt whose process has ended. `is_only`: no other attempt was running.
     pub(super) fn of_cause(cause: &Cause, message: &str, is_only: bool) -> Self {
         let restart = match cause {
@@ -92,7 +108,7 @@ impl Session {
     pub fn start(&self, params: &RawJson, cx: &Context, stuck: &StuckCounter) -> Result<RunningAttempt, Box<Ended>> {
         let mut state = self.0.state.lock();
         if !matches!(state.phase, Phase::Serving { .. }) {
-            return Err(Box::new(Ended::of_cause(&Cause::Unread, "the process of the app has ended", true)));
+            return Err(Box::new(Ended::unsent()));
         }
         let n = state.last + 1;
         let line = attempt_line(n, params, cx).map_err(|failure| Box::new(Ended::of_answer(Err(failure))))?;

@@ -32,6 +32,8 @@ pub struct Session(Arc<Shared>);
 
 struct Shared {
     out: SendBuffer,
+    /// Maximum size of a child's params, in bytes.
+    max_params: u64,
     state: Mutex<State>,
     events: mpsc::UnboundedSender<SessionEvent>,
 }
@@ -66,6 +68,8 @@ pub enum SessionEvent {
     Retired(String),
     /// The grace period of an attempt is over, and the app has not answered.
     Overrun,
+    /// The process has ended, or closed its stream.
+    Ended,
 }
 
 /// Reason for the end of the stream.
@@ -144,8 +148,12 @@ impl Session {
             calls: 0,
             last_pong: Instant::now(),
         };
-        let session =
-            Self(Arc::new(Shared { out: SendBuffer::new(Box::new(writer)), state: Mutex::new(state), events }));
+        let session = Self(Arc::new(Shared {
+            out: SendBuffer::new(Box::new(writer)),
+            max_params: welcome.limits.params,
+            state: Mutex::new(state),
+            events,
+        }));
         session.0.out.send(&protocol::line(&ToApp::Welcome(welcome)));
         let driver = MessageReader { session: session.clone() }.drive(reader);
         (session, declared, driver)
@@ -160,6 +168,11 @@ impl Session {
     /// Accepts no more attempts.
     pub fn refuse_attempts(&self) {
         self.0.state.lock().phase = Phase::Closed;
+    }
+
+    /// Returns whether an attempt has been sent.
+    pub fn has_run(&self) -> bool {
+        self.0.state.lock().last > 0
     }
 
     /// Number of running attempts.
@@ -348,5 +361,7 @@ fn death(cause: &Cause, message: &str) -> Failure {
     Failure::retry(message).of_kind(kind)
 }
 
+#[cfg(test)]
+mod recorded;
 #[cfg(test)]
 mod tests;

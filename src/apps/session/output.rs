@@ -65,7 +65,7 @@ impl MessageReader {
             return Ok(());
         };
         cx.record_activity();
-        let children = read_children(&spawn.tasks, &cx, now_ms());
+        let children = read_children(&spawn.tasks, &cx, now_ms(), self.session.0.max_params);
         match spawn.call {
             Some(call) => self.publish_now(spawn.n, call, cx, children),
             None => {

@@ -261,7 +261,7 @@ async fn death_is_blamed_on_a_single_attempt_only() {
     }
     let (cx, _) = TestRun::new().begin("a");
     let refused = app.session.start(&RawJson::null(), &cx, &app.stuck).err().unwrap();
-    assert_eq!(refused.restart, Some(Restart::Shared));
+    assert_eq!(refused.restart, Some(Restart::Unsent));
 }
 
 #[tokio::test]
