@@ -13,11 +13,13 @@
 
 #[doc(hidden)]
 pub mod api;
-pub mod app;
+#[doc(hidden)]
+pub mod apps;
 #[doc(hidden)]
 pub mod bench;
 #[doc(hidden)]
 pub mod broker;
+pub mod builder;
 #[doc(hidden)]
 pub mod cli;
 pub mod config;
@@ -44,4 +46,4 @@ pub mod tracker;
 #[doc(hidden)]
 pub mod worker;
 
-pub use app::app;
+pub use builder::app;

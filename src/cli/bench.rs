@@ -9,7 +9,7 @@ use crate::bench::{self, Common, Report, Services};
 use crate::config::{Config, Order};
 
 /// Sections of the configuration that benchmarks do not use.
-const UNUSED: [&str; 6] = ["api", "callbacks", "email", "ops", "schedules", "types"];
+const UNUSED: [&str; 7] = ["api", "apps", "callbacks", "email", "ops", "schedules", "types"];
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchVerb {

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};
@@ -31,6 +32,8 @@ const CLOCK_SLACK_MS: i64 = 5_000;
 const LAG_EVENTS: i64 = 100_000;
 /// Number of cancels on the control topic from which a warning is given.
 const MANY_CANCELS: usize = 10_000;
+/// Sections without an effect on the checks; the first one if Redis is not checked.
+const UNUSED: &[&str] = &["redis", "api", "types", "schedules", "callbacks", "email"];
 /// Share of Redis's `maxmemory` in use from which a warning is given.
 const FULL_PERCENT: u128 = 90;
 
@@ -42,6 +45,8 @@ pub(super) struct DoctorArgs {
     /// Do not check Redis
     #[arg(long)]
     pub no_redis: bool,
+    #[command(flatten)]
+    pub app: TargetArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,13 +96,11 @@ impl Finding {
 
 pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
-    let unused: &[&str] = match args.no_redis {
-        true => &["api", "types", "schedules", "callbacks", "email", "redis"],
-        false => &["api", "types", "schedules", "callbacks", "email"],
-    };
-    let options = SetupOptions { unused, ..SetupOptions::default() };
+    let unused = &UNUSED[usize::from(!args.no_redis)..];
+    let options = SetupOptions { unused, app: args.app.section()?, ..SetupOptions::default() };
     let mut found = vec![configuration(globals, &options)];
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
+        found.extend(apps::check(&mut setup).await.err().map(|why| Finding::of("apps", why)));
         found.extend(setup.register().err().map(|why| Finding::of("types", why)));
         let watermarks = match setup.kafka() {
             Ok(broker) => kafka(&setup, &broker.client(), &mut found).await,

@@ -13,6 +13,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::handlers::Registry;
 use crate::worker::child::child_main;
 
+mod apps;
 mod attachments;
 mod bench;
 mod cancel;
@@ -73,7 +74,7 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 5 timed o
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run a whole fleet in this process, in memory, with a sample task
+    /// Run a whole fleet in this process, in memory, with a sample task or an app
     Dev(dev::DevArgs),
     /// Run a worker: consumes and runs tasks
     Worker(serve::WorkerArgs),
@@ -89,6 +90,9 @@ enum Verb {
     /// Set the offsets at which workers start
     #[command(subcommand)]
     Offsets(offsets::OffsetsVerb),
+    /// Check apps: programs in any language that declare task types
+    #[command(subcommand)]
+    App(apps::AppVerb),
     /// Check configuration, Kafka, topics, Redis and API
     Doctor(doctor::DoctorArgs),
     /// Submit a task, or many from a file or stdin
@@ -244,6 +248,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Topics(verb) => topics::topics(verb, globals, registry).await,
         Verb::Rebuild(args) => rebuild::rebuild(args, globals, registry).await,
         Verb::Offsets(verb) => offsets::offsets(verb, globals, registry).await,
+        Verb::App(verb) => apps::app(verb, globals, registry).await,
         Verb::Doctor(args) => doctor::doctor(args, globals, registry).await,
         Verb::Submit(args) => submit::submit(*args, globals).await,
         Verb::Status(args) => status::status(args, globals).await,

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::setup::{Setup, SetupOptions};
@@ -35,6 +36,8 @@ pub(super) struct WorkerArgs {
     pub start: StartArgs,
     #[command(flatten)]
     pub ops: OpsArgs,
+    #[command(flatten)]
+    pub app: TargetArgs,
 }
 
 pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Registry) -> Outcome {
@@ -42,11 +45,13 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
         unused: &["redis", "api", "schedules"],
-        handlers: true,
+        app: args.app.section()?,
         slots: args.slots.map(|slots| (slots, args.types.clone())),
         ..SetupOptions::default()
     };
-    let setup = Setup::load(globals, registry, options)?;
+    let mut setup = Setup::load(globals, registry, options)?;
+    apps::open(&mut setup, &[], false).await?;
+    setup.register()?;
     check_types(&setup.registry, &args.types)?;
     let broker = setup.kafka()?;
     let mut running = setup.start_ops().await?;
@@ -60,8 +65,10 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
 fn check_types(registry: &Registry, types: &[String]) -> Result<(), Failure> {
     let Some(unknown) = types.iter().find(|name| registry.get(name).is_none()) else { return Ok(()) };
     let known: Vec<String> = registry.types().map(|(name, _)| format!("`{name}`")).collect();
-    Err(Failure::new(Code::NotFound, format_args!("this worker has no type `{unknown}`"))
-        .hint(format_args!("it has {}; others come from `[types]` in the configuration", known.join(", "))))
+    Err(Failure::new(Code::NotFound, format_args!("this worker has no type `{unknown}`")).hint(format_args!(
+        "it has {}; others come from `[types]` and `[apps]` in the configuration",
+        known.join(", ")
+    )))
 }
 
 #[derive(Debug, Args)]
@@ -76,7 +83,7 @@ pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Regi
     init_logs("info");
     let options = SetupOptions {
         ops_listen: args.ops.ops_listen,
-        unused: &["api", "types", "schedules", "callbacks", "email"],
+        unused: &["api", "apps", "types", "schedules", "callbacks", "email"],
         ..SetupOptions::default()
     };
     let setup = Setup::load(globals, registry, options)?;
@@ -106,7 +113,7 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     let options = SetupOptions {
         api_listen: args.listen,
         ops_listen: args.ops.ops_listen,
-        unused: &["types", "schedules", "callbacks", "email"],
+        unused: &["apps", "types", "schedules", "callbacks", "email"],
         handlers: true,
         ..SetupOptions::default()
     };

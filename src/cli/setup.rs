@@ -9,12 +9,14 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::apps::TARGET_APP;
 use super::exit::{Code, Failure};
 use super::globals::Globals;
 use crate::api::{self, ApiSetup};
+use crate::apps::pool::AppPool;
 use crate::broker::kafka::Kafka;
 use crate::broker::{Broker, BrokerError};
-use crate::config::{self, Config, Loaded, Names, Overrides, Scalar};
+use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Scalar};
 use crate::control::settings::{FleetSettingsError, read_control};
 use crate::error_text::{single_line, split_hint};
 use crate::handlers::Registry;
@@ -54,6 +56,9 @@ pub(super) struct Setup {
     pub metrics: Metrics,
     pub health: Health,
     pub shutdown: Shutdown,
+    /// Apps that have been started for their declarations.
+    pub apps: Vec<Arc<AppPool>>,
+    slots: Option<(u32, Vec<String>)>,
 }
 
 /// Overrides and needs of a verb with respect to the configuration.
@@ -67,6 +72,8 @@ pub(super) struct SetupOptions {
     pub handlers: bool,
     /// Slots, and the types they apply to (empty: all).
     pub slots: Option<(u32, Vec<String>)>,
+    /// App of the target on the command line.
+    pub app: Option<AppConfig>,
 }
 
 /// Reads the configuration with the overrides of the command line.
@@ -86,18 +93,22 @@ pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<L
 impl Setup {
     pub(super) fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
         let Loaded { mut config, path, folder } = load_config(globals, &options)?;
-        if config.types.is_empty() && registry.types().next().is_none() {
-            register_samples(&mut registry);
+        if let Some(app) = options.app
+            && config.apps.insert(TARGET_APP.to_owned(), app).is_some()
+        {
+            let why = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
+            return Err(Failure::usage(why).hint("rename the section"));
         }
-        if let Some((slots, types)) = &options.slots {
-            set_slots(&mut config, &registry, *slots, types);
+        if config.types.is_empty() && config.apps.is_empty() && registry.types().next().is_none() {
+            register_samples(&mut registry);
         }
         let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
         let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
         let names = Names::of(&config);
         let health = Health::default();
         let shutdown = Shutdown::new();
-        let mut setup = Self { config, folder, file, registry, names, metrics, health, shutdown };
+        let (apps, slots) = (Vec::new(), options.slots);
+        let mut setup = Self { config, folder, file, registry, names, metrics, health, shutdown, apps, slots };
         if options.handlers {
             setup.register()?;
         }
@@ -106,9 +117,13 @@ impl Setup {
 
     /// Creates and registers the handlers of the configured types.
     pub(super) fn register(&mut self) -> Result<(), Failure> {
+        if let Some((slots, types)) = &self.slots {
+            set_slots(&mut self.config, &self.registry, *slots, types);
+        }
+        let has_unknown_types = !self.config.apps.is_empty() && self.apps.is_empty();
         let callbacks = self.config.callbacks.as_ref();
         let email = self.config.email.as_ref();
-        let env = HandlerEnv { dir: &self.folder, worker: &self.config.worker, callbacks, email };
+        let env = HandlerEnv { dir: &self.folder, worker: &self.config.worker, callbacks, email, has_unknown_types };
         register_config(&mut self.registry, &self.config.types, &env).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", self.file)).collect();
             Failure::usage(format_args!("the configuration is invalid\n{}", lines.join("\n")))
@@ -297,6 +312,7 @@ impl Setup {
         let types = known.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
         let needs = RequiredTopics::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
         let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
+        self.apps.iter().for_each(|pool| pool.serve(self.health.clone()));
         let shutdown = self.shutdown.clone();
         running.spawn(async move {
             let _topics = topics;
@@ -324,8 +340,14 @@ impl Setup {
         TopicWatch::start(&broker.client(), needs, self.health.clone(), part, self.config.topics.check_interval.into())
     }
 
-    /// Waits until all roles have ended. A role that fails stops the others.
-    pub(super) async fn run_until_stopped(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
+    /// Waits until all roles have ended, and ends the apps. A role that fails stops the others.
+    pub(super) async fn run_until_stopped(&self, running: JoinSet<Ended>) -> Result<(), Failure> {
+        let outcome = self.wait_for_roles(running).await;
+        tokio::select! { biased; () = super::apps::stop(&self.apps) => {}, () = self.shutdown.abort.cancelled() => {} }
+        outcome
+    }
+
+    async fn wait_for_roles(&self, mut running: JoinSet<Ended>) -> Result<(), Failure> {
         let mut failed = None;
         let mut shutdown_overdue = std::pin::pin!(self.shutdown_overdue());
         loop {
@@ -459,6 +481,8 @@ mod tests {
             metrics: Metrics::new().unwrap(),
             health: Health::default(),
             shutdown: Shutdown::new(),
+            apps: Vec::new(),
+            slots: None,
         }
     }
 

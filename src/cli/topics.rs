@@ -1,8 +1,9 @@
 //! `topics apply`: creates missing topics and updates their settings.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::apps::{self, TargetArgs};
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
@@ -16,7 +17,15 @@ use crate::topics::apply;
 #[derive(Debug, Subcommand)]
 pub(super) enum TopicsVerb {
     /// Create missing topics, update settings that differ, and report the changes
-    Apply(StartArgs),
+    Apply(ApplyArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ApplyArgs {
+    #[command(flatten)]
+    pub start: StartArgs,
+    #[command(flatten)]
+    pub app: TargetArgs,
 }
 
 /// Deadline for creating and altering all topics.
@@ -25,19 +34,21 @@ const APPLY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let TopicsVerb::Apply(args) = verb;
     init_logs("warn");
-    let setup = Setup::load(
+    let mut setup = Setup::load(
         globals,
         registry,
         SetupOptions {
             unused: &["redis", "api", "types", "schedules", "callbacks", "email"],
+            app: args.app.section()?,
             ..SetupOptions::default()
         },
     )?;
+    apps::check(&mut setup).await?;
     let client = setup.kafka()?.client();
     let what = format!("kafka at `{}`", setup.brokers());
     let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
     setup
-        .wait_for("kafka", &what, hint, args.start_timeout.into(), |deadline| {
+        .wait_for("kafka", &what, hint, args.start.start_timeout.into(), |deadline| {
             let client = client.with_deadline(deadline);
             let prefix = setup.names.topics();
             async move { client.topics(&prefix).await.map(drop).map_err(StartError::from) }

@@ -39,6 +39,11 @@ pub(super) enum Unexpanded {
 }
 
 impl Document {
+    /// Document of a value without locations.
+    pub(super) fn of(value: Value) -> Self {
+        Self { written: value.clone(), value, ..Self::default() }
+    }
+
     pub(super) fn parse(text: &str) -> Result<Self, Vec<SyntaxError>> {
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {

@@ -133,7 +133,7 @@ fn missing(pointer: String, why: &Unexpanded) -> Finding {
 
 /// Deserializes the configuration without the keys that are known to be wrong, so that all others are checked too. Adds
 /// errors that the schema does not cover, such as too large durations and sizes. `None` if nothing can be read.
-fn typed(value: &Value, found: &mut Vec<Finding>) -> Option<Config> {
+pub(super) fn typed(value: &Value, found: &mut Vec<Finding>) -> Option<Config> {
     let mut value = value.clone();
     for finding in &*found {
         prune(&mut value, &keys(&finding.pointer));
@@ -173,12 +173,20 @@ fn resolve_paths(mut config: Config, folder: &Path) -> Config {
         for path in kind.schema.iter_mut().chain(&mut kind.cwd) {
             *path = folder.join(&*path);
         }
-        // A program without a `/` is looked up in PATH.
-        if let Some(program) = kind.command.first_mut().filter(|program| program.contains('/')) {
-            *program = folder.join(&*program).to_string_lossy().into_owned();
-        }
+        resolve_program(&mut kind.command, folder);
+    }
+    for app in config.apps.values_mut() {
+        app.cwd = Some(app.cwd.as_ref().map_or_else(|| folder.to_owned(), |cwd| folder.join(cwd)));
+        resolve_program(&mut app.command, folder);
     }
     config
+}
+
+/// Makes the path of a program absolute. A program without a `/` is looked up in PATH.
+fn resolve_program(command: &mut [String], folder: &Path) {
+    if let Some(program) = command.first_mut().filter(|program| program.contains('/')) {
+        *program = folder.join(&*program).to_string_lossy().into_owned();
+    }
 }
 
 fn unreadable(path: &Path, why: &std::io::Error) -> Problems {

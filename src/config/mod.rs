@@ -14,6 +14,8 @@ use crate::model::schedule::Spec;
 #[doc(hidden)]
 mod api;
 #[doc(hidden)]
+mod apps;
+#[doc(hidden)]
 mod callbacks;
 #[doc(hidden)]
 mod document;
@@ -54,6 +56,7 @@ mod worker;
 pub use self::redis::RedisConfig;
 pub use crate::model::units::bytes::Bytes;
 pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig, UiConfig, UiMode};
+pub use apps::{AppConfig, combine_policy, written_keys};
 pub use callbacks::{CallbacksConfig, SecretConfig};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
@@ -83,6 +86,8 @@ pub struct Config {
     pub tracker: TrackerConfig,
     pub api: ApiConfig,
     pub ops: OpsConfig,
+    /// Apps by name: programs in any language that declare task types and run their attempts.
+    pub apps: BTreeMap<String, AppConfig>,
     /// Task types by name.
     pub types: BTreeMap<String, TypeConfig>,
     /// Enables callbacks, which are tasks of the type `kafleet-callback`, and limits their destinations.
@@ -120,6 +125,7 @@ macro_rules! debug_without_secrets {
     )+};
 }
 debug_without_secrets!(
+    AppConfig,
     EmailConfig,
     CallbacksConfig,
     Config,

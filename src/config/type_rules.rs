@@ -21,7 +21,7 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
     found
 }
 
-fn type_problems(document: &Document, name: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
+pub(super) fn type_problems(document: &Document, name: &str, kind: &TypeConfig, topics: &TopicsConfig) -> Vec<Finding> {
     let at = join("/types", name);
     let mut found: Vec<_> = check_type(name).err().map(|why| Finding::new(at.clone(), why)).into_iter().collect();
     let spans = [
@@ -146,9 +146,7 @@ fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     for (key, list) in [("retry_on", &kind.retry_on), ("fail_on", &kind.fail_on)] {
         for (n, name) in list.iter().enumerate() {
             let pointer = format!("{at}/{key}/{n}");
-            let word =
-                !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-            if name != "*" && !word {
+            if name != "*" && !is_kind(name) {
                 let what = format!("`{}` in {} is not an error kind", clip(name), table(at));
                 found.push(
                     Finding::new(pointer, what)
@@ -164,6 +162,11 @@ fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Returns whether a name can be an error kind: a word, or the name of a class.
+fn is_kind(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
 fn backoff(at: &str, kind: &TypeConfig) -> Option<Finding> {

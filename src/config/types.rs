@@ -16,7 +16,7 @@ pub const MAX_SLOTS: u32 = 100_000;
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TypeConfig {
-    /// Handler: `echo`, `foreach`, `exec` or `http`. Omitted for a type that is registered in Rust.
+    /// Handler: `echo`, `foreach`, `exec` or `http`. Omitted for a type that is registered in Rust or declared by an app.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<HandlerKind>,
     /// Consumer group that the type shares with others of the same `group`; its own name: a group of its own. Default:
@@ -76,7 +76,8 @@ pub struct TypeConfig {
     /// Period of `max_failures`. Default 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_period: Option<Millis>,
-    /// Isolation of attempts: in the worker (`none`, default) or in child processes (`process`). Rust handlers only.
+    /// Isolation of attempts: in the worker (`none`, default) or in child processes (`process`). For types in Rust; a type
+    /// of an app shares its processes with no other attempt meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Number of attempts after which a child process is replaced. Default 1000.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking_pool::BlockingPool;
+pub use super::interruption::{CancelReason, Interruption, Restart};
 use super::{Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
 use crate::model::json::RawJson;
@@ -47,6 +48,8 @@ pub struct Attempt {
     pub asof: Option<i64>,
     env: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
+    /// Cause of a cancellation, and requested repetition.
+    pub interruption: Interruption,
     /// Incremented by every activity. Unchanged for `stall_timeout`: the attempt has stalled.
     activity: AtomicU32,
     /// Set when the result is known; later output is ignored.
@@ -235,6 +238,7 @@ impl Context {
             asof,
             env,
             cancel: OnceLock::new(),
+            interruption: Interruption::default(),
             activity: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             spawned: OnceLock::new(),

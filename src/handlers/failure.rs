@@ -116,7 +116,7 @@ impl<T, E: Display> OrFail<T> for Result<T, E> {
 
 /// Returns the start of foreign text for a message: at most `max_chars` characters, without control characters except
 /// line breaks.
-pub(super) fn excerpt(bytes: &[u8], max_chars: usize) -> String {
+pub(crate) fn excerpt(bytes: &[u8], max_chars: usize) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(max_chars * 4)]);
     let mut excerpt: String =
         text.trim().chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).take(max_chars).collect();

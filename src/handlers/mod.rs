@@ -8,6 +8,7 @@
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -23,7 +24,10 @@ pub mod context;
 mod continuations;
 #[doc(hidden)]
 pub mod egress;
-mod failure;
+pub(crate) mod failure;
+mod interruption;
+pub(crate) mod output_tail;
+pub mod permit;
 pub(crate) mod reaper;
 mod registry;
 mod schema;
@@ -39,6 +43,7 @@ pub use crate::model::record::attachment::Attachment;
 pub use crate::model::record::state::State;
 pub use crate::model::task::continuation::{Continuation, Ended, Joined, On};
 use blocking_pool::BlockingPool;
+use permit::PermitSource;
 
 /// A task type. The struct's fields are the params and define the schema. The policy is given by constants with
 /// defaults, which `[types.<name>]` in `kafleet.toml` may override.
@@ -110,6 +115,12 @@ pub trait Handler: Send + Sync + 'static {
     /// Number of ended attempts that still block their threads; each occupies a slot.
     fn stuck(&self) -> usize {
         0
+    }
+
+    /// Source of permits, if attempts of several types share capacity. A worker then takes a permit before it takes a task,
+    /// and runs the attempt with the permit.
+    fn permits(&self) -> Option<Arc<dyn PermitSource>> {
+        None
     }
 
     /// Called by a worker at startup, before it takes tasks of the type. The error names the missing prerequisite.

@@ -10,6 +10,8 @@
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -180,6 +182,18 @@ impl Guard {
         };
         mask.thread_set_mask()?;
         Ok(Self { pid: forked?, pipe: Arc::new(writer) })
+    }
+}
+
+/// Describes the end of a process for people.
+pub(crate) fn describe_status(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(number), _) => match Signal::try_from(number) {
+            Ok(signal) => format!("ended by {signal}"),
+            Err(_) => format!("ended by signal {number}"),
+        },
+        (None, Some(code)) => format!("it exited with code {code}"),
+        (None, None) => "it ended".to_owned(),
     }
 }
 

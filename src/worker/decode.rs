@@ -44,6 +44,8 @@ pub(super) struct InFlight {
     pub suspect: bool,
     /// Child processes that crashed while running the task in quarantine.
     pub crashes: u8,
+    /// Repetitions of the current attempt, which ended through no fault of its own.
+    pub restarts: u8,
 }
 
 impl InFlight {
@@ -140,6 +142,7 @@ impl PollBatch {
             admitted: false,
             suspect: false,
             crashes: 0,
+            restarts: 0,
             task,
         }
     }

@@ -353,6 +353,7 @@ fn incarnation() -> Arc<str> {
     format!("{host}-{}", tail.to_ascii_lowercase()).into()
 }
 
-fn host() -> String {
+/// Name of this machine.
+pub(crate) fn host() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "worker".into())
 }

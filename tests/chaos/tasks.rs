@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::time::Duration;
 
-use kafleet::app::App;
+use kafleet::builder::App;
 use kafleet::config::Order;
 use kafleet::handlers::{Child, Context, Failure, Task, TaskResult};
 use kafleet::model::task::continuation::Ended;

@@ -1,5 +1,6 @@
 //! The command line: the built binary, its output and its exit codes.
 
+mod apps;
 mod atomic;
 mod client;
 mod demo;

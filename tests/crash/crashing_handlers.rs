@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kafleet::app::App;
+use kafleet::builder::App;
 use kafleet::config::Isolation;
 use kafleet::handlers::{Child, Context, Failure, Registered, Task, TaskResult};
 use schemars::JsonSchema;

@@ -206,7 +206,7 @@ fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<S
     register_config(
         registry,
         &types(toml),
-        &HandlerEnv { dir, worker: &WorkerConfig::default(), callbacks: None, email: None },
+        &HandlerEnv { dir, worker: &WorkerConfig::default(), callbacks: None, email: None, has_unknown_types: false },
     )
 }
 
@@ -257,7 +257,7 @@ fn every_configuration_problem_is_reported_with_its_key() {
         register(&mut registry, toml, dir.path()).unwrap_err().join("\n")
     };
     for (toml, expected) in [
-        ("[types.a]", "`types.a.handler`: missing, and no Rust type of this name is registered; hint"),
+        ("[types.a]", "`types.a.handler`: missing, and no Rust type or app has this name; hint"),
         ("[types.A_B]\nhandler = 'echo'", "`types.A_B`: `A_B` is not a type name"),
         ("[types.a]\nhandler = 'exec'", "`types.a.command`: missing; hint"),
         ("[types.a]\nhandler = 'exec'\ncommand = ['']", "`types.a.command`: missing; hint"),
@@ -278,8 +278,8 @@ fn every_configuration_problem_is_reported_with_its_key() {
         ("[types.a]\nhandler = 'echo'\nschema = 'remote.json'", "remote.json`: not a JSON Schema"),
         ("[types.a]\nhandler = 'foreach'\nschema = 'x.json'", "`types.a.schema`: `foreach` has its own"),
         ("[types.kafleet-callback]\nhandler = 'echo'", "`types.kafleet-callback`: `kafleet-callback` is reserved"),
-        ("[types.resize]\nhandler = 'echo'", "`types.resize.handler`: the type is registered in Rust"),
-        ("[types.resize]\nschema = 'x.json'", "`types.resize.schema`: the type is registered in Rust"),
+        ("[types.resize]\nhandler = 'echo'", "`types.resize.handler`: the handler and the schema come from the code"),
+        ("[types.resize]\nschema = 'x.json'", "`types.resize.schema`: the handler and the schema come from the code"),
     ] {
         let actual = problems(toml);
         assert!(actual.contains(expected), "{toml}\n{actual}");

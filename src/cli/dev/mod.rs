@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::apps::{self, TARGET_APP, TargetArgs};
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
@@ -42,7 +43,7 @@ pub(super) struct DevArgs {
     #[arg(long, value_name = "HOST:PORT", env = "KAFLEET_API_LISTEN")]
     pub listen: Option<String>,
     /// Exit after the sample task; the exit code is its outcome
-    #[arg(long, conflicts_with = "no_sample")]
+    #[arg(long, conflicts_with_all = ["no_sample", "target", "command"])]
     pub once: bool,
     /// Submit no sample task
     #[arg(long)]
@@ -50,31 +51,38 @@ pub(super) struct DevArgs {
     /// Run a small, varied load of trees, so that every verb has something to show
     #[arg(long, conflicts_with = "once")]
     pub demo: bool,
+    #[command(flatten)]
+    pub app: TargetArgs,
 }
 
-pub(super) async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry) -> Outcome {
+pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) -> Outcome {
     // Failures of the demo's tasks are intended.
     init_logs(if args.demo { "error" } else { "warn" });
-    // With --once only the sample task uses the API, so its port does not matter.
-    let listen = args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned()));
     let options = SetupOptions {
-        api_listen: listen,
+        // With --once only the sample task uses the API, so its port does not matter.
+        api_listen: args.listen.or_else(|| args.once.then(|| "127.0.0.1:0".to_owned())),
         unused: &["kafka", "redis", "ops"],
-        handlers: true,
+        app: args.app.section()?,
         ..SetupOptions::default()
     };
-    let mut setup = Setup::load(globals, std::mem::take(&mut registry), options)?;
-    register_samples(&mut setup.registry);
+    let mut setup = Setup::load(globals, registry, options)?;
+    let has_target = setup.config.apps.contains_key(TARGET_APP);
     setup.config.ops.listen.clear();
     setup.config.topics.events_partitions = EVENTS_PARTITIONS;
     setup.config.topics.task_partitions = TASK_PARTITIONS;
+    let listener = setup.bind_api().await?;
+    let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
+    let token = highest_role_token(&setup.config.api.tokens).map(str::to_owned);
+    apps::open(&mut setup, &environment(&url, token.as_ref()), true).await?;
+    setup.register()?;
+    if !has_target {
+        register_samples(&mut setup.registry);
+    }
     if args.demo {
         demo::check(&setup.config.api.tokens)?;
         demo::configure(&mut setup.config);
         crate::handlers::builtin::demo::register(&mut setup.registry);
     }
-    let listener = setup.bind_api().await?;
-    let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
     let mut running = setup.start_ops().await?;
     let broker: Arc<dyn Broker> =
         memory::Memory::new(memory::MemoryOptions { applies_retention: true, ..memory::MemoryOptions::default() });
@@ -84,13 +92,13 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry
     setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
     setup.start_worker(&mut running, setup.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
     setup.start_api(&mut running, setup.api(broker, store, EVENTS_PARTITIONS), listener);
-    eprint_line(banner(&url, &setup.registry, !setup.config.api.tokens.is_empty()));
-    let client = Client::new(&url, highest_role_token(&setup.config.api.tokens))?;
+    eprint_line(banner(&url, &setup.registry, token.is_some(), has_target));
+    let client = Client::new(&url, token.as_deref())?;
     if args.demo {
         eprint_line(demo::banner(&url));
     }
     let first = async {
-        let outcome = if args.no_sample { Ok(Code::Ok) } else { sample(&client, &setup, globals).await };
+        let outcome = if args.no_sample || has_target { Ok(Code::Ok) } else { sample(&client, &setup, globals).await };
         if args.once || outcome.is_err() {
             setup.shutdown.begin();
         } else {
@@ -99,16 +107,19 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, mut registry: Registry
         outcome
     };
     let load = async {
-        let playing = async {
-            if args.demo {
-                demo::Demo::new(&client).play().await;
-            }
-        };
-        tokio::select! { () = playing => {}, () = setup.shutdown.drain.cancelled() => {} }
+        if args.demo {
+            setup.shutdown.drain.run_until_cancelled(demo::Demo::new(&client).play()).await;
+        }
     };
     let (outcome, stopped, ()) = tokio::join!(first, setup.run_until_stopped(running), load);
     stopped?;
     outcome.map(|code| if args.once { code } else { Code::Ok })
+}
+
+/// Environment of apps, with which their clients find the API.
+fn environment(url: &str, token: Option<&String>) -> Vec<(&'static str, String)> {
+    let token = token.map(|token| ("KAFLEET_TOKEN", token.clone()));
+    token.into_iter().chain([("KAFLEET_API", url.to_owned())]).collect()
 }
 
 async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
@@ -154,16 +165,20 @@ fn highest_role_token(tokens: &[TokenConfig]) -> Option<&str> {
     tokens.iter().max_by_key(|token| token.role).map(|token| token.token.as_str())
 }
 
-fn banner(url: &str, registry: &Registry, tokens: bool) -> String {
+fn banner(url: &str, registry: &Registry, tokens: bool, has_target: bool) -> String {
     let types: Vec<&str> = registry.types().map(|(name, _)| &**name).collect();
     let token = if tokens { " -H 'authorization: Bearer TOKEN'" } else { "" };
+    let (task_type, params) = match types.first() {
+        Some(name) if has_target => (*name, "{}"),
+        _ => ("echo", r#"{"hello":"world"}"#),
+    };
     format!(
         "a whole fleet in this process, in memory only\n\n  \
          ui     {url}/\n  \
          api    {url}\n  \
          types  {}\n  \
          try    curl -s '{url}/v1/tasks?wait=10s' -H 'content-type: application/json'{token} \
-         -d '{{\"type\":\"echo\",\"params\":{{\"hello\":\"world\"}}}}'\n",
+         -d '{{\"type\":\"{task_type}\",\"params\":{params}}}'\n",
         types.join(", ")
     )
 }
@@ -176,11 +191,11 @@ mod tests {
     fn banner_has_a_command_to_paste() {
         let mut registry = Registry::default();
         register_samples(&mut registry);
-        let text = banner("http://127.0.0.1:8080", &registry, false);
+        let text = banner("http://127.0.0.1:8080", &registry, false, false);
         assert!(text.contains("  types  echo, foreach\n"), "{text}");
         let line = r#"curl -s 'http://127.0.0.1:8080/v1/tasks?wait=10s' -H 'content-type: application/json' -d '{"type":"echo","params":{"hello":"world"}}'"#;
         assert!(text.contains(line), "{text}");
-        let text = banner("http://127.0.0.1:8080", &registry, true);
+        let text = banner("http://127.0.0.1:8080", &registry, true, false);
         assert!(text.contains("-H 'authorization: Bearer TOKEN' -d"), "{text}");
     }
 }

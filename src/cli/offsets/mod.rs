@@ -120,7 +120,7 @@ pub(super) async fn offsets(verb: OffsetsVerb, globals: &Globals, registry: Regi
         globals,
         registry,
         SetupOptions {
-            unused: &["redis", "api", "types", "schedules", "callbacks", "email"],
+            unused: &["redis", "api", "apps", "types", "schedules", "callbacks", "email"],
             ..SetupOptions::default()
         },
     )?;

@@ -24,7 +24,7 @@ pub(crate) struct ApplyArgs {
 }
 
 /// Sections of the configuration that this verb does not use.
-const UNUSED: &[&str] = &["kafka", "redis", "api", "types", "ops", "callbacks", "email"];
+const UNUSED: &[&str] = &["kafka", "redis", "api", "apps", "types", "ops", "callbacks", "email"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {

@@ -36,6 +36,8 @@ pub struct HandlerEnv<'a> {
     pub worker: &'a WorkerConfig,
     pub callbacks: Option<&'a CallbacksConfig>,
     pub email: Option<&'a EmailConfig>,
+    /// There are apps that have not been started: sections without a handler may belong to their types.
+    pub has_unknown_types: bool,
 }
 
 /// Registers the types of `[types]`. The error lists every problem with its key; problems visible in the file alone
@@ -61,7 +63,9 @@ pub fn register_config(
         let mut section = Section { name, config, env, client: &mut client, problems: &mut problems };
         if registry.get(name).is_some() {
             section.override_policy(registry);
-        } else if let Some(registered) = section.make() {
+        } else if (config.handler.is_some() || !env.has_unknown_types)
+            && let Some(registered) = section.make()
+        {
             registry.add(name, registered);
         }
     }
@@ -105,7 +109,7 @@ impl Section<'_> {
     }
 
     fn override_policy(&mut self, registry: &mut Registry) {
-        let in_code = "the type is registered in Rust, where its handler and schema come from: remove this key";
+        let in_code = "the handler and the schema come from the code of the type: remove this key";
         if self.config.handler.is_some() {
             self.problem("handler", in_code);
         }
@@ -126,7 +130,7 @@ impl Section<'_> {
         let Some(kind) = self.config.handler else {
             self.problem(
                 "handler",
-                "missing, and no Rust type of this name is registered; hint: set it to `echo`, `foreach`, `exec` or `http`",
+                "missing, and no Rust type or app has this name; hint: set it to `echo`, `foreach`, `exec` or `http`",
             );
             return None;
         };

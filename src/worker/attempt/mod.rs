@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::handlers::context::CancelReason;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 
@@ -92,6 +93,12 @@ async fn drive(future: AnswerFuture, cx: Context, stop: CancellationToken, limit
         () = stop.cancelled() => AttemptEnd::Interrupted,
         stalled = stalled(&cx, limits.stall) => stalled,
     };
+    cx.interruption.set_cancel_reason(match end {
+        AttemptEnd::TimedOut => CancelReason::Timeout,
+        AttemptEnd::Stalled(_) => CancelReason::Stalled,
+        // The reason is set if the task has been cancelled.
+        AttemptEnd::Interrupted | AttemptEnd::Answered(_) => CancelReason::Shutdown,
+    });
     cx.cancelled().cancel();
     // A success within the grace period counts, also after a cancellation.
     match tokio::time::timeout(limits.grace, &mut future).await {

@@ -8,7 +8,6 @@
 pub mod child_main;
 mod process;
 pub mod protocol;
-mod stderr;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};

@@ -2,12 +2,10 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use nix::sys::signal::Signal;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,11 +13,10 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::protocol::{FromChild, Handshake, TaskAssignment, ToChild, frame, receive};
-use super::stderr::StderrReader;
 use super::{ARGV0, ChildMetrics, Program};
 use crate::handlers::context::MAX_CHILDREN;
-use crate::handlers::reaper;
-use crate::handlers::reaper::Group;
+use crate::handlers::output_tail::OutputTail;
+use crate::handlers::reaper::{self, Group, describe_status};
 use crate::handlers::{Answer, Context, Failure};
 use crate::model::json::RawJson;
 use crate::telemetry::LOG_FORMAT;
@@ -33,7 +30,7 @@ const EXIT_DEADLINE: Duration = Duration::from_secs(2);
 pub(super) struct ChildProcess {
     child: Child,
     group: Group,
-    stderr: StderrReader,
+    stderr: OutputTail,
     from: BufReader<OwnedReadHalf>,
     to: OwnedWriteHalf,
     buffer: Vec<u8>,
@@ -66,7 +63,7 @@ impl ChildProcess {
         let mut process = Self {
             child,
             group,
-            stderr: StderrReader::start(stderr),
+            stderr: OutputTail::start(stderr, None),
             from: BufReader::new(from),
             to,
             buffer: Vec::new(),
@@ -198,17 +195,6 @@ impl ChildProcess {
 fn is_disconnect(why: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(why.kind(), UnexpectedEof | BrokenPipe | ConnectionReset)
-}
-
-fn describe_status(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(number), _) => match Signal::try_from(number) {
-            Ok(signal) => format!("ended by {signal}"),
-            Err(_) => format!("ended by signal {number}"),
-        },
-        (None, Some(code)) => format!("it exited with code {code}"),
-        (None, None) => "it ended".to_owned(),
-    }
 }
 
 /// Encodes the message that starts an attempt.

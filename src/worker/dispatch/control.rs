@@ -3,6 +3,7 @@
 use super::Dispatcher;
 use super::limits::Admission;
 use crate::control::{ControlWatch, Verdict};
+use crate::handlers::context::CancelReason;
 use crate::worker::decode::{InFlight, Input};
 
 impl Dispatcher {
@@ -37,6 +38,7 @@ impl Dispatcher {
         for running in self.running.iter_mut().filter(|running| running.cancelled.is_none()) {
             running.cancelled = state.cancels_task(&running.in_flight.task).map(Box::new);
             if running.cancelled.is_some() {
+                running.cx.interruption.set_cancel_reason(CancelReason::Cancelled);
                 running.stop_token().cancel();
             }
         }

@@ -9,6 +9,7 @@ mod failure_policy;
 mod inline;
 mod limits;
 mod outcome;
+mod permits;
 mod quarantine;
 mod queue;
 mod reporter;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 pub(super) use commands::Command;
 use inline::{Clock, InlinePolling};
 use limits::Limits;
+use permits::Permits;
 use quarantine::{Quarantine, isolate};
 use running::{Running, RunningAttempts};
 use tasks::Tasks;
@@ -78,6 +80,7 @@ pub(super) struct Dispatcher {
     clock: Clock,
     quarantine: Quarantine,
     limits: Limits,
+    permits: Permits,
     control: Arc<ControlWatch>,
     /// Generation of the control state that is applied.
     control_generation: u64,
@@ -101,6 +104,7 @@ impl Dispatcher {
         let tasks = Tasks::new(&deps, output, quarantine.is_enabled());
         let mut dispatcher = Self {
             limits: Limits::new(&deps.registered.policy),
+            permits: Permits::new(&deps.registered),
             registered: deps.registered,
             env,
             work: deps.work,
@@ -133,6 +137,7 @@ impl Dispatcher {
                 biased;
                 Some(command) = self.commands.recv() => self.handle_command(command).await,
                 Some((id, end)) = self.running.ends.recv() => self.attempt_ended(id, end).await,
+                () = self.permits.granted(), if self.permits.is_waiting() => {}
                 work = self.work.recv(), if self.open && self.tasks.queue.ready() < HAND_OUT => match work {
                     Some(work) => self.receive(work).await,
                     None => self.close(),
@@ -159,6 +164,7 @@ impl Dispatcher {
         self.open = false;
         self.tasks.queue.clear();
         self.limits.clear();
+        self.permits.clear();
         self.quarantine.waiting.clear();
         self.running.iter().for_each(Running::stop);
     }

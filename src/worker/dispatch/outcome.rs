@@ -6,11 +6,15 @@ use super::Dispatcher;
 use super::failure_policy::{self, Disposition};
 use super::running::Running;
 use super::tasks::{Tasks, waits_at_tracker};
+use crate::handlers::context::Restart;
 use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
 use crate::model::event::Payload;
 use crate::model::json::RawJson;
 use crate::worker::attempt::AttemptEnd;
 use crate::worker::child::CRASHED;
+
+/// Maximum number of repetitions of an attempt whose process has ended.
+const MAX_RESTARTS: u8 = 3;
 
 impl Dispatcher {
     pub(super) async fn attempt_ended(&mut self, id: u64, end: AttemptEnd) {
@@ -68,6 +72,12 @@ impl Tasks {
         if running.in_flight.suspect && self.has_quarantine && failure.kind == CRASHED {
             return self.suspect_crashed(running, failure).await;
         }
+        if failure.kind == CRASHED
+            && let Some(restart) = running.cx.interruption.restart()
+            && (restart == Restart::Unsent || running.in_flight.restarts < MAX_RESTARTS)
+        {
+            return restart_attempt(self, running, restart, &failure);
+        }
         self.log_failure(&running, &failure);
         self.circuit.record(&failure, &self.metrics);
         match failure_policy::decide(&self.policy, &running.in_flight, running.attempt(), failure) {
@@ -94,6 +104,7 @@ impl Tasks {
             return self.release(running.in_flight);
         }
         running.in_flight.attempts = attempt;
+        running.in_flight.restarts = 0;
         self.queue.delay(running.in_flight, wait);
     }
 
@@ -129,6 +140,30 @@ impl Tasks {
             let attempt = running.cx.number;
             tracing::warn!(%task, %task_type, attempt, kind = %failure.kind, reason = %failure.message, suppressed, "an attempt failed");
         }
+    }
+}
+
+/// Runs an attempt again that ended with its process through no fault of its own. It keeps its number.
+fn restart_attempt(tasks: &mut Tasks, running: Running, restart: Restart, failure: &Failure) {
+    tasks.metrics.record_outcome("restarted", running.started_at.elapsed());
+    if restart != Restart::Unsent
+        && let Some(suppressed) = tasks.failure_log.admit()
+    {
+        let task = &running.in_flight.task.id;
+        let task_type = &tasks.task_type;
+        let is_alone = restart == Restart::Alone;
+        tracing::warn!(%task, %task_type, is_alone, reason = %failure.message, suppressed, "an attempt starts again: its process has ended");
+    }
+    let mut in_flight = running.in_flight;
+    if tasks.assignments.is_closed(in_flight.tag) {
+        return tasks.release(in_flight);
+    }
+    in_flight.restarts += u8::from(restart != Restart::Unsent);
+    // The rate limit has counted the start.
+    in_flight.admitted = true;
+    match restart {
+        Restart::Alone => tasks.queue.quarantine(in_flight),
+        Restart::Shared | Restart::Unsent => tasks.queue.push_front(in_flight),
     }
 }
 

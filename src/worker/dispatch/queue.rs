@@ -14,6 +14,8 @@ use crate::worker::decode::{InFlight, Input};
 #[derive(Default)]
 pub(super) struct TaskQueue {
     ready: VecDeque<Input>,
+    /// Tasks whose attempts may have caused the death of a process of an app, and run again in quarantine.
+    quarantined: VecDeque<Box<InFlight>>,
     /// Tasks that wait for a retry or for their `not before`.
     delayed: BinaryHeap<Reverse<Delayed>>,
     /// Ordering keys in use, and the tasks that wait for each.
@@ -31,9 +33,9 @@ impl TaskQueue {
         self.ready.len()
     }
 
-    /// Number of ready and delayed inputs.
+    /// Number of inputs that wait for a slot, a permit or a time.
     pub(super) fn waiting(&self) -> usize {
-        self.ready.len() + self.delayed.len()
+        self.ready.len() + self.quarantined.len() + self.delayed.len()
     }
 
     pub(super) fn extend(&mut self, inputs: impl IntoIterator<Item = Input>) {
@@ -48,8 +50,22 @@ impl TaskQueue {
         self.ready.pop_front()
     }
 
+    /// Adds a task that runs again in quarantine.
+    pub(super) fn quarantine(&mut self, in_flight: Box<InFlight>) {
+        self.quarantined.push_back(in_flight);
+    }
+
+    pub(super) fn has_quarantined(&self) -> bool {
+        !self.quarantined.is_empty()
+    }
+
+    pub(super) fn pop_quarantined(&mut self) -> Option<Box<InFlight>> {
+        self.quarantined.pop_front()
+    }
+
     pub(super) fn clear(&mut self) {
         self.ready.clear();
+        self.quarantined.clear();
         self.delayed.clear();
         self.keys.clear();
     }
@@ -113,6 +129,7 @@ impl TaskQueue {
                 input => self.ready.push_back(input),
             }
         }
+        taken.extend(split(&mut self.quarantined, is_selected));
         for followers in self.keys.values_mut() {
             taken.extend(split(followers, is_selected));
         }

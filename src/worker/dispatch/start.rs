@@ -23,6 +23,7 @@ impl Dispatcher {
     pub(super) async fn start_ready(&mut self) -> bool {
         self.clock = Clock::read();
         let more = self.start_batch().await;
+        self.permits.release_unused();
         self.tasks.reporter.send_results().await;
         if more {
             // Lets commands and ended attempts through.
@@ -37,7 +38,7 @@ impl Dispatcher {
         let mut started = 0;
         while self.running.len() + stuck < self.limits.open_slots()
             && self.tasks.circuit.stopped().is_none()
-            && let Some(input) = self.quarantine.pop().map(Input::Task).or_else(|| self.tasks.queue.pop())
+            && let Some(input) = self.next_input()
         {
             match input {
                 Input::Task(in_flight) => self.start_task(in_flight).await,
@@ -53,6 +54,18 @@ impl Dispatcher {
             }
         }
         false
+    }
+
+    /// Takes the next input, with a permit if its attempt needs one.
+    fn next_input(&mut self) -> Option<Input> {
+        let queue = &mut self.tasks.queue;
+        if let Some(in_flight) = self.quarantine.pop() {
+            return Some(Input::Task(in_flight));
+        }
+        if queue.has_quarantined() && self.permits.acquire_quarantined() {
+            return queue.pop_quarantined().map(Input::Task);
+        }
+        if queue.ready() > 0 && self.permits.acquire() { queue.pop() } else { None }
     }
 
     /// Counts the slots held by attempts that have ended but do not return.
@@ -118,7 +131,8 @@ impl Dispatcher {
         });
         self.tasks.reporter.schedule_flush(started_at);
         self.tasks.metrics.record_start(now.saturating_sub(in_flight.task.created_at_ms));
-        let handler = self.quarantine.handler_for(&in_flight, &self.registered.handler);
+        let handler = self.permits.take();
+        let handler = handler.unwrap_or_else(|| self.quarantine.handler_for(&in_flight, &self.registered.handler));
         let running = Running {
             in_flight,
             cx,

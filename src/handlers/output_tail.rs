@@ -1,12 +1,11 @@
-//! Stderr of a child process: forwarded to the worker's own stderr, with its tail kept for failure messages.
+//! Output of a process: forwarded to the worker's own stderr, with its tail kept for failure messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::ChildStderr;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -17,25 +16,26 @@ const QUOTED_CHARS: usize = 1_000;
 /// Maximum time to read the rest after the process has ended: only a process that left its group keeps the pipe open.
 const END_DEADLINE: Duration = Duration::from_secs(3);
 
-/// Reads the stderr of one child process.
-pub(super) struct StderrReader {
+/// Reads the output of one process.
+pub(crate) struct OutputTail {
     tail: Arc<Mutex<VecDeque<u8>>>,
     forwarding: JoinHandle<()>,
 }
 
-impl StderrReader {
-    pub(super) fn start(stderr: ChildStderr) -> Self {
+impl OutputTail {
+    /// Reads until the end of the stream. `label`: begins each forwarded line.
+    pub(crate) fn start(source: impl AsyncRead + Send + Unpin + 'static, label: Option<String>) -> Self {
         let tail = Arc::<Mutex<VecDeque<u8>>>::default();
-        Self { forwarding: tokio::spawn(forward(stderr, tail.clone())), tail }
+        Self { forwarding: tokio::spawn(forward(source, tail.clone(), label)), tail }
     }
 
     /// Drops the tail: output before the next attempt does not belong to it.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.tail.lock().clear();
     }
 
     /// Last output of a process that has ended; may be empty.
-    pub(super) async fn last_lines(&mut self) -> String {
+    pub(crate) async fn last_lines(&mut self) -> String {
         // After the deadline, the output read so far is quoted.
         let _ = timeout(END_DEADLINE, &mut self.forwarding).await;
         let mut tail = self.tail.lock();
@@ -43,14 +43,33 @@ impl StderrReader {
     }
 }
 
-async fn forward(mut stderr: ChildStderr, tail: Arc<Mutex<VecDeque<u8>>>) {
+async fn forward(mut source: impl AsyncRead + Send + Unpin, tail: Arc<Mutex<VecDeque<u8>>>, label: Option<String>) {
     let mut chunk = [0; TAIL_BYTES];
+    let mut pending = Vec::new();
     let mut out = tokio::io::stderr();
-    while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
+    while let Ok(read @ 1..) = source.read(&mut chunk).await {
         append(&mut tail.lock(), &chunk[..read]);
         // The worker's own stderr may be closed; the pipe has to be drained all the same.
-        let _ = out.write_all(&chunk[..read]).await;
+        let _ = match &label {
+            Some(label) => out.write_all(&labelled(&mut pending, &chunk[..read], label)).await,
+            None => out.write_all(&chunk[..read]).await,
+        };
     }
+    if let Some(label) = label.filter(|_| !pending.is_empty()) {
+        let _ = out.write_all(&labelled(&mut pending, b"\n", &label)).await;
+    }
+}
+
+/// Returns the complete lines, each with its label. The rest, unless it is long, stays in `pending`.
+fn labelled(pending: &mut Vec<u8>, bytes: &[u8], label: &str) -> Vec<u8> {
+    pending.extend_from_slice(bytes);
+    if pending.len() > TAIL_BYTES && !pending.contains(&b'\n') {
+        pending.push(b'\n');
+    }
+    let end = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let lines: Vec<u8> = pending.drain(..end).collect();
+    let with_label = lines.split_inclusive(|byte| *byte == b'\n').flat_map(|line| [label.as_bytes(), line]);
+    with_label.flatten().copied().collect()
 }
 
 fn append(tail: &mut VecDeque<u8>, bytes: &[u8]) {
@@ -79,6 +98,15 @@ mod tests {
         assert!(quote(&many).starts_with("line 40\n") && quote(&many).ends_with("line 49"));
         let long = quote(&"é".repeat(3_000));
         assert_eq!((long.chars().count(), long.starts_with('…')), (QUOTED_CHARS + 1, true));
+    }
+
+    #[test]
+    fn forwarded_lines_have_a_label() {
+        let mut pending = Vec::new();
+        assert_eq!(labelled(&mut pending, b"one\ntw", "a: "), b"a: one\n");
+        assert_eq!(labelled(&mut pending, b"o\n", "a: "), b"a: two\n");
+        assert_eq!(labelled(&mut pending, &[b'x'; TAIL_BYTES + 1], "a: ").len(), TAIL_BYTES + 5);
+        assert!(pending.is_empty());
     }
 
     #[test]

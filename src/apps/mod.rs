@@ -1,0 +1,15 @@
+//! Apps: programs in any language that declare task types and run their attempts.
+//!
+//! A worker keeps long-lived processes of an app and sends them attempts over a socket. [`protocol`] has the messages,
+//! [`session`] the exchange with one process over any stream, [`declaration`] the types that an app declares, [`process`]
+//! one running process, [`pool`] all processes of an app, and [`register`]
+//! the registration of its types.
+
+mod children;
+pub mod declaration;
+pub mod pool;
+pub mod process;
+pub mod protocol;
+pub mod register;
+mod send_buffer;
+pub mod session;

@@ -1,0 +1,271 @@
+//! Processes of an app: started, replaced and ended, and shared by the attempts of its types.
+
+mod permit;
+mod slots;
+mod supervision;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+pub use self::permit::AppHandler;
+use self::permit::Waiting;
+use self::slots::{ProcessId, SlotTable};
+use super::declaration::Declaration;
+use super::process::{AppProcess, AppProgram, Request, StartError};
+use super::protocol::Welcome;
+use super::session::Session;
+use crate::runtime::Health;
+
+/// Time without a process after which the worker is not ready.
+const DOWN_AFTER: Duration = Duration::from_secs(30);
+/// Interval of the check.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
+const STOP_DEADLINE: Duration = Duration::from_secs(15);
+
+/// App with its first process, which has declared the types.
+pub struct OpenedApp {
+    pub program: AppProgram,
+    pub welcome: Welcome,
+    pub declaration: Declaration,
+    pub first: AppProcess,
+}
+
+/// Settings of a pool.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// Number of processes.
+    pub processes: u32,
+    /// Attempts after which a process is replaced. `None`: no limit.
+    pub max_tasks: Option<u32>,
+    /// A process ends only when its replacement is ready.
+    pub overlap: bool,
+}
+
+/// Processes of an app.
+pub struct AppPool {
+    program: AppProgram,
+    settings: PoolSettings,
+    welcome: Welcome,
+    declaration: Declaration,
+    slots: u32,
+    state: Mutex<State>,
+    next_id: AtomicU64,
+    /// Process that has declared the types, until the others are started.
+    first: Mutex<Option<AppProcess>>,
+    supervisors: Mutex<JoinSet<()>>,
+    stop: CancellationToken,
+}
+
+struct State {
+    table: SlotTable<Waiting>,
+    processes: Vec<Arc<ProcessHandle>>,
+    /// Time since which no process serves.
+    down_since: Option<Instant>,
+    /// Reason why the last start has failed.
+    last_failure: Option<String>,
+}
+
+/// Running process of a pool.
+struct ProcessHandle {
+    id: ProcessId,
+    pid: u32,
+    session: Session,
+    requests: mpsc::UnboundedSender<Request>,
+    /// Notified when the process should be replaced.
+    replace: Notify,
+}
+
+impl OpenedApp {
+    /// Starts the first process and reads its declaration.
+    ///
+    /// # Errors
+    /// The process cannot be started, ends, or declares something invalid.
+    pub async fn open(program: AppProgram, welcome: Welcome) -> Result<Self, StartError> {
+        let (first, declaration) = program.start(0, &welcome).await?;
+        Ok(Self { program, welcome, declaration, first })
+    }
+
+    /// Slots of one process.
+    pub fn slots(&self) -> u32 {
+        self.first.slots()
+    }
+}
+
+impl AppPool {
+    /// Creates a pool with the first process. `has_order`: tasks of some type run in order.
+    pub fn new(app: OpenedApp, settings: PoolSettings, has_order: bool) -> Arc<Self> {
+        let OpenedApp { mut program, welcome, declaration, mut first } = app;
+        program.has_order = has_order;
+        first.set_order(has_order);
+        let slots = first.slots();
+        let state = State {
+            table: SlotTable::new(settings.processes),
+            processes: Vec::new(),
+            down_since: None,
+            last_failure: None,
+        };
+        Arc::new(Self {
+            program,
+            settings,
+            welcome,
+            declaration,
+            state: Mutex::new(state),
+            next_id: AtomicU64::new(1),
+            first: Mutex::new(Some(first)),
+            slots,
+            supervisors: Mutex::default(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Name of the app.
+    pub fn name(&self) -> &str {
+        &self.program.name
+    }
+
+    /// Types that the app declares.
+    pub fn declaration(&self) -> &Declaration {
+        &self.declaration
+    }
+
+    /// Slots of one process.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Number of processes.
+    pub fn processes(&self) -> u32 {
+        self.settings.processes
+    }
+
+    /// Starts the other processes and keeps all of them running. `health` gets the reason if none serves for long.
+    pub fn serve(self: &Arc<Self>, health: Health) {
+        let mut first = self.first.lock().take();
+        self.state.lock().down_since = Some(Instant::now());
+        let mut supervisors = self.supervisors.lock();
+        for number in 0..self.settings.processes {
+            supervisors.spawn(self.clone().keep(number, first.take()));
+        }
+        supervisors.spawn(self.clone().report_down(health));
+    }
+
+    /// Ends all processes; running attempts may finish for some seconds.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        let first = self.first.lock().take();
+        if let Some(first) = first {
+            let (requests, receiver) = mpsc::unbounded_channel();
+            drop(requests);
+            // Without senders the process is asked to end.
+            let _ = timeout(STOP_DEADLINE, first.run(receiver, |_| {})).await;
+        }
+        let mut supervisors = std::mem::take(&mut *self.supervisors.lock());
+        let ended = async { while supervisors.join_next().await.is_some() {} };
+        if timeout(STOP_DEADLINE, ended).await.is_err() {
+            // Dropping a process kills it.
+            supervisors.shutdown().await;
+        }
+    }
+
+    async fn report_down(self: Arc<Self>, health: Health) {
+        let part = format!("app `{}`", self.name());
+        let check = async {
+            loop {
+                tokio::time::sleep(CHECK_INTERVAL).await;
+                match self.down_reason() {
+                    Some(why) => health.set(&part, why),
+                    None => health.clear(&part),
+                }
+            }
+        };
+        self.stop.run_until_cancelled(check).await;
+        health.clear(&part);
+    }
+
+    /// Returns the reason why no process has served for long.
+    fn down_reason(&self) -> Option<String> {
+        let state = self.state.lock();
+        let since = state.down_since.filter(|since| since.elapsed() >= DOWN_AFTER)?;
+        let seconds = since.elapsed().as_secs();
+        let why = state.last_failure.as_deref().unwrap_or("its processes are not ready yet");
+        Some(format!("no process has served for {seconds} s: {why}"))
+    }
+
+    /// Adds a process, which gets attempts from now on.
+    fn add(&self, process: &AppProcess, requests: mpsc::UnboundedSender<Request>) -> Arc<ProcessHandle> {
+        let handle = Arc::new(ProcessHandle {
+            id: self.next_id.fetch_add(1, Ordering::Relaxed),
+            pid: process.pid(),
+            session: process.session().clone(),
+            requests,
+            replace: Notify::new(),
+        });
+        let left = self.settings.max_tasks.map(varied);
+        let granted = {
+            let mut state = self.state.lock();
+            state.down_since = None;
+            state.last_failure = None;
+            state.processes.push(handle.clone());
+            state.table.add(handle.id, process.slots(), left)
+        };
+        self.hand_out(granted);
+        handle
+    }
+
+    /// Starts no more attempts in a process, which ends when it runs none.
+    fn close(&self, process: &ProcessHandle) {
+        let is_finished = {
+            let mut state = self.state.lock();
+            let is_finished = state.table.close(process.id);
+            state.note_down();
+            is_finished
+        };
+        if is_finished {
+            process.finish();
+        }
+    }
+
+    fn remove(&self, process: &ProcessHandle) {
+        let mut state = self.state.lock();
+        state.table.remove(process.id);
+        state.processes.retain(|known| known.id != process.id);
+        state.note_down();
+    }
+}
+
+impl State {
+    fn note_down(&mut self) {
+        if self.table.serving() == 0 {
+            self.down_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    fn process(&self, id: ProcessId) -> Option<Arc<ProcessHandle>> {
+        self.processes.iter().find(|process| process.id == id).cloned()
+    }
+}
+
+impl ProcessHandle {
+    /// Ends a process that runs no attempts. A process that still executes an abandoned attempt is killed.
+    fn finish(&self) {
+        let request = match self.session.stuck() {
+            0 => Request::Stop,
+            _ => Request::Kill("an attempt did not stop in time".to_owned()),
+        };
+        // Fails if the process has ended.
+        let _ = self.requests.send(request);
+    }
+}
+
+/// Varies a number by up to 10 %, so that processes are not replaced at the same time.
+fn varied(number: u32) -> u64 {
+    ((f64::from(number) * (0.9 + 0.2 * fastrand::f64())) as u64).max(1)
+}

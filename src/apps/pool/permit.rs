@@ -1,0 +1,181 @@
+//! Permits for attempts: slots in the processes of a pool.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::slots::ProcessId;
+use super::{AppPool, ProcessHandle};
+use crate::apps::session::StuckCounter;
+use crate::handlers::permit::{Acquired, Permit, PermitSource, Sharing};
+use crate::handlers::{AnswerFuture, Context, Failure, Handler, ParamsError};
+use crate::model::json::RawJson;
+
+/// Runs the attempts of one type in the processes of an app.
+pub struct AppHandler(Arc<TypePermits>);
+
+/// Source of the permits of one type.
+struct TypePermits {
+    pool: Arc<AppPool>,
+    stuck: StuckCounter,
+}
+
+/// Attempt that waits for a slot.
+pub(super) struct Waiting {
+    permit: oneshot::Sender<Permit>,
+    pool: Arc<AppPool>,
+    stuck: StuckCounter,
+}
+
+/// Free slot of a process that is reserved for an attempt, or in which the attempt runs.
+struct Lease {
+    pool: Arc<AppPool>,
+    id: ProcessId,
+    sharing: Sharing,
+    process: Option<Arc<ProcessHandle>>,
+    /// An attempt has been sent and not been answered.
+    is_running: bool,
+}
+
+/// Permit for one attempt.
+struct LeasePermit {
+    lease: Mutex<Option<Lease>>,
+    stuck: StuckCounter,
+}
+
+impl AppHandler {
+    /// Creates the handler of one type of the app.
+    pub fn new(pool: Arc<AppPool>) -> Self {
+        Self(Arc::new(TypePermits { pool, stuck: StuckCounter::default() }))
+    }
+}
+
+impl Handler for AppHandler {
+    /// Waits for a slot within the attempt. A worker takes a permit before.
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+        let permits = self.0.clone();
+        let params = params.clone();
+        Ok(Box::pin(async move {
+            let permit = match permits.acquire(Sharing::Shared) {
+                Acquired::Now(permit) => Some(permit),
+                Acquired::Later(permit) => permit.await.ok(),
+            };
+            let permit = permit.ok_or_else(|| Failure::retry("the app has been stopped"))?;
+            let attempt = permit.start(&params, cx).map_err(|why| Failure::dead(why.to_string()))?;
+            attempt.await
+        }))
+    }
+
+    fn logs(&self) -> bool {
+        false
+    }
+
+    fn name_in_child<'a>(&'a self, _: &'a str) -> Option<&'a str> {
+        None
+    }
+
+    fn stuck(&self) -> usize {
+        self.0.stuck.count()
+    }
+
+    fn permits(&self) -> Option<Arc<dyn PermitSource>> {
+        Some(self.0.clone())
+    }
+}
+
+impl PermitSource for TypePermits {
+    fn acquire(&self, sharing: Sharing) -> Acquired {
+        let mut state = self.pool.state.lock();
+        if let Some(id) = state.table.take(sharing) {
+            drop(state);
+            return Acquired::Now(self.pool.permit(id, sharing, self.stuck.clone()));
+        }
+        let (permit, receiver) = oneshot::channel();
+        state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
+        let waiting = Waiting { permit, pool: self.pool.clone(), stuck: self.stuck.clone() };
+        let granted = state.table.wait(sharing, waiting);
+        drop(state);
+        self.pool.hand_out(granted);
+        Acquired::Later(receiver)
+    }
+}
+
+impl AppPool {
+    /// Creates the permit for a slot that has been taken.
+    fn permit(self: &Arc<Self>, id: ProcessId, sharing: Sharing, stuck: StuckCounter) -> Permit {
+        let (process, is_used_up) = {
+            let state = self.state.lock();
+            (state.process(id), state.table.is_used_up(id))
+        };
+        if let Some(process) = process.as_ref().filter(|_| is_used_up) {
+            process.replace.notify_one();
+        }
+        let lease = Lease { pool: self.clone(), id, sharing, process, is_running: false };
+        Arc::new(LeasePermit { lease: Mutex::new(Some(lease)), stuck })
+    }
+
+    /// Passes slots on to waiting attempts. The pool must not be locked: a lease whose receiver is gone returns.
+    pub(super) fn hand_out(&self, granted: Vec<(ProcessId, Sharing, Waiting)>) {
+        for (id, sharing, waiting) in granted {
+            let permit = waiting.pool.permit(id, sharing, waiting.stuck);
+            let _ = waiting.permit.send(permit);
+        }
+    }
+
+    fn free(&self, lease: &Lease) {
+        let freed = {
+            let mut state = self.state.lock();
+            if lease.is_running {
+                state.table.close(lease.id);
+                state.note_down();
+            }
+            state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
+            state.table.free(lease.id, lease.sharing)
+        };
+        if let Some(process) = lease.process.as_ref().filter(|_| freed.is_finished) {
+            process.finish();
+        }
+        self.hand_out(freed.granted);
+    }
+}
+
+impl Handler for LeasePermit {
+    fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
+        Ok(match self.lease.lock().take() {
+            Some(lease) => lease.start(params, cx, &self.stuck),
+            None => Box::pin(std::future::ready(Err(Failure::retry("the permit has been used")))),
+        })
+    }
+
+    fn logs(&self) -> bool {
+        false
+    }
+}
+
+impl Lease {
+    /// Sends the attempt at once, and returns the future of its answer.
+    fn start(mut self, params: &RawJson, cx: Context, stuck: &StuckCounter) -> AnswerFuture {
+        let started = self.process.as_ref().map(|process| process.session.start(params, &cx, stuck));
+        let attempt = match started {
+            Some(Ok(attempt)) => attempt,
+            Some(Err(ended)) => return Box::pin(std::future::ready(ended.settle(&cx))),
+            None => return Box::pin(std::future::ready(crate::apps::session::Ended::unsent().settle(&cx))),
+        };
+        self.is_running = true;
+        Box::pin(async move {
+            let ended = attempt.end().await;
+            self.is_running = false;
+            drop(self);
+            ended.settle(&cx)
+        })
+    }
+}
+
+impl Drop for Lease {
+    /// Gives the slot back. After an attempt without an answer the process gets no more attempts.
+    fn drop(&mut self) {
+        let pool = self.pool.clone();
+        pool.free(self);
+    }
+}

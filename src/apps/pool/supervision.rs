@@ -1,0 +1,198 @@
+//! Keeps one process of an app running: starts it again after its end, and replaces it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{AppPool, ProcessHandle};
+use crate::apps::process::{AppProcess, ProcessEnd, Request, StartError};
+use crate::apps::session::SessionEvent;
+use crate::runtime::Backoff;
+
+/// Waits between failed starts.
+const MIN_BACKOFF: Duration = Duration::from_millis(250);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Maximum time for a process to end that was asked to, or killed.
+const END_DEADLINE: Duration = Duration::from_secs(13);
+
+/// Process with its supervisor. Dropping it kills the process.
+struct Supervised {
+    handle: Arc<ProcessHandle>,
+    /// `None` after the end.
+    supervisor: Option<JoinHandle<ProcessEnd>>,
+}
+
+/// Reason to start another process.
+enum Next {
+    /// The process has ended, or gets no more attempts.
+    Now,
+    /// The process serves until its replacement is ready.
+    Overlapping,
+    /// The pool is being stopped.
+    Stop,
+}
+
+impl AppPool {
+    /// Keeps process `number` running until the pool is stopped. `first`: process that is already running.
+    pub(super) async fn keep(self: Arc<Self>, number: u32, mut first: Option<AppProcess>) {
+        let mut backoff = Backoff::new(MIN_BACKOFF, MAX_BACKOFF);
+        // Process that serves until its replacement is ready, and one that finishes its attempts.
+        let mut served: Option<Supervised> = None;
+        let mut finishing: Option<Supervised> = None;
+        loop {
+            let process = match first.take() {
+                Some(process) => process,
+                None => match self.start_unless_stopped(number, &mut backoff).await {
+                    Some(process) => process,
+                    None => break,
+                },
+            };
+            if let Some(old) = served.take() {
+                self.close(&old.handle);
+                finishing = Some(old);
+            }
+            let mut current = self.supervise(process);
+            let next = self.wait_for_replacement(&mut current).await;
+            if current.handle.session.has_run() {
+                backoff.reset();
+            }
+            match next {
+                Next::Stop => {
+                    served = Some(current);
+                    break;
+                }
+                Next::Overlapping => served = Some(current),
+                Next::Now if current.supervisor.is_some() => finishing = Some(current),
+                // A process that ended before its first attempt may do so again.
+                Next::Now if !current.handle.session.has_run() => self.pause(&mut backoff).await,
+                Next::Now => {}
+            }
+        }
+        for process in served.into_iter().chain(finishing) {
+            self.end(process).await;
+        }
+    }
+
+    /// Starts a process; repeats failed starts. Returns `None` if the pool is stopped.
+    async fn start_unless_stopped(&self, number: u32, backoff: &mut Backoff) -> Option<AppProcess> {
+        loop {
+            let started = self.stop.run_until_cancelled(self.start_process(number)).await?;
+            match started {
+                Ok(process) => return Some(process),
+                Err(why) => {
+                    let reason = why.to_string();
+                    tracing::error!(app = self.name(), process = number, %reason, "a process of an app cannot be started");
+                    self.state.lock().last_failure = Some(reason);
+                    self.pause(backoff).await;
+                }
+            }
+        }
+    }
+
+    async fn pause(&self, backoff: &mut Backoff) {
+        self.stop.run_until_cancelled(tokio::time::sleep(backoff.next_wait())).await;
+    }
+
+    async fn start_process(&self, number: u32) -> Result<AppProcess, StartError> {
+        let (process, declaration) = self.program.start(number, &self.welcome).await?;
+        match self.declaration.difference(&declaration) {
+            None => Ok(process),
+            Some(difference) => Err(StartError {
+                app: self.name().to_owned(),
+                why: format!("has changed on disk: {difference}; hint: restart the worker"),
+            }),
+        }
+    }
+
+    fn supervise(self: &Arc<Self>, process: AppProcess) -> Supervised {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let handle = self.add(&process, requests);
+        let (pool, own) = (self.clone(), handle.clone());
+        let supervisor = tokio::spawn(async move {
+            let end = process.run(receiver, |event| pool.process_event(&own, event)).await;
+            pool.remove(&own);
+            pool.log_end(&own, &end);
+            end
+        });
+        Supervised { handle, supervisor: Some(supervisor) }
+    }
+
+    /// Closes a process after any event: it gets no more attempts, and is replaced.
+    fn process_event(&self, process: &ProcessHandle, event: SessionEvent) {
+        let app = self.name();
+        match event {
+            SessionEvent::Ended => {}
+            SessionEvent::Retired(reason) => {
+                tracing::info!(app, pid = process.pid, %reason, "a process of an app retires");
+            }
+            SessionEvent::Overrun => {
+                tracing::warn!(app, pid = process.pid, "an attempt did not stop in time; its process is replaced");
+            }
+        }
+        self.close(process);
+        process.replace.notify_one();
+    }
+
+    fn log_end(&self, process: &ProcessHandle, end: &ProcessEnd) {
+        let app = self.name();
+        if end.is_expected {
+            tracing::info!(app, pid = process.pid, reason = %end.message, "a process of an app has ended");
+        } else {
+            tracing::warn!(app, pid = process.pid, reason = %end.message, "a process of an app has died");
+        }
+    }
+
+    async fn wait_for_replacement(&self, current: &mut Supervised) -> Next {
+        let handle = current.handle.clone();
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return Next::Stop,
+            () = handle.replace.notified() => {}
+            () = current.ended() => return Next::Now,
+        }
+        let is_used_up = {
+            let state = self.state.lock();
+            state.table.is_used_up(handle.id) && !state.table.is_closed(handle.id)
+        };
+        match is_used_up {
+            true if self.settings.overlap => Next::Overlapping,
+            true => {
+                self.close(&handle);
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => Next::Stop,
+                    () = current.ended() => Next::Now,
+                }
+            }
+            false => Next::Now,
+        }
+    }
+
+    /// Ends a process; its running attempts may finish for some seconds.
+    async fn end(&self, mut process: Supervised) {
+        // Fails if the process has ended.
+        let _ = process.handle.requests.send(Request::Stop);
+        let _ = timeout(END_DEADLINE, process.ended()).await;
+    }
+}
+
+impl Supervised {
+    /// Waits for the end of the process.
+    async fn ended(&mut self) {
+        if let Some(supervisor) = &mut self.supervisor {
+            // After a panic the process has been dropped, which kills it.
+            let _ = supervisor.await;
+            self.supervisor = None;
+        }
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        // Fails if the process has ended.
+        let _ = self.handle.requests.send(Request::Kill("the worker killed the process to replace it".to_owned()));
+    }
+}

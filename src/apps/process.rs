@@ -1,0 +1,355 @@
+//! Process of an app: start, supervision and end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Fuse, FusedFuture};
+use nix::libc;
+use nix::sys::signal::Signal;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+use super::declaration::Declaration;
+use super::protocol::Welcome;
+use super::session::{Cause, Declared, Session, SessionEvent, StreamEnd};
+use crate::handlers::context::Restart;
+use crate::handlers::output_tail::OutputTail;
+use crate::handlers::reaper::{self, Group, describe_status};
+use crate::runtime::now_ms;
+
+/// Interval of pings.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Silence after which the event loop of an app counts as blocked.
+const BLOCKED_AFTER: Duration = Duration::from_secs(5);
+/// Time to exit after the end of the stream, and again after SIGTERM.
+const EXIT_GRACE: Duration = Duration::from_secs(5);
+/// Maximum time between the end of the stream and the exit of a process that was not asked to end.
+const EXIT_DEADLINE: Duration = Duration::from_secs(2);
+/// Maximum time to read the rest of the stream after the exit: a program started by the app may keep it open.
+const REST_DEADLINE: Duration = Duration::from_millis(50);
+
+/// Program of an app.
+#[derive(Clone, Debug)]
+pub struct AppProgram {
+    /// Name of the app.
+    pub name: String,
+    /// Program and arguments; no shell.
+    pub command: Vec<String>,
+    pub cwd: PathBuf,
+    /// Added to the worker's environment.
+    pub env: BTreeMap<String, String>,
+    /// Time until the app is ready.
+    pub start_timeout: Duration,
+    /// Types to use. `None`: all declared ones.
+    pub types: Option<Vec<String>>,
+    /// Slots of a process. `None`: as declared.
+    pub slots: Option<u32>,
+    /// Tasks of some type run in order: a late attempt must not run beside the next one.
+    pub has_order: bool,
+}
+
+/// Running process. Dropping it kills its process group.
+pub struct AppProcess {
+    session: Session,
+    child: Child,
+    group: Group,
+    output: OutputTail,
+    driver: Fuse<BoxFuture<'static, StreamEnd>>,
+    events: mpsc::UnboundedReceiver<SessionEvent>,
+    pid: u32,
+    slots: u32,
+    responsive: bool,
+    has_order: bool,
+}
+
+/// Request to a process.
+#[derive(Debug)]
+pub enum Request {
+    /// End the stream; the running attempts may finish.
+    Stop,
+    /// Kill the process, for this reason.
+    Kill(String),
+}
+
+/// End of a process.
+#[derive(Debug)]
+pub struct ProcessEnd {
+    pub cause: Cause,
+    /// The worker has asked the process to end.
+    pub is_expected: bool,
+    /// Description of the end, with the last output.
+    pub message: String,
+}
+
+/// Reason why a process is not ready.
+#[derive(Debug, thiserror::Error)]
+#[error("the app `{app}` {why}")]
+pub struct StartError {
+    pub app: String,
+    pub why: String,
+}
+
+impl AppProgram {
+    /// Starts a process, number `number` of the app, and waits for its declaration.
+    ///
+    /// # Errors
+    /// The process cannot be started, ends, or declares something invalid.
+    pub async fn start(&self, number: u32, welcome: &Welcome) -> Result<(AppProcess, Declaration), StartError> {
+        let failed = |why: String| StartError { app: self.name.clone(), why };
+        let (mut process, mut declared) = self.spawn(number, welcome).await.map_err(|why| {
+            let program = self.command.first().map(String::as_str).unwrap_or_default();
+            failed(format!("cannot be started: `{program}`: {why}; hint: started in `{}`", self.cwd.display()))
+        })?;
+        let answer = tokio::select! {
+            biased;
+            answer = &mut declared => answer.ok(),
+            end = &mut process.driver => match (end, declared.try_recv()) {
+                (StreamEnd::Violated(violation), _) => {
+                    return Err(failed(format!("violates the app protocol: {violation}")));
+                }
+                // Sent together with the end of the stream.
+                (_, Ok(Err(why))) => Some(Err(why)),
+                _ => None,
+            },
+            () = tokio::time::sleep(self.start_timeout) => {
+                let seconds = self.start_timeout.as_secs_f32();
+                return Err(failed(format!("was not ready within {seconds} s; hint: raise `start_timeout`")));
+            }
+        };
+        let ready = match answer {
+            Some(Ok(ready)) => ready,
+            Some(Err(why)) => return Err(failed(format!("cannot serve: {why}"))),
+            None => return Err(failed(process.describe_failed_start(&self.cwd).await)),
+        };
+        process.slots = self.slots.unwrap_or(ready.slots);
+        process.responsive = ready.responsive;
+        let declaration = Declaration::read(ready, self.types.as_deref());
+        let declaration = declaration.map_err(|problems| failed(format!("is refused: {}", problems.join("; "))))?;
+        Ok((process, declaration))
+    }
+
+    async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (output, output_writer) = io::pipe()?;
+        let command = self.command(number, theirs.into(), output_writer.into())?;
+        // Forking a large process takes milliseconds.
+        let (child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
+        let pid = child.id().unwrap_or_default();
+        let output = pipe::Receiver::from_owned_fd(output.into())?;
+        let (reader, writer) = UnixStream::from_std(ours)?.into_split();
+        let (sender, events) = mpsc::unbounded_channel();
+        let (session, declared, driver) = Session::open(reader, writer, welcome, sender);
+        let process = AppProcess {
+            session,
+            child,
+            group,
+            output: OutputTail::start(output, Some(format!("{}[{pid}]: ", self.name))),
+            driver: driver.boxed().fuse(),
+            events,
+            pid,
+            slots: 1,
+            responsive: false,
+            has_order: self.has_order,
+        };
+        Ok((process, declared))
+    }
+
+    fn command(&self, number: u32, socket: OwnedFd, output: OwnedFd) -> io::Result<Command> {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(io::Error::other("the command is empty"));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.cwd).envs(&self.env);
+        command.env("KAFLEET_APP", &self.name).env("KAFLEET_APP_PROCESS", number.to_string());
+        command.stdin(Stdio::from(socket)).stdout(Stdio::from(output.try_clone()?)).stderr(Stdio::from(output));
+        // SAFETY: the function makes async-signal-safe calls only.
+        unsafe { command.pre_exec(prefer_as_victim) };
+        Ok(command)
+    }
+}
+
+impl AppProcess {
+    /// Session of the process, to which attempts are sent.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sets whether tasks of some type run in order.
+    pub fn set_order(&mut self, has_order: bool) {
+        self.has_order = has_order;
+    }
+
+    /// Number of attempts that the process runs at once.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Supervises the process to its end, and ends its attempts. `on_event` is called when the process has to be replaced:
+    /// it accepts no more attempts then.
+    pub async fn run(
+        mut self,
+        mut requests: mpsc::UnboundedReceiver<Request>,
+        on_event: impl Fn(SessionEvent) + Send,
+    ) -> ProcessEnd {
+        let mut pings = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let end = loop {
+            tokio::select! {
+                biased;
+                end = &mut self.driver => {
+                    on_event(SessionEvent::Ended);
+                    break self.stream_ended(end).await;
+                }
+                _ = self.child.wait() => {
+                    let end = timeout(REST_DEADLINE, &mut self.driver).await.unwrap_or(StreamEnd::Closed);
+                    self.session.refuse_attempts();
+                    on_event(SessionEvent::Ended);
+                    break self.stream_ended(end).await;
+                }
+                Some(event) = self.events.recv() => {
+                    let restart = self.restart_after(&event);
+                    self.session.refuse_attempts();
+                    on_event(event);
+                    if let Some(restart) = restart {
+                        let why = "the process was killed: another attempt did not stop in time".to_owned();
+                        break self.kill(Cause::Killed(restart), why).await;
+                    }
+                }
+                request = requests.recv() => match request {
+                    Some(Request::Kill(why)) => {
+                        self.session.refuse_attempts();
+                        break self.kill(Cause::Killed(Restart::Shared), why).await;
+                    }
+                    // Without senders the pool has ended.
+                    Some(Request::Stop) | None => break self.stop().await,
+                },
+                _ = pings.tick(), if self.responsive => self.session.ping(now_ms()),
+            }
+        };
+        self.session.fail_attempts(&end.cause, &end.message);
+        end
+    }
+
+    /// Returns how other attempts are repeated, if the process has to be killed because of an attempt that does not
+    /// stop.
+    fn restart_after(&self, event: &SessionEvent) -> Option<Restart> {
+        match event {
+            SessionEvent::Retired(_) | SessionEvent::Ended => None,
+            SessionEvent::Overrun if self.slots == 1 || self.has_order => Some(Restart::Shared),
+            // Any of the attempts may block the app.
+            SessionEvent::Overrun if !self.responsive || self.session.silence() >= BLOCKED_AFTER => {
+                Some(Restart::Alone)
+            }
+            SessionEvent::Overrun => None,
+        }
+    }
+
+    async fn stream_ended(&mut self, end: StreamEnd) -> ProcessEnd {
+        if let StreamEnd::Violated(violation) = end {
+            let why = format!("the app violates the protocol: {violation}");
+            return self.kill(Cause::Garbled, why).await;
+        }
+        let is_unread = self.slots == 1 && self.session.is_attempt_unread(&end);
+        let cause = if is_unread { Cause::Unread } else { Cause::Crashed };
+        let message = format!("the process of the app ended: {}", self.describe_end().await);
+        ProcessEnd { cause, is_expected: false, message }
+    }
+
+    async fn kill(&mut self, cause: Cause, message: String) -> ProcessEnd {
+        self.group.signal(Signal::SIGKILL);
+        self.wait(EXIT_DEADLINE).await;
+        self.group.finish();
+        ProcessEnd { cause, is_expected: false, message }
+    }
+
+    /// Ends the stream and waits for the exit; then SIGTERM, then SIGKILL.
+    async fn stop(&mut self) -> ProcessEnd {
+        self.session.close();
+        let mut status = timeout(EXIT_GRACE, self.exit()).await.ok();
+        if status.is_none() {
+            self.group.signal(Signal::SIGTERM);
+            status = timeout(EXIT_GRACE, self.exit()).await.ok();
+        }
+        if status.is_none() {
+            self.group.signal(Signal::SIGKILL);
+            self.wait(EXIT_DEADLINE).await;
+        }
+        self.group.finish();
+        let how = match status {
+            Some(Ok(status)) => describe_status(status),
+            _ => "it was killed".to_owned(),
+        };
+        let message = format!("the worker ended the process: {how}");
+        ProcessEnd { cause: Cause::Killed(Restart::Shared), is_expected: true, message }
+    }
+
+    /// Waits for the exit. Running attempts are still answered meanwhile.
+    async fn exit(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut self.driver, if !self.driver.is_terminated() => {}
+                status = self.child.wait() => {
+                    if !self.driver.is_terminated() {
+                        let _ = timeout(REST_DEADLINE, &mut self.driver).await;
+                    }
+                    return status;
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self, deadline: Duration) -> Option<ExitStatus> {
+        timeout(deadline, self.child.wait()).await.ok()?.ok()
+    }
+
+    /// Describes the end with the last output. A process that has closed its stream and does not exit is killed.
+    async fn describe_end(&mut self) -> String {
+        let status = self.wait(EXIT_DEADLINE).await;
+        self.group.finish();
+        let how = status.map_or_else(|| "it closed its socket".to_owned(), describe_status);
+        match self.output.last_lines().await {
+            lines if lines.is_empty() => format!("{how}, without output"),
+            lines => format!("{how}; last output: {lines}"),
+        }
+    }
+
+    async fn describe_failed_start(&mut self, cwd: &std::path::Path) -> String {
+        let status = self.wait(EXIT_DEADLINE).await;
+        self.group.finish();
+        let how = match status.and_then(|status| status.code()) {
+            Some(code) => format!("exit code {code}"),
+            None => status.map_or_else(|| "it closed its socket".to_owned(), describe_status),
+        };
+        let output = self.output.last_lines().await;
+        let last = output.lines().last().map(|line| format!(": {line}")).unwrap_or_default();
+        format!("ended before it was ready: {how}{last}; hint: started in `{}`; set `cwd`", cwd.display())
+    }
+}
+
+/// Makes the process the preferred victim of the kernel's OOM killer. Async-signal-safe.
+fn prefer_as_victim() -> io::Result<()> {
+    const SCORE: &[u8] = b"1000";
+    // SAFETY: the path is a C string and the buffer is valid for its size; a failure has no effect.
+    unsafe {
+        let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if file >= 0 {
+            libc::write(file, SCORE.as_ptr().cast(), SCORE.len());
+            libc::close(file);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,429 @@
+//! Messages of the app protocol: one JSON object per line, with the kind of the message as its only key.
+
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::handlers::context::{CancelReason, MAX_CHILDREN};
+use crate::model::event::log_line;
+use crate::model::json::{RawJson, plain_text};
+use crate::model::record::attachment;
+
+/// Highest version of the protocol that this worker speaks.
+pub const VERSION: u32 = 1;
+/// Maximum length of a line, in bytes: params and results have at most 3 MiB.
+pub const MAX_LINE_BYTES: usize = 8 << 20;
+/// Maximum number of slots of one process.
+pub const MAX_SLOTS: u32 = 1_000;
+/// Maximum number of unanswered `spawn` calls of one process.
+pub const MAX_CALLS: usize = 16;
+/// Maximum size of the children of one attempt that are published with its result, in bytes.
+pub const MAX_CHILDREN_BYTES: usize = 64 << 20;
+/// Maximum length of a failure kind.
+const MAX_KIND_CHARS: usize = 64;
+/// Maximum length of the excerpt of an invalid line, in bytes.
+const MAX_EXCERPT_BYTES: usize = 200;
+
+/// First message of the worker.
+#[derive(Clone, Debug, Serialize)]
+pub struct Welcome {
+    pub protocol: u32,
+    pub app: String,
+    pub worker: String,
+    /// Version of kafleet.
+    pub version: &'static str,
+    /// Types to declare. `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub types: Option<Vec<String>>,
+    /// Configured slots. `None`: as declared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Time for a cancelled attempt to stop by itself.
+    pub grace_ms: u64,
+    pub limits: Limits,
+    /// The worker runs under `kafleet dev`.
+    pub dev: bool,
+}
+
+/// Limits that an app checks before it writes; bytes, or numbers of items.
+#[derive(Clone, Debug, Serialize)]
+pub struct Limits {
+    pub line: usize,
+    pub output: u64,
+    pub params: u64,
+    pub progress: usize,
+    pub log: usize,
+    pub log_line: usize,
+    pub attachment: usize,
+    pub attachments: usize,
+    pub children: usize,
+    pub children_bytes: usize,
+    pub calls: usize,
+}
+
+impl Limits {
+    /// Limits of a worker with these sizes of params and results.
+    pub fn new(params: u64, output: u64) -> Self {
+        Self {
+            line: MAX_LINE_BYTES,
+            output,
+            params,
+            progress: 16 << 10,
+            log: 1 << 20,
+            log_line: log_line::MAX_LINE_BYTES,
+            attachment: attachment::MAX_BYTES,
+            attachments: attachment::MAX_COUNT,
+            children: MAX_CHILDREN,
+            children_bytes: MAX_CHILDREN_BYTES,
+            calls: MAX_CALLS,
+        }
+    }
+}
+
+/// Message of the worker.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToApp<'a> {
+    Welcome(&'a Welcome),
+    Attempt(Start<'a>),
+    Cancel { n: u64, reason: CancelReason },
+    Reply(Reply),
+    Ping { at: i64 },
+}
+
+/// Attempt to run. `n` is the first field of the line, and `params` the last.
+#[derive(Debug, Serialize)]
+pub struct Start<'a> {
+    pub n: u64,
+    #[serde(rename = "type")]
+    pub task_type: &'a str,
+    pub id: &'a str,
+    pub run: u32,
+    pub number: u32,
+    pub left_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceFields<'a>>,
+    pub params: &'a RawJson,
+}
+
+/// W3C trace context of the task's producer.
+#[derive(Debug, Serialize)]
+pub struct TraceFields<'a> {
+    pub parent: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<&'a str>,
+}
+
+/// Answer to a `spawn` with `call`: ids or an error.
+#[derive(Debug, Serialize)]
+pub struct Reply {
+    pub call: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ReplyError>,
+}
+
+/// Reason why children were not published.
+#[derive(Debug, Serialize)]
+pub struct ReplyError {
+    pub kind: String,
+    pub message: String,
+}
+
+/// Encodes a message as a line. Line breaks between the tokens of params become spaces.
+pub fn line(message: &ToApp<'_>) -> Vec<u8> {
+    let mut line = plain_text(message).into_bytes();
+    line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    line.push(b'\n');
+    line
+}
+
+/// Message of an app.
+#[derive(Debug)]
+pub enum FromApp {
+    Ready(Ready),
+    Unable(Unable),
+    Ok(Success),
+    Error(Error),
+    Progress(Progress),
+    Log(Log),
+    Warn(Warn),
+    Attach(Attach),
+    Heartbeat(Numbered),
+    Pong(Pong),
+    Spawn(Spawn),
+    Continue(Continue),
+    Retire(Retire),
+    /// Message of a kind that this worker does not know, which is ignored.
+    Unknown,
+}
+
+/// First message of an app that can serve.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Ready {
+    pub protocol: u32,
+    #[serde(default)]
+    pub sdk: Option<String>,
+    #[serde(default)]
+    pub runtime: Option<String>,
+    #[serde(default = "one_slot")]
+    pub slots: u32,
+    #[serde(default)]
+    pub responsive: bool,
+    pub types: Vec<DeclaredType>,
+}
+
+fn one_slot() -> u32 {
+    1
+}
+
+/// Task type as an app declares it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct DeclaredType {
+    pub name: String,
+    /// JSON Schema of the params.
+    #[serde(default)]
+    pub params: Option<Value>,
+    /// JSON Schema of the result.
+    #[serde(default)]
+    pub output: Option<Value>,
+    /// Description for people.
+    #[serde(default)]
+    pub doc: Option<String>,
+    /// Keys of `[types.<name>]`.
+    #[serde(default)]
+    pub policy: Option<Map<String, Value>>,
+}
+
+/// Reason why the app cannot serve.
+#[derive(Debug, Deserialize)]
+pub struct Unable {
+    pub message: String,
+}
+
+/// Success of an attempt.
+#[derive(Debug, Deserialize)]
+pub struct Success {
+    pub n: u64,
+    #[serde(default = "RawJson::null")]
+    pub output: RawJson,
+}
+
+/// Failure of an attempt.
+#[derive(Debug, Deserialize)]
+pub struct Error {
+    pub n: u64,
+    pub outcome: String,
+    pub kind: String,
+    pub message: String,
+    #[serde(default)]
+    pub after_ms: Option<u64>,
+    #[serde(default)]
+    pub stack: Option<String>,
+}
+
+/// State of the work.
+#[derive(Debug, Deserialize)]
+pub struct Progress {
+    pub n: u64,
+    pub value: RawJson,
+    #[serde(default)]
+    pub silent: bool,
+}
+
+/// Lines of the task's log.
+#[derive(Debug, Deserialize)]
+pub struct Log {
+    pub n: u64,
+    pub lines: Vec<String>,
+    #[serde(default)]
+    pub silent: bool,
+}
+
+/// Warning, shown until the task ends.
+#[derive(Debug, Deserialize)]
+pub struct Warn {
+    pub n: u64,
+    pub message: String,
+    #[serde(default)]
+    pub silent: bool,
+}
+
+/// Small value stored with the task.
+#[derive(Debug, Deserialize)]
+pub struct Attach {
+    pub n: u64,
+    pub name: String,
+    pub media: String,
+    /// Value in base64.
+    pub data: String,
+}
+
+/// Message about an attempt without other fields.
+#[derive(Debug, Deserialize)]
+pub struct Numbered {
+    pub n: u64,
+}
+
+/// Answer to a `ping`.
+#[derive(Debug, Deserialize)]
+pub struct Pong {
+    pub at: i64,
+}
+
+/// Children of an attempt.
+#[derive(Debug, Deserialize)]
+pub struct Spawn {
+    pub n: u64,
+    pub tasks: Vec<Box<RawValue>>,
+    /// Number for the reply: the children are published at once.
+    #[serde(default)]
+    pub call: Option<u64>,
+}
+
+/// Continuation of a task.
+#[derive(Debug, Deserialize)]
+pub struct Continue {
+    pub n: u64,
+    pub task: Box<RawValue>,
+}
+
+/// Request for no more attempts.
+#[derive(Debug, Deserialize)]
+pub struct Retire {
+    pub reason: String,
+}
+
+/// Violation of the protocol, with a reason for people. The process is killed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(pub String);
+
+/// Decodes a line, without its line break.
+pub fn parse(line: &[u8]) -> Result<FromApp, Violation> {
+    serde_json::from_slice(line).map_err(|why| {
+        let excerpt = String::from_utf8_lossy(&line[..line.len().min(MAX_EXCERPT_BYTES)]);
+        let more = if line.len() > MAX_EXCERPT_BYTES { "…" } else { "" };
+        Violation(format!("an invalid message: {why}: `{}{more}`", excerpt.trim_end()))
+    })
+}
+
+impl<'de> Deserialize<'de> for FromApp {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(MessageVisitor)
+    }
+}
+
+struct MessageVisitor;
+
+impl<'de> Visitor<'de> for MessageVisitor {
+    type Value = FromApp;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an object with the kind of the message as its only key")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<FromApp, M::Error> {
+        use serde::de::Error as _;
+        let Some(kind) = map.next_key::<std::borrow::Cow<'de, str>>()? else {
+            return Err(M::Error::custom("an empty object"));
+        };
+        let message = match &*kind {
+            "ok" => FromApp::Ok(map.next_value()?),
+            "error" => FromApp::Error(map.next_value()?),
+            "progress" => FromApp::Progress(map.next_value()?),
+            "log" => FromApp::Log(map.next_value()?),
+            "warn" => FromApp::Warn(map.next_value()?),
+            "attach" => FromApp::Attach(map.next_value()?),
+            "heartbeat" => FromApp::Heartbeat(map.next_value()?),
+            "pong" => FromApp::Pong(map.next_value()?),
+            "spawn" => FromApp::Spawn(map.next_value()?),
+            "then" => FromApp::Continue(map.next_value()?),
+            "retire" => FromApp::Retire(map.next_value()?),
+            "ready" => FromApp::Ready(map.next_value()?),
+            "unable" => FromApp::Unable(map.next_value()?),
+            _ => map.next_value::<IgnoredAny>().map(|_| FromApp::Unknown)?,
+        };
+        match map.next_key::<IgnoredAny>()? {
+            None => Ok(message),
+            Some(_) => Err(M::Error::custom("more than one key")),
+        }
+    }
+}
+
+/// Replaces what is not allowed in a failure kind; an empty kind becomes `error`.
+pub fn valid_kind(kind: String) -> String {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if kind.is_empty() {
+        return "error".to_owned();
+    }
+    if kind.len() <= MAX_KIND_CHARS && kind.chars().all(is_allowed) {
+        return kind;
+    }
+    kind.chars().map(|c| if is_allowed(c) { c } else { '_' }).take(MAX_KIND_CHARS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempt_line_begins_with_its_number_and_ends_with_params() {
+        let params = RawJson::parse(b"{\n  \"a\": \"x\\ny\",\r\n \"b\": 1.10 }").unwrap();
+        let trace = Some(TraceFields { parent: "00-a-b-01", state: None });
+        let start = Start { n: 7, task_type: "t", id: "a:b", run: 1, number: 2, left_ms: 3, trace, params: &params };
+        let text = String::from_utf8(line(&ToApp::Attempt(start))).unwrap();
+        assert!(text.starts_with(r#"{"attempt":{"n":7,"type":"t","#), "{text}");
+        assert!(text.ends_with("\"params\":{   \"a\": \"x\\ny\",   \"b\": 1.10 }}}\n"), "{text}");
+        assert_eq!(text.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn unknown_kinds_and_fields_are_ignored() {
+        assert!(matches!(parse(br#"{"dance": [1, {"a": 2}]}"#), Ok(FromApp::Unknown)));
+        let read = parse(br#"{"ok": {"n": 3, "later": [1], "output": false}}"#).unwrap();
+        assert!(matches!(read, FromApp::Ok(Success { n: 3, output }) if output.text() == "false"));
+        let read = parse(br#" {"ready":{"protocol":1,"types":[{"name":"a"}]}} "#).unwrap();
+        assert!(matches!(read, FromApp::Ready(Ready { slots: 1, responsive: false, .. })));
+    }
+
+    #[test]
+    fn invalid_messages_are_violations() {
+        for text in [
+            &b""[..],
+            b"{",
+            b"[]",
+            b"3",
+            b"{}",
+            b"{\"ok\":{\"n\":1}} x",
+            br#"{"ok":{"n":1},"ok":{"n":1}}"#,
+            br#"{"ok":{"n":1},"later":1}"#,
+            br#"{"ok":{"n":-1}}"#,
+            br#"{"ok":{"n":1.5}}"#,
+            br#"{"ok":{"n":"1"}}"#,
+            br#"{"ok":{}}"#,
+            br#"{"ok":null}"#,
+            br#"{"log":{"n":1,"lines":"a"}}"#,
+            br#"{"error":{"n":1,"outcome":2,"kind":"a","message":"b"}}"#,
+            br#"{"ok":{"n":1,"output":NaN}}"#,
+            b"{\"ok\":{\"n\":1,\"output\":\"\xff\"}}",
+        ] {
+            let text_of_line = String::from_utf8_lossy(text);
+            let why = parse(text).err().unwrap_or_else(|| panic!("{text_of_line}")).0;
+            assert!(why.starts_with("an invalid message: ") && why.len() < 500, "{why}");
+        }
+        assert!(parse(&[b'['; 100_000]).is_err());
+    }
+
+    #[test]
+    fn kinds_have_allowed_characters_only() {
+        for (kind, valid) in [("bad_width", "bad_width"), ("", "error"), ("a b/é", "a_b__"), ("A.B-c", "A.B-c")] {
+            assert_eq!(valid_kind(kind.to_owned()), valid);
+        }
+        assert_eq!(valid_kind("x".repeat(100)).len(), MAX_KIND_CHARS);
+    }
+}

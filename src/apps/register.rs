@@ -1,0 +1,63 @@
+//! Registers the types that an app declares.
+
+use std::sync::Arc;
+
+use super::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
+use crate::config::{AppConfig, Config, Order, TypeConfig, TypePolicy, combine_policy};
+use crate::handlers::{Registered, Registry};
+
+/// Registers the types of an app. Its policies become part of `config.types`, where the configuration has precedence.
+///
+/// # Errors
+/// All problems of the declaration.
+pub fn register(
+    app: OpenedApp,
+    section: &AppConfig,
+    config: &mut Config,
+    registry: &mut Registry,
+) -> Result<Arc<AppPool>, Vec<String>> {
+    let name = app.program.name.clone();
+    let mut problems = Vec::new();
+    let mut types = Vec::new();
+    for (task_type, declared) in &app.declaration.types {
+        let own = config.types.get(task_type);
+        if let Some(why) = conflict(own, registry.get(task_type).is_some()) {
+            problems.push(format!("the app `{name}` declares the type `{task_type}`: {why}"));
+            continue;
+        }
+        match combine_policy(task_type, &declared.policy, own, &config.topics) {
+            Ok(policy) => types.push((task_type.clone(), declared.params.clone(), policy)),
+            Err(found) => {
+                let what = format!("the app `{name}` declares the type `{task_type}` with an invalid policy");
+                problems.extend(found.into_iter().map(|why| format!("{what}: {why}")));
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let has_order = types.iter().any(|(_, _, policy)| policy.order.is_some_and(|order| order != Order::None));
+    let slots = section.processes().saturating_mul(app.slots());
+    let settings =
+        PoolSettings { processes: section.processes(), max_tasks: section.max_tasks, overlap: section.overlap };
+    let pool = AppPool::new(app, settings, has_order);
+    for (task_type, schema, policy) in types {
+        let handler = Arc::new(AppHandler::new(pool.clone()));
+        let defaults = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
+        registry.add(&task_type, Registered { handler, schema, policy: defaults });
+        config.types.insert(task_type, policy);
+    }
+    Ok(pool)
+}
+
+/// Returns the reason why an app cannot declare a type.
+fn conflict(own: Option<&TypeConfig>, is_registered: bool) -> Option<&'static str> {
+    if is_registered {
+        return Some("another app or Rust type has this name; hint: give each its own name");
+    }
+    let own = own?;
+    if own.handler.is_some() {
+        return Some("its section in `[types]` has a `handler`; hint: remove one of them");
+    }
+    own.schema.is_some().then_some("its section in `[types]` has a `schema`, which comes from the app; hint: remove it")
+}

@@ -1,0 +1,245 @@
+//! Attempts of a session: start, cancellation, answer, and the end without an answer.
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::{Cause, Phase, Session, SessionEvent, StuckCounter, death};
+use crate::apps::children::bad_child;
+use crate::apps::protocol::{self, Error, Start, Success, ToApp, TraceFields, Violation, valid_kind};
+use crate::handlers::context::Restart;
+use crate::handlers::failure::excerpt;
+use crate::handlers::{Answer, Context, Fail, Failure};
+use crate::model::json::RawJson;
+
+/// Maximum length of a message of an app, in characters.
+const MAX_MESSAGE_CHARS: usize = 4_000;
+
+/// Attempt that the app runs.
+pub(super) struct Entry {
+    pub cx: Context,
+    answer: oneshot::Sender<Answered>,
+    /// Size of the children to publish with the result, in bytes.
+    pub children_bytes: usize,
+    /// Reason why the children cannot be published.
+    pub bad_children: Option<Failure>,
+    /// Publications of `spawn` calls.
+    pub calls: Vec<Call>,
+}
+
+/// Publication of the children of a `spawn` call; aborted when dropped.
+pub(super) struct Call(pub JoinHandle<()>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// End of an attempt, with its calls.
+struct Answered {
+    ended: Ended,
+    calls: Vec<Call>,
+}
+
+/// End of an attempt.
+#[derive(Debug, PartialEq)]
+pub struct Ended {
+    pub answer: Answer,
+    /// The attempt is repeated if it has not been repeated too often; the answer applies otherwise.
+    pub restart: Option<Restart>,
+}
+
+/// Attempt in a process. If it is dropped before its end, its slot in the process is lost.
+pub struct RunningAttempt {
+    session: Session,
+    n: u64,
+    cx: Context,
+    stuck: StuckCounter,
+    /// `None` once the attempt has ended.
+    answer: Option<oneshot::Receiver<Answered>>,
+}
+
+impl Entry {
+    pub(super) fn end(self, ended: Ended) {
+        // The receiver is dropped if the attempt has been abandoned.
+        let _ = self.answer.send(Answered { ended, calls: self.calls });
+    }
+}
+
+impl Ended {
+    pub(super) fn of_answer(answer: Answer) -> Self {
+        Self { answer, restart: None }
+    }
+
+    /// End of an attempt that was not sent.
+    pub(in crate::apps) fn unsent() -> Self {
+        Self {
+            answer: Err(death(&Cause::Unread, "the process of the app ended before the attempt was sent")),
+            restart: Some(Restart::Unsent),
+        }
+    }
+
+    /// Returns the answer, and requests the repetition of the attempt.
+    pub(in crate::apps) fn settle(self, cx: &Context) -> Answer {
+        if let Some(restart) = self.restart {
+            cx.interruption.request_restart(restart);
+        }
+        self.answer
+    }
+
+    /// End of an attempt whose process has ended. `is_only`: no other attempt was running.
+    pub(super) fn of_cause(cause: &Cause, message: &str, is_only: bool) -> Self {
+        let restart = match cause {
+            Cause::Unread => Some(Restart::Shared),
+            Cause::Killed(restart) => Some(*restart),
+            Cause::Crashed if !is_only => Some(Restart::Alone),
+            Cause::Crashed | Cause::Garbled => None,
+        };
+        Self { answer: Err(death(cause, message)), restart }
+    }
+}
+
+impl Session {
+    /// Sends an attempt to the app.
+    ///
+    /// # Errors
+    /// The process has ended or gets no more attempts, or the params do not fit into a line.
+    pub fn start(&self, params: &RawJson, cx: &Context, stuck: &StuckCounter) -> Result<RunningAttempt, Box<Ended>> {
+        let mut state = self.0.state.lock();
+        if !matches!(state.phase, Phase::Serving { .. }) {
+            return Err(Box::new(Ended::unsent()));
+        }
+        let n = state.last + 1;
+        let line = attempt_line(n, params, cx).map_err(|failure| Box::new(Ended::of_answer(Err(failure))))?;
+        state.last = n;
+        let (answer, receiver) = oneshot::channel();
+        let entry = Entry { cx: cx.clone(), answer, children_bytes: 0, bad_children: None, calls: Vec::new() };
+        state.attempts.insert(n, entry);
+        // Under the lock, so that attempts are sent in the order of their numbers.
+        self.0.out.send_attempt(&line);
+        drop(state);
+        Ok(RunningAttempt { session: self.clone(), n, cx: cx.clone(), stuck: stuck.clone(), answer: Some(receiver) })
+    }
+
+    pub(super) fn succeed(&self, success: Success) -> Result<(), Violation> {
+        self.end_attempt(success.n, |bad_children| match bad_children {
+            Some(failure) => Err(failure),
+            None => Ok(success.output),
+        })
+    }
+
+    pub(super) fn fail(&self, error: Error) -> Result<(), Violation> {
+        if let Some(stack) = &error.stack
+            && let Some(cx) = self.context(error.n)?
+        {
+            stack.lines().for_each(|line| cx.log(line));
+        }
+        self.end_attempt(error.n, |_| Err(failure_of(error)))
+    }
+
+    /// Ends an attempt. A second answer is ignored; a late one frees a stuck slot.
+    fn end_attempt(&self, n: u64, answer: impl FnOnce(Option<Failure>) -> Answer) -> Result<(), Violation> {
+        let mut state = self.0.state.lock();
+        state.check_number(n)?;
+        let stuck = state.stuck.remove(&n);
+        let entry = state.attempts.remove(&n);
+        drop((state, stuck));
+        if let Some(mut entry) = entry {
+            let answer = answer(entry.bad_children.take());
+            entry.end(Ended::of_answer(answer));
+        }
+        Ok(())
+    }
+
+    fn cancel(&self, n: u64, cx: &Context) {
+        if self.0.state.lock().is_responsive() {
+            let reason = cx.interruption.cancel_reason();
+            self.0.out.send(&protocol::line(&ToApp::Cancel { n, reason }));
+        }
+    }
+
+    /// Gives up an attempt without an answer.
+    fn abandon(&self, n: u64, stuck: &StuckCounter) {
+        let mut state = self.0.state.lock();
+        let Some(entry) = state.attempts.remove(&n) else { return };
+        state.stuck.insert(n, stuck.add());
+        drop(state);
+        drop(entry);
+        self.report(SessionEvent::Overrun);
+    }
+}
+
+impl RunningAttempt {
+    /// Waits for the end of the attempt, and passes a cancellation on to the app.
+    pub async fn end(mut self) -> Ended {
+        let Some(answer) = &mut self.answer else { return lost() };
+        let answered = tokio::select! {
+            biased;
+            answered = &mut *answer => answered,
+            () = self.cx.cancelled().cancelled() => {
+                self.session.cancel(self.n, &self.cx);
+                answer.await
+            }
+        };
+        self.answer = None;
+        let Ok(answered) = answered else { return lost() };
+        // The result follows its children.
+        for mut call in answered.calls {
+            let _ = (&mut call.0).await;
+        }
+        answered.ended
+    }
+}
+
+impl Drop for RunningAttempt {
+    fn drop(&mut self) {
+        if self.answer.is_some() {
+            self.session.abandon(self.n, &self.stuck);
+        }
+    }
+}
+
+/// End of an attempt whose session was dropped.
+fn lost() -> Ended {
+    Ended::of_cause(&Cause::Unread, "the worker has ended the process of the app", true)
+}
+
+fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
+    let left = cx.deadline.map(|at| at.saturating_duration_since(Instant::now().into_std()));
+    let trace = cx.trace.as_ref().map(|trace| TraceFields { parent: &trace.parent, state: trace.state.as_deref() });
+    let start = Start {
+        n,
+        task_type: cx.task_type(),
+        id: cx.id.as_str(),
+        run: cx.run,
+        number: cx.number,
+        left_ms: left.map_or(u64::from(u32::MAX), |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+        trace,
+        params,
+    };
+    let line = protocol::line(&ToApp::Attempt(start));
+    if line.len() <= protocol::MAX_LINE_BYTES {
+        return Ok(line);
+    }
+    let why = format!("the attempt has {} bytes: at most {} are allowed", line.len(), protocol::MAX_LINE_BYTES);
+    Err(Failure::fail(why).of_kind("too_large"))
+}
+
+fn failure_of(error: Error) -> Failure {
+    let then = match error.outcome.as_str() {
+        "fail" => Fail::Final,
+        "dead" => Fail::Dead,
+        "cancelled" => Fail::Cancelled,
+        _ => Fail::Retry { after: error.after_ms.map(std::time::Duration::from_millis) },
+    };
+    let message = excerpt(error.message.as_bytes(), MAX_MESSAGE_CHARS);
+    Failure { then, message, kind: valid_kind(error.kind).into() }
+}
+
+/// Failure of an attempt with too many children in memory.
+pub(super) fn too_many_children(bytes: usize) -> Failure {
+    bad_child(&format!(
+        "the unpublished children of the attempt have more than {bytes} bytes; hint: publish them at once"
+    ))
+}

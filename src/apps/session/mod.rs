@@ -1,0 +1,367 @@
+//! Exchange of messages with one process of an app, over any stream.
+//!
+//! [`Session::open`] returns the session and its driver, a future that reads until the stream ends. Reading never waits
+//! for a write or for Kafka. The owner of the process then calls [`Session::fail_attempts`] with the cause of the end.
+
+mod attempt;
+mod output;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use self::attempt::Entry;
+pub use self::attempt::{Ended, RunningAttempt};
+
+use super::protocol::{self, FromApp, MAX_LINE_BYTES, Ready, ToApp, Violation, Welcome};
+use super::send_buffer::SendBuffer;
+use crate::handlers::context::Restart;
+use crate::handlers::{Context, Failure};
+
+/// Size of a read, and the capacity of the buffer that is kept between messages, in bytes.
+const READ_BYTES: usize = 64 << 10;
+
+/// Connection to one process. Cheap to clone.
+#[derive(Clone)]
+pub struct Session(Arc<Shared>);
+
+struct Shared {
+    out: SendBuffer,
+    /// Maximum size of a child's params, in bytes.
+    max_params: u64,
+    state: Mutex<State>,
+    events: mpsc::UnboundedSender<SessionEvent>,
+}
+
+struct State {
+    phase: Phase,
+    /// Running attempts by number.
+    attempts: FxHashMap<u64, Entry>,
+    /// Attempts that ended for the worker without an answer, until the app answers them.
+    stuck: FxHashMap<u64, StuckAttempt>,
+    /// Number of the last attempt sent.
+    last: u64,
+    /// Unanswered `spawn` calls.
+    calls: usize,
+    last_pong: Instant,
+}
+
+enum Phase {
+    /// The app has not declared its types; the receiver waits for the declaration.
+    Starting(oneshot::Sender<Result<Ready, String>>),
+    Serving {
+        responsive: bool,
+    },
+    /// No more attempts are sent.
+    Closed,
+}
+
+/// Event of a session.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SessionEvent {
+    /// The app requests to get no more attempts, for this reason.
+    Retired(String),
+    /// The grace period of an attempt is over, and the app has not answered.
+    Overrun,
+    /// The process has ended, or closed its stream.
+    Ended,
+}
+
+/// Reason for the end of the stream.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    Closed,
+    /// The app has closed the stream without reading everything.
+    Reset,
+    Violated(Violation),
+}
+
+/// Cause of the end of a process, for the attempts that were running.
+#[derive(Clone, Debug)]
+pub enum Cause {
+    /// The process ended by itself.
+    Crashed,
+    /// The process ended before it could read its only attempt.
+    Unread,
+    /// The process violated the protocol.
+    Garbled,
+    /// The worker killed the process because of another attempt.
+    Killed(Restart),
+}
+
+/// Counts attempts of a type that hold their slots without a result.
+#[derive(Clone, Default)]
+pub struct StuckCounter(Arc<std::sync::atomic::AtomicUsize>);
+
+struct StuckAttempt(StuckCounter);
+
+impl StuckCounter {
+    /// Number of stuck attempts.
+    pub fn count(&self) -> usize {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn add(&self) -> StuckAttempt {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        StuckAttempt(self.clone())
+    }
+}
+
+impl Drop for StuckAttempt {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Reads the messages of an app.
+struct MessageReader {
+    session: Session,
+}
+
+/// Receiver of the declaration of an app.
+pub type Declared = oneshot::Receiver<Result<Ready, String>>;
+
+impl Session {
+    /// Opens a session and sends the welcome. Returns the receiver of the declaration, or of the reason why the app
+    /// cannot serve, and the driver.
+    pub fn open<R, W>(
+        reader: R,
+        writer: W,
+        welcome: &Welcome,
+        events: mpsc::UnboundedSender<SessionEvent>,
+    ) -> (Self, Declared, impl Future<Output = StreamEnd> + Send + use<R, W>)
+    where
+        R: AsyncRead + Send + Unpin,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        let (sender, declared) = oneshot::channel();
+        let state = State {
+            phase: Phase::Starting(sender),
+            attempts: FxHashMap::default(),
+            stuck: FxHashMap::default(),
+            last: 0,
+            calls: 0,
+            last_pong: Instant::now(),
+        };
+        let session = Self(Arc::new(Shared {
+            out: SendBuffer::new(Box::new(writer)),
+            max_params: welcome.limits.params,
+            state: Mutex::new(state),
+            events,
+        }));
+        session.0.out.send(&protocol::line(&ToApp::Welcome(welcome)));
+        let driver = MessageReader { session: session.clone() }.drive(reader);
+        (session, declared, driver)
+    }
+
+    /// Ends the stream: the app finishes its attempts and exits. No more attempts are accepted.
+    pub fn close(&self) {
+        self.refuse_attempts();
+        self.0.out.close();
+    }
+
+    /// Accepts no more attempts.
+    pub fn refuse_attempts(&self) {
+        self.0.state.lock().phase = Phase::Closed;
+    }
+
+    /// Returns whether an attempt has been sent.
+    pub fn has_run(&self) -> bool {
+        self.0.state.lock().last > 0
+    }
+
+    /// Number of running attempts.
+    pub fn running(&self) -> usize {
+        self.0.state.lock().attempts.len()
+    }
+
+    /// Number of attempts that hold their slots without a result.
+    pub fn stuck(&self) -> usize {
+        self.0.state.lock().stuck.len()
+    }
+
+    /// Sends a ping, unless earlier messages are not written yet.
+    pub fn ping(&self, now_ms: i64) {
+        if self.0.out.is_idle() {
+            self.0.out.send(&protocol::line(&ToApp::Ping { at: now_ms }));
+        }
+    }
+
+    /// Returns the time since the last pong, or since the app was ready.
+    pub fn silence(&self) -> Duration {
+        self.0.state.lock().last_pong.elapsed()
+    }
+
+    /// Returns whether the app cannot have read its last attempt.
+    pub fn is_attempt_unread(&self, end: &StreamEnd) -> bool {
+        self.0.out.is_attempt_unread(*end == StreamEnd::Reset)
+    }
+
+    /// Ends all running attempts because the process has ended. `message` describes the end.
+    pub fn fail_attempts(&self, cause: &Cause, message: &str) {
+        let (attempts, stuck) = {
+            let mut state = self.0.state.lock();
+            state.phase = Phase::Closed;
+            (std::mem::take(&mut state.attempts), std::mem::take(&mut state.stuck))
+        };
+        drop(stuck);
+        let is_only = attempts.len() == 1;
+        for entry in attempts.into_values() {
+            entry.end(Ended::of_cause(cause, message, is_only));
+        }
+    }
+
+    fn with_entry<T>(&self, n: u64, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.0.state.lock().attempts.get_mut(&n).map(change)
+    }
+
+    /// Returns the context of an attempt; `None` if it has ended.
+    fn context(&self, n: u64) -> Result<Option<Context>, Violation> {
+        let state = self.0.state.lock();
+        state.check_number(n)?;
+        Ok(state.attempts.get(&n).map(|entry| entry.cx.clone()))
+    }
+
+    fn report(&self, event: SessionEvent) {
+        // The receiver is dropped when the process has ended.
+        let _ = self.0.events.send(event);
+    }
+}
+
+impl MessageReader {
+    /// Reads until the stream ends or the app violates the protocol.
+    async fn drive(self, reader: impl AsyncRead + Send + Unpin) -> StreamEnd {
+        let end = tokio::select! {
+            biased;
+            end = self.read_lines(reader) => end,
+            () = self.session.0.out.run() => StreamEnd::Closed,
+        };
+        self.session.refuse_attempts();
+        end
+    }
+
+    async fn read_lines(&self, mut reader: impl AsyncRead + Send + Unpin) -> StreamEnd {
+        let mut buffer = Vec::with_capacity(READ_BYTES);
+        // Bytes before it contain no line break.
+        let mut scanned = 0;
+        loop {
+            match self.handle_lines(&buffer, scanned) {
+                Ok(used) => buffer.drain(..used),
+                Err(violation) => return StreamEnd::Violated(violation),
+            };
+            if buffer.len() > MAX_LINE_BYTES {
+                let why = format!("a line of more than {MAX_LINE_BYTES} bytes");
+                return StreamEnd::Violated(Violation(why));
+            }
+            scanned = buffer.len();
+            buffer.shrink_to(READ_BYTES);
+            buffer.reserve(READ_BYTES);
+            match reader.read_buf(&mut buffer).await {
+                Ok(1..) => {}
+                Ok(0) => return StreamEnd::Closed,
+                Err(why) if why.kind() == std::io::ErrorKind::ConnectionReset => return StreamEnd::Reset,
+                Err(_) => return StreamEnd::Closed,
+            }
+        }
+    }
+
+    /// Handles the complete lines of the buffer; returns their length.
+    fn handle_lines(&self, buffer: &[u8], scanned: usize) -> Result<usize, Violation> {
+        let (mut start, mut from) = (0, scanned);
+        while let Some(length) = buffer[from..].iter().position(|byte| *byte == b'\n') {
+            let line = &buffer[start..from + length];
+            if line.len() > MAX_LINE_BYTES {
+                return Err(Violation(format!("a line of more than {MAX_LINE_BYTES} bytes")));
+            }
+            self.handle(protocol::parse(line)?)?;
+            start = from + length + 1;
+            from = start;
+        }
+        Ok(start)
+    }
+
+    fn handle(&self, message: FromApp) -> Result<(), Violation> {
+        match message {
+            FromApp::Ok(success) => self.session.succeed(success),
+            FromApp::Error(error) => self.session.fail(error),
+            FromApp::Progress(progress) => self.progress(progress),
+            FromApp::Log(log) => self.log(log),
+            FromApp::Warn(warn) => self.warn(warn),
+            FromApp::Attach(attach) => self.attach(attach),
+            FromApp::Heartbeat(heartbeat) => {
+                self.session.context(heartbeat.n)?.iter().for_each(Context::heartbeat);
+                Ok(())
+            }
+            FromApp::Spawn(spawn) => self.spawn(spawn),
+            FromApp::Continue(message) => self.add_continuation(&message),
+            FromApp::Pong(_) => {
+                self.session.0.state.lock().last_pong = Instant::now();
+                Ok(())
+            }
+            FromApp::Ready(ready) => self.declare(Ok(ready)),
+            FromApp::Unable(unable) => self.declare(Err(unable.message)),
+            FromApp::Retire(retire) => {
+                let phase = std::mem::replace(&mut self.session.0.state.lock().phase, Phase::Closed);
+                if matches!(phase, Phase::Serving { .. }) {
+                    self.session.report(SessionEvent::Retired(retire.reason));
+                }
+                Ok(())
+            }
+            FromApp::Unknown => Ok(()),
+        }
+    }
+
+    fn declare(&self, declared: Result<Ready, String>) -> Result<(), Violation> {
+        let mut state = self.session.0.state.lock();
+        let phase = match &declared {
+            Ok(ready) => Phase::Serving { responsive: ready.responsive },
+            Err(_) => Phase::Closed,
+        };
+        match std::mem::replace(&mut state.phase, phase) {
+            Phase::Starting(sender) => {
+                state.last_pong = Instant::now();
+                // The receiver has stopped waiting if the start takes too long.
+                let _ = sender.send(declared);
+                Ok(())
+            }
+            Phase::Serving { .. } => Err(Violation("a second `ready` or `unable`".to_owned())),
+            // The worker ends the session.
+            Phase::Closed => {
+                state.phase = Phase::Closed;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl State {
+    fn check_number(&self, n: u64) -> Result<(), Violation> {
+        if (1..=self.last).contains(&n) {
+            return Ok(());
+        }
+        Err(Violation(format!("a message about the attempt {n}, which was never sent")))
+    }
+
+    fn is_responsive(&self) -> bool {
+        matches!(self.phase, Phase::Serving { responsive: true })
+    }
+}
+
+/// Failure of an attempt whose process has ended, if the attempt is responsible.
+fn death(cause: &Cause, message: &str) -> Failure {
+    let kind = match cause {
+        Cause::Garbled => "garbled",
+        _ => crate::worker::child::CRASHED,
+    };
+    Failure::retry(message).of_kind(kind)
+}
+
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Output of attempts: progress, log, warnings, attachments, children and continuations.
+
+use data_encoding::BASE64;
+
+use super::attempt::{Call, too_many_children};
+use super::{MessageReader, Session};
+use crate::apps::children::{bad_child, read_children, read_continuation};
+use crate::apps::protocol::{
+    self, Attach, Continue, Log, MAX_CALLS, MAX_CHILDREN_BYTES, Progress, Reply, ReplyError, Spawn, ToApp, Violation,
+    Warn,
+};
+use crate::handlers::context::Note;
+use crate::handlers::failure::excerpt;
+use crate::handlers::{Child, Context, Failure};
+use crate::model::event::log_line::MAX_LINE_BYTES;
+use crate::runtime::{self, now_ms};
+
+/// Maximum length of a warning, in characters.
+const MAX_WARNING_CHARS: usize = 4_000;
+
+impl MessageReader {
+    pub(super) fn progress(&self, progress: Progress) -> Result<(), Violation> {
+        self.note(progress.n, progress.silent, Note::Progress(progress.value))
+    }
+
+    pub(super) fn log(&self, log: Log) -> Result<(), Violation> {
+        for line in log.lines.iter().flat_map(|text| text.split('\n')) {
+            let line = &line[..line.floor_char_boundary(MAX_LINE_BYTES)];
+            self.note(log.n, log.silent, Note::Log(line.to_owned()))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn warn(&self, warn: Warn) -> Result<(), Violation> {
+        let message = excerpt(warn.message.as_bytes(), MAX_WARNING_CHARS);
+        self.note(warn.n, warn.silent, Note::Warning(message))
+    }
+
+    fn note(&self, n: u64, is_silent: bool, note: Note) -> Result<(), Violation> {
+        if let Some(cx) = self.session.context(n)? {
+            if !is_silent {
+                cx.record_activity();
+            }
+            cx.sink().note(&cx, note);
+        }
+        Ok(())
+    }
+
+    pub(super) fn attach(&self, attach: Attach) -> Result<(), Violation> {
+        let Some(cx) = self.session.context(attach.n)? else { return Ok(()) };
+        let data = BASE64.decode(attach.data.as_bytes()).map_err(|why| format!("the data is not base64: {why}"));
+        let attached =
+            data.and_then(|data| cx.attach(&attach.name, &attach.media, data).map_err(|why| why.to_string()));
+        if let Err(why) = attached {
+            cx.log(format!("an attachment was dropped: {why}"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn spawn(&self, spawn: Spawn) -> Result<(), Violation> {
+        let Some(cx) = self.session.context(spawn.n)? else {
+            if let Some(call) = spawn.call {
+                self.session.reply(call, Err(Failure::cancelled()));
+            }
+            return Ok(());
+        };
+        cx.record_activity();
+        let children = read_children(&spawn.tasks, &cx, now_ms(), self.session.0.max_params);
+        match spawn.call {
+            Some(call) => self.publish_now(spawn.n, call, cx, children),
+            None => {
+                let bytes = spawn.tasks.iter().map(|task| task.get().len()).sum();
+                self.add_children(spawn.n, bytes, &cx, children);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds children that are published with the result.
+    fn add_children(&self, n: u64, bytes: usize, cx: &Context, children: Result<Vec<Child>, Failure>) {
+        let accepted = self.session.with_entry(n, |entry| {
+            entry.children_bytes = entry.children_bytes.saturating_add(bytes);
+            match children {
+                Ok(children) if entry.children_bytes <= MAX_CHILDREN_BYTES => children,
+                Ok(_) => {
+                    entry.bad_children.get_or_insert_with(|| too_many_children(MAX_CHILDREN_BYTES));
+                    Vec::new()
+                }
+                Err(failure) => {
+                    entry.bad_children.get_or_insert(failure);
+                    Vec::new()
+                }
+            }
+        });
+        accepted.into_iter().flatten().for_each(|child| cx.spawn_child(child));
+    }
+
+    /// Publishes children in the background and replies.
+    fn publish_now(&self, n: u64, call: u64, cx: Context, children: Result<Vec<Child>, Failure>) {
+        let children = match children {
+            Ok(children) => children,
+            Err(failure) => return self.session.reply(call, Err(failure)),
+        };
+        let is_full = {
+            let mut state = self.session.0.state.lock();
+            let is_full = state.calls >= MAX_CALLS;
+            state.calls += usize::from(!is_full);
+            is_full
+        };
+        if is_full {
+            let why = format!("{MAX_CALLS} calls are not answered yet; hint: wait for their replies");
+            return self.session.reply(call, Err(Failure::retry(why).of_kind("too_many_calls")));
+        }
+        let slot = CallSlot(self.session.clone());
+        let publication = runtime::spawn(async move {
+            let published = cx.spawn_now(children).await;
+            let published = published.map(|ids| ids.iter().map(|id| id.as_str().to_owned()).collect());
+            slot.0.reply(call, published);
+            drop(slot);
+        });
+        let publication = Call(publication);
+        self.session.with_entry(n, |entry| {
+            entry.calls.retain(|call| !call.0.is_finished());
+            entry.calls.push(publication);
+        });
+    }
+
+    pub(super) fn add_continuation(&self, message: &Continue) -> Result<(), Violation> {
+        let Some(cx) = self.session.context(message.n)? else { return Ok(()) };
+        cx.record_activity();
+        match read_continuation(&message.task) {
+            Ok(continuation) => cx.then(continuation),
+            Err(failure) => {
+                self.session.with_entry(message.n, |entry| entry.bad_children.get_or_insert(failure).kind.len());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    fn reply(&self, call: u64, published: Result<Vec<String>, Failure>) {
+        let reply = match published {
+            Ok(ids) => Reply { call, ids: Some(ids), error: None },
+            Err(failure) => {
+                let error = ReplyError { kind: failure.kind.into_owned(), message: failure.message };
+                Reply { call, ids: None, error: Some(error) }
+            }
+        };
+        let line = protocol::line(&ToApp::Reply(reply));
+        if line.len() <= protocol::MAX_LINE_BYTES {
+            return self.0.out.send(&line);
+        }
+        let failure = bad_child("the reply is too large; hint: publish fewer children at once");
+        self.reply(call, Err(failure));
+    }
+}
+
+/// Place among the unanswered calls, freed when dropped.
+struct CallSlot(Session);
+
+impl Drop for CallSlot {
+    fn drop(&mut self) {
+        self.0.0.state.lock().calls -= 1;
+    }
+}

@@ -1,0 +1,282 @@
+//! Apps of a process: the target on the command line, the start for their declarations, and `app check`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::exit::{Code, Failure, Outcome};
+use super::globals::Globals;
+use super::output::{Field, Output, Rows, eprint_line};
+use super::setup::{Setup, SetupOptions};
+use crate::apps::pool::{AppPool, OpenedApp};
+use crate::apps::process::AppProgram;
+use crate::apps::protocol::{Limits, VERSION, Welcome};
+use crate::apps::register::register;
+use crate::config::{AppConfig, Config};
+use crate::handlers::Registry;
+use crate::telemetry::init_logs;
+
+/// Name of the app that a target on the command line adds.
+pub(super) const TARGET_APP: &str = "main";
+/// Last part of the error of a Python without the SDK.
+const NO_SDK: &str = "No module named kafleet";
+
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct TargetArgs {
+    /// App to run: tasks.py, a module such as shop.tasks or shop.tasks:app, or tasks.js
+    #[arg(value_name = "TARGET")]
+    pub target: Option<String>,
+    /// Command of the app, in any language, after `--`
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "target")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AppVerb {
+    /// Start each app once and show its types, or the reason why a worker would refuse it
+    Check(TargetArgs),
+}
+
+impl TargetArgs {
+    /// Returns the app of the target. `None` without a target.
+    pub(super) fn section(&self) -> Result<Option<AppConfig>, Failure> {
+        let cwd = std::env::current_dir()
+            .map_err(|why| Failure::failed(format_args!("the working directory cannot be read: {why}")))?;
+        let command = match &self.target {
+            Some(target) => command_of(target, &cwd)?,
+            None if self.command.is_empty() => return Ok(None),
+            None => self.command.clone(),
+        };
+        Ok(Some(AppConfig { command, cwd: Some(cwd), ..AppConfig::default() }))
+    }
+}
+
+/// Returns the command that runs a target.
+fn command_of(target: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
+    let path = Path::new(target);
+    let extension = path.extension().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+    let is_script = ["js", "mjs", "cjs", "ts", "mts"].contains(&extension);
+    let is_file = is_script || extension == "py" || target.contains('/');
+    if is_file && !cwd.join(path).is_file() {
+        let failure = Failure::new(Code::NotFound, format_args!("`{target}` is not a file in `{}`", cwd.display()));
+        return Err(failure.hint("name a Python or JavaScript file, a Python module, or a command after `--`"));
+    }
+    if is_script {
+        return Ok(vec!["node".to_owned(), target.to_owned()]);
+    }
+    let folder = cwd.join(path);
+    let folder = if is_file { folder.parent().unwrap_or(cwd) } else { cwd };
+    let python = python(folder, |name| std::env::var_os(name).map(PathBuf::from));
+    eprint_line(format_args!("python {python}"));
+    Ok(vec![python, "-m".to_owned(), "kafleet".to_owned(), target.to_owned()])
+}
+
+/// Returns the Python of the active virtual environment, of `.venv` in the folder or above it, of the folder of this
+/// binary, or the first in PATH.
+fn python(folder: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> String {
+    let beside = std::env::current_exe().ok().and_then(|file| Some(file.parent()?.join("python3")));
+    let of_environments = folder.ancestors().map(|folder| folder.join(".venv/bin/python"));
+    let active = variable("VIRTUAL_ENV").map(|folder| folder.join("bin/python"));
+    let found = active.into_iter().chain(of_environments).chain(beside).find(|file| file.is_file());
+    found.map_or_else(|| "python3".to_owned(), |file| file.to_string_lossy().into_owned())
+}
+
+/// Starts each app of the configuration for its declaration, and registers the declared types. `environment` is added to
+/// that of the apps.
+pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev: bool) -> Result<(), Failure> {
+    for (name, section) in setup.config.apps.clone() {
+        let welcome = welcome(&setup.config, &name, &section, dev);
+        let opened = OpenedApp::open(program(&name, &section, environment), welcome).await;
+        let opened = opened.map_err(|why| start_failure(&why.to_string(), &section.command))?;
+        let pool = register(opened, &section, &mut setup.config, &mut setup.registry);
+        setup.apps.push(pool.map_err(|problems| Failure::failed(problems.join("\n")))?);
+    }
+    Ok(())
+}
+
+/// Starts each app for its declaration, registers the declared types, and ends the apps.
+pub(super) async fn check(setup: &mut Setup) -> Result<(), Failure> {
+    let opened = open(setup, &[], false).await;
+    stop(&setup.apps).await;
+    opened
+}
+
+/// Ends all processes of apps.
+pub(super) async fn stop(apps: &[Arc<AppPool>]) {
+    futures::future::join_all(apps.iter().map(|pool| pool.stop())).await;
+}
+
+fn welcome(config: &Config, name: &str, section: &AppConfig, dev: bool) -> Welcome {
+    let worker = &config.worker;
+    Welcome {
+        protocol: VERSION,
+        app: name.to_owned(),
+        worker: crate::worker::host(),
+        version: env!("CARGO_PKG_VERSION"),
+        types: section.types.clone(),
+        slots: section.slots,
+        grace_ms: worker.grace.0,
+        limits: Limits::new(worker.max_params.0, worker.max_output.0),
+        dev,
+    }
+}
+
+fn program(name: &str, section: &AppConfig, environment: &[(&str, String)]) -> AppProgram {
+    let mut env: std::collections::BTreeMap<_, _> =
+        environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    env.extend(section.env.clone());
+    AppProgram {
+        name: name.to_owned(),
+        command: section.command.clone(),
+        cwd: section.cwd.clone().unwrap_or_default(),
+        env,
+        start_timeout: section.start_timeout.into(),
+        types: section.types.clone(),
+        slots: section.slots,
+        has_order: false,
+    }
+}
+
+/// Failure of a start, with its hint apart.
+fn start_failure(why: &str, command: &[String]) -> Failure {
+    let (message, hint) = why.rsplit_once("; hint: ").map_or((why, None), |(message, hint)| (message, Some(hint)));
+    let failure = Failure::failed(message);
+    match (command.first(), hint) {
+        (Some(python), _) if message.ends_with(NO_SDK) => {
+            failure.hint(format_args!("install the SDK: {python} -m pip install kafleet-sdk"))
+        }
+        (_, Some(hint)) => failure.hint(hint),
+        (_, None) => failure,
+    }
+}
+
+pub(super) async fn app(verb: AppVerb, globals: &Globals, registry: Registry) -> Outcome {
+    let AppVerb::Check(args) = verb;
+    init_logs("warn");
+    let options = SetupOptions {
+        unused: &["kafka", "redis", "api", "tracker", "ops", "schedules", "callbacks", "email"],
+        app: args.section()?,
+        ..SetupOptions::default()
+    };
+    let mut setup = Setup::load(globals, registry, options)?;
+    if setup.config.apps.is_empty() {
+        return Err(Failure::new(Code::NotFound, "there is no app")
+            .hint("name one (`kafleet app check tasks.py`, `kafleet app check -- COMMAND`), or add `[apps.NAME]`"));
+    }
+    let opened = open(&mut setup, &[], false).await;
+    let checked = opened.and_then(|()| setup.register());
+    let shown = checked.and_then(|()| show(&globals.output(), &setup));
+    stop(&setup.apps).await;
+    shown
+}
+
+/// App as `app check` shows it.
+#[derive(Serialize)]
+struct AppDocument<'a> {
+    app: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sdk: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<&'a str>,
+    processes: u32,
+    slots: u32,
+    types: Vec<TypeDocument<'a>>,
+}
+
+#[derive(Serialize)]
+struct TypeDocument<'a> {
+    name: &'a str,
+    params: &'a Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doc: Option<&'a str>,
+    policy: Map<String, Value>,
+}
+
+fn show(output: &Output, setup: &Setup) -> Outcome {
+    let documents: Vec<AppDocument<'_>> = setup.apps.iter().map(|pool| document(pool, setup)).collect();
+    if output.is_json() {
+        output.json(&documents)?;
+        return Ok(Code::Ok);
+    }
+    let mut rows = Rows::new(["APP", "TYPE", "PARAMS", "POLICY"]);
+    for app in &documents {
+        for kind in &app.types {
+            let policy: Vec<String> = kind.policy.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            let policy = if policy.is_empty() { Field::Empty } else { Field::Text(policy.join(", ")) };
+            rows.add([Field::from(app.app), Field::from(kind.name), Field::Text(params_text(kind.params)), policy]);
+        }
+    }
+    output.table(rows)?;
+    Ok(Code::Ok)
+}
+
+fn document<'a>(pool: &'a Arc<AppPool>, setup: &'a Setup) -> AppDocument<'a> {
+    let declaration = pool.declaration();
+    let types = declaration.types.iter().map(|(name, declared)| TypeDocument {
+        name,
+        params: declared.params.json(),
+        output: declared.output.as_ref(),
+        doc: declared.doc.as_deref(),
+        policy: setup.config.types.get(name).map(crate::config::written_keys).unwrap_or_default(),
+    });
+    AppDocument {
+        app: pool.name(),
+        sdk: declaration.sdk.as_deref(),
+        runtime: declaration.runtime.as_deref(),
+        processes: pool.processes(),
+        slots: pool.slots(),
+        types: types.collect(),
+    }
+}
+
+/// Names of the params, with `?` after optional ones; `any` without a schema of an object.
+fn params_text(schema: &Value) -> String {
+    let Some(properties) = schema["properties"].as_object() else { return "any".to_owned() };
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let name = |name: &String| if required.contains(&name.as_str()) { name.clone() } else { format!("{name}?") };
+    properties.keys().map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn params_are_listed_by_name() {
+        let schema = json!({"properties": {"path": {}, "width": {"default": 200}}, "required": ["path"]});
+        assert_eq!(params_text(&schema), "path, width?");
+        assert_eq!(params_text(&json!(true)), "any");
+    }
+
+    #[test]
+    fn python_of_the_nearest_environment_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = |name: &str| {
+            let bin = folder.path().join(name).join("bin");
+            std::fs::create_dir_all(&bin).unwrap();
+            std::fs::write(bin.join("python"), "").unwrap();
+            bin.join("python").to_string_lossy().into_owned()
+        };
+        let below = folder.path().join("a/b");
+        std::fs::create_dir_all(&below).unwrap();
+        let of_folder = bin(".venv");
+        assert_eq!(python(&below, |_| None), of_folder);
+        let nearer = bin("a/.venv");
+        assert_eq!(python(&below, |_| None), nearer);
+        let active = bin("active");
+        assert_eq!(python(&below, |_| Some(folder.path().join("active"))), active);
+    }
+
+    #[test]
+    fn missing_sdk_is_reported_with_the_command_that_installs_it() {
+        let why = "the app `main` ended before it was ready: exit code 1: /v/python: No module named kafleet; hint: x";
+        let failure = start_failure(why, &["/v/python".to_owned()]);
+        assert_eq!(failure.hint.as_deref(), Some("install the SDK: /v/python -m pip install kafleet-sdk"));
+    }
+}

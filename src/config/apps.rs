@@ -1,0 +1,193 @@
+//! `[apps.NAME]`: programs that declare task types and run their attempts; and the policies that they declare.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::document::{Document, join};
+use super::rules::positive;
+use super::shape::{Finding, misfits, table};
+use super::type_rules::type_problems;
+use super::{Config, TopicsConfig, TypeConfig};
+use crate::model::task::id::clip;
+use crate::model::units::duration::Millis;
+
+/// Maximum length of an app's name.
+const MAX_NAME_CHARS: usize = 64;
+/// Keys of `[types.<name>]` that are not part of a policy.
+const NOT_POLICY: [&str; 11] = [
+    "handler",
+    "schema",
+    "command",
+    "env",
+    "cwd",
+    "retry_exit_codes",
+    "url",
+    "method",
+    "headers",
+    "isolation_tasks",
+    "isolation_memory",
+];
+
+/// Section `[apps.NAME]`.
+#[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AppConfig {
+    /// Program and arguments, run without a shell.
+    pub command: Vec<String>,
+    /// Working directory. Default: the folder of kafleet.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathBuf>,
+    /// Additional environment variables.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Number of processes. Default: the number of cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub processes: Option<u32>,
+    /// Concurrent attempts in one process. Default: the number that the app declares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub slots: Option<u32>,
+    /// Types to use. Default: all that the app declares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub types: Option<Vec<String>>,
+    /// Number of attempts after which a process is replaced, varied by 10 %. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub max_tasks: Option<u32>,
+    /// Time until a process is ready.
+    pub start_timeout: Millis,
+    /// A process ends only when its replacement is ready. `false`: it ends first, where two do not fit.
+    pub overlap: bool,
+}
+
+impl Default for AppConfig {
+    fn default() -> Self {
+        Self {
+            command: Vec::new(),
+            cwd: None,
+            env: BTreeMap::new(),
+            processes: None,
+            slots: None,
+            types: None,
+            max_tasks: None,
+            start_timeout: Millis::secs(60),
+            overlap: true,
+        }
+    }
+}
+
+impl AppConfig {
+    /// Number of processes.
+    pub fn processes(&self) -> u32 {
+        self.processes.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+    }
+}
+
+pub(super) fn problems(document: &Document, apps: &BTreeMap<String, AppConfig>) -> Vec<Finding> {
+    apps.iter().flat_map(|(name, app)| app_problems(document, name, app)).collect()
+}
+
+fn app_problems(document: &Document, name: &str, app: &AppConfig) -> Vec<Finding> {
+    let at = join("/apps", name);
+    let mut found = positive(document, &at, [("start_timeout", Some(app.start_timeout))]);
+    if !is_app_name(name) {
+        let what = format!("`{}` cannot name an app", clip(name));
+        found.push(Finding::new(at.clone(), what).hint(format!("use 1 to {MAX_NAME_CHARS} characters of a-z 0-9 -")));
+    }
+    if app.command.first().is_none_or(String::is_empty) {
+        let what = format!("{} has no `command`", table(&at));
+        found.push(
+            Finding::new(join(&at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"),
+        );
+    }
+    if app.types.as_ref().is_some_and(Vec::is_empty) {
+        let what = format!("`types` in {} is empty", table(&at));
+        found.push(Finding::new(join(&at, "types"), what).hint("name the types to use, or remove it to use all"));
+    }
+    for name in app.env.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        found.push(Finding::new(join(&join(&at, "env"), name), format!("`{name}` is not a valid variable name")));
+    }
+    found
+}
+
+fn is_app_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=MAX_NAME_CHARS).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+/// Combines the policy that an app declares for a type with `[types.<name>]`, which has precedence.
+///
+/// # Errors
+/// All problems of the declared policy, and of the combination.
+pub fn combine_policy(
+    name: &str,
+    declared: &Map<String, Value>,
+    own: Option<&TypeConfig>,
+    topics: &TopicsConfig,
+) -> Result<TypeConfig, Vec<String>> {
+    if let Some(key) = declared.keys().find(|key| NOT_POLICY.contains(&key.as_str())) {
+        return Err(vec![format!("`{key}` is not part of a policy; hint: remove it")]);
+    }
+    let mut combined = declared.clone();
+    combined.extend(own.map(written_keys).unwrap_or_default());
+    let document = Document::of(json!({"types": {name: combined}}));
+    let mut found = misfits(&document);
+    let config: Option<Config> = super::load::typed(&document.value, &mut found);
+    let kind = config.and_then(|config| config.types.into_values().next()).unwrap_or_default();
+    if found.is_empty() {
+        found = type_problems(&document, name, &kind, topics);
+    }
+    if found.is_empty() { Ok(kind) } else { Err(found.into_iter().map(text_of).collect()) }
+}
+
+/// Returns the keys of a section that are set.
+pub fn written_keys(section: &TypeConfig) -> Map<String, Value> {
+    let Ok(Value::Object(mut keys)) = serde_json::to_value(section) else { return Map::new() };
+    // The only key without an unset state.
+    keys.retain(|key, value| key != "publish_results" || *value == Value::Bool(true));
+    keys
+}
+
+fn text_of(finding: Finding) -> String {
+    let hint = finding.hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    format!("{}{hint}", finding.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn combine(declared: Value, own: &TypeConfig) -> Result<TypeConfig, Vec<String>> {
+        let Value::Object(declared) = declared else { panic!("a policy is an object") };
+        combine_policy("resize", &declared, Some(own), &TopicsConfig::default())
+    }
+
+    #[test]
+    fn section_overrides_the_declared_policy() {
+        let own = TypeConfig { retries: Some(9), ..TypeConfig::default() };
+        let declared = json!({"retries": 1, "timeout": "30s", "fail_on": ["shop.BadWidth"], "publish_results": true});
+        let combined = combine(declared, &own).unwrap();
+        assert_eq!((combined.retries, combined.timeout), (Some(9), Some(Millis::secs(30))));
+        assert_eq!((&combined.fail_on[..], combined.publish_results), (&["shop.BadWidth".to_owned()][..], true));
+    }
+
+    #[test]
+    fn invalid_declared_policy_is_refused_with_its_key() {
+        for (declared, parts) in [
+            (json!({"retrys": 1}), ["unknown key `retrys`", "did you mean `retries`?"]),
+            (json!({"retries": "many"}), ["`types.resize.retries`", "is not a whole number"]),
+            (json!({"timeout": "0s"}), ["`types.resize.timeout`", "longer than zero"]),
+            (json!({"timeout": "soon"}), ["`types.resize.timeout`", "soon"]),
+            (json!({"handler": "exec"}), ["`handler` is not part of a policy", "remove it"]),
+            (json!({"fail_on": ["a b"]}), ["`a b`", "is not an error kind"]),
+        ] {
+            let problems = combine(declared, &TypeConfig::default()).unwrap_err().join("; ");
+            assert!(parts.iter().all(|part| problems.contains(part)), "{problems}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Permits: capacity that several types share is reserved before a task is taken from its queue, so that no timeout runs
+//! while the task waits.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Handler;
+
+/// Reserved capacity for one attempt, as the handler that runs it. Dropped without an attempt, it becomes free.
+pub type Permit = Arc<dyn Handler>;
+
+/// Attempts with which an attempt may share a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Any other attempts.
+    Shared,
+    /// None.
+    Alone,
+    /// None; the attempt may have caused the death of a process. Few processes run such attempts at the same time.
+    Quarantined,
+}
+
+/// Permit, or the request that waits for one.
+pub enum Acquired {
+    /// A permit was free.
+    Now(Permit),
+    /// Receives the permit in turn. Dropping it withdraws the request.
+    Later(oneshot::Receiver<Permit>),
+}
+
+/// Source of permits.
+pub trait PermitSource: Send + Sync {
+    /// Takes a permit, or waits for one in turn.
+    fn acquire(&self, sharing: Sharing) -> Acquired;
+}

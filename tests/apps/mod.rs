@@ -1,0 +1,189 @@
+//! Processes of apps, with real programs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kafleet::apps::process::{AppProcess, AppProgram, ProcessEnd, Request};
+use kafleet::apps::protocol::{self, Limits, Welcome};
+use kafleet::apps::session::{Ended, RunningAttempt, StuckCounter};
+use kafleet::handlers::context::Restart;
+use kafleet::handlers::testing::TestRun;
+use kafleet::model::json::RawJson;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::support::wait::{DEADLINE, wait_blocking};
+
+fn program(command: &[&str]) -> AppProgram {
+    AppProgram {
+        name: "shop".to_owned(),
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        cwd: PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps"),
+        env: BTreeMap::new(),
+        start_timeout: DEADLINE,
+        types: None,
+        slots: None,
+        has_order: false,
+    }
+}
+
+fn welcome() -> Welcome {
+    Welcome {
+        protocol: protocol::VERSION,
+        app: "shop".to_owned(),
+        worker: "w".to_owned(),
+        version: "0",
+        types: None,
+        slots: None,
+        grace_ms: 5_000,
+        limits: Limits::new(1 << 20, 256 << 10),
+        dev: false,
+    }
+}
+
+/// Supervised process of the loop.
+struct App {
+    session: kafleet::apps::session::Session,
+    pid: Pid,
+    requests: mpsc::UnboundedSender<Request>,
+    end: JoinHandle<ProcessEnd>,
+}
+
+impl App {
+    async fn start() -> Self {
+        let (process, declaration) = program(&["python3", "loop.py"]).start(0, &welcome()).await.unwrap();
+        assert_eq!(process.slots(), 1);
+        assert!(declaration.types.keys().eq(["double"]));
+        Self::supervise(process)
+    }
+
+    fn supervise(process: AppProcess) -> Self {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let session = process.session().clone();
+        let pid = Pid::from_raw(process.pid() as i32);
+        Self { session, pid, requests, end: tokio::spawn(process.run(receiver, |_| {})) }
+    }
+
+    fn begin(&self, params: &Value) -> RunningAttempt {
+        let (cx, _) = TestRun::new().begin("double");
+        self.session.start(&RawJson::of(params).unwrap(), &cx, &StuckCounter::default()).unwrap_or_else(|_| panic!())
+    }
+
+    async fn run(&self, params: Value) -> Ended {
+        timeout(DEADLINE, self.begin(&params).end()).await.expect("the attempt ends")
+    }
+
+    async fn ended(self) -> ProcessEnd {
+        timeout(DEADLINE, self.end).await.expect("the process ends").unwrap()
+    }
+}
+
+fn assert_gone(pid: Pid) {
+    wait_blocking("the process is gone", || kill(pid, None).err());
+}
+
+#[tokio::test]
+async fn loop_runs_attempts_and_exits_at_the_end_of_the_stream() {
+    let app = App::start().await;
+    for x in 0..100 {
+        assert_eq!(app.run(json!({"x": x})).await.answer.unwrap(), json!(x * 2));
+    }
+    assert_eq!(app.run(json!({"do": "child"})).await.answer.unwrap(), json!(""), "the child reads no attempt");
+    assert_eq!(app.run(json!({"do": "pid"})).await.answer.unwrap(), json!(app.pid.as_raw()));
+    let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", app.pid)).unwrap();
+    assert_eq!(score.trim(), "1000");
+    app.requests.send(Request::Stop).unwrap();
+    let end = app.ended().await;
+    assert!(end.message.contains("exited with code 0"), "{}", end.message);
+}
+
+#[tokio::test]
+async fn death_in_an_attempt_is_reported_with_the_last_output() {
+    for (params, how) in [
+        (json!({"do": "kill"}), "ended by SIGKILL; last output: about to die"),
+        (json!({"do": "exit", "code": 0}), "it exited with code 0; last output: about to exit"),
+    ] {
+        let app = App::start().await;
+        let pid = app.pid;
+        let ended = app.run(params).await;
+        let failure = ended.answer.unwrap_err();
+        assert_eq!((ended.restart, &*failure.kind), (None, "crashed"));
+        assert!(failure.message.contains(how), "{failure}");
+        app.ended().await;
+        assert_gone(pid);
+    }
+}
+
+#[tokio::test]
+async fn attempt_that_a_stopped_process_cannot_read_is_repeated() {
+    let app = App::start().await;
+    kill(app.pid, Signal::SIGSTOP).unwrap();
+    let attempt = tokio::spawn(app.begin(&json!({"x": 1})).end());
+    kill(app.pid, Signal::SIGKILL).unwrap();
+    let ended = timeout(DEADLINE, attempt).await.expect("the attempt ends").unwrap();
+    assert_eq!(ended.restart, Some(Restart::Shared));
+}
+
+#[tokio::test]
+async fn process_is_killed_if_its_attempt_does_not_stop() {
+    let app = App::start().await;
+    let pid = app.pid;
+    drop(app.begin(&json!({"do": "hang"})));
+    let end = app.ended().await;
+    assert!(end.message.contains("another attempt did not stop in time"), "{}", end.message);
+    assert_gone(pid);
+}
+
+#[tokio::test]
+async fn process_that_violates_the_protocol_is_killed() {
+    let app = App::start().await;
+    let pid = app.pid;
+    let failure = app.run(json!({"do": "garble"})).await.answer.unwrap_err();
+    assert_eq!(&*failure.kind, "garbled");
+    assert!(failure.message.contains("`hello`"), "{failure}");
+    app.ended().await;
+    assert_gone(pid);
+}
+
+#[tokio::test]
+async fn dropped_process_is_killed() {
+    let (process, _) = program(&["python3", "loop.py"]).start(0, &welcome()).await.unwrap();
+    let pid = Pid::from_raw(process.pid() as i32);
+    drop(process);
+    assert_gone(pid);
+}
+
+#[tokio::test]
+async fn failed_start_gives_the_reason_and_a_remedy() {
+    let short = AppProgram { start_timeout: Duration::from_millis(200), ..program(&["sleep", "60"]) };
+    let cases = [
+        (program(&["no-such-program"]), vec!["the app `shop` cannot be started: `no-such-program`", "tests/apps"]),
+        (
+            program(&["python3", "-c", "import no_such_module"]),
+            vec![
+                "the app `shop` ended before it was ready: exit code 1: ModuleNotFoundError: No module named 'no_such_module'",
+                "hint: started in `",
+                "set `cwd`",
+            ],
+        ),
+        (short, vec!["was not ready within 0.2 s", "raise `start_timeout`"]),
+        (program(&["sh", "-c", "echo '{\"unable\":{\"message\":\"no key\"}}' >&0"]), vec!["cannot serve: no key"]),
+        (program(&["sh", "-c", "echo hello >&0; sleep 60"]), vec!["violates the app protocol", "`hello`"]),
+        (
+            program(&["sh", "-c", "echo '{\"ready\":{\"protocol\":2,\"types\":[]}}' >&0; sleep 60"]),
+            vec!["is refused: it speaks version 2 of the app protocol"],
+        ),
+    ];
+    for (program, parts) in cases {
+        let started = timeout(DEADLINE, program.start(0, &welcome())).await.expect("the start ends");
+        let text = started.err().unwrap_or_else(|| panic!("{program:?}")).to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

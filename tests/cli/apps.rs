@@ -1,0 +1,280 @@
+//! Apps under `kafleet dev`: results, refusals, and deaths of their processes.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::cli::run::{Daemon, RunResult, config_folder, kafleet, run, run_with_stdin, wait_blocking};
+use crate::support::wait::block_until;
+
+fn apps_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps")
+}
+
+/// A `kafleet dev` process with an app.
+struct Dev {
+    daemon: Daemon,
+    api: String,
+}
+
+impl Dev {
+    /// Runs an app as the target.
+    fn with_target(app: &[&str]) -> Self {
+        let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--"]);
+        command.args(app).current_dir(apps_folder());
+        Self::start(command)
+    }
+
+    /// Runs the apps of a configuration.
+    fn with_config(text: &str) -> Self {
+        let folder = config_folder(&text.replace("FOLDER", &apps_folder().to_string_lossy()));
+        let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--no-sample", "--config"]);
+        command.arg(folder.path().join("kafleet.toml"));
+        Self::start(command)
+    }
+
+    fn start(command: Command) -> Self {
+        let mut daemon = Daemon::start(command);
+        let api = daemon.wait_for_line("  api ").split_whitespace().nth(1).unwrap().to_owned();
+        Self { daemon, api }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = kafleet(words);
+        command.env("KAFLEET_API", &self.api);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> RunResult {
+        run(self.command(words))
+    }
+
+    /// Runs a task to its end and returns its status.
+    fn task(&self, task_type: &str, params: &Value, options: &[&str]) -> Value {
+        let params = params.to_string();
+        let words = [&["submit", task_type, &params, "--wait", "-o", "json"], options].concat();
+        self.run(&words).json()
+    }
+
+    fn result(&self, task_type: &str, params: &Value) -> Value {
+        let status = self.task(task_type, params, &[]);
+        assert_eq!(status["state"], "succeeded", "{status}");
+        status["result"].clone()
+    }
+
+    /// Waits until all tasks have ended, and returns them.
+    fn ended(&self, ids: &[String]) -> Vec<Value> {
+        wait_blocking("all tasks have ended", || {
+            let page = self.run(&["list", "-n", "1000", "-o", "json"]).exits_with(0).json();
+            let tasks = page["tasks"].as_array().unwrap();
+            let ended = |id: &String| tasks.iter().find(|task| task["id"] == **id && !task["ended_at"].is_null());
+            ids.iter().map(|id| ended(id).cloned()).collect()
+        })
+    }
+
+    /// Submits one task per line of params.
+    fn submit_many(&self, task_type: &str, params: &[Value]) -> Vec<String> {
+        let lines = params.iter().fold(String::new(), |mut lines, params| {
+            writeln!(lines, "{params}").unwrap();
+            lines
+        });
+        let ran = run_with_stdin(self.command(&["submit", task_type, "-", "--parallel", "1"]), &lines).exits_with(0);
+        ran.out.lines().map(str::to_owned).collect()
+    }
+}
+
+fn pid_of(value: &Value) -> Pid {
+    Pid::from_raw(i32::try_from(value.as_i64().unwrap_or_else(|| panic!("{value} is not a pid"))).unwrap())
+}
+
+fn wait_until_gone(pid: Pid) {
+    wait_blocking("the process is gone", || kill(pid, None).err());
+}
+
+const LOOP: &[&str] = &["python3", "loop.py"];
+const THREADS: &[&str] = &["python3", "threads.py"];
+
+#[test]
+fn task_of_an_app_is_run_and_its_result_is_shown() {
+    let dev = Dev::with_target(LOOP);
+    assert_eq!(dev.result("double", &json!({"x": 21})), json!(42));
+    let types = dev.run(&["types"]).exits_with(0);
+    assert!(types.out.contains("double") && !types.out.contains("echo"), "{types:?}");
+    let ids = dev.submit_many("double", &(0..50).map(|x| json!({"x": x})).collect::<Vec<_>>());
+    for (status, x) in dev.ended(&ids).iter().zip(0..) {
+        assert_eq!((&status["state"], &status["result"]), (&json!("succeeded"), &json!(x * 2)), "{status}");
+    }
+    assert_eq!(dev.daemon.stop(), Some(0));
+}
+
+#[test]
+fn app_of_the_configuration_has_overridden_policies() {
+    let text = "[apps.shop]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n\
+                [types.work]\ntimeout = \"1s\"\n[worker]\ngrace = \"50ms\"\n";
+    let dev = Dev::with_config(text);
+    let status = dev.task("work", &json!({"do": "hang"}), &[]);
+    assert_eq!((&status["state"], &status["error"]["kind"]), (&json!("failed"), &json!("timeout")), "{status}");
+    assert_eq!(status["attempt"], json!(1), "the app declares no retries: {status}");
+    dev.run(&["submit", "work", r#"{"do":3}"#]).exits_with(2).stderr_has(&["`/params/do`"]);
+    dev.run(&["submit", "echo", "{}", "--wait"]).exits_with(0);
+}
+
+#[test]
+fn app_check_shows_types_or_the_reason_of_a_refusal() {
+    let check = |command: &[&str]| {
+        let mut check = kafleet([&["app", "check", "--"], command].concat());
+        check.current_dir(apps_folder());
+        run(check)
+    };
+    check(THREADS).exits_with(0).stdout_has(&["main  work  do?", "retries = 0", "timeout = \"1h\""]);
+    let answer = |text: &str| format!("echo '{text}' >&0; cat >/dev/null");
+    let ready = |types: &str| answer(&format!(r#"{{"ready":{{"protocol":1,"types":[{types}]}}}}"#));
+    let refused = |script: &str, parts: &[&str]| {
+        check(&["sh", "-c", script]).exits_with(1).stderr_has(parts);
+    };
+    refused("echo nothing to serve; exit 3", &["ended before it was ready: exit code 3: nothing to serve", "hint: "]);
+    refused(&answer(r#"{"unable":{"message":"no key"}}"#), &["the app `main` cannot serve: no key"]);
+    refused(&ready(r#"{"name":"a"},{"name":"a"}"#), &["declares the type `a` twice"]);
+    refused(&ready(r#"{"name":"a","params":{"type":3}}"#), &["`a` with `params` that are not a JSON Schema"]);
+    refused(
+        &ready(r#"{"name":"a","policy":{"retrys":1}}"#),
+        &["`a` with an invalid policy", "did you mean `retries`?"],
+    );
+    run(kafleet(["app", "check"])).exits_with(3).stderr_has(&["there is no app", "[apps.NAME]"]);
+    run(kafleet(["app", "check", "no_such.py"])).exits_with(3).stderr_has(&["`no_such.py` is not a file"]);
+}
+
+#[test]
+fn app_that_cannot_serve_is_reported_at_the_start() {
+    let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--", "python3", "-c", "import no_such_module"]);
+    command.current_dir(apps_folder());
+    run(command).exits_with(1).stderr_has(&[
+        "error: the app `main` ended before it was ready: exit code 1: ModuleNotFoundError: No module named 'no_such_module'",
+        "hint: started in `",
+    ]);
+}
+
+#[test]
+fn death_in_an_attempt_fails_that_attempt_only() {
+    let dev = Dev::with_target(LOOP);
+    for (params, how) in [
+        (json!({"do": "kill"}), "ended by SIGKILL; last output: about to die"),
+        (json!({"do": "exit", "code": 0}), "it exited with code 0; last output: about to exit"),
+        (json!({"do": "garble"}), "violates the protocol"),
+    ] {
+        let status = dev.task("double", &params, &["--retries", "0"]);
+        assert_eq!(status["state"], "failed", "{status}");
+        assert!(status["error"]["message"].as_str().unwrap().contains(how), "{status}");
+        assert_eq!(dev.result("double", &json!({"x": 1})), json!(2));
+    }
+}
+
+#[test]
+fn killed_idle_process_is_replaced() {
+    let dev = Dev::with_config("[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n");
+    let pid = pid_of(&dev.result("double", &json!({"do": "pid"})));
+    kill(pid, Signal::SIGKILL).unwrap();
+    let next = pid_of(&dev.result("double", &json!({"do": "pid"})));
+    assert_ne!(next, pid);
+}
+
+#[test]
+fn stopped_process_is_killed_after_the_timeout() {
+    let text =
+        "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n[worker]\ngrace = \"50ms\"\n";
+    let dev = Dev::with_config(text);
+    let pid = pid_of(&dev.result("double", &json!({"do": "pid"})));
+    kill(pid, Signal::SIGSTOP).unwrap();
+    let status = dev.task("double", &json!({"x": 1}), &["--timeout", "1s", "--retries", "0"]);
+    assert_eq!(status["error"]["kind"], "timeout", "{status}");
+    wait_until_gone(pid);
+    assert_eq!(dev.result("double", &json!({"x": 1})), json!(2));
+}
+
+#[test]
+fn poison_task_charges_no_other_task() {
+    let dev = Dev::with_config("[apps.a]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 2\n");
+    let params: Vec<Value> = (0..400)
+        .map(|n| if n % 100 == 50 { json!({"do": "exit", "code": 1}) } else { json!({"do": "nothing"}) })
+        .collect();
+    let ids = dev.submit_many("work", &params);
+    for (status, params) in dev.ended(&ids).iter().zip(&params) {
+        let is_poison = params["do"] == "exit";
+        let state = if is_poison { "failed" } else { "succeeded" };
+        assert_eq!((&status["state"], &status["attempt"]), (&json!(state), &json!(1)), "{params}: {status}");
+        assert!(!is_poison || status["error"]["kind"] == "crashed", "{status}");
+    }
+}
+
+#[test]
+fn attempts_beside_a_death_run_again_with_their_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("go");
+    let dev = Dev::with_config("[apps.a]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n");
+    let pid = pid_of(&dev.result("work", &json!({})));
+    let waits: Vec<Value> = (0..9).map(|_| json!({"do": "wait", "file": file})).collect();
+    let ids = dev.submit_many("work", &waits);
+    for id in &ids {
+        block_until("the attempt is running", || dev.run(&["status", id]).out.contains("running"));
+    }
+    let poison = dev.submit_many("work", &[json!({"do": "exit", "code": 1})]);
+    wait_until_gone(pid);
+    std::fs::write(&file, "").unwrap();
+    let poison = &dev.ended(&poison)[0];
+    assert_eq!((&poison["state"], &poison["error"]["kind"]), (&json!("failed"), &json!("crashed")), "{poison}");
+    for status in dev.ended(&ids) {
+        assert_eq!((&status["state"], &status["attempt"]), (&json!("succeeded"), &json!(1)), "{status}");
+    }
+}
+
+#[test]
+fn ten_hanging_attempts_end_with_their_process() {
+    let text = "[apps.a]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n[worker]\ngrace = \"50ms\"\n";
+    let dev = Dev::with_config(text);
+    let pid = pid_of(&dev.result("work", &json!({})));
+    let ids: Vec<String> = (0..10).map(|n| format!("hang-{n}")).collect();
+    for id in &ids {
+        dev.run(&["submit", "work", r#"{"do":"hang"}"#, "--id", id, "--timeout", "2s"]).exits_with(0);
+    }
+    for status in dev.ended(&ids) {
+        assert_eq!((&status["state"], &status["error"]["kind"]), (&json!("failed"), &json!("timeout")), "{status}");
+    }
+    wait_until_gone(pid);
+    assert_ne!(pid_of(&dev.result("work", &json!({}))), pid);
+}
+
+#[test]
+fn cancelled_attempt_ends_with_its_process() {
+    let text =
+        "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n[worker]\ngrace = \"50ms\"\n";
+    let dev = Dev::with_config(text);
+    let pid = pid_of(&dev.result("double", &json!({"do": "pid"})));
+    dev.run(&["submit", "double", r#"{"do":"hang"}"#, "--id", "h"]).exits_with(0);
+    block_until("the attempt is running", || dev.run(&["status", "h"]).out.contains("running"));
+    dev.run(&["cancel", "h"]).exits_with(0);
+    assert_eq!(dev.ended(&["h".to_owned()])[0]["state"], "cancelled");
+    wait_until_gone(pid);
+}
+
+#[test]
+fn process_is_replaced_after_its_attempts() {
+    let dev = Dev::with_config(
+        "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\nmax_tasks = 5\n",
+    );
+    let first = pid_of(&dev.result("double", &json!({"do": "pid"})));
+    block_until("another process runs the attempts", || pid_of(&dev.result("double", &json!({"do": "pid"}))) != first);
+    wait_until_gone(first);
+}
+
+#[test]
+fn no_process_outlives_a_killed_worker() {
+    let dev = Dev::with_target(LOOP);
+    let pid = pid_of(&dev.result("double", &json!({"do": "pid"})));
+    // Dropping the daemon kills it.
+    drop(dev);
+    wait_until_gone(pid);
+}
