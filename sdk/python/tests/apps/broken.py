@@ -1,0 +1,1 @@
+import shop.missing  # noqa: F401
