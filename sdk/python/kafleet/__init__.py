@@ -10,21 +10,27 @@ if sys.version_info < (3, 11):
 
 from .app import App
 from .context import Context, Ended, Joined, current
+from .errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
 from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SpawnFailed, Unsuccessful
 from .task import Call, DeclarationError, Options, Params, Policy, Remote, Submittable, Task
 from .version import VERSION as __version__
 
 __all__ = [
+    "ApiError",
     "App",
     "Call",
     "Cancelled",
+    "Conflict",
     "Context",
     "Dead",
     "DeclarationError",
     "Duration",
     "Ended",
     "Fail",
+    "Forbidden",
+    "Invalid",
     "Joined",
+    "NotFound",
     "Options",
     "Outcome",
     "Params",
@@ -34,6 +40,8 @@ __all__ = [
     "SpawnFailed",
     "Submittable",
     "Task",
+    "TaskFailed",
+    "Unavailable",
     "Unsuccessful",
     "__version__",
     "current",

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from .context import Joined
 from .task import DeclarationError, Policy, Remote, Task
+
+if TYPE_CHECKING:
+    from .client import Client, Handle
+    from .errors import ApiError
+    from .task import Call
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +38,7 @@ class App:
 
     `slots`: attempts at once in one process; default 10 if all handlers are async, else 1. `strict`: unknown params
     are refused. `lifespan`: a function of the app that returns a context manager, entered before the first attempt;
-    its value is `cx.state`.
+    its value is `cx.state`. `api`, `token`: URL of the API and bearer token; default: KAFLEET_API and KAFLEET_TOKEN.
     """
 
     def __init__(
@@ -41,6 +47,8 @@ class App:
         slots: int | None = None,
         strict: bool = False,
         lifespan: Callable[[App], Any] | None = None,
+        api: str | None = None,
+        token: str | None = None,
     ) -> None:
         if slots is not None and not 1 <= slots <= 1000:
             raise DeclarationError(f"`slots` is {slots}: 1 to 1,000 are allowed")
@@ -48,7 +56,8 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}
         """Declared types by name."""
         self.arounds: list[Callable[[Any], Any]] = []
-        self._slots = slots
+        self._slots, self._api, self._token = slots, api, token
+        self._client: Client | None = None
 
     @overload
     def task(self, fn: Callable[Concatenate[Joined[Any], P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
@@ -79,6 +88,24 @@ class App:
     def remote(self, name: str) -> Remote:
         """Returns a task type that another program runs."""
         return Remote(self, name)
+
+    @property
+    def client(self) -> Client:
+        """Client of the API."""
+        from .client import DEFAULT_URL, Client
+
+        url = self._api or os.environ.get("KAFLEET_API") or DEFAULT_URL
+        if self._client is None or self._client.url != url.rstrip("/"):
+            self._client = Client(url, self._token)
+        return self._client
+
+    def submit_many(self, calls: Iterable[Call[R]]) -> list[Handle[R] | ApiError]:
+        """Creates tasks in batches of up to 1,000; each has its own outcome, in order."""
+        return self.client.run(self.client.create_many(calls))
+
+    async def asubmit_many(self, calls: Iterable[Call[R]]) -> list[Handle[R] | ApiError]:
+        """Creates tasks in batches of up to 1,000; each has its own outcome, in order."""
+        return await self.client.arun(self.client.create_many(calls))
 
     @property
     def slots(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from .task import Task
 
 _MAX_MESSAGE_CHARS = 2000
 _MAX_STACK_CHARS = 16 << 10
-_OWN_FRAMES = str(Path(__file__).parent)
+_HIDDEN_FRAMES = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
 
 
 class Attempt:
@@ -86,17 +87,18 @@ class Attempt:
         if isinstance(error, Cancelled) or (self.cx.cancelled and type(error).__name__ == "CancelledError"):
             reason = f": {self.cx.reason}" if self.cx.reason else ""
             return self._error("cancelled", "cancelled", f"the attempt was cancelled{reason}")
-        kind, message, more = kind_of(type(error).__name__), str(error) or type(error).__name__, {}
+        kind, message = kind_of(type(error).__name__), str(error) or type(error).__name__
+        more: dict[str, Any] = {}
         outcome = "retry"
         if isinstance(error, Outcome):
             kind, message, outcome = error.kind, error.message, error.outcome
             more = {"after_ms": error.after_ms} if isinstance(error, Retry) and error.after_ms is not None else {}
         else:
             more = {"stack": stack_of(error)}
-        if isinstance(error, self.task.fail_on):
-            outcome = "fail"
-        elif isinstance(error, self.task.retry_on):
-            outcome = "retry"
+        # The nearest class decides, as a kind does against `*`.
+        listed = [base for base in type(error).__mro__ if base in self.task.fail_on or base in self.task.retry_on]
+        if listed and outcome != "dead":
+            outcome = "fail" if listed[0] in self.task.fail_on else "retry"
         return self._error(outcome, kind, message, **more)
 
     def _error(self, outcome: str, kind: str, message: str, **more: Any) -> bytes:
@@ -118,7 +120,7 @@ def bad_params(n: int, error: Mismatch | str) -> bytes:
 def stack_of(error: BaseException) -> str:
     """Returns the traceback of an error without the frames of the SDK; its newest part, if it is long."""
     lines = traceback.TracebackException.from_exception(error)
-    _keep_frames(lines, lambda frame: not frame.filename.startswith((_OWN_FRAMES, "<frozen")))
+    _keep_frames(lines, lambda frame: not frame.filename.startswith(_HIDDEN_FRAMES))
     return "".join(lines.format())[-_MAX_STACK_CHARS:].rstrip()
 
 

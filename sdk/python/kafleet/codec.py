@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Mutable
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+T = TypeVar("T")
 Load = Callable[[Any], Any]
 
 
@@ -56,6 +57,8 @@ class Field(NamedTuple):
 
 def to_json(value: Any) -> Any:
     """Converts a value that the `json` module does not know; used as its `default`."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
     if isinstance(value, enum.Enum):
@@ -72,8 +75,6 @@ def to_json(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Sequence):
         return list(value)
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
     raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
 
 
@@ -138,7 +139,7 @@ def _from_text(convert: Callable[[str], Any], name: str) -> Load:
     return load
 
 
-def _converted(convert: Callable[[Any], Any], value: Any, name: str) -> Any:
+def _converted(convert: Callable[[Any], T], value: Any, name: str) -> T:
     try:
         return convert(value)
     except (ValueError, OverflowError, InvalidOperation):

@@ -24,6 +24,8 @@ class Connection:
         self._sending = threading.Lock()
         self._parts: list[bytes] = []
         self._size = 0
+        self.early: list[bytes] = []
+        """Lines that were received together with the first one."""
         self.ended = False
         """Whether the worker has ended its stream."""
         self.abandoned = False

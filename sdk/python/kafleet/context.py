@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -41,17 +43,24 @@ def current() -> Context:
     return cx
 
 
+def in_event_loop() -> bool:
+    """Returns whether this thread runs an event loop, without an import of asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
 class Channel(Protocol):
     """Receiver of an attempt's messages: the worker, or a test."""
 
     limits: dict[str, int]
     state: Any
 
-    def send(self, message: bytes) -> None:
+    def send(self, lines: bytes, /) -> None:
         """Sends complete lines."""
 
     def call(self, cx: Context, tasks: list[bytes]) -> Future[list[str]]:
         """Publishes children at once; the future has their ids."""
+        ...
 
     def buffered(self, cx: Context) -> None:
         """Sends the log lines of an attempt soon."""
@@ -81,8 +90,8 @@ class Context:
         """Value of the app's `lifespan`."""
         self.reason: str | None = None
         """Cause of the cancellation: `cancelled`, `timeout`, `stalled` or `shutdown`; `None` while it is not cancelled."""
-        self.submits = 0
-        self._deadline = time.monotonic() + attempt["left_ms"] / 1000
+        self.submits: defaultdict[bytes, int] = defaultdict(int)
+        self._deadline: float = time.monotonic() + attempt["left_ms"] / 1000
         self._channel, self._limits = channel, channel.limits
         self._lock = threading.Lock()
         self._lines: list[str] = []
@@ -167,6 +176,8 @@ class Context:
 
     def spawn_now(self, calls: Iterable[Call[Any]]) -> list[str]:
         """Publishes children at once and returns their ids. They remain if this attempt fails later."""
+        if in_event_loop():
+            raise RuntimeError("`spawn_now` would block the event loop; hint: use `await cx.aspawn_now(…)`")
         return [id for tasks in self._batches(calls) for id in self._channel.call(self, tasks).result()]
 
     async def aspawn_now(self, calls: Iterable[Call[Any]]) -> list[str]:
@@ -175,7 +186,8 @@ class Context:
 
         ids: list[str] = []
         for tasks in self._batches(calls):
-            ids += await asyncio.wrap_future(self._channel.call(self, tasks))
+            published: list[str] = await asyncio.wrap_future(self._channel.call(self, tasks))
+            ids += published
         return ids
 
     def then(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -267,7 +279,7 @@ class Ended(Generic[T]):
 class Joined(Context, Generic[T]):
     """Context of a continuation with the outcomes of the task before it and of that task's children."""
 
-    __slots__ = ("task", "results")
+    __slots__ = ("results", "task")
 
     task: Ended[Any]
     """Task that this one continues."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 from .attempt import Attempt
@@ -54,7 +55,7 @@ class AsyncRunner:
         attempt.cx.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
 
     @contextlib.asynccontextmanager
-    async def entered(self) -> Any:
+    async def entered(self) -> AsyncIterator[None]:
         """Enters the lifespan, and waits for the running attempts before it leaves it."""
         self._loop = asyncio.get_running_loop()
         async with contextlib.AsyncExitStack() as stack:

@@ -34,6 +34,7 @@ PROTOCOL = 1
 _TICK = 0.02
 """Seconds after which a running attempt counts as long: from then on another thread reads the socket."""
 _IDLE_TICKS = 50
+_ENDED = {"kind": "shutdown", "message": "the worker is shutting down: it publishes no more children"}
 _LINE_START = re.compile(rb'\{"attempt":\{"n":(\d+)')
 
 
@@ -47,6 +48,7 @@ class Session:
     def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
         self.connection, self.app = connection, app
         self.limits = {**LIMITS, **welcome.get("limits", {})}
+        self.slots: int = welcome.get("slots") or app.slots
         self.state: Any = None
         names = welcome.get("types")
         self.tasks = {name: task for name, task in app.tasks.items() if names is None or name in names}
@@ -80,20 +82,26 @@ class Session:
             "protocol": PROTOCOL,
             "sdk": f"kafleet-sdk {VERSION}",
             "runtime": f"Python {platform.python_version()}",
-            "slots": self.app.slots,
+            "slots": self.slots,
             "responsive": True,
             "types": types,
         }
         gc.collect()
         gc.freeze()
         self.send(encode({"ready": ready}) + b"\n")
+        for line in self.connection.early:
+            self._handle(line)
 
     def receive(self) -> None:
         """Waits for messages and handles them."""
         for line in self.connection.read():
             self._handle(line)
-        if self.connection.ended and self.running and self.connection.is_dead():
+        if not self.connection.ended:
+            return
+        if self.running and self.connection.is_dead():
             leave()
+        for call in list(self._replies):
+            self._reply({"call": call, "error": _ENDED})
 
     def answer(self, attempt: Attempt, lines: bytes) -> None:
         """Sends the last messages of an attempt."""
@@ -105,7 +113,9 @@ class Session:
         call, future = next(self._calls), Future[list[str]]()
         message = b'{"spawn":{"n":%d,"call":%d,"tasks":[%b]}}\n' % (cx.n, call, b",".join(tasks))
         self._replies[call] = future
-        if len(self._replies) > self.limits.get("calls", 16):
+        if self.connection.ended:
+            self._reply({"call": call, "error": _ENDED})
+        elif len(self._replies) > self.limits.get("calls", 16):
             self._waiting.append(message)
         else:
             self.send(cx.flush() + message)
@@ -165,7 +175,7 @@ class Session:
 
     def _reply(self, fields: dict[str, Any]) -> None:
         future = self._replies.pop(fields["call"], None)
-        if self._waiting:
+        if self._waiting and not self.connection.ended:
             self.send(self._waiting.popleft())
         if future is None or not future.set_running_or_notify_cancel():
             return
@@ -285,7 +295,7 @@ class ThreadedSession(Session):
     def serve(self) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(self.app.slots, "kafleet-slot") as self._pool:
+        with ThreadPoolExecutor(self.slots, "kafleet-slot") as self._pool:
             self.begin()
             while not self.connection.ended:
                 self.receive()
@@ -312,13 +322,10 @@ def serve(load: Callable[[], App]) -> NoReturn:
         _serve(connection, load)
     except Unable as error:
         connection.send(b'{"unable":{"message":%b}}\n' % encode_text(str(error)))
-        code = 1
     except ConnectionProblem as error:
-        code = f"error: {error}"  # type: ignore[assignment]
-    else:
-        code = 0
+        sys.exit(f"error: {error}")
     connection.close()
-    sys.exit(code)
+    sys.exit()
 
 
 def _serve(connection: Connection, load: Callable[[], App]) -> None:
@@ -334,7 +341,8 @@ def _serve(connection: Connection, load: Callable[[], App]) -> None:
 
             session: Session = AsyncSession(connection, app, welcome)
         else:
-            session = (InlineSession if app.slots == 1 else ThreadedSession)(connection, app, welcome)
+            one_slot = (welcome.get("slots") or app.slots) == 1
+            session = (InlineSession if one_slot else ThreadedSession)(connection, app, welcome)
         lifespan = _enter_lifespan(session, stack)
         if any(is_async) or lifespan:
             from .loop import AsyncRunner
@@ -344,12 +352,14 @@ def _serve(connection: Connection, load: Callable[[], App]) -> None:
 
 
 def _welcome(connection: Connection) -> dict[str, Any]:
+    """Returns the fields of the first message; further lines are left for the session."""
     lines: list[bytes] = []
     while not lines:
         lines = connection.read()
         if connection.ended:
             raise ConnectionProblem("the worker ended before it sent `welcome`")
     welcome: dict[str, Any] = json.loads(lines[0])["welcome"]
+    connection.early = lines[1:]
     if welcome["protocol"] < PROTOCOL:
         raise Unable(f"the worker speaks version {welcome['protocol']} of the app protocol, this SDK {PROTOCOL}")
     return welcome

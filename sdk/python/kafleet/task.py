@@ -8,6 +8,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from .outcomes import Duration, milliseconds
 
 if TYPE_CHECKING:
     from .app import App
+    from .client import Handle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,7 +90,7 @@ class Options(TypedDict, total=False):
 Scope = Literal["submit", "spawn", "then"]
 _NOT_IN: dict[Scope, set[str]] = {
     "submit": {"on", "with_results"},
-    "spawn": {"on", "with_results", "parent", "delay", "at", "expires"},
+    "spawn": {"on", "with_results", "parent"},
     "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "options"},
 }
 
@@ -131,7 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 class Submittable(Generic[P, R]):
-    """Task type that can be spawned, with options for the tasks that are created."""
+    """Task type that can be submitted and spawned, with options for the tasks that are created."""
 
     def __init__(self, app: App, name: str, options: Options | None = None) -> None:
         self.app, self.name = app, name
@@ -149,8 +151,24 @@ class Submittable(Generic[P, R]):
         raise NotImplementedError
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """Returns a task to create, for `Context.spawn_now`."""
+        """Returns a task to create, for `App.submit_many` and `Context.spawn_now`."""
         return Call(self, self.bind(args, kwargs), self.options)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task and returns its handle. Raises `ApiError`."""
+        client = self.app.client
+        return client.run(client.create(self.call(*args, **kwargs)))
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task and returns its handle. Raises `ApiError`."""
+        client = self.app.client
+        return await client.arun(client.create(self.call(*args, **kwargs)))
+
+    def handle(self, id: str) -> Handle[R]:
+        """Returns the handle of an existing task of this type."""
+        from .client import Handle
+
+        return Handle(self, id)
 
     def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
         """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
@@ -161,14 +179,14 @@ class Submittable(Generic[P, R]):
 class _Using(Submittable[P, R]):
     def __init__(self, target: Submittable[P, R], options: Options) -> None:
         super().__init__(target.app, target.name, options)
-        self._target, self.joined = target, target.joined
+        self.target, self.joined = target, target.joined
 
     @property
     def output(self) -> Codec | None:
-        return self._target.output
+        return self.target.output
 
     def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        return self._target.bind(arguments, named)
+        return self.target.bind(arguments, named)
 
 
 class Remote(Submittable[..., Any]):
@@ -189,19 +207,15 @@ class Task(Submittable[P, R]):
         self.is_async = inspect.iscoroutinefunction(fn)
         self.place = f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
         if not re.fullmatch(r"[a-z0-9-]{1,64}", self.name):
-            raise self._error(
-                f"`{self.name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", '@app.task(name="…")'
-            )
+            raise self._error(f"`{self.name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", '@app.task(name="…")')
         self.policy, self.fail_on, self.retry_on = self._split_policy(policy)
         self._signature = inspect.signature(fn)
         self._locals = _locals_of_caller()
         self._compiled: _Signature | None = None
         self.context: type[Context] | None = self._find_context()
         self.joined = self.context is Joined
-        try:
+        with suppress(NameError):  # A class that is defined further down: resolved at the start of the app.
             _ = self.compiled
-        except NameError:
-            pass  # A class that is defined further down: resolved at the start of the app.
 
     @property
     def compiled(self) -> _Signature:
@@ -254,7 +268,7 @@ class Task(Submittable[P, R]):
         schemas, names = Schemas(self.app.strict), self._signature.parameters.keys() - {self._context_name}
         fields = [self._field(schemas, p, hints) for name, p in self._signature.parameters.items() if name in names]
         whole = len(fields) == 1 and _WHOLE in getattr(hints[fields[0].name], "__metadata__", ())
-        codec = _whole_codec(fields[0]) if whole else schemas.object(fields)
+        codec = _whole_codec(fields[0]) if whole else _named_codec(schemas.object(fields))
         if self.joined:
             codec = _joined_codec(schemas, codec, hints[self._context_name or ""])
         output, result = Schemas(), None
@@ -310,6 +324,13 @@ class _Signature(typing.NamedTuple):
     output_schema: dict[str, Any] | None
 
 
+def _named_codec(codec: Codec) -> Codec:
+    """Codec of params with names. Tasks without params have `null`, which suffices where no parameter is required."""
+    if codec.schema["required"]:
+        return codec
+    return Codec({**codec.schema, "type": ["object", "null"]}, lambda value: codec.load({} if value is None else value))
+
+
 def _whole_codec(field: Field) -> Codec:
     """Codec of params that are the value of one parameter."""
     return Codec(field.codec.schema, lambda value: {field.name: field.codec.load(value)})
@@ -354,3 +375,12 @@ def _resolved(annotation: str, names: dict[str, Any]) -> Any:
         return eval(annotation, names)  # As `typing.get_type_hints` does.
     except Exception:
         return annotation
+
+
+def task_of(target: Submittable[Any, Any]) -> Task[..., Any]:
+    """Returns the declared type behind a type with options. Raises `TypeError` if another program runs it."""
+    while isinstance(target, _Using):
+        target = target.target
+    if not isinstance(target, Task):
+        raise TypeError(f"`{target.name}` has no handler here: another program runs it")
+    return target

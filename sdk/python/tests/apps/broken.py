@@ -1,1 +1,1 @@
-import shop.missing  # noqa: F401
+import shop.missing  # type: ignore[import-not-found]  # noqa: F401

@@ -79,7 +79,9 @@ def t_exit(code: int) -> None:
 
 @app.task
 def t_child() -> int:
-    return len(subprocess.run([sys.executable, "-c", "import sys; print(sys.stdin.read(), end='')"], stdout=subprocess.PIPE).stdout)
+    return len(
+        subprocess.run([sys.executable, "-c", "import sys; print(sys.stdin.read(), end='')"], stdout=subprocess.PIPE).stdout
+    )
 
 
 @app.task
