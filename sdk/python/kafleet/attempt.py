@@ -52,7 +52,10 @@ class Attempt:
         """Runs an asynchronous handler and returns its last messages."""
         _current.set(self.cx)
         try:
-            with self._arounds():
+            if self.task.app.arounds:
+                with self._arounds():
+                    value = await self._call()
+            else:
                 value = await self._call()
             return self._succeeded(value)
         except BaseException as error:
