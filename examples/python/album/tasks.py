@@ -1,6 +1,6 @@
 """Thumbnails of all pictures in a folder, and a contact sheet of them.
 
-    pip install kafleet-sdk pillow
+    pip install ../../../sdk/python pillow
     kafleet dev tasks.py
     kafleet submit album '{"folder": "/home/ada/pictures", "out": "/tmp/album"}' --wait
 

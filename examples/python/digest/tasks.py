@@ -1,6 +1,6 @@
 """SHA-256 digests of all files under a directory, as a tree of tasks.
 
-    pip install kafleet-sdk
+    pip install ../../../sdk/python
     kafleet dev tasks.py
     kafleet submit digest-tree '{"path": "/usr/share/doc"}' --id docs --wait
     kafleet tree docs
