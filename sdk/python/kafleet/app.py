@@ -1,0 +1,133 @@
+"""Apps: programs that declare task types and run their attempts."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from .context import Joined
+from .task import DeclarationError, Policy, Remote, Task
+
+if TYPE_CHECKING:
+    from .client import Client, Handle
+    from .errors import ApiError
+    from .task import Call
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TaskDecorator(Protocol):
+    """Decorator returned by `App.task(…)`."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Joined[Any], P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Joined[Any], P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class App:
+    """Collection of task types.
+
+    `slots`: attempts at once in one process; default 10 if all handlers are async, else 1. `strict`: unknown params
+    are refused. `lifespan`: a function of the app that returns a context manager, entered before the first attempt;
+    its value is `cx.state`. `api`, `token`: URL of the API and bearer token; default: KAFLEET_API and KAFLEET_TOKEN.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: int | None = None,
+        strict: bool = False,
+        lifespan: Callable[[App], Any] | None = None,
+        api: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        if slots is not None and not 1 <= slots <= 1000:
+            raise DeclarationError(f"`slots` is {slots}: 1 to 1,000 are allowed")
+        self.strict, self.lifespan = strict, lifespan
+        self.tasks: dict[str, Task[..., Any]] = {}
+        """Declared types by name."""
+        self.arounds: list[Callable[[Any], Any]] = []
+        self._slots, self._api, self._token = slots, api, token
+        self._client: Client | None = None
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Joined[Any], P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Joined[Any], P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, /, *, name: str = ..., **policy: Unpack[Policy]) -> TaskDecorator: ...
+    def task(self, fn: Any = None, /, *, name: str | None = None, **policy: Any) -> Any:
+        """Declares a task type: a function whose annotated parameters are the params.
+
+        The name is that of the function with `-` for `_`; the keywords are the policy, as in `[types.NAME]`.
+        """
+        if fn is None:
+            return lambda function: self._declare(function, name, policy)
+        return self._declare(fn, name, policy)
+
+    def around(self, fn: F) -> F:
+        """Wraps each attempt in a generator function: it receives the context, and yields once."""
+        if not inspect.isgeneratorfunction(inspect.unwrap(fn)):
+            raise DeclarationError(f"`{fn.__name__}` is not a generator function: `yield` once, where the attempt runs")
+        self.arounds.append(fn)
+        return fn
+
+    def remote(self, name: str) -> Remote:
+        """Returns a task type that another program runs."""
+        return Remote(self, name)
+
+    @property
+    def client(self) -> Client:
+        """Client of the API."""
+        from .client import DEFAULT_URL, Client
+
+        url = self._api or os.environ.get("KAFLEET_API") or DEFAULT_URL
+        if self._client is None or self._client.url != url.rstrip("/"):
+            self._client = Client(url, self._token)
+        return self._client
+
+    def submit_many(self, calls: Iterable[Call[R]]) -> list[Handle[R] | ApiError]:
+        """Creates tasks in batches of up to 1,000; each has its own outcome, in order."""
+        return self.client.run(self.client.create_many(calls))
+
+    async def asubmit_many(self, calls: Iterable[Call[R]]) -> list[Handle[R] | ApiError]:
+        """Creates tasks in batches of up to 1,000; each has its own outcome, in order."""
+        return await self.client.arun(self.client.create_many(calls))
+
+    @property
+    def slots(self) -> int:
+        """Attempts at once in one process."""
+        all_async = bool(self.tasks) and all(task.is_async for task in self.tasks.values())
+        return self._slots or (10 if all_async else 1)
+
+    def main(self) -> None:
+        """Serves the worker that started this program; for `kafleet worker -- python shop.py`."""
+        from .session import serve
+
+        serve(lambda: self)
+
+    def _declare(self, fn: Callable[..., Any], name: str | None, policy: Any) -> Task[..., Any]:
+        if not inspect.isfunction(fn):
+            raise DeclarationError(f"`{fn!r}` is not a function: put `@app.task` directly above `def`")
+        task: Task[..., Any] = Task(self, fn, name, policy)
+        earlier = self.tasks.get(task.name)
+        if earlier:
+            raise DeclarationError(
+                f"{task.place}: the type `{task.name}` is declared twice, first in {earlier.place}; "
+                'hint: rename one, or give it a name with `@app.task(name="…")`'
+            )
+        self.tasks[task.name] = task
+        return task

@@ -1,0 +1,309 @@
+"""Context of an attempt: the API available to a handler."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+
+from .codec import encode, encode_text
+from .outcomes import Cancelled, Fail, SpawnFailed
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from .task import Call, Submittable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LIMITS = {
+    "line": 8 << 20, "output": 256 << 10, "params": 1 << 20, "progress": 16 << 10, "log_line": 16 << 10,
+    "attachment": 64 << 10, "children": 100_000, "children_bytes": 64 << 20,
+}  # fmt: skip
+"""Limits of a worker that does not send them, in bytes; `children` is a number."""
+
+_BATCH_BYTES = 256 << 10
+"""Size at which pending log lines and children are sent, in bytes."""
+
+_current: ContextVar[Context | None] = ContextVar("kafleet", default=None)
+
+
+def current() -> Context:
+    """Returns the context of the running attempt. Raises `LookupError` outside of an attempt."""
+    cx = _current.get()
+    if cx is None:
+        raise LookupError("no attempt is running here; threads of your own need `contextvars.copy_context()`")
+    return cx
+
+
+def in_event_loop() -> bool:
+    """Returns whether this thread runs an event loop, without an import of asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+class Channel(Protocol):
+    """Receiver of an attempt's messages: the worker, or a test."""
+
+    limits: dict[str, int]
+    state: Any
+
+    def send(self, lines: bytes, /) -> None:
+        """Sends complete lines."""
+
+    def call(self, cx: Context, tasks: list[bytes]) -> Future[list[str]]:
+        """Publishes children at once; the future has their ids."""
+        ...
+
+    def buffered(self, cx: Context) -> None:
+        """Sends the log lines of an attempt soon."""
+
+
+class Context:
+    """Identity of an attempt, and its connection to the task."""
+
+    __slots__ = (
+        "n", "type", "id", "run", "number", "trace", "state", "reason", "submits", "_deadline", "_channel", "_limits",
+        "_lock", "_lines", "_line_bytes", "_partial", "_silent", "_children", "_children_bytes", "_count", "_total", "_on_cancel",
+    )  # fmt: skip
+
+    def __init__(self, attempt: dict[str, Any], channel: Channel) -> None:
+        self.n: int = attempt["n"]
+        self.type: str = attempt["type"]
+        """Name of the task's type."""
+        self.id: str = attempt["id"]
+        """Task id."""
+        self.run: int = attempt["run"]
+        """Run of the task, from 1: a retry on request starts the next one."""
+        self.number: int = attempt["number"]
+        """Number of the attempt in its run, from 1."""
+        self.trace: dict[str, str] = attempt.get("trace") or {}
+        """W3C trace context of the producer: `parent`, and `state` if there is one."""
+        self.state: Any = channel.state
+        """Value of the app's `lifespan`."""
+        self.reason: str | None = None
+        """Cause of the cancellation: `cancelled`, `timeout`, `stalled` or `shutdown`; `None` while it is not cancelled."""
+        self.submits: defaultdict[bytes, int] = defaultdict(int)
+        self._deadline: float = time.monotonic() + attempt["left_ms"] / 1000
+        self._channel, self._limits = channel, channel.limits
+        self._lock = threading.Lock()
+        self._lines: list[str] = []
+        self._line_bytes, self._partial, self._silent = 0, "", False
+        self._children: list[bytes] = []
+        self._children_bytes = self._count = self._total = 0
+        self._on_cancel: Callable[[], object] | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds until the timeout of the attempt."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def idempotency_key(self) -> str:
+        """Key for calls to other systems: the same in every attempt and redelivery of this run."""
+        return f"{self.id}/{self.run}"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt should stop."""
+        return self.reason is not None
+
+    def check(self) -> None:
+        """Raises `Cancelled` if the attempt should stop. For long loops of synchronous handlers."""
+        if self.reason is not None:
+            raise Cancelled(self.reason)
+
+    def progress(self, value: object, *, silent: bool = False) -> None:
+        """Publishes the state of the work, any JSON; the newest value replaces earlier ones."""
+        text = encode(value)
+        if len(text) > self._limits["progress"]:
+            self.log(f"a progress value of {len(text)} bytes was dropped: at most {self._limits['progress']} are kept")
+        else:
+            self._message(b"progress", b'"value":' + text, silent)
+
+    def log(self, *lines: str, silent: bool = False) -> None:
+        """Appends lines to the task's log. `silent` ones do not count as activity for `stall_timeout`."""
+        if silent != self._silent:
+            self._channel.send(self.flush())
+        self._silent = silent
+        self._append([part for line in lines for part in line.split("\n")])
+
+    def write(self, text: str) -> None:
+        """Appends text to the task's log, as `print` does; an incomplete line is kept until it is completed."""
+        with self._lock:
+            *lines, self._partial = (self._partial + text).split("\n")
+        if lines:
+            self._append(lines)
+
+    def warn(self, message: str, *, silent: bool = False) -> None:
+        """Marks the task with a warning until it ends."""
+        self._message(b"warn", b'"message":' + encode_text(message), silent)
+
+    def attach(self, name: str, data: bytes | str, *, media: str = "application/octet-stream") -> None:
+        """Stores a small value with the task, replacing an earlier one of the same name."""
+        value = data.encode() if isinstance(data, str) else bytes(data)
+        if len(value) > self._limits["attachment"]:
+            limit = self._limits["attachment"]
+            raise Fail(f"the attachment has {len(value)} bytes: at most {limit} are allowed", kind="bad_attachment")
+        fields = {"name": name, "media": media, "data": base64.b64encode(value).decode()}
+        self._message(b"attach", encode(fields)[1:-1], False)
+
+    def heartbeat(self) -> None:
+        """Reports activity, which restarts the type's `stall_timeout`."""
+        self._channel.send(self.flush() + b'{"heartbeat":{"n":%d}}\n' % self.n)
+
+    def retire(self, reason: str) -> None:
+        """Ends this process once its running attempts have ended; the worker replaces it."""
+        self._channel.send(self.flush() + b'{"retire":{"reason":%b}}\n' % encode_text(reason))
+
+    def spawn(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Spawns a child. It is published before this attempt's result; a failed attempt spawns nothing."""
+        child = self._child(task.call(*args, **kwargs))
+        self._total += len(child)
+        self._children.append(child)
+        self._children_bytes += len(child)
+        if self._total > self._limits["children_bytes"]:
+            raise Fail(f"the children have over {self._limits['children_bytes']} bytes; hint: use `spawn_now`", kind="bad_child")
+        if self._children_bytes > _BATCH_BYTES:
+            self._channel.send(self._take_children())
+
+    def spawn_now(self, calls: Iterable[Call[Any]]) -> list[str]:
+        """Publishes children at once and returns their ids. They remain if this attempt fails later."""
+        if in_event_loop():
+            raise RuntimeError("`spawn_now` would block the event loop; hint: use `await cx.aspawn_now(…)`")
+        return [id for tasks in self._batches(calls) for id in self._channel.call(self, tasks).result()]
+
+    async def aspawn_now(self, calls: Iterable[Call[Any]]) -> list[str]:
+        """Publishes children at once and returns their ids. They remain if this attempt fails later."""
+        import asyncio
+
+        ids: list[str] = []
+        for tasks in self._batches(calls):
+            published: list[str] = await asyncio.wrap_future(self._channel.call(self, tasks))
+            ids += published
+        return ids
+
+    def then(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Adds a continuation: a task that runs when this one and all its children have ended."""
+        self._message(b"then", b'"task":' + task.call(*args, **kwargs).encoded("then"), False)
+
+    def cancel(self, reason: str) -> None:
+        """Requests the attempt to stop. Called by the app, and by tests."""
+        self.reason = reason
+        if self._on_cancel:
+            self._on_cancel()
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """Calls this once the attempt should stop; at once if it should already."""
+        self._on_cancel = callback
+        if self.reason is not None:
+            callback()
+
+    def flush(self) -> bytes:
+        """Returns the pending log lines as a message."""
+        if not self._lines:
+            return b""
+        with self._lock:
+            lines, self._lines, self._line_bytes = self._lines, [], 0
+        silent = b',"silent":true' if self._silent else b""
+        return b'{"log":{"n":%d,"lines":%b%b}}\n' % (self.n, encode_text(lines), silent) if lines else b""
+
+    def finish(self, succeeded: bool) -> bytes:
+        """Returns everything that is pending at the end of the attempt as messages."""
+        if self._partial:
+            self.write("\n")
+        return self.flush() + (self._take_children() if succeeded else b"")
+
+    def _append(self, lines: list[str]) -> None:
+        limit = self._limits["log_line"]
+        lines = [line if len(line) * 4 <= limit else _truncated(line, limit) for line in lines]
+        with self._lock:
+            self._lines += lines
+            self._line_bytes += sum(len(line) + 4 for line in lines)
+            full = self._line_bytes > _BATCH_BYTES
+        if full:
+            self._channel.send(self.flush())
+        else:
+            self._channel.buffered(self)
+
+    def _message(self, kind: bytes, fields: bytes, silent: bool) -> None:
+        end = b',"silent":true' if silent else b""
+        self._channel.send(self.flush() + b'{"%b":{"n":%d,%b%b}}\n' % (kind, self.n, fields, end))
+
+    def _child(self, call: Call[Any]) -> bytes:
+        child = call.encoded("spawn")
+        self._count += 1
+        if len(child) > self._limits["params"] + (64 << 10):
+            raise Fail(f"a child of type `{call.target.name}` has {len(child)} bytes", kind="bad_child")
+        if self._count > self._limits["children"]:
+            raise Fail(f"more than {self._limits['children']} children", kind="bad_child")
+        return child
+
+    def _batches(self, calls: Iterable[Call[Any]]) -> Iterable[list[bytes]]:
+        batch: list[bytes] = []
+        for call in calls:
+            batch.append(self._child(call))
+            if len(batch) == 1000 or sum(map(len, batch)) > _BATCH_BYTES:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _take_children(self) -> bytes:
+        if not self._children:
+            return b""
+        tasks, self._children, self._children_bytes = b",".join(self._children), [], 0
+        return b'{"spawn":{"n":%d,"tasks":[%b]}}\n' % (self.n, tasks)
+
+
+@dataclass(frozen=True)
+class Ended(Generic[T]):
+    """Outcome of one task."""
+
+    id: str
+    type: str | None
+    state: str
+    output: T | None = None
+    """Result of a task that succeeded."""
+    error: dict[str, Any] | None = None
+    """Error of a task that did not: `kind`, `message`, `attempt`."""
+
+
+class Joined(Context, Generic[T]):
+    """Context of a continuation with the outcomes of the task before it and of that task's children."""
+
+    __slots__ = ("results", "task")
+
+    task: Ended[Any]
+    """Task that this one continues."""
+    results: list[Ended[T]]
+    """Its other children, in the order they were first seen."""
+
+    def join(self, loaded: dict[str, Any]) -> dict[str, Any]:
+        """Takes the outcomes out of the loaded params, and returns the params of the handler."""
+        self.task = _ended(loaded["task"], None)
+        self.results = [_ended(result, loaded["load"]) for result in loaded["results"]]
+        params: dict[str, Any] = loaded["params"]
+        return params
+
+
+def _ended(document: dict[str, Any], load: Callable[[Any], Any] | None) -> Ended[Any]:
+    output = document.get("output")
+    if load and document["state"] == "succeeded":
+        output = load(output)
+    return Ended(document["id"], document.get("type"), document["state"], output, document.get("error"))
+
+
+def _truncated(line: str, limit: int) -> str:
+    data = line.encode(errors="replace")
+    return line if len(data) <= limit else data[:limit].decode(errors="ignore")
+
+
+__all__ = ["LIMITS", "Channel", "Context", "Ended", "Joined", "SpawnFailed", "current"]

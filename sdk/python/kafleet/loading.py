@@ -1,0 +1,77 @@
+"""Targets: the module or file that declares an app."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from .app import App
+from .attempt import stack_of
+from .session import Unable
+
+
+def load(target: str) -> App:
+    """Returns the app of a target: `tasks.py`, `shop.tasks` or `shop.tasks:app`. Raises `Unable`."""
+    name, _, attribute = target.partition(":")
+    if name.endswith(".py") or "/" in name:
+        name = _module_of(Path(name))
+    else:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(name)
+    except SyntaxError as error:
+        raise Unable("".join(traceback.format_exception_only(error)).strip()) from error
+    except ModuleNotFoundError as error:
+        raise Unable(_missing(error, name)) from error
+    except BaseException as error:
+        raise Unable(stack_of(error)) from error
+    return _app_in(module, attribute)
+
+
+def _module_of(path: Path) -> str:
+    """Returns the name under which a file is imported, and makes its folder importable."""
+    if not path.is_file():
+        raise Unable(f"`{path}` is not a file; hint: the app was started in `{os.getcwd()}`; set `cwd`")
+    path = path.resolve()
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    if not all(part.isidentifier() for part in parts):
+        raise Unable(f"`{path.name}` cannot be imported: `{'.'.join(parts)}` is not a module name; hint: rename the file")
+    sys.path.insert(0, str(folder))
+    name = ".".join(parts)
+    found = importlib.util.find_spec(parts[0])
+    if len(parts) == 1 and found and found.origin and Path(found.origin).resolve() != path:
+        raise Unable(f"`{path.name}` has the name of the module `{found.origin}`; hint: rename the file")
+    return name
+
+
+def _missing(error: ModuleNotFoundError, target: str) -> str:
+    python = f"this is Python {sys.version.split()[0]} at `{sys.executable}`"
+    if error.name and (target == error.name or target.startswith(f"{error.name}.")):
+        return f"ModuleNotFoundError: {error}; hint: the app was started in `{os.getcwd()}`; set `cwd`"
+    hint = f"{python}; install the package there (`{sys.executable} -m pip install …`), or activate its virtual environment"
+    return f"{stack_of(error)}\nhint: {hint}"
+
+
+def _app_in(module: ModuleType, attribute: str) -> App:
+    if attribute:
+        found = getattr(module, attribute, None)
+        if not isinstance(found, App):
+            raise Unable(f"`{attribute}` in `{module.__name__}` is not an `App`; hint: write `{attribute} = App()`")
+        return found
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
+    if "app" in apps:
+        return apps["app"]
+    if len({id(app) for app in apps.values()}) == 1:
+        return next(iter(apps.values()))
+    if not apps:
+        raise Unable(f"`{module.__name__}` has no `App`; hint: write `app = App()`, and `@app.task` above a function")
+    names = ", ".join(f"`{name}`" for name in apps)
+    raise Unable(f"`{module.__name__}` has several apps ({names}); hint: name one: `{module.__name__}:{next(iter(apps))}`")

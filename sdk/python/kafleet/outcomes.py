@@ -1,0 +1,86 @@
+"""Exceptions that decide the outcome of an attempt."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+Duration = str | int | timedelta
+"""Duration: text such as `30s`, whole milliseconds, or a `timedelta`."""
+
+
+def milliseconds(duration: Duration) -> int | str:
+    """Returns a duration as the fleet reads it; text is passed on unchanged."""
+    return round(duration.total_seconds() * 1000) if isinstance(duration, timedelta) else duration
+
+
+class Outcome(Exception):
+    """Base of the failures that a handler raises on purpose.
+
+    `kind` is the stable name for programs; default: `error`, for subclasses their class name.
+    """
+
+    outcome = "retry"
+
+    def __init__(self, message: str = "", *, kind: str | None = None) -> None:
+        super().__init__(message)
+        base = type(self).__module__ == __name__
+        self.kind = kind_of(kind or ("error" if base else type(self).__name__))
+
+    @property
+    def message(self) -> str:
+        """Reason for people."""
+        return str(self) or type(self).__name__
+
+
+class Fail(Outcome):
+    """Ends the task as failed, without another attempt."""
+
+    outcome = "fail"
+
+
+class Unsuccessful(Fail):
+    """Ends work that completed without success, and would end the same way again."""
+
+    def __init__(self, message: str = "", *, kind: str = "unsuccessful") -> None:
+        super().__init__(message, kind=kind)
+
+
+class Dead(Outcome):
+    """Ends the task as failed and keeps it in the dead letters, for a redrive after the cause is fixed."""
+
+    outcome = "dead"
+
+
+class Retry(Outcome):
+    """Requests another attempt, after the backoff of the type or after `after`."""
+
+    def __init__(self, message: str = "", *, after: Duration | None = None, kind: str | None = None) -> None:
+        super().__init__(message, kind=kind)
+        self.after_ms = None if after is None else _whole(after)
+
+
+class SpawnFailed(Outcome):
+    """Children could not be published at once. Unhandled, it leads to another attempt."""
+
+
+class Cancelled(BaseException):
+    """The attempt was cancelled. Not an `Exception`, so that `except Exception` does not catch it."""
+
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _whole(duration: Duration) -> int:
+    value = milliseconds(duration)
+    if isinstance(value, int):
+        return max(value, 0)
+    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)", value)
+    if found is None:
+        raise ValueError(f"`{value}` is not a duration; hint: write `1500ms`, `30s`, `10m`, `2h` or `7d`")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def kind_of(name: str) -> str:
+    """Returns a name with the characters and the length that the protocol allows for a kind."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:64] or "error"

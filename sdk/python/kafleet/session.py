@@ -1,0 +1,384 @@
+"""A session with the worker: receives attempts, runs them in slots, and sends their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import platform
+import re
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import streams
+from .attempt import Attempt, bad_params, error_line, stack_of
+from .codec import Mismatch, encode, encode_text
+from .connection import Connection, ConnectionProblem, leave, take_socket
+from .context import LIMITS, Context, _current
+from .outcomes import SpawnFailed
+from .version import VERSION
+
+if TYPE_CHECKING:
+    from .app import App
+    from .loop import AsyncRunner
+
+PROTOCOL = 1
+
+_TICK = 0.02
+"""Seconds after which a running attempt counts as long: from then on another thread reads the socket."""
+_IDLE_TICKS = 50
+_ENDED = {"kind": "shutdown", "message": "the worker is shutting down: it publishes no more children"}
+_LINE_START = re.compile(rb'\{"attempt":\{"n":(\d+)')
+
+
+class Unable(Exception):
+    """The app cannot serve; the message is shown to people."""
+
+
+class Session:
+    """Connection of one app process with its worker; the subclasses differ in the threads that run handlers."""
+
+    def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
+        self.connection, self.app = connection, app
+        self.limits = {**LIMITS, **welcome.get("limits", {})}
+        self.slots: int = welcome.get("slots") or app.slots
+        self.state: Any = None
+        names = welcome.get("types")
+        self.tasks = {name: task for name, task in app.tasks.items() if names is None or name in names}
+        self.running: dict[int, Attempt] = {}
+        self.send = connection.send
+        self._calls, self._replies = itertools.count(1), dict[int, Future[list[str]]]()
+        self._waiting: deque[bytes] = deque()
+        self._unsent: set[Context] = set()
+        self.watcher = Watcher(self)
+        self.runner: AsyncRunner | None = None
+
+    def serve(self) -> None:
+        """Runs attempts until the worker ends the stream."""
+        raise NotImplementedError
+
+    def start(self, attempt: Attempt) -> None:
+        """Runs an attempt in a slot. Called by the thread that reads the socket."""
+        raise NotImplementedError
+
+    def tick(self) -> bool:
+        """Does periodic work, in the thread of the watcher; returns whether there was any."""
+        return False
+
+    def begin(self) -> None:
+        """Reports that the app can run attempts."""
+        try:
+            types = [task.declaration() for task in self.tasks.values()]
+        except TypeError as error:
+            raise Unable(str(error)) from error
+        ready = {
+            "protocol": PROTOCOL,
+            "sdk": f"kafleet-sdk {VERSION}",
+            "runtime": f"Python {platform.python_version()}",
+            "slots": self.slots,
+            "responsive": True,
+            "types": types,
+        }
+        gc.collect()
+        gc.freeze()
+        self.send(encode({"ready": ready}) + b"\n")
+        for line in self.connection.early:
+            self._handle(line)
+
+    def receive(self) -> None:
+        """Waits for messages and handles them."""
+        for line in self.connection.read():
+            self._handle(line)
+        if not self.connection.ended:
+            return
+        if self.running and self.connection.is_dead():
+            leave()
+        for call in list(self._replies):
+            self._reply({"call": call, "error": _ENDED})
+
+    def answer(self, attempt: Attempt, lines: bytes) -> None:
+        """Sends the last messages of an attempt."""
+        self.running.pop(attempt.cx.n, None)
+        self.send(lines)
+
+    def call(self, cx: Context, tasks: list[bytes]) -> Future[list[str]]:
+        """Publishes children at once."""
+        call, future = next(self._calls), Future[list[str]]()
+        message = b'{"spawn":{"n":%d,"call":%d,"tasks":[%b]}}\n' % (cx.n, call, b",".join(tasks))
+        self._replies[call] = future
+        if self.connection.ended:
+            self._reply({"call": call, "error": _ENDED})
+        elif len(self._replies) > self.limits.get("calls", 16):
+            self._waiting.append(message)
+        else:
+            self.send(cx.flush() + message)
+        self.watcher.poke()
+        return future
+
+    def buffered(self, cx: Context) -> None:
+        """Sends the log lines of an attempt within a tick."""
+        self._unsent.add(cx)
+        self.watcher.wake()
+
+    def send_logs(self) -> bool:
+        """Sends the pending log lines of all attempts."""
+        sent = bool(self._unsent)
+        while self._unsent:
+            self.connection.send_from(self._unsent.pop().flush)
+        return sent
+
+    def _handle(self, line: bytes) -> None:
+        try:
+            message = json.loads(line.decode())
+            ((kind, fields),) = message.items()
+        except (ValueError, RecursionError, AttributeError) as error:
+            self._unreadable(line, error)
+            return
+        if kind == "attempt":
+            self._begin(fields)
+        elif kind == "cancel":
+            attempt = self.running.get(fields["n"])
+            if attempt:
+                attempt.cx.cancel(fields["reason"])
+        elif kind == "reply":
+            self._reply(fields)
+        elif kind == "ping":
+            self.send(b'{"pong":{"at":%b}}\n' % encode(fields["at"]))
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        n, task = message["n"], self.tasks.get(message["type"])
+        if task is None:
+            self.send(error_line(n, "retry", "unknown_type", f"the app does not declare `{message['type']}`"))
+            return
+        try:
+            attempt = Attempt(task, message, self)
+        except Mismatch as error:
+            self.send(bad_params(n, error))
+        except Exception as error:  # For example from a dataclass's `__post_init__`.
+            self.send(bad_params(n, f"the params do not fit the type: {error or type(error).__name__}"))
+        else:
+            self.running[n] = attempt
+            self.start(attempt)
+
+    def _unreadable(self, line: bytes, error: Exception) -> None:
+        found = _LINE_START.match(line)
+        if found is None:
+            raise ConnectionProblem(f"the worker sent an invalid message: {error}: {line[:200]!r}") from None
+        self.send(bad_params(int(found[1]), f"the params cannot be read: {error}"))
+
+    def _reply(self, fields: dict[str, Any]) -> None:
+        future = self._replies.pop(fields["call"], None)
+        if self._waiting and not self.connection.ended:
+            self.send(self._waiting.popleft())
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        error = fields.get("error")
+        if error:
+            future.set_exception(SpawnFailed(error["message"], kind=error["kind"]))
+        else:
+            future.set_result(fields["ids"])
+
+
+class Watcher:
+    """Thread that sends pending log lines, and reads the socket while a handler occupies the main thread.
+
+    It sleeps while nothing runs.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._poked = threading.Event()
+        self._asleep = True
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Ends the sleep: there is work in one of the next ticks."""
+        if self._asleep:
+            self._asleep = False
+            self.poke()
+
+    def poke(self) -> None:
+        """Starts the next tick at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="kafleet", daemon=True)
+            self._thread.start()
+        self._poked.set()
+
+    def _run(self) -> None:
+        idle = 0
+        while True:
+            busy = self._session.tick()
+            busy |= self._session.send_logs()
+            idle = 0 if busy else idle + 1
+            if idle > _IDLE_TICKS:
+                self._asleep, idle = True, 0
+            self._poked.wait(None if self._asleep else _TICK)
+            self._poked.clear()
+
+
+class InlineSession(Session):
+    """One slot: synchronous handlers run on the main thread, which also reads the socket while it is idle."""
+
+    def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
+        super().__init__(connection, app, welcome)
+        self._pending: deque[Attempt] = deque()
+        self._reading = threading.Lock()
+        self._busy: Attempt | None = None
+        self._seen: Attempt | None = None
+        self._watching = False
+        self._bell, self._ring = os.pipe()
+
+    def serve(self) -> None:
+        self.begin()
+        while attempt := self._next():
+            self._busy = attempt
+            self.watcher.wake()
+            lines = attempt.run()
+            self._busy = None
+            self.answer(attempt, lines)
+            if self._watching:
+                os.write(self._ring, b"\0")
+
+    def start(self, attempt: Attempt) -> None:
+        if attempt.task.is_async and self.runner:
+            self.runner.start(attempt)
+        else:
+            self._pending.append(attempt)
+
+    def call(self, cx: Context, tasks: list[bytes]) -> Future[list[str]]:
+        self._seen = self._busy  # The watcher reads the reply, without waiting for a tick.
+        return super().call(cx, tasks)
+
+    def tick(self) -> bool:
+        busy = self._busy
+        if busy is not None and busy is self._seen:
+            self._watching = True
+            self._read_during(busy)
+            self._watching = False
+        self._seen = busy
+        return busy is not None
+
+    def _next(self) -> Attempt | None:
+        while True:
+            with self._reading:
+                if self._pending:
+                    return self._pending.popleft()
+                if self.connection.ended:
+                    return None
+                self.receive()
+
+    def _read_during(self, busy: Attempt) -> None:
+        """Reads the socket until the attempt has ended."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
+        while self._busy is busy and not self.connection.ended:
+            with self._reading:
+                ready = [fd for fd, _ in poll.poll(_TICK * 1000)]
+                if self._bell in ready:
+                    os.read(self._bell, 64)
+                if self.connection.fileno() in ready:
+                    self.receive()
+            self.send_logs()
+
+
+class ThreadedSession(Session):
+    """Several slots: synchronous handlers run in threads, and the main thread reads the socket."""
+
+    def serve(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(self.slots, "kafleet-slot") as self._pool:
+            self.begin()
+            while not self.connection.ended:
+                self.receive()
+
+    def start(self, attempt: Attempt) -> None:
+        if attempt.task.is_async and self.runner:
+            self.runner.start(attempt)
+        else:
+            self._pool.submit(self._run, attempt)
+
+    def _run(self, attempt: Attempt) -> None:
+        self.answer(attempt, attempt.run())
+
+
+def serve(load: Callable[[], App]) -> NoReturn:
+    """Serves the worker on file descriptor 0 with the app that `load` returns, and exits."""
+    try:
+        connection = take_socket()
+    except ConnectionProblem as error:
+        sys.exit(f"error: {error}")
+    streams.install()
+    os.register_at_fork(after_in_child=lambda: _current.set(None))
+    try:
+        _serve(connection, load)
+    except Unable as error:
+        connection.send(b'{"unable":{"message":%b}}\n' % encode_text(str(error)))
+    except ConnectionProblem as error:
+        sys.exit(f"error: {error}")
+    connection.close()
+    sys.exit()
+
+
+def _serve(connection: Connection, load: Callable[[], App]) -> None:
+    welcome = _welcome(connection)
+    app = load()
+    streams.configure_logging()
+    is_async = [task.is_async for task in app.tasks.values()]
+    if not is_async:
+        raise Unable("the app declares no task types; hint: put `@app.task` above a function")
+    with contextlib.ExitStack() as stack:
+        if all(is_async):
+            from .loop import AsyncSession
+
+            session: Session = AsyncSession(connection, app, welcome)
+        else:
+            one_slot = (welcome.get("slots") or app.slots) == 1
+            session = (InlineSession if one_slot else ThreadedSession)(connection, app, welcome)
+        lifespan = _enter_lifespan(session, stack)
+        if any(is_async) or lifespan:
+            from .loop import AsyncRunner
+
+            session.runner = stack.enter_context(AsyncRunner(session, lifespan))
+        session.serve()
+
+
+def _welcome(connection: Connection) -> dict[str, Any]:
+    """Returns the fields of the first message; further lines are left for the session."""
+    lines: list[bytes] = []
+    while not lines:
+        lines = connection.read()
+        if connection.ended:
+            raise ConnectionProblem("the worker ended before it sent `welcome`")
+    welcome: dict[str, Any] = json.loads(lines[0])["welcome"]
+    connection.early = lines[1:]
+    if welcome["protocol"] < PROTOCOL:
+        raise Unable(f"the worker speaks version {welcome['protocol']} of the app protocol, this SDK {PROTOCOL}")
+    return welcome
+
+
+def _enter_lifespan(session: Session, stack: contextlib.ExitStack) -> Any:
+    """Enters a synchronous lifespan; returns an asynchronous one."""
+    if session.app.lifespan is None:
+        return None
+    try:
+        manager = session.app.lifespan(session.app)
+        if hasattr(manager, "__aenter__"):
+            return manager
+        session.state = stack.enter_context(manager)
+    except Exception as error:
+        raise lifespan_failed(error) from error
+    return None
+
+
+def lifespan_failed(error: BaseException) -> Unable:
+    """Returns the message about a lifespan that cannot be entered."""
+    return Unable(f"the lifespan of the app failed: {stack_of(error)}")

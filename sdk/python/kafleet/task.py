@@ -1,0 +1,386 @@
+"""Declared task types, and calls of them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+
+from .codec import Codec, Field, Mismatch, Schemas, UnsupportedType, encode
+from .context import Context, Joined
+from .outcomes import Duration, milliseconds
+
+if TYPE_CHECKING:
+    from .app import App
+    from .client import Handle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WHOLE = object()
+Params = Annotated[R, _WHOLE]
+"""Annotation of the only parameter of a type whose params are not an object, or are one model: `params: Params[Model]`."""
+
+
+class DeclarationError(TypeError):
+    """A task type is declared wrongly."""
+
+
+class Policy(TypedDict, total=False):
+    """Keys of `[types.NAME]`; kafleet.toml overrides them."""
+
+    concurrency: int
+    max_concurrency: int
+    rate: Mapping[str, Any]
+    order: Literal["none", "key", "partition"]
+    retries: int
+    min_backoff: Duration
+    max_backoff: Duration
+    timeout: Duration
+    total_timeout: Duration
+    stall_timeout: Duration
+    retention: Duration
+    retry_on: Sequence[str | type[BaseException]]
+    fail_on: Sequence[str | type[BaseException]]
+    on_error: Literal["retry", "fail", "skip"]
+    max_failures: int
+    failure_period: Duration
+    isolation: Literal["none", "process"]
+    publish_results: bool
+    partitions: int
+
+
+class Options(TypedDict, total=False):
+    """Attributes of a single task besides its type and params."""
+
+    id: str
+    key: str
+    parent: str
+    name: str
+    creator: str
+    tags: Sequence[str]
+    link: str
+    retries: int
+    min_backoff: Duration
+    max_backoff: Duration
+    timeout: Duration
+    total_timeout: Duration
+    on_failure: Literal["fail", "ignore"]
+    options: Mapping[str, Any]
+    fail_fast: bool
+    max_failed: int
+    then: Sequence[Call[Any] | Mapping[str, Any]]
+    actions: Sequence[Mapping[str, Any]]
+    checks: Sequence[Mapping[str, Any]]
+    delay: Duration
+    at: str
+    expires: Duration
+    on: Literal["succeeded", "failed", "ended"]
+    with_results: bool
+
+
+Scope = Literal["submit", "spawn", "then"]
+_NOT_IN: dict[Scope, set[str]] = {
+    "submit": {"on", "with_results"},
+    "spawn": {"on", "with_results", "parent"},
+    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "options"},
+}
+
+
+@dataclass(frozen=True)
+class Call(Generic[R]):
+    """One task to create: a type with its params and options."""
+
+    target: Submittable[Any, R]
+    params: Any
+    options: Options = field(default_factory=Options)
+
+    def document(self, scope: Scope) -> dict[str, Any]:
+        """Returns the task as the API and the worker accept it."""
+        wrong = sorted(_NOT_IN[scope].intersection(self.options))
+        if wrong:
+            place = {"submit": "a submitted task", "spawn": "a child", "then": "a continuation"}[scope]
+            raise TypeError(f"`{wrong[0]}` is not an option of {place} (`{self.target.name}`)")
+        if self.target.joined and scope != "then":
+            hint = f"cx.then({self.target.name.replace('-', '_')}, …)"
+            raise TypeError(f"`{self.target.name}` has a `Joined` context and runs as a continuation only: use `{hint}`")
+        options = {key: _plain(value) for key, value in self.options.items()}
+        joined = {"with_results": True} if self.target.joined else {}
+        return {"type": self.target.name, "params": self.params, **joined, **options}
+
+    def encoded(self, scope: Scope) -> bytes:
+        """Returns the document as JSON."""
+        try:
+            return encode(self.document(scope))
+        except ValueError as error:
+            raise ValueError(f"the params of `{self.target.name}` are {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return milliseconds(value)
+    if isinstance(value, list | tuple):
+        return [item.document("then") if isinstance(item, Call) else item for item in value]
+    return value
+
+
+class Submittable(Generic[P, R]):
+    """Task type that can be submitted and spawned, with options for the tasks that are created."""
+
+    def __init__(self, app: App, name: str, options: Options | None = None) -> None:
+        self.app, self.name = app, name
+        self.options: Options = options or {}
+
+    joined = False
+
+    @property
+    def output(self) -> Codec | None:
+        """Codec of the result; `None`: any JSON."""
+        return None
+
+    def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Returns the params of a call."""
+        raise NotImplementedError
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Returns a task to create, for `App.submit_many` and `Context.spawn_now`."""
+        return Call(self, self.bind(args, kwargs), self.options)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task and returns its handle. Raises `ApiError`."""
+        client = self.app.client
+        return client.run(client.create(self.call(*args, **kwargs)))
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Creates a task and returns its handle. Raises `ApiError`."""
+        client = self.app.client
+        return await client.arun(client.create(self.call(*args, **kwargs)))
+
+    def handle(self, id: str) -> Handle[R]:
+        """Returns the handle of an existing task of this type."""
+        from .client import Handle
+
+        return Handle(self, id)
+
+    def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
+        """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
+        _check_keys(options, Options.__annotations__, "an option of a task")
+        return _Using(self, {**self.options, **options})
+
+
+class _Using(Submittable[P, R]):
+    def __init__(self, target: Submittable[P, R], options: Options) -> None:
+        super().__init__(target.app, target.name, options)
+        self.target, self.joined = target, target.joined
+
+    @property
+    def output(self) -> Codec | None:
+        return self.target.output
+
+    def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        return self.target.bind(arguments, named)
+
+
+class Remote(Submittable[..., Any]):
+    """Task type that another program runs: params are keywords, or one positional value of any JSON."""
+
+    def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        if len(arguments) > 1 or (arguments and named):
+            raise TypeError(f"`{self.name}` takes keywords, or one positional value")
+        return arguments[0] if arguments else dict(named)
+
+
+class Task(Submittable[P, R]):
+    """Declared task type. It is not callable: `fn` is the function itself."""
+
+    def __init__(self, app: App, fn: Callable[..., Any], name: str | None, policy: Policy) -> None:
+        super().__init__(app, name or fn.__name__.replace("_", "-"))
+        self.fn, self.doc = fn, inspect.getdoc(fn)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.place = f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+        if not re.fullmatch(r"[a-z0-9-]{1,64}", self.name):
+            raise self._error(f"`{self.name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", '@app.task(name="…")')
+        self.policy, self.fail_on, self.retry_on = self._split_policy(policy)
+        self._signature = inspect.signature(fn)
+        self._locals = _locals_of_caller()
+        self._compiled: _Signature | None = None
+        self.context: type[Context] | None = self._find_context()
+        self.joined = self.context is Joined
+        with suppress(NameError):  # A class that is defined further down: resolved at the start of the app.
+            _ = self.compiled
+
+    @property
+    def compiled(self) -> _Signature:
+        """Codecs of params and result."""
+        if self._compiled is None:
+            self._compiled = self._compile()
+        return self._compiled
+
+    @property
+    def output(self) -> Codec | None:
+        return self.compiled.output
+
+    def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        filler = (None,) if self.context else ()
+        try:
+            bound = self._signature.bind(*filler, *arguments, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"`{self.name}`: {error}") from None
+        params = {name: value for name, value in bound.items() if name != self._context_name}
+        return next(iter(params.values())) if self.compiled.whole else params
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns the type as the `ready` message declares it."""
+        try:
+            compiled = self.compiled
+        except NameError as error:
+            raise self._error(f"an annotation of `{self.fn.__name__}` cannot be resolved: {error}") from None
+        document = {"name": self.name, "params": compiled.schema}
+        document |= {"output": compiled.output_schema} if compiled.output_schema is not None else {}
+        document |= {"doc": self.doc} if self.doc else {}
+        return document | ({"policy": self.policy} if self.policy else {})
+
+    def _find_context(self) -> type[Context] | None:
+        """Returns the class of the first parameter, if it is a context."""
+        self._context_name: str | None = None
+        first = next(iter(self._signature.parameters.values()), None)
+        if first is None:
+            return None
+        hint = first.annotation
+        if isinstance(hint, str):
+            hint = _resolved(hint, {**self.fn.__globals__, **self._locals})
+        kind = typing.get_origin(hint) or hint
+        if not (isinstance(kind, type) and issubclass(kind, Context)):
+            return None
+        self._context_name = first.name
+        return Joined if issubclass(kind, Joined) else Context
+
+    def _compile(self) -> _Signature:
+        hints = typing.get_type_hints(self.fn, localns=self._locals, include_extras=True)
+        schemas, names = Schemas(self.app.strict), self._signature.parameters.keys() - {self._context_name}
+        fields = [self._field(schemas, p, hints) for name, p in self._signature.parameters.items() if name in names]
+        whole = len(fields) == 1 and _WHOLE in getattr(hints[fields[0].name], "__metadata__", ())
+        codec = _whole_codec(fields[0]) if whole else _named_codec(schemas.object(fields))
+        if self.joined:
+            codec = _joined_codec(schemas, codec, hints[self._context_name or ""])
+        output, result = Schemas(), None
+        if "return" in hints and hints["return"] is not typing.NoReturn:
+            try:
+                result = output.codec(hints["return"])
+            except UnsupportedType as error:
+                raise self._error(f"the result of `{self.fn.__name__}` has the type {error}, which has no JSON form") from None
+        output_schema = output.complete(result.schema) if result else None
+        return _Signature(schemas.complete(codec.schema), codec.load, whole, result, output_schema)
+
+    def _field(self, schemas: Schemas, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field:
+        name = parameter.name
+        at = f"the parameter `{name}` of `{self.fn.__name__}`"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise self._error(f"{at} is `*args`, `**kwargs` or positional-only: params are named values", "a list or a dict")
+        if name not in hints:
+            raise self._error(f"{at} has no annotation", f"`{name}: str`, or `cx: Context` for the context of the attempt")
+        try:
+            codec = schemas.codec(hints[name])
+        except UnsupportedType as error:
+            raise self._error(f"{at} has the type {error}, which has no JSON form", "a dataclass, or a path or an id") from None
+        if parameter.default is parameter.empty:
+            return Field(name, codec, True)
+        return Field(name, codec, False, parameter.default)
+
+    def _split_policy(self, given: Policy) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
+        """Separates the exception classes, which the app matches itself, from the keys for the worker."""
+        try:
+            _check_keys(given, Policy.__annotations__, "a key of a policy")
+        except TypeError as error:
+            raise self._error(str(error)) from None
+        policy = {key: _plain(value) for key, value in given.items()}
+        classes: dict[str, tuple[Any, ...]] = {}
+        for key in ("fail_on", "retry_on"):
+            kinds = policy.pop(key, ())
+            classes[key] = tuple(kind for kind in kinds if isinstance(kind, type))
+            names = [kind for kind in kinds if not isinstance(kind, type)]
+            policy |= {key: names} if names else {}
+        return policy, classes["fail_on"], classes["retry_on"]
+
+    def _error(self, problem: str, hint: str = "") -> DeclarationError:
+        return DeclarationError(f"{self.place}: {problem}{f'; hint: use {hint}' if hint else ''}")
+
+
+class _Signature(typing.NamedTuple):
+    """Compiled annotations of a function."""
+
+    schema: dict[str, Any]
+    load: Callable[[Any], dict[str, Any]]
+    whole: bool
+    output: Codec | None
+    output_schema: dict[str, Any] | None
+
+
+def _named_codec(codec: Codec) -> Codec:
+    """Codec of params with names. Tasks without params have `null`, which suffices where no parameter is required."""
+    if codec.schema["required"]:
+        return codec
+    return Codec({**codec.schema, "type": ["object", "null"]}, lambda value: codec.load({} if value is None else value))
+
+
+def _whole_codec(field: Field) -> Codec:
+    """Codec of params that are the value of one parameter."""
+    return Codec(field.codec.schema, lambda value: {field.name: field.codec.load(value)})
+
+
+def _joined_codec(schemas: Schemas, own: Codec, hint: Any) -> Codec:
+    """Codec of the params of a continuation with results: `params`, `task` and `results`."""
+    (kind,) = typing.get_args(hint) or (Any,)
+    result = schemas.codec(kind).load
+    ended = {"type": "object", "required": ["id", "state"]}
+    properties = {"params": own.schema, "task": ended, "results": {"type": "array", "items": ended}}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+
+    def load(value: Any) -> dict[str, Any]:
+        if type(value) is not dict or not {"params", "task", "results"} <= value.keys():
+            raise Mismatch("`params`, `task` or `results` is missing: the type runs as a continuation only")
+        try:
+            return {"params": own.load(value["params"]), "task": value["task"], "results": value["results"], "load": result}
+        except Mismatch as error:
+            raise error.below("params") from None
+
+    return Codec(schema, load)
+
+
+def _check_keys(given: Mapping[str, Any], allowed: Iterable[str], place: str) -> None:
+    for key in given:
+        if key not in allowed:
+            close = get_close_matches(key, allowed, 1)
+            raise TypeError(f"`{key}` is not {place}" + (f"; hint: did you mean `{close[0]}`?" if close else ""))
+
+
+def _locals_of_caller() -> dict[str, Any]:
+    """Local variables of the function that declares a task: annotations may name classes defined there."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0]:
+        frame = frame.f_back
+    return dict(frame.f_locals) if frame and frame.f_locals is not frame.f_globals else {}
+
+
+def _resolved(annotation: str, names: dict[str, Any]) -> Any:
+    try:
+        return eval(annotation, names)  # As `typing.get_type_hints` does.
+    except Exception:
+        return annotation
+
+
+def task_of(target: Submittable[Any, Any]) -> Task[..., Any]:
+    """Returns the declared type behind a type with options. Raises `TypeError` if another program runs it."""
+    while isinstance(target, _Using):
+        target = target.target
+    if not isinstance(target, Task):
+        raise TypeError(f"`{target.name}` has no handler here: another program runs it")
+    return target

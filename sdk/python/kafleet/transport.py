@@ -1,0 +1,333 @@
+"""HTTP/1.1 for the client, synchronous and on an event loop.
+
+An operation is a generator of steps without IO: `Request`, `Line`, a pause in seconds, or `Status`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import suppress
+from threading import local
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from .context import _current
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+_REQUEST_SECONDS = 60.0
+"""Time for one response: longer than any wait of the API."""
+
+
+class Request(NamedTuple):
+    """Step: sends a request; the answer is a `Response`. The body of a stream is read with `Line`."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    stream: bool = False
+
+
+class Line(NamedTuple):
+    """Step: reads a line of the stream; the answer is empty at its end, and if it is lost."""
+
+    seconds: float
+
+
+class Status(NamedTuple):
+    """Step: passes a status document to the caller."""
+
+    document: dict[str, Any]
+
+
+class Response(NamedTuple):
+    """Answer to a `Request`; status 0: the API cannot be reached, for the reason in the body."""
+
+    status: int
+    body: bytes = b""
+
+
+Steps = Generator[Request | Line | Status | float, Any, T]
+
+
+class Transport:
+    """Connections with the API at a URL. Any thread and any event loop may use it."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url, self.token = url, token
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"`{self.url}` is not the URL of an API; hint: write `http://127.0.0.1:8080`")
+        self._host, self._prefix = parts.hostname, parts.path
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._host_header = parts.netloc.rpartition("@")[2]
+
+    # Synchronous driver
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carries out an operation."""
+        for _ in (driver := _Driver(self, steps)):
+            pass
+        result: T = driver.result
+        return result
+
+    def iterate(self, steps: Steps[Any]) -> Iterator[dict[str, Any]]:
+        """Carries out an operation and passes its status documents on."""
+        return iter(_Driver(self, steps))
+
+    def send(self, request: Request) -> Response | _Stream:
+        """Sends a request."""
+        idle = None if request.stream else _idle.__dict__.pop(self.url, None)
+        connection = idle.take() if idle else self._connection()
+        try:
+            connection.request(request.method, self._prefix + request.path, request.body or None, self._headers())
+            answer = connection.getresponse()
+            if request.stream and answer.status == 200:
+                return _Stream(connection, answer)
+            response = Response(answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            return Response(0, (str(error) or type(error).__name__).encode())
+        if request.stream:
+            connection.close()
+        else:
+            _idle.__dict__[self.url] = _Idle(connection)
+        return response
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._tls:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=_REQUEST_SECONDS, context=self._tls)
+        return http.client.HTTPConnection(self._host, self._port, timeout=_REQUEST_SECONDS)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        if self.token:
+            headers["authorization"] = f"Bearer {self.token}"
+        cx = _current.get()
+        if cx and cx.trace:
+            headers |= {f"trace{name}": value for name, value in cx.trace.items() if name in ("parent", "state")}
+        return headers
+
+    # Asynchronous driver
+
+    async def arun(self, steps: Steps[T]) -> T:
+        """Carries out an operation on the running event loop."""
+        driver = _AsyncDriver(self, steps)
+        async for _ in driver.iterate():
+            pass
+        result: T = driver.result
+        return result
+
+    async def aiterate(self, steps: Steps[Any]) -> AsyncIterator[dict[str, Any]]:
+        """Carries out an operation and passes its status documents on."""
+        async for document in _AsyncDriver(self, steps).iterate():
+            yield document
+
+    async def asend(self, request: Request) -> Response | _AsyncStream:
+        """Sends a request on the running event loop."""
+        import asyncio
+
+        stream, kept = None, False
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                stream = _AsyncStream(*await asyncio.open_connection(self._host, self._port, ssl=self._tls))
+                headers = {"host": self._host_header, "connection": "close", **self._headers()}
+                status = await stream.exchange(request.method, self._prefix + request.path, request.body, headers)
+                kept = request.stream and status == 200
+                return stream if kept else Response(status, await stream.read())
+        except (OSError, ValueError, EOFError) as error:
+            return Response(0, (str(error) or type(error).__name__).encode())
+        finally:
+            if stream and not kept:
+                await stream.close()
+
+
+class _Idle:
+    """Connection of a thread for its next request; closed at the end of the thread."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection: http.client.HTTPConnection | None = connection
+
+    def take(self) -> http.client.HTTPConnection:
+        connection, self._connection = self._connection, None
+        assert connection
+        return connection
+
+    def __del__(self) -> None:
+        if self._connection:
+            self._connection.close()
+
+
+_idle = local()
+"""Idle connections of each thread by URL; not of each client, which may be garbage together with its connections."""
+os.register_at_fork(after_in_child=lambda: _idle.__dict__.clear())
+
+
+class _Driver:
+    """Carries out steps one after the other."""
+
+    def __init__(self, client: Transport, steps: Steps[Any]) -> None:
+        self._client, self._steps = client, steps
+        self._stream: _Stream | None = None
+        self.result: Any = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        answer: Any = None
+        try:
+            while True:
+                step = self._steps.send(answer)
+                if isinstance(step, Status):
+                    yield step.document
+                answer = self._carry_out(step)
+        except StopIteration as end:
+            self.result = end.value
+        finally:
+            if self._stream:
+                self._stream.close()
+
+    def _carry_out(self, step: Request | Line | Status | float) -> Any:
+        if isinstance(step, Request):
+            answer = self._client.send(step)
+            if isinstance(answer, _Stream):
+                if self._stream:
+                    self._stream.close()
+                self._stream = answer
+                return Response(200)
+            return answer
+        if isinstance(step, Line):
+            return self._stream.line(step.seconds) if self._stream else b""
+        if isinstance(step, float):
+            time.sleep(step)
+        return None
+
+
+class _Stream:
+    """Response that is read line by line."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        self._connection, self._response = connection, response
+
+    def line(self, seconds: float) -> bytes:
+        try:
+            if self._connection.sock:
+                self._connection.sock.settimeout(seconds)
+            return self._response.readline()
+        except (OSError, ValueError, http.client.HTTPException):
+            return b""
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+class _AsyncDriver:
+    """Carries out steps one after the other, on an event loop."""
+
+    def __init__(self, client: Transport, steps: Steps[Any]) -> None:
+        self._client, self._steps = client, steps
+        self._stream: _AsyncStream | None = None
+        self.result: Any = None
+
+    async def iterate(self) -> AsyncIterator[dict[str, Any]]:
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    step = self._steps.send(answer)
+                except StopIteration as end:
+                    self.result = end.value
+                    return
+                if isinstance(step, Status):
+                    yield step.document
+                answer = await self._carry_out(step)
+        finally:
+            if self._stream:
+                await self._stream.close()
+
+    async def _carry_out(self, step: Request | Line | Status | float) -> Any:
+        import asyncio
+
+        if isinstance(step, Request):
+            answer = await self._client.asend(step)
+            if isinstance(answer, _AsyncStream):
+                if self._stream:
+                    await self._stream.close()
+                self._stream = answer
+                return Response(200)
+            return answer
+        if isinstance(step, Line):
+            return await self._stream.line(step.seconds) if self._stream else b""
+        if isinstance(step, float):
+            await asyncio.sleep(step)
+        return None
+
+
+class _AsyncStream:
+    """HTTP/1.1 connection of an event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._headers: dict[str, str] = {}
+        self._rest = b""
+
+    async def exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> int:
+        """Sends a request, and reads the status and the headers of the response."""
+        lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items()), f"content-length: {len(body)}"]
+        self._writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await self._writer.drain()
+        status = (await self._line()).split()[1]
+        self._headers = {}
+        while line := (await self._line()).strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            self._headers[name.lower()] = value.strip()
+        return int(status)
+
+    async def read(self) -> bytes:
+        """Reads the rest of the body."""
+        parts = []
+        while part := await self._part():
+            parts.append(part)
+            if self._headers.get("transfer-encoding") != "chunked":
+                break
+        return b"".join(parts)
+
+    async def line(self, seconds: float) -> bytes:
+        """Reads a line of the body."""
+        import asyncio
+
+        with suppress(OSError, ValueError, EOFError):
+            async with asyncio.timeout(seconds):
+                while b"\n" not in self._rest:
+                    part = await self._part()
+                    if not part:
+                        return b""
+                    self._rest += part
+                line, _, self._rest = self._rest.partition(b"\n")
+                return line + b"\n"
+        return b""
+
+    async def _part(self) -> bytes:
+        if self._headers.get("transfer-encoding") != "chunked":
+            return await self._reader.readexactly(int(self._headers.get("content-length", 0)))
+        part = await self._reader.readexactly(int((await self._line()).split(b";")[0], 16))
+        await self._line()
+        return part
+
+    async def _line(self) -> bytes:
+        line = await self._reader.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError("the API closed the connection")
+        return line
+
+    async def close(self) -> None:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()

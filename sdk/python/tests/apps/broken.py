@@ -1,0 +1,1 @@
+import shop.missing  # type: ignore[import-not-found]  # noqa: F401

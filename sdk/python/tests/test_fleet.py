@@ -1,0 +1,81 @@
+"""The SDK on a real fleet: what a user of the UI or the client sees."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driver import APPS, until
+
+from kafleet import Invalid, TaskFailed
+from kafleet.testing import fleet
+
+sys.path.insert(0, str(APPS))
+import fleet_app as tasks  # pyright: ignore[reportMissingImports]
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fleet() -> Iterator[None]:
+    with fleet("fleet_app.py", cwd=APPS):
+        yield
+
+
+def test_running_attempt_is_cancelled(tmp_path: Path) -> None:
+    handle = tasks.waits.submit(tmp_path / "mark")
+    until((tmp_path / "mark").exists, "the attempt starts")
+    handle.cancel("not needed")
+    with pytest.raises(TaskFailed) as failed:
+        handle.result(PATIENCE)
+    assert failed.value.state == "cancelled"
+
+
+def test_attempt_is_stopped_at_its_timeout(tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed) as failed:
+        tasks.waits.using(timeout="200ms").submit(tmp_path / "mark").result(PATIENCE)
+    assert (failed.value.state, failed.value.kind) == ("failed", "timeout")
+
+
+def test_death_of_the_process_uses_one_attempt() -> None:
+    handle = tasks.dies_once.submit()
+    assert handle.result(PATIENCE) == 2
+    assert handle.status()["attempt"] == 2
+
+
+def test_retried_attempt_has_the_same_idempotency_key() -> None:
+    handle = tasks.retries.submit()
+    assert handle.result(PATIENCE) == f"{handle.id}/1"
+
+
+def test_output_of_the_handler_is_stored_with_the_task() -> None:
+    handle = tasks.reports.submit()
+    assert handle.result(PATIENCE) is None
+    assert handle.status()["progress"] == {"done": 1}
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_continuation_has_the_results_of_the_children(now: bool) -> None:
+    handle = tasks.parent.submit(now=now)
+    ids = handle.result(PATIENCE)
+    assert ids == ([f"{handle.id}:0", f"{handle.id}:1"] if now else [])
+    assert tasks.total.handle(f"{handle.id}:then").result(PATIENCE) == (60 if now else 50)
+
+
+def test_attempt_can_submit_tasks_of_the_same_fleet() -> None:
+    assert tasks.leaf.handle(tasks.submits.submit().result(PATIENCE)).result(PATIENCE) == 5
+
+
+def test_params_are_checked_when_a_task_is_submitted() -> None:
+    with pytest.raises(Invalid) as invalid:
+        tasks.app.remote("leaf").submit(n="five")
+    assert (invalid.value.code, invalid.value.pointer) == ("schema", "/params/n")
+
+
+def test_results_of_many_tasks_are_awaited_together() -> None:
+    async def main() -> None:
+        handles = await asyncio.gather(*(tasks.leaf.asubmit(n) for n in range(30)))
+        assert await asyncio.gather(*(handle.aresult(PATIENCE) for handle in handles)) == list(range(30))
+
+    asyncio.run(main())

@@ -1,0 +1,96 @@
+"""Targets, and the messages about apps that cannot be loaded."""
+
+from pathlib import Path
+
+import pytest
+from driver import Worker
+
+APP = "from kafleet import App\napp = App()\n"
+TASK = "@app.task\ndef t_a() -> str:\n    return __name__\n"
+
+
+def unable(folder: Path, target: str = "tasks.py", **files: str) -> str:
+    write(folder, files)
+    with Worker(target, cwd=folder) as worker:
+        worker.send_welcome()
+        message = worker.receive()
+        assert message and message.keys() == {"unable"}, message
+        assert worker.exit_code() == 0
+        return str(message["unable"]["message"])
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("tasks.py", "tasks"),
+        ("shop/jobs.py", "shop.jobs"),
+        ("shop.jobs", "shop.jobs"),
+        ("shop.jobs:app", "shop.jobs"),
+        ("./tasks.py", "tasks"),
+    ],
+)
+def test_target_is_a_file_or_a_module(target: str, name: str, tmp_path: Path) -> None:
+    write(tmp_path, {"tasks": APP + TASK, "shop__jobs": APP + TASK})
+    (tmp_path / "shop/__init__.py").touch()
+    with Worker(target, cwd=tmp_path) as worker:
+        worker.welcome()
+        assert worker.run("t-a")["ok"]["output"] == name
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    assert unable(tmp_path) == f"`tasks.py` is not a file; hint: the app was started in `{tmp_path}`; set `cwd`"
+    assert "No module named 'shop'" in unable(tmp_path, "shop.tasks")
+
+
+def test_missing_package_is_named_with_the_python(tmp_path: Path) -> None:
+    message = unable(tmp_path, tasks="import flask_nowhere\n")
+    assert "No module named 'flask_nowhere'" in message and "-m pip install" in message
+    assert 'File "' in message and "importlib" not in message
+
+
+def test_syntax_error_is_shown_with_its_line(tmp_path: Path) -> None:
+    message = unable(tmp_path, tasks="app = App(\n\ndef f(:\n")
+    assert "SyntaxError" in message and "tasks.py" in message and "line " in message
+
+
+def test_error_at_import_is_shown_without_frames_of_the_sdk(tmp_path: Path) -> None:
+    message = unable(tmp_path, tasks="def load():\n    raise KeyError('DATABASE')\nload()\n")
+    assert message.endswith("KeyError: 'DATABASE'") and "line 3" in message and "kafleet/loading.py" not in message
+    assert "SystemExit: 3" in unable(tmp_path, tasks="import sys\nsys.exit(3)\n")
+
+
+def test_app_is_found_or_the_remedy_is_named(tmp_path: Path) -> None:
+    assert "has no `App`; hint: write `app = App()`" in unable(tmp_path, tasks="x = 1\n")
+    assert "declares no task types" in unable(tmp_path, tasks=APP)
+    two = "from kafleet import App\none, two = App(), App()\n"
+    assert "several apps (`one`, `two`); hint: name one: `tasks:one`" in unable(tmp_path, tasks=two)
+    assert "`three` in `tasks` is not an `App`" in unable(tmp_path, "tasks:three", tasks=two)
+
+
+def test_file_with_the_name_of_another_module_is_refused(tmp_path: Path) -> None:
+    assert "has the name of the module" in unable(tmp_path, "json.py", json=APP + TASK)
+    (tmp_path / "my-tasks.py").write_text(APP)
+    assert "`my-tasks` is not a module name; hint: rename the file" in unable(tmp_path, "my-tasks.py")
+
+
+def test_wrong_declaration_is_shown(tmp_path: Path) -> None:
+    message = unable(tmp_path, tasks=APP + "@app.task\ndef f(path) -> None: ...\n")
+    assert "tasks.py:3: the parameter `path` of `f` has no annotation" in message
+    message = unable(
+        tmp_path, tasks="from __future__ import annotations\n" + APP + "@app.task\ndef f(path: Missing) -> None: ...\n"
+    )
+    assert "an annotation of `f` cannot be resolved: name 'Missing' is not defined" in message
+
+
+def test_worker_that_speaks_no_known_version_is_refused() -> None:
+    with Worker() as worker:
+        worker.send_welcome(protocol=0)
+        message = worker.receive()
+        assert message and "version 0 of the app protocol" in message["unable"]["message"]

@@ -1,0 +1,75 @@
+"""Code that type checkers accept."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import assert_type
+
+from kafleet import ApiError, App, Context, Ended, Fail, Joined, Params, Task, current
+from kafleet.client import Handle
+from kafleet.testing import Trial, recorded, trial
+
+app = App(slots=4, strict=True)
+
+
+@dataclass
+class Thumb:
+    path: str
+
+
+@app.task(retries=5, timeout="30s", total_timeout=timedelta(hours=1), fail_on=[FileNotFoundError, "bad_width"])
+def thumbnail(cx: Context, path: str, width: int = 200) -> Thumb:
+    if width < 1:
+        raise Fail("width must be positive", kind="bad_width")
+    cx.progress({"width": width})
+    return Thumb(path)
+
+
+@app.task(concurrency=4)
+async def album(cx: Context, folder: Path) -> int:
+    for picture in sorted(folder.glob("*.jpg")):
+        cx.spawn(thumbnail.using(name=picture.name), str(picture), width=100)
+    cx.then(contact_sheet, title=folder.name)
+    await cx.aspawn_now([thumbnail.call("a.jpg")])
+    return 1
+
+
+@app.task
+def contact_sheet(cx: Joined[Thumb], title: str) -> str:
+    assert_type(cx.results, list[Ended[Thumb]])
+    return title + ", ".join(result.output.path for result in cx.results if result.output)
+
+
+@app.task
+def plain(count: int) -> list[str]:
+    return [current().id] * count
+
+
+@app.task
+async def whole(params: Params[dict[str, int]]) -> None:
+    assert_type(params, dict[str, int])
+
+
+@app.around
+def measured(cx: Context) -> Iterator[None]:
+    yield
+
+
+async def uses() -> None:
+    assert_type(await (await album.asubmit(Path("a"))).aresult(), int)
+    async for status in album.handle("a").awatch():
+        print(status["state"])
+
+
+assert_type(thumbnail.submit("a.jpg", width=64), Handle[Thumb])
+assert_type(thumbnail.using(id="cover-42", tags=["shop"]).submit("a.jpg").result(timeout=30), Thumb)
+assert_type(album.submit(folder=Path("a")).result(), int)
+assert_type(contact_sheet.submit("title"), Handle[str])
+assert_type(app.submit_many(thumbnail.call(path) for path in ["a", "b"]), list[Handle[Thumb] | ApiError])
+assert_type(trial(album, Path("a")), Trial[int])
+assert_type(trial.using(number=2)(thumbnail, "a").output, Thumb)
+with recorded() as submitted:
+    assert_type(len(submitted), int)
+app.remote("elsewhere").submit(anything=1)
+any_task: Task[..., Thumb] = thumbnail

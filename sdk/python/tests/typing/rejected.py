@@ -1,0 +1,46 @@
+"""Code that type checkers reject: each line that ends with `# error`, and no other."""
+
+from pathlib import Path
+
+from kafleet import App, Context, Joined
+
+app = App()
+
+
+@app.task
+def thumbnail(cx: Context, path: str, width: int = 200) -> str:
+    return path
+
+
+@app.task
+async def album(folder: Path) -> int:
+    return 1
+
+
+@app.task
+def sheet(cx: Joined[str], title: str) -> str:
+    return cx.results[0].output.upper()  # error
+
+
+thumbnail.submit()  # error
+thumbnail.submit(5)  # error
+thumbnail.submit("a.jpg", width="64")  # error
+thumbnail.submit("a.jpg", height=64)  # error
+thumbnail("a.jpg")  # error
+thumbnail.submit("a.jpg").result().real  # error
+thumbnail.using(tag="shop")  # error
+thumbnail.using(retries="3")  # error
+album.submit("a").result()  # error
+sheet.call(1)  # error
+App(slot=1)  # error
+
+
+@app.task(retrys=3)  # error
+def misspelt() -> None: ...
+
+
+def handler(cx: Context) -> None:
+    cx.spawn(thumbnail)  # error
+    cx.spawn(album, folder="a")  # error
+    cx.then(sheet, heading="a")  # error
+    cx.spawn(handler)  # error
