@@ -38,7 +38,7 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 pub struct Open {
     pub router: axum::Router,
     link: Arc<SharedProducer>,
-    _listening: [tokio_util::sync::DropGuard; 2],
+    _listening: [tokio_util::sync::DropGuard; 3],
     _following: [control::follow::TopicFollower; 2],
 }
 
@@ -52,8 +52,14 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
         control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), api.publisher.names(), None);
     let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), api.publisher.names());
     let live = ui::listen(api.live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
+    let bulk = handlers::bulk::start(api.clone());
     let link = api.publisher.link().clone();
-    Ok(Open { router: http::router::router(api), link, _listening: [listening, live], _following: [state, beats] })
+    Ok(Open {
+        router: http::router::router(api),
+        link,
+        _listening: [listening, live, bulk],
+        _following: [state, beats],
+    })
 }
 
 /// Rejects a configuration that is not safe to serve on this address.

@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::backends::KAFKA_DEADLINE;
 use super::fleet::Fleet;
+use super::handlers::bulk::BulkRuns;
 use super::http::auth::Access;
 use super::http::ops::Ops;
 use super::read::notices::Notices;
@@ -65,6 +66,8 @@ pub(crate) struct Api {
     pub max_body: usize,
     pub max_attachment: usize,
     pub ui: UiConfig,
+    /// Bulk actions run by this process.
+    pub bulk: BulkRuns,
     /// Live updates of the web UI.
     pub live: Arc<Live>,
     pub body_memory: Arc<Semaphore>,
@@ -114,6 +117,7 @@ impl Api {
             max_body: setup.config.max_body.as_usize(),
             max_attachment: setup.config.max_attachment.as_usize(),
             ui: setup.config.ui,
+            bulk: BulkRuns::default(),
             live: Arc::default(),
             body_memory: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
         })

@@ -120,7 +120,7 @@ pub(super) async fn pages(
 }
 
 /// Refuses a query with a mistake, marked by carets.
-fn check_query(text: &str) -> Result<(), Failure> {
+pub(super) fn check_query(text: &str) -> Result<(), Failure> {
     let Err(mistake) = TaskQuery::parse(text) else { return Ok(()) };
     let failure = Failure::usage(format_args!("{mistake}\n\n{}", indented(&mistake.drawn(text))));
     Err(mistake.hint.into_iter().fold(failure, Failure::hint))

@@ -16,6 +16,7 @@ use crate::worker::child::child_main;
 mod apps;
 mod attachments;
 mod bench;
+mod bulk;
 mod cancel;
 mod children;
 mod client;
@@ -127,6 +128,9 @@ enum Verb {
     Update(update::UpdateArgs),
     /// Run an ended task again, or only its failed descendants
     Retry(retry::RetryArgs),
+    /// Cancel, retry or start all tasks that match a search: cancel, retry, retry-failed, start-now, list
+    #[command(subcommand)]
+    Bulk(bulk::BulkVerb),
     /// Manage dead letters: list, show, redrive, drop
     #[command(subcommand, visible_alias = "dlq")]
     DeadLetters(dead_letters::DeadLettersVerb),
@@ -265,6 +269,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Cancel(args) => cancel::cancel(args, globals).await,
         Verb::Update(args) => update::update(args, globals).await,
         Verb::Retry(args) => retry::retry(args, globals).await,
+        Verb::Bulk(verb) => bulk::bulk(verb, globals).await,
         Verb::DeadLetters(verb) => dead_letters::dead_letters(verb, globals).await,
         Verb::Types(args) => types::types(args, globals).await,
         Verb::Schedules(verb) => schedules::schedules(verb, globals).await,

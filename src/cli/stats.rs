@@ -7,6 +7,7 @@ use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows};
+use super::task_view::span_text;
 use crate::api::documents::{Audit, Failures, Slowest, Stats, StatsPoint, StatsSeries};
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
@@ -142,7 +143,7 @@ fn slowest_rows(slowest: &Slowest) -> Rows {
     let mut rows = Rows::new(["TOOK", "TYPE", "TASK", "RUN", "ATTEMPT", "WORKER", "ENDED"]);
     for attempt in &slowest.attempts {
         rows.add([
-            Field::Text(Millis(attempt.took_ms).to_string()),
+            Field::Text(time_text(attempt.took_ms)),
             Field::Text(attempt.task_type.clone()),
             Field::Text(attempt.id.clone()),
             Field::Number(attempt.run.into()),
@@ -170,7 +171,7 @@ fn rows(stats: &Stats) -> Rows {
     for StatsSeries { task_type, points } in &stats.series {
         let sum = |count: fn(&StatsPoint) -> u64| points.iter().map(count).sum::<u64>();
         let longest = |longest: fn(&StatsPoint) -> Option<u64>| {
-            Field::from(points.iter().filter_map(longest).max().map(|ms| Millis(ms).to_string()))
+            Field::from(points.iter().filter_map(longest).max().map(time_text))
         };
         rows.add([
             Field::Text(task_type.clone()),
@@ -186,6 +187,10 @@ fn rows(stats: &Stats) -> Rows {
         ]);
     }
     rows
+}
+
+fn time_text(ms: u64) -> String {
+    span_text(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 
 const fn ended(point: &StatsPoint) -> u64 {

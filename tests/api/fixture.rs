@@ -76,6 +76,28 @@ impl Drop for Fleet {
     }
 }
 
+/// API on threads of its own.
+pub struct KillableApi {
+    pub base: String,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl KillableApi {
+    /// Ends all its work at once, like a killed process.
+    pub fn kill(mut self) {
+        self.runtime.take().unwrap().shutdown_background();
+    }
+}
+
+/// A runtime must not be dropped inside of another one.
+impl Drop for KillableApi {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 impl Fleet {
     /// Record at an offset as a read-committed reader sees it.
     pub fn record(&self, at: &Partition, offset: i64) -> Option<Record> {
@@ -151,7 +173,11 @@ async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::Jo
 impl Fleet {
     /// Starts another API on the same log and store and returns its address.
     pub async fn second_api(&self) -> String {
-        let setup = ApiSetup {
+        serve(self.second_setup(), &self.shutdown).await.0
+    }
+
+    fn second_setup(&self) -> ApiSetup {
+        ApiSetup {
             broker: self.broker.clone(),
             store: self.store.clone(),
             registry: Registry::default(),
@@ -161,8 +187,16 @@ impl Fleet {
             max_tree_age: MAX_TREE_AGE,
             metrics: Metrics::new().unwrap(),
             health: Health::default(),
-        };
-        serve(setup, &self.shutdown).await.0
+        }
+    }
+
+    /// Starts another API on the same log and store that can be killed.
+    pub fn killable_api(&self) -> KillableApi {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (setup, shutdown) = (self.second_setup(), self.shutdown.clone());
+        let (send, receive) = std::sync::mpsc::channel();
+        runtime.spawn(async move { send.send(serve(setup, &shutdown).await.0).unwrap() });
+        KillableApi { base: receive.recv_timeout(DEADLINE).unwrap(), runtime: Some(runtime) }
     }
 
     pub fn track(&self) {

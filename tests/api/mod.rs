@@ -3,6 +3,7 @@
 
 mod atomic_batch;
 mod batch;
+mod bulk;
 mod cancels;
 pub mod client;
 mod control;

@@ -94,5 +94,5 @@ async fn assets_are_cached_by_content() {
 fn script_stays_small() {
     let is_code = |line: &&str| !line.is_empty() && !line.starts_with("//") && !line.starts_with(['/', '*']);
     let lines = SCRIPT.lines().map(str::trim).filter(is_code).count();
-    assert!(lines <= 400, "{lines} lines without comments");
+    assert!(lines <= 430, "{lines} lines without comments");
 }

@@ -1,9 +1,10 @@
-//! Tests of the web UI over HTTP, without a browser: the real server on the in-memory fleet.
+//! Tests of the web UI: the real server on the in-memory fleet, over HTTP, and with a browser where there is one.
 
 mod access;
 mod actions;
 mod appearance;
 mod browser;
+mod chromium;
 mod hostile;
 mod live;
 mod outages;

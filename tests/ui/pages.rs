@@ -24,6 +24,8 @@ pub const PLAIN: &[&str] = &[
     "/types/echo/limits",
     "/failures",
     "/audit",
+    "/bulk",
+    "/bulk/new",
     "/workers",
     "/schedules",
     "/new-schedule",
@@ -284,4 +286,37 @@ async fn root_is_a_page_for_browsers_and_a_list_for_programs() {
         let text = fleet.request(Method::GET, path).send().await.unwrap().text().await.unwrap();
         assert!(text.contains("GET /v1/tasks/{id}"), "{path}: {text}");
     }
+}
+
+#[tokio::test]
+async fn unknown_path_is_answered_with_a_page() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    let page = browser.get("/taks").await;
+    assert_eq!((page.status, page.header("content-type")), (StatusCode::NOT_FOUND, "text/html; charset=utf-8"));
+    page.has(&["there is no page <code>/taks</code>", "href=\"/tasks\""]);
+    assert!(page.header("content-security-policy").contains("default-src 'none'"));
+    let api = browser.get("/v1/taks").await;
+    assert_eq!(api.header("content-type"), "application/problem+json", "the API answers programs");
+}
+
+#[tokio::test]
+async fn bulk_action_is_previewed_confirmed_and_ordered() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/tasks?q=state:failed+level:any").await.has(&["name=\"id\" value=\"order:fetch\"", "Retry…"]);
+    browser.open("/failures").await.has(&["/bulk/new?action=retry"]);
+    let none = browser.open("/bulk/new?action=retry&selected=yes&q=state:failed").await;
+    none.has(&["No task was selected."]);
+    let form = "/bulk/new?action=retry&q=type:echo+state:failed+level:any";
+    let page = browser.open(form).await;
+    page.has(&["<strong>1</strong> of 2 matching tasks", "/tasks/order:fetch", "kafleet bulk retry", "curl -s"]);
+    browser.open("/bulk/new?action=retry&q=stat:failed").await.has(&["<mark>stat</mark>"]);
+    let refused = browser.post("/bulk/new", "action=retry&q=type:echo&expected=200&limit=220&confirm=20").await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    refused.has(&["type this number to confirm it"]);
+    let order = "action=retry&q=type:echo+state:failed+level:any&expected=1&limit=2&reason=healed";
+    browser.submit("/bulk/new", order).await.has(&["The bulk action was ordered.", "kafleet-bulk"]);
+    browser.open("/bulk").await.has(&["retry type:echo state:failed level:any"]);
+    browser.open("/audit").await.has(&["bulk retry", "healed"]);
 }

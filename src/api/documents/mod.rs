@@ -15,6 +15,7 @@ use crate::model::task::field::Scope;
 use crate::model::task::patch::{Changes, given};
 use crate::model::units::duration::Millis;
 
+mod bulk;
 mod dead_letters;
 mod deliveries;
 mod logs;
@@ -23,6 +24,7 @@ mod schedules;
 mod statistics;
 mod suggestions;
 mod why;
+pub use bulk::*;
 pub use dead_letters::*;
 pub use deliveries::*;
 pub use logs::*;

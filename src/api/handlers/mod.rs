@@ -2,6 +2,7 @@
 
 pub(crate) mod attachments;
 pub(crate) mod batch;
+pub(crate) mod bulk;
 pub(crate) mod cancel;
 pub(crate) mod create;
 pub(crate) mod dead_letters;

@@ -13,7 +13,7 @@ use crate::api::write::validate::check_policy;
 use crate::model::event::{Event, Payload};
 use crate::model::task::Policy;
 use crate::model::task::field::Change;
-use crate::model::task::id::clip;
+use crate::model::task::id::{BULK_TYPE, clip};
 use crate::model::task::patch::Patch;
 use crate::runtime::now_ms;
 
@@ -24,6 +24,10 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     refuse_fixed(&request.body)?;
     let patch = patch_of(&request.api, request.json()?, now_ms())?;
     let task = request.api.reads.find(&request.id()?, None).await?;
+    if task.record.task_type.as_deref() == Some(BULK_TYPE) {
+        let why = format!("`{}` is a bulk action: its order cannot be changed", task.id);
+        return Err(ApiError::new(Code::NotChangeable, why).hint("cancel it, and order another one"));
+    }
     if let Some(why) = patch.rejection(&task.record) {
         return Err(not_now(why));
     }

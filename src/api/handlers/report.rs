@@ -12,6 +12,7 @@ use crate::model::event::{ErrorInfo, Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::record::state::State;
+use crate::model::task::id::BULK_TYPE;
 use crate::runtime::now_ms;
 
 /// Maximum result size in bytes of compact JSON.
@@ -26,6 +27,10 @@ pub(crate) async fn report(request: ApiRequest) -> Result<Response, ApiError> {
     if !task.record.is_external() {
         return Err(ApiError::new(Code::NotExternal, format!("`{}` is run by a worker and takes no reports", task.id))
             .hint("only tasks created with `external: true` take reports"));
+    }
+    if task.record.task_type.as_deref() == Some(BULK_TYPE) {
+        let why = format!("`{}` is a bulk action, on which only the API reports", task.id);
+        return Err(ApiError::new(Code::NotExternal, why).hint("to stop it, cancel it"));
     }
     let event = Event { by: request.by.clone(), ..event_of(&task, report, result) };
     let position = request.api.writes.publish_event(event).await?;

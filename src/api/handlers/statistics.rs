@@ -112,7 +112,7 @@ pub(crate) async fn audit_document(request: &ApiRequest) -> Result<Audit, ApiErr
     read_audit(&request.api.reads, limit).await
 }
 
-async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {
+pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {
     let found: Vec<_> = stream::iter(reads.partitions())
         .map(|partition| async move {
             let requests = stored(reads.store.requests(partition, limit)).await?;

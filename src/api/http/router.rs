@@ -38,10 +38,13 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         router = router.route(route.path, on(filter, handler));
     }
     let router = ui::mount(router, &api.ui);
-    let fallback_ops = api.ops.clone();
+    let (fallback_api, fallback_ops) = (api.clone(), api.ops.clone());
     let method_ops = api.ops.clone();
     router
-        .fallback(move |request| std::future::ready(unmatched(&fallback_ops, unknown_route(&request))))
+        .fallback(move |request| {
+            let page = ui::missing_page(&fallback_api, &request);
+            std::future::ready(page.unwrap_or_else(|| unmatched(&fallback_ops, unknown_route(&request))))
+        })
         .method_not_allowed_fallback(move |request| std::future::ready(unmatched(&method_ops, wrong_method(&request))))
         .with_state(api)
 }

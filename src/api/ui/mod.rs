@@ -13,6 +13,7 @@ use parts::frame::Section;
 use visit::{Show, Submit};
 
 pub(crate) use live::{Live, listen};
+pub(crate) use serve::missing_page;
 
 mod cache;
 mod forms;
@@ -23,6 +24,7 @@ mod recent;
 mod refresh;
 mod serve;
 mod session;
+mod suggest;
 mod visit;
 
 /// Page, or form with its action.
@@ -58,8 +60,8 @@ macro_rules! call {
 use Role::{Operate, Submit as SubmitRole};
 use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
-    audit, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, overview, raw, schedule_forms,
-    schedules, system, task, task_edit, task_forms, tasks, timeline, tree, type_forms, types, workers,
+    audit, bulk, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, overview, raw,
+    schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree, type_forms, types, workers,
 };
 
 #[rustfmt::skip]
@@ -110,6 +112,8 @@ static PAGES: &[Page] = &[
     page("/kill-switches", More, "control", call!(kill_switches::list)),
     form("/kill-switches/new", Operate, More, call!(kill_switches::show_new), call!(kill_switches::create)),
     form("/kill-switches/{name}/off", Operate, More, call!(kill_switches::show_off), call!(kill_switches::off)),
+    page("/bulk", More, "fleet", call!(bulk::list)),
+    form("/bulk/new", Operate, More, call!(bulk::show), call!(bulk::order)),
     page("/audit", More, "fleet", call!(audit::show)),
     page("/system", More, "fleet", call!(system::show)),
     page("/help", More, "", call!(help::show)),

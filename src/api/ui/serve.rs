@@ -19,7 +19,7 @@ use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice};
 use super::parts::problem::problem_block;
 use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit};
-use super::{PAGES, Page, cache, forms, live, pages, refresh, session};
+use super::{PAGES, Page, cache, forms, live, pages, refresh, session, suggest};
 use crate::api::documents::Problem;
 use crate::api::handlers::ops;
 use crate::api::http::problem::{ApiError, Code};
@@ -51,6 +51,7 @@ pub(super) fn router(config: &UiConfig) -> Router<Arc<Api>> {
         .route(&format!("{base}/logout"), on(MethodFilter::POST, pages::login::log_out))
         .route(&format!("{base}/theme"), on(MethodFilter::POST, pages::login::set_theme))
         .route(&format!("{base}/ui/live"), get(live::stream))
+        .route(&format!("{base}/ui/suggestions"), get(suggest::answer))
         .route(&format!("{base}/ui/{{file}}"), get(asset))
         .layer(tower_http::compression::CompressionLayer::new());
     if base.is_empty() {
@@ -153,6 +154,17 @@ pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> 
     let shell = Shell { view: &view, section: Section::None, topic: String::new(), user: None, theme: theme(headers) };
     let main = problem_block(&view, &problem);
     page_response(problem.status, &frame(&shell, &problem.title, None, &main).into_string())
+}
+
+/// Page for a path that does not exist, if a browser asks for it.
+pub(crate) fn missing_page(api: &Api, request: &Request) -> Option<Response> {
+    let path = request.uri().path().strip_prefix(api.ui.base_path.as_str())?;
+    let is_page = api.ui.mode != UiMode::Off && request.method() == Method::GET && accepts_html(request.headers());
+    if !is_page || path.starts_with("/v1/") {
+        return None;
+    }
+    let error = ApiError::new(Code::NotFound, format!("there is no page `{}`", clip(request.uri().path())));
+    Some(with_security_headers(plain_problem(api, request.headers(), error)))
 }
 
 pub(super) fn theme(headers: &HeaderMap) -> Theme {

@@ -11,7 +11,7 @@ use crate::model::json::RawJson;
 use crate::model::task::continuation::number_of;
 use crate::model::task::field::Change;
 use crate::model::task::hash::spawn_hash;
-use crate::model::task::id::{TaskId, check_type};
+use crate::model::task::id::{BULK_TYPE, TaskId, check_type};
 use crate::model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, Trace, parse_time};
 use crate::model::units::duration::Millis;
 use crate::publish::NewTask;
@@ -37,6 +37,20 @@ impl Draft {
 
 impl Writes {
     pub(crate) fn draft(&self, input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
+        if input.task_type == BULK_TYPE {
+            let why = format!("tasks of the type `{BULK_TYPE}` are created by the API");
+            return Err(bad_field("type", why).hint("order a bulk action instead"));
+        }
+        self.draft_of_any_type(input, now_ms, trace)
+    }
+
+    /// Variant of [`Self::draft`] for tasks that the API creates itself.
+    pub(crate) fn draft_of_any_type(
+        &self,
+        input: CreateTask,
+        now_ms: i64,
+        trace: Option<&Trace>,
+    ) -> Result<Draft, ApiError> {
         check_type(&input.task_type).map_err(|why| bad_field("type", why))?;
         let (id, generated) = id_of(&input)?;
         let params = params_of(&input)?;

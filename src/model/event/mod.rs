@@ -27,6 +27,9 @@ pub use succeeded::Success;
 /// Version of the events written by this build, and the highest version that it projects.
 pub const EVENT_VERSION: u32 = 1;
 
+/// Field of [`Event::extra`] with the id of the bulk action that an event belongs to.
+pub const BULK_FIELD: &str = "bulk";
+
 /// Event of a task: the fields of every kind, and the payload of its kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LogPosition;
 use crate::model::encode_error::EncodeError;
-use crate::model::event::{CancelScope, Event, Payload};
+use crate::model::event::{BULK_FIELD, CancelScope, Event, Payload};
 use crate::model::record::MAX_MESSAGE_CHARS;
 use crate::model::task::id::MAX_ID_BYTES;
 
@@ -43,6 +43,10 @@ impl AuditEntry {
 
     /// Request that an event records, if any. Requests that the tracker derives from another one do not count.
     pub(super) fn of(event: &Event, position: LogPosition) -> Option<Self> {
+        // The order of a bulk action is a request of its own.
+        if event.extra.contains_key(BULK_FIELD) {
+            return None;
+        }
         let (action, target) = match &event.payload {
             Payload::CancelRequested(CancelScope { asof: None, .. }) => ("cancel", event.id.as_str()),
             Payload::RetryRequested { new_run: None, only_failed, .. } => {

@@ -155,6 +155,8 @@ pub fn root_of(path: &str) -> &str {
 
 /// Prefix of the type names reserved for kafleet.
 pub const RESERVED_TYPES: &str = "kafleet-";
+/// Type of the external tasks that are bulk actions. Only the API itself creates them and reports on them.
+pub const BULK_TYPE: &str = "kafleet-bulk";
 
 /// Checks the name of a type registered or configured by a user: a valid type name that is not reserved.
 pub fn check_own_type(name: &str) -> Result<(), String> {

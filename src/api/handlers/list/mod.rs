@@ -8,14 +8,14 @@ use std::time::Duration;
 use axum::response::Response;
 use tokio::time::Instant;
 
-use crate::api::documents::{ListSource, Status, TaskPage};
+use crate::api::documents::{ListSource, TaskPage};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
 use crate::api::read::merge::Merge;
-use crate::api::read::query::Level;
+use crate::api::read::query::{Level, TaskQuery};
 use crate::api::read::reads::Reads;
 use crate::api::read::status::status;
 use crate::api::read::tree_walk::TreeWalk;
@@ -42,11 +42,23 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 pub(crate) async fn task_page(request: &ApiRequest) -> Result<TaskPage, ApiError> {
-    let filter = Filter::new(query_of(&request.query)?, now_ms())?;
+    let query = query_of(&request.query)?;
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
-    let after = request.query.text("cursor").map(cursor::decode).transpose()?;
-    let reads = &request.api.reads;
-    reads.wait_for_position(request.after()?).await?;
+    let cursor = request.query.text("cursor");
+    request.api.reads.wait_for_position(request.after()?).await?;
+    let found = matches(&request.api.reads, query, cursor, limit).await?;
+    Ok(found.into())
+}
+
+/// Finds the next tasks that match a query. `cursor`: [`Matches::next`] of the previous ones.
+pub(crate) async fn matches(
+    reads: &Reads,
+    query: TaskQuery,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<Matches, ApiError> {
+    let filter = Filter::new(query, now_ms())?;
+    let after = cursor.map(cursor::decode).transpose()?;
     let counts = if filter.has_indexed_states() || filter.is_counted() { Some(reads.counts().await?) } else { None };
     let counts = counts.unwrap_or_default();
     let mut page = Page::new(limit);
@@ -163,11 +175,51 @@ fn error_indexes(filter: &Filter) -> Vec<Index> {
     pairs.map(|(name, error)| Index::Failed { task_type: name.as_str().into(), error }).collect()
 }
 
+/// Tasks that match a query, and the effort of finding them.
+pub(crate) struct Matches {
+    pub tasks: Vec<TaskView>,
+    /// Cursor of the next page.
+    pub next: Option<String>,
+    /// Number of tasks that were read and compared, if the source contains others.
+    pub scanned: Option<u64>,
+    /// Number of all tasks that match, if it is known.
+    pub total: Option<u64>,
+    source: ListSource,
+    scanned_to: Option<String>,
+    stopped_early: bool,
+    missing: Vec<TaskId>,
+}
+
+impl From<Matches> for TaskPage {
+    fn from(found: Matches) -> Self {
+        let Matches { tasks, next, scanned, total, source, scanned_to, stopped_early, missing } = found;
+        let hint = stopped_early.then(|| {
+            format!(
+                "stopped after scanning {} tasks, {} of which match: pass `next` as `cursor` to continue; `from` and \
+                 `to`, `root` (in `q`: `under`), or an indexed `state` shorten the search",
+                scanned.unwrap_or_default(),
+                tasks.len()
+            )
+        });
+        Self {
+            tasks: tasks.iter().map(status).collect(),
+            next,
+            total,
+            source: Some(source),
+            scanned,
+            scanned_to,
+            stopped_early,
+            hint,
+            missing: missing.iter().map(TaskId::to_string).collect(),
+        }
+    }
+}
+
 /// Page under construction.
 struct Page {
     limit: usize,
     started: Instant,
-    tasks: Vec<Status>,
+    tasks: Vec<TaskView>,
     scanned: u64,
     /// Last entry that was scanned, from which the next page continues.
     last: Option<Entry>,
@@ -193,7 +245,7 @@ impl Page {
         Self { limit, started, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new() }
     }
 
-    async fn fill(mut self, mut source: Source<'_>, filter: &Filter) -> Result<TaskPage, ApiError> {
+    async fn fill(mut self, mut source: Source<'_>, filter: &Filter) -> Result<Matches, ApiError> {
         let batch = if source.scans { BATCH } else { self.limit + 1 };
         loop {
             let entries = source.next(batch).await?;
@@ -222,30 +274,20 @@ impl Page {
     fn take(&mut self, filter: &Filter, entry: Entry, found: Option<TaskView>) {
         self.scanned += 1;
         self.last = Some(entry);
-        self.tasks.extend(found.filter(|found| filter.matches(found)).as_ref().map(status));
+        self.tasks.extend(found.filter(|found| filter.matches(found)));
     }
 
-    fn done(self, source: &Source<'_>, end: End) -> TaskPage {
+    fn done(self, source: &Source<'_>, end: End) -> Matches {
         let next = self.last.as_ref().filter(|_| end != End::Last).map(cursor::encode);
-        let early = end == End::Early;
-        let hint = early.then(|| {
-            format!(
-                "stopped after scanning {} tasks, {} of which match: pass `next` as `cursor` to continue; `from` and \
-                 `to`, `root` (in `q`: `under`), or an indexed `state` shorten the search",
-                self.scanned,
-                self.tasks.len()
-            )
-        });
-        TaskPage {
+        Matches {
             tasks: self.tasks,
             next,
-            total: self.total,
-            source: Some(source.name),
             scanned: source.scans.then_some(self.scanned),
+            total: self.total,
+            source: source.name,
             scanned_to: self.last.filter(|_| source.scans).map(|entry| time_text(entry.seen_ms)),
-            stopped_early: early,
-            hint,
-            missing: self.missing.iter().map(TaskId::to_string).collect(),
+            stopped_early: end == End::Early,
+            missing: self.missing,
         }
     }
 }

@@ -214,6 +214,22 @@ pub(super) const OPERATE: &[Code] = &[
     Code::Overloaded,
 ];
 
+pub(super) const BULK: &[Code] = &[
+    Code::BadJson,
+    Code::UnknownField,
+    Code::BadField,
+    Code::BadId,
+    Code::BadParameter,
+    Code::UnsupportedMedia,
+    Code::BodyTimeout,
+    Code::TooLarge,
+    Code::NotVisibleYet,
+    Code::StoreUnavailable,
+    Code::KafkaUnavailable,
+    Code::OutcomeUnknown,
+    Code::Overloaded,
+];
+
 pub(super) const KILL: &[Code] = &[
     Code::BadJson,
     Code::UnknownField,

@@ -1,5 +1,6 @@
 //! Route table: source of the router and of the OpenAPI description.
 
+mod bulk;
 mod dead_letters;
 mod errors;
 mod fleet;
@@ -13,9 +14,17 @@ use route::Route;
 
 /// Returns all routes.
 pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
-    [tasks::ROUTES, fleet::ROUTES, dead_letters::ROUTES, system::ROUTES, schedules::ROUTES, statistics::ROUTES]
-        .into_iter()
-        .flatten()
+    [
+        tasks::ROUTES,
+        bulk::ROUTES,
+        fleet::ROUTES,
+        dead_letters::ROUTES,
+        system::ROUTES,
+        schedules::ROUTES,
+        statistics::ROUTES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 #[cfg(test)]

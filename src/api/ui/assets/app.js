@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Live updates, dialogs, keys, selection, ages, and copying. Every page reads and acts without this file; elements that
+ * Live updates, dialogs, keys, selection, suggestions, ages, and copying. Every page reads and acts without this file; elements that
  * need it have the class `app` and are hidden until it runs.
  */
 
@@ -74,7 +74,7 @@ function isInUse(control) {
 /** Whether an attribute belongs to the reader or to this script. @param {Element} of @param {string} name */
 function isOwn(of, name) {
   if (name === "open") return of.matches("details, dialog");
-  return name === "data-age" || name === "data-selected" || (name === "title" && of.localName === "time");
+  return name === "data-age" || name === "data-recent" || name === "data-selected" || (name === "title" && of.localName === "time");
 }
 
 /** @param {Element} live @param {Element} wanted */
@@ -154,6 +154,7 @@ const focused = () => (document.activeElement === document.body ? null : documen
 const MAX_REQUEST_MS = 60_000;
 const MAX_LOG_LINES = 5_000;
 const POLL_MS = 2_000;
+const SUGGEST_MS = 150;
 /** Another tab may log in. */
 const SIGNED_OUT_POLL_MS = 30_000;
 
@@ -409,9 +410,11 @@ function focusRow(step) {
 
 const selectedRows = () => all("tr[data-selected]", main);
 
-/** @param {Element | null} row */
-function toggleRow(row) {
-  row?.toggleAttribute("data-selected");
+/** @param {Element | null} row @param {boolean} [isSelected] */
+function toggleRow(row, isSelected) {
+  const selected = row?.toggleAttribute("data-selected", isSelected) ?? false;
+  const box = row?.querySelector("td.check input");
+  if (box instanceof HTMLInputElement) box.checked = selected;
   showSelection();
 }
 
@@ -419,10 +422,36 @@ function showSelection() {
   const count = selectedRows().length;
   element("selection").hidden = count === 0;
   element("selected").textContent = `${count} selected`;
+  for (const text of all(".choice .chosen", main)) text.textContent = count ? `${count} selected` : "the selected tasks";
+}
+
+// Suggestions of searches.
+
+let suggesting = 0;
+
+/** @param {Event} event */
+function changed({ target }) {
+  if (!(target instanceof HTMLInputElement)) return;
+  if (target.matches("td.check input")) toggleRow(target.closest("tr"), target.checked);
+  window.clearTimeout(suggesting);
+  if (target.list?.id === "suggestions") suggesting = window.setTimeout(suggest, SUGGEST_MS, target);
+}
+
+/** Completes a search. The browser shows the list. @param {HTMLInputElement} input */
+async function suggest(input) {
+  const at = [...input.value.slice(0, input.selectionStart ?? undefined)].length;
+  const query = new URLSearchParams({ q: input.value, at: String(at) });
+  const response = await fetch(`${base}/ui/suggestions?${query}`).catch(() => null);
+  /** @type {{value: string, label: string}[]} */
+  const found = response?.ok ? await response.json() : [];
+  element("suggestions").replaceChildren(...found.map(({ value, label }) => new Option(label, value)));
 }
 
 /** Copies the ids of the selected rows, without the prefixes of their lists. */
 const copyIds = () => copy(selectedRows().map((row) => row.id.slice(row.id.indexOf("-") + 1)).join("\n"));
+
+/** Times in tables and lists that are less distant are shown without their date. */
+const RECENT_MS = 12 * 3_600_000;
 
 /** Adds ages, and local times as tooltips. */
 function showAges() {
@@ -430,6 +459,7 @@ function showAges() {
     const at = Date.parse(time.dateTime);
     if (Number.isNaN(at)) continue;
     time.dataset.age = ageOf(Math.round((Date.now() - at) / 1_000));
+    time.toggleAttribute("data-recent", Math.abs(Date.now() - at) < RECENT_MS);
     if (!time.title.startsWith(`${time.dateTime}\n`)) time.title = `${time.dateTime}\n${new Date(at).toLocaleString()}`;
   }
 }
@@ -500,11 +530,12 @@ function start() {
   element("live").addEventListener("click", toggleLive);
   element("new-rows").addEventListener("click", showNewRows);
   element("copy-ids").addEventListener("click", copyIds);
-  element("clear-selection").addEventListener("click", () => selectedRows().forEach(toggleRow));
+  element("clear-selection").addEventListener("click", () => selectedRows().forEach((row) => toggleRow(row)));
   const keys = /** @type {HTMLInputElement} */ (element("use-keys"));
   keys.checked = keysAreOn();
   keys.addEventListener("change", () => localStorage.setItem("kafleet-keys", keys.checked ? "on" : "off"));
   document.addEventListener("click", clicked);
+  for (const name of ["input", "focusin"]) document.addEventListener(name, changed);
   document.addEventListener("keydown", pressed);
   document.addEventListener("visibilitychange", resume);
   for (const name of ["focus", "pageshow"]) window.addEventListener(name, resume);

@@ -61,6 +61,7 @@ fn path(request: &AuditDocument) -> Option<String> {
         target.rsplit(':').take(2).all(|part| part.parse::<u64>().is_ok()) && target.matches(':').count() == 2;
     match request.action.as_str() {
         "cancel" | "retry" | "retry_failed" | "edit" => Some(task_path(target)),
+        action if action.starts_with("bulk_") => Some(task_path(target)),
         "drop" | "redrive" if is_letter => Some(format!("/dead-letters/{}", encoded(target))),
         "drop" | "redrive" => Some(task_path(target)),
         "pause_type" | "resume_type" | "set_limits" => Some(format!("/types/{}", encoded(target))),

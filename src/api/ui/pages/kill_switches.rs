@@ -49,7 +49,7 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
                 }
             }
             td.time { (time(&kill.since)) }
-            td { (visible(kill.reason.as_deref().unwrap_or_default())) }
+            td.message { (visible(kill.reason.as_deref().unwrap_or_default())) }
             td {
                 @if view.may(Role::Operate) {
                     a.button href=(view.url(&format!("/kill-switches/{}/off", encoded(&kill.name)))) data-dialog { "Switch off…" }

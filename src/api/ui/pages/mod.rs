@@ -6,6 +6,7 @@ use super::parts::form::Form;
 use super::visit::{Answer, Body, Visit};
 
 pub(super) mod audit;
+pub(super) mod bulk;
 pub(super) mod dead_letter_forms;
 pub(super) mod dead_letters;
 pub(super) mod failures;

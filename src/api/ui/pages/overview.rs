@@ -11,12 +11,12 @@ use crate::api::documents::{
 };
 use crate::api::handlers::{operations, schedules, statistics, types, workers};
 use crate::api::http::problem::ApiError;
-use crate::api::ui::parts::bar::{state_bar, usage};
+use crate::api::ui::parts::bar::state_bar;
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::failures::{self, group_query, group_row};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
-use crate::api::ui::parts::statistics::last_minute;
+use crate::api::ui::parts::statistics::{last_minute, tile};
 use crate::api::ui::parts::table::table;
 use crate::api::ui::parts::tasks::{state_counts, type_link, worker_link};
 use crate::api::ui::parts::times::{millis, time};
@@ -51,8 +51,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (attention(view, types.as_ref().ok(), &workers, kills.as_ref().ok(), schedules.as_ref().ok(), failures.as_ref().ok()))
         @match &types {
             Ok(types) => {
-                (numbers(view, types, &workers))
-                @if let Some(minute) = &minute { (last_minute(minute)) }
+                (numbers(view, types, &workers, minute.as_ref()))
                 (charts)
                 (busiest(view, types, &minutes))
             }
@@ -190,22 +189,15 @@ pub(super) fn open_of(counts: &BTreeMap<State, u64>) -> u64 {
     counts.iter().filter(|(state, _)| !state.is_terminal()).map(|(_, n)| n).sum()
 }
 
-fn numbers(view: &View, types: &Types, workers: &Workers) -> Markup {
+/// Open tasks, the last full minute, and all retained tasks by state.
+fn numbers(view: &View, types: &Types, workers: &Workers, minute: Option<&StatsPoint>) -> Markup {
     let totals = totals(&types.types);
-    let alive: Vec<&WorkerDocument> =
-        workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).collect();
-    let slots = alive.iter().flat_map(|worker| &worker.types).map(|status| u64::from(status.slots)).sum::<u64>();
-    let used = alive.iter().map(|worker| worker.in_flight).sum::<u64>();
-    let of = |state: State| totals.get(&state).copied().unwrap_or_default();
     let all: Vec<(State, u64)> = totals.iter().map(|(state, n)| (*state, *n)).collect();
     html! {
         section.tiles aria-label="totals" {
-            div.tile { span.value { (count(open_of(&totals))) } span.name { "open tasks" } }
-            div.tile { span.value { (count(of(State::Queued))) } span.name { "queued" } }
-            div.tile { span.value { (count(of(State::Running) + of(State::Warning))) } span.name { "running" } }
-            div.tile { span.value { (count(of(State::Failed))) } span.name { "failed, still retained" } }
-            a.tile href=(view.url("/workers")) { span.value { (count(alive.len())) } span.name { "live workers" } }
-            div.tile { span.value { (usage(used, slots)) } span.name { "slots in use" } }
+            (tile(&count(open_of(&totals)), "", "open tasks"))
+            @if let Some(minute) = minute { (last_minute(minute)) }
+            (capacity(view, workers))
         }
         @if !all.is_empty() {
             section.panel {
@@ -213,6 +205,21 @@ fn numbers(view: &View, types: &Types, workers: &Workers) -> Markup {
                 (state_bar(&totals))
                 (state_counts(&all, |state| view.search(&search_text(&[("state", state.name()), ("level", "any")]))))
             }
+        }
+    }
+}
+
+/// Slots of the live workers.
+fn capacity(view: &View, workers: &Workers) -> Markup {
+    let alive: Vec<&WorkerDocument> =
+        workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive).collect();
+    let slots = alive.iter().flat_map(|worker| &worker.types).map(|status| u64::from(status.slots)).sum::<u64>();
+    let used = alive.iter().map(|worker| worker.in_flight).sum::<u64>();
+    let noun = if alive.len() == 1 { "worker" } else { "workers" };
+    html! {
+        a.tile href=(view.url("/workers")) {
+            span.value { (count(used)) span.quiet { " / " (count(slots)) } }
+            span.name { "slots of " (count(alive.len())) " live " (noun) }
         }
     }
 }

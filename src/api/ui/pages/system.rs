@@ -81,7 +81,7 @@ fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
             let behind = lag.end - lag.projected.unwrap_or_default();
             html! {
                 tr {
-                    td.number { (lag.partition) }
+                    td { (lag.partition) }
                     td.number {
                         @match lag.projected {
                             Some(offset) => { (count(offset)) } None => { span.quiet { "not begun" } }
@@ -94,5 +94,5 @@ fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
             }
         })
         .collect();
-    table(&["#Partition", "#Projected to", "#End", "#Offsets behind"], &rows)
+    table(&["Partition", "#Projected to", "#End", "#Offsets behind"], &rows)
 }

@@ -76,7 +76,10 @@ pub(super) fn head(view: &View, status: &Status) -> Markup {
         div.head {
             div {
                 (breadcrumbs(view, &status.id))
-                h1.task { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (status.id) } } }
+                div.title {
+                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (status.id) } } }
+                    (pill(status.state))
+                }
             }
             (actions(view, status))
         }
@@ -123,12 +126,12 @@ fn times(view: &View, status: &Status) -> Markup {
     let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
     let at = |text: &Option<String>| text.as_deref().map(time);
     let own =
-        (status.own_state != status.state).then(|| html! { " " span.quiet { "(own: " (word(status.own_state)) ")" } });
+        (status.own_state != status.state).then(|| html! { span.quiet { " (own: " (word(status.own_state)) ")" } });
     let facts_shown: Vec<Fact> = vec![
         (
             "State",
             Some(html! {
-                (pill(status.state)) @if let Some(own) = own { (own) } @if status.superseded { " superseded" }
+                (word(status.state)) @if let Some(own) = own { (own) } @if status.superseded { ", superseded" }
             }),
         ),
         ("Id", Some(copied(html! { code { (status.id) } }))),

@@ -14,10 +14,11 @@ use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::search::{mistake, search_form};
 use crate::api::ui::parts::state::{tone, word};
 use crate::api::ui::parts::table::pager;
-use crate::api::ui::parts::tasks::task_table;
+use crate::api::ui::parts::tasks::{Choice, selectable_tasks};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, prose, query_text, task_path};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::config::Role;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 
@@ -136,12 +137,13 @@ fn listed(visit: &Visit, query: &TaskQuery, text: &str, page: &TaskPage) -> Mark
     let view = &visit.view;
     let first = visit.query.is_set("cursor").then(|| view.search(text));
     let next = page.next.as_deref().map(|cursor| view.url_with("/tasks", &[("q", text), ("cursor", cursor)]));
+    let choice = view.may(Role::Operate).then_some(Choice { query: text, total: page.total });
     html! {
         @for id in &page.missing { p.notice.attention { "There is no task " code { (id) } "." } }
         @if page.tasks.is_empty() {
             (nothing(view, query, page))
         } @else {
-            section.panel { (task_table(view, "t", &page.tasks)) }
+            section.panel { (selectable_tasks(view, &page.tasks, choice.as_ref())) }
         }
         (pager(first.as_deref(), next.as_deref(), ""))
         p.quiet { (source(page)) }

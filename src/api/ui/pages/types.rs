@@ -18,7 +18,7 @@ use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::statistics::{ChartRange, charts, failed, ms_text};
 use crate::api::ui::parts::table::table;
-use crate::api::ui::parts::tasks::{state_counts, task_table, type_link, worker_link};
+use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
@@ -82,7 +82,7 @@ pub(super) fn row(view: &View, known: &TypeDocument, minute: Option<&StatsPoint>
     let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
     html! {
         tr id={ "y-" (known.name) } {
-            td.id { (type_link(view, Some(&known.name))) }
+            td.id { a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } }
             td { (label(tone, &words)) }
             (number(open_of(&known.counts)))
             (number(of(State::Queued)))

@@ -65,7 +65,7 @@ pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
                         thead {
                             tr {
                                 th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" }
-                                th { "" } th { "Outcome" } th { "Worker" }
+                                th { span.hidden { "Share" } } th { "Outcome" } th { "Worker" }
                             }
                         }
                         tbody {

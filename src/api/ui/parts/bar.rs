@@ -57,6 +57,6 @@ const ORDER: [State; State::COUNT] = [
 /// Used part of a capacity.
 pub(in super::super) fn usage(used: u64, of: u64) -> Markup {
     html! {
-        span.usage { progress max=(of.max(1)) value=(used.min(of.max(1))) {} " " (count(used)) "/" (count(of)) }
+        span.usage { progress max=(of.max(1)) value=(used.min(of.max(1))) {} span.of { (count(used)) "/" (count(of)) } }
     }
 }

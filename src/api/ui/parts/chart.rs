@@ -36,8 +36,8 @@ pub(in super::super) fn chart(title: &str, axis: &TimeAxis, lines: &[Line], show
         figure.chart {
             figcaption {
                 strong { (title) }
-                @for line in lines { span.legend.dashed[line.dashed] .(line.tone) { (line.name) } }
                 span.scale { (show(top)) }
+                span.legends { @for line in lines { span.legend.dashed[line.dashed] .(line.tone) { (line.name) } } }
             }
             svg.lines viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img"
                 aria-label=(described(title, lines, show)) {

@@ -7,6 +7,7 @@ use super::tasks::{type_link, worker_link};
 use super::times::time;
 use super::{View, count, first_line, search_text};
 use crate::api::documents::FailureGroup;
+use crate::config::Role;
 
 /// Workers listed in a row.
 const WORKERS: usize = 3;
@@ -18,7 +19,7 @@ pub(in super::super) fn group_query(group: &FailureGroup) -> String {
 
 /// Columns of [`group_row`].
 pub(in super::super) const COLUMNS: &[&str] =
-    &["#Tasks", "Failed attempts, 24 h", "Type", "Error", "First", "Last", "Workers"];
+    &["#Tasks", "Failed attempts, 24 h", "Type", "Error", "First", "Last", "Workers", ""];
 
 pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: bool) -> Markup {
     let query = group_query(group);
@@ -32,16 +33,20 @@ pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: b
             td { (type_link(view, Some(&group.task_type))) }
             td.message {
                 span.error title=(first_line(&group.text, 400)) { (first_line(&group.text, 120)) }
-                " " a.quiet href=(view.task(&group.newest)) title=(group.newest) { "newest" }
                 @if group.newest_superseded { span.quiet { " (superseded)" } }
             }
             td.time { (time(&group.first)) }
-            td.time { (time(&group.last)) }
+            td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
             td {
                 @for (n, worker) in group.workers.iter().take(WORKERS).enumerate() {
                     @if n > 0 { ", " } (worker_link(view, worker))
                 }
                 @if more > 0 { span.quiet { " and " (more) " more" } }
+            }
+            td {
+                @if view.may(Role::Operate) {
+                    a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &query)])) { "Retry…" }
+                }
             }
         }
     }

@@ -29,11 +29,11 @@ pub(in super::super) struct Form<'a> {
 impl Render for Form<'_> {
     fn render(&self) -> Markup {
         html! {
-            h1 { (self.title) }
+            @if !self.title.is_empty() { h1 { (self.title) } }
             @if let Some(problem) = self.problem { (problem_text(problem)) }
             form.panel.action method="post" action=(self.view.url(&self.action)) {
                 div.effect { (self.effect) }
-                @for input in &self.inputs { (input) }
+                @if !self.button.is_empty() || self.problem.is_some() { @for input in &self.inputs { (input) } }
                 div.buttons {
                     @if !self.button.is_empty() {
                         button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }

@@ -33,8 +33,13 @@ const ENTRIES: [(Section, &str, &str); 7] = [
     (Section::DeadLetters, "/dead-letters", "Dead letters"),
 ];
 
-const MORE: [(&str, &str); 4] =
-    [("/kill-switches", "Kill switches"), ("/audit", "Audit"), ("/system", "System"), ("/help", "Help")];
+const MORE: [(&str, &str); 5] = [
+    ("/bulk", "Bulk actions"),
+    ("/kill-switches", "Kill switches"),
+    ("/audit", "Audit"),
+    ("/system", "System"),
+    ("/help", "Help"),
+];
 
 /// Keys of the script with their meaning.
 const KEYS: [(&str, &str); 8] = [
@@ -153,6 +158,7 @@ fn script_elements() -> Markup {
             button #clear-selection type="button" { "Clear" }
         }
         p.hidden #announced role="status" {}
+        datalist #suggestions {}
         dialog #action closedby="any" {}
         dialog #keys closedby="any" aria-labelledby="keys-title" {
             h2 #keys-title { "Keys" }
@@ -181,7 +187,13 @@ fn navigation(shell: &Shell<'_>) -> Markup {
             (links)
             details.menu { summary.current[shell.section == Section::More] { "More" } div { (more) } }
         }
-        details.menu.narrow { summary { "Menu" } nav aria-label="main" { (links) (more) } }
+        details.menu.narrow {
+            summary { "Menu" }
+            nav aria-label="main" {
+                (links) (more)
+                @if view.may(Role::Submit) { a.small href=(view.url("/new")) { "New task" } }
+            }
+        }
         @if view.may(Role::Submit) {
             a.button.new href=(view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] {
                 "New task"
@@ -193,8 +205,8 @@ fn navigation(shell: &Shell<'_>) -> Markup {
 fn search(view: &View) -> Markup {
     html! {
         form.search role="search" action=(view.url("/tasks")) {
-            input #search name="q" type="search" placeholder="id, name, or type:… state:…" aria-label="Search tasks"
-                autocomplete="off" spellcheck="false";
+            input #search name="q" type="search" placeholder="Search tasks" aria-label="Search tasks"
+                autocomplete="off" spellcheck="false" list="suggestions";
         }
     }
 }

@@ -14,7 +14,7 @@ pub(in super::super) fn json_block(text: &str, all: Option<&str>) -> Markup {
     let end = text.char_indices().nth(MAX_CHARS).map(|(end, _)| end);
     let shown = end.map_or(text.as_str(), |end| &text[..end]);
     html! {
-        pre.json { code { (visible(shown)) @if end.is_some() { "…" } } }
+        pre.json tabindex="0" { code { (visible(shown)) @if end.is_some() { "…" } } }
         @if let (Some(_), Some(all)) = (end, all) {
             p { a href=(all) { "Show all " (super::count(text.len())) " bytes" } }
         }

@@ -11,7 +11,7 @@ pub(in super::super) fn search_form(view: &View, text: &str) -> Markup {
     html! {
         form.searching action=(view.url("/tasks")) role="search" aria-label="Tasks" {
             input #q name="q" type="search" value=(text) aria-label="Search" autocomplete="off" spellcheck="false"
-                placeholder="type:resize state:failed from:2h";
+                placeholder="type:resize state:failed from:2h" list="suggestions";
             button.primary type="submit" { "Search" }
             @if !text.is_empty() { a.button href=(view.url("/tasks")) { "Clear" } }
         }
@@ -42,7 +42,7 @@ pub(in super::super) fn mistake(text: &str, problem: &Problem) -> Markup {
                     (part(end, usize::MAX))
                 }
             }
-            p { (prose(&problem.detail)) }
+            p { (prose(problem.detail.strip_prefix("query parameter `q`: ").unwrap_or(&problem.detail))) }
             @if let Some(hint) = &problem.hint { p { (prose(hint)) } }
         }
     }

@@ -33,7 +33,7 @@ const fn symbol(state: State) -> char {
         State::WaitingForChildren => '◔',
         State::Succeeded => '✔',
         State::Cancelled => '–',
-        State::Expired => '⧖',
+        State::Expired => '◌',
         State::Failed => '✘',
     }
 }

@@ -162,16 +162,22 @@ fn table(points: &[StatsPoint], range: &ChartRange) -> Markup {
     }
 }
 
-/// Counts of the last full minute.
+/// Number with its name. `tone`: class of its colour.
+pub(in super::super) fn tile(value: &str, tone: &str, name: &str) -> Markup {
+    html! { div.tile { span class={ "value " (tone) } { (value) } span.name { (name) } } }
+}
+
+/// Counts and durations of the last full minute.
 pub(in super::super) fn last_minute(point: &StatsPoint) -> Markup {
+    let at = point.at.get(11..16).unwrap_or_default();
     let ms = |value: Option<u64>| value.map_or("–".to_owned(), ms_text);
+    let ended = point.succeeded + failed(point) + point.cancelled;
+    let failed = failed(point);
     html! {
-        p.minute {
-            strong { (point.at.get(11..16).unwrap_or_default()) } ": opened " strong { (count(point.opened)) }
-            ", ended " strong { (count(point.succeeded + failed(point) + point.cancelled)) }
-            ", failed " strong.bad[failed(point) > 0] { (count(failed(point))) }
-            span.quiet { " in the last full minute" }
-            " · wait p95 " strong { (ms(point.wait.p95)) } " · run p95 " strong { (ms(point.run.p95)) }
-        }
+        (tile(&count(point.opened), "", &format!("opened at {at}")))
+        (tile(&count(ended), "", &format!("ended at {at}")))
+        (tile(&count(failed), if failed > 0 { "bad" } else { "" }, &format!("failed at {at}")))
+        (tile(&ms(point.wait.p95), "", "wait p95"))
+        (tile(&ms(point.run.p95), "", "run p95"))
     }
 }

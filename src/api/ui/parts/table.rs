@@ -5,11 +5,12 @@ use maud::{Markup, html};
 /// Table with a heading row. Columns of numbers begin with `#`, which is not shown.
 pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label="table" {
+        div.scroll tabindex="0" role="group" aria-label="table" {
             table {
                 thead { tr { @for column in columns {
                     @match column.strip_prefix('#') {
                         Some(name) => { th.number scope="col" { (name) } }
+                        None if column.is_empty() => { th scope="col" { span.hidden { "Actions" } } }
                         None => { th scope="col" { (column) } }
                     }
                 } } }

@@ -13,11 +13,45 @@ const ERROR_CHARS: usize = 80;
 
 /// Rows of tasks, or cards on narrow screens. `prefix` keeps the ids of rows apart from those of other lists.
 pub(in super::super) fn task_table(view: &View, prefix: &str, tasks: &[Status]) -> Markup {
+    table(view, prefix, tasks, false)
+}
+
+/// Search whose tasks can be selected.
+pub(in super::super) struct Choice<'a> {
+    pub query: &'a str,
+    /// Number of matches, if it is known.
+    pub total: Option<u64>,
+}
+
+/// Rows of tasks with the actions on selected ones. Without a choice: rows.
+pub(in super::super) fn selectable_tasks(view: &View, tasks: &[Status], choice: Option<&Choice<'_>>) -> Markup {
+    let Some(choice) = choice else { return task_table(view, "t", tasks) };
+    html! {
+        form.choice action=(view.url("/bulk/new")) {
+            (table(view, "t", tasks, true))
+            div.buttons {
+                label.all {
+                    input type="checkbox" name="all" value="yes"; " all "
+                    @if let Some(total) = choice.total { (count(total)) " " } "that match the search"
+                }
+                input type="hidden" name="q" value=(choice.query);
+                input type="hidden" name="selected" value="yes";
+                button name="action" value="retry" { "Retry…" }
+                button name="action" value="cancel" { "Cancel…" }
+                button name="action" value="start_now" { "Start now…" }
+                span.quiet.chosen { "the selected tasks" }
+            }
+        }
+    }
+}
+
+fn table(view: &View, prefix: &str, tasks: &[Status], selectable: bool) -> Markup {
     html! {
         div.scroll {
             table.tasks {
                 thead {
                     tr {
+                        @if selectable { th.check scope="col" { span.hidden { "Select" } } }
                         th scope="col" { "State" }
                         th scope="col" { "Task" }
                         th scope="col" { "Type" }
@@ -27,16 +61,19 @@ pub(in super::super) fn task_table(view: &View, prefix: &str, tasks: &[Status]) 
                         th scope="col" { "Worker or error" }
                     }
                 }
-                tbody { @for task in tasks { (row(view, prefix, task)) } }
+                tbody { @for task in tasks { (row(view, prefix, task, selectable)) } }
             }
         }
     }
 }
 
-fn row(view: &View, prefix: &str, task: &Status) -> Markup {
+fn row(view: &View, prefix: &str, task: &Status, selectable: bool) -> Markup {
     let took = between(task.started_at.as_deref(), task.ended_at.as_deref());
     html! {
         tr id={ (prefix) "-" (task.id) } {
+            @if selectable {
+                td.check { input type="checkbox" name="id" value=(task.id) aria-label={ "select " (task.id) }; }
+            }
             td { (pill(task.state)) }
             td.id {
                 a href=(view.task(&task.id)) { (task.id) }

@@ -4,23 +4,21 @@ use maud::{Markup, html};
 
 use crate::model::task::parse_time;
 
-/// Time of a document (RFC 3339).
+/// Time of a document (RFC 3339), to the second and in UTC like all times of the UI. The script hides recent dates.
 pub(in super::super) fn time(text: &str) -> Markup {
-    html! { time datetime=(text) title={ (text) } { (short(text)) } }
+    html! {
+        time datetime=(text) title=(text) {
+            @match (text.get(..10), text.get(11..19)) {
+                (Some(date), Some(time)) => { span.date { (date) " " } (time) } _ => { (text) }
+            }
+        }
+    }
 }
 
 pub(in super::super) fn optional_time(text: Option<&str>) -> Markup {
     match text {
         Some(text) => time(text),
         None => html! { span.quiet { "–" } },
-    }
-}
-
-/// Date and time to the second, without the marks of RFC 3339. All times of the UI are in UTC.
-fn short(text: &str) -> String {
-    match (text.get(..10), text.get(11..19)) {
-        (Some(date), Some(time)) => format!("{date} {time}"),
-        _ => text.to_owned(),
     }
 }
 
@@ -55,7 +53,8 @@ mod tests {
         let rendered = time("2026-11-01T13:02:11.480Z").into_string();
         assert_eq!(
             rendered,
-            "<time datetime=\"2026-11-01T13:02:11.480Z\" title=\"2026-11-01T13:02:11.480Z\">2026-11-01 13:02:11</time>"
+            "<time datetime=\"2026-11-01T13:02:11.480Z\" title=\"2026-11-01T13:02:11.480Z\">\
+             <span class=\"date\">2026-11-01 </span>13:02:11</time>"
         );
         assert_eq!(between(Some("2026-11-01T13:02:11.480Z"), Some("2026-11-01T13:02:12Z")), Some(520));
     }

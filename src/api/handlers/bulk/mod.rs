@@ -1,0 +1,208 @@
+//! Bulk actions: cancels, retries and starts of all tasks that match a search. Each is an external task of the type
+//! [`BULK_TYPE`], whose `options` are the order; an api [runs](runner) it, and another one takes over when that one
+//! stops.
+
+use axum::response::Response;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+use super::{list, statistics};
+use crate::api::backends::{detached, stored};
+use crate::api::documents::{BulkPreview, BulkRequest, BulkSelection, CreateTask, TaskPage};
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::request::{ApiRequest, bad_query};
+use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
+use crate::api::read::consistency::TaskView;
+use crate::api::read::query::{MAX_VALUES, QueryTime, TaskQuery, Term, Test};
+use crate::api::read::status::status;
+use crate::api::state::Api;
+use crate::api::write::idempotency::Submitted;
+use crate::api::write::validate::bad_field;
+use crate::model::event::{Event, Payload};
+use crate::model::projection::audit::MAX_AUDIT;
+use crate::model::record::state::State;
+use crate::model::task::Policy;
+use crate::model::task::id::{BULK_TYPE, TaskId};
+use crate::runtime::now_ms;
+use order::{BulkOrder, Decision};
+
+mod order;
+mod runner;
+
+pub(crate) use runner::{BulkRuns, start};
+
+/// Limit of an order that names none.
+pub(crate) const DEFAULT_LIMIT: u64 = 100;
+/// Highest limit.
+const MAX_LIMIT: u64 = 10_000_000;
+/// Time after which a preview stops.
+const PREVIEW_TIME: Duration = Duration::from_secs(2);
+/// Ids in a preview.
+const SAMPLE: usize = 10;
+
+/// `POST /v1/bulk`.
+pub(crate) async fn order(request: ApiRequest) -> Result<Response, ApiError> {
+    let BulkRequest { action, q, ids, limit, reason } = request.json()?;
+    super::cancel::check_reason(reason.as_deref())?;
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(bad_field("limit", format!("it must be from 1 to {MAX_LIMIT}")));
+    }
+    let q = absolute(query_of(q.as_deref(), &ids)?, now_ms()).to_string();
+    let api = request.api.clone();
+    let partitions = api.reads.partitions();
+    let checkpoints = stored(api.reads.store.checkpoints(&partitions)).await?;
+    let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
+    let checkpoints = partitions.into_iter().zip(checkpoints).collect();
+    let order = BulkOrder { action, q, limit, by: request.by.clone(), reason, checkpoints };
+    let id = uuid::Uuid::now_v7().to_string();
+    let operation = request.operation(&format!("bulk_{}", action.name()), &id, order.reason.as_deref());
+    let task = detached(async move {
+        api.fleet.record_operation(&operation).await?;
+        create(&api, &id, &order).await
+    });
+    Ok(json_answer(202, &status(&task.await?)))
+}
+
+/// Creates the task of an order as running, so that it is in the index of running tasks, and runs it here.
+async fn create(api: &Api, id: &str, order: &BulkOrder) -> Result<TaskView, ApiError> {
+    let options = serde_json::to_value(order).map_err(|_| ApiError::internal())?;
+    let mut policy = Policy { name: Some(title(order)), ..Policy::default() };
+    policy.creator = order.by.as_deref().map(Into::into);
+    (policy.rules.external, policy.rules.options) = (true, Some(options));
+    let input =
+        CreateTask { task_type: BULK_TYPE.to_owned(), id: Some(id.to_owned()), policy, ..CreateTask::default() };
+    let draft = api.writes.draft_of_any_type(input, now_ms(), None)?;
+    let (Submitted::Created(task) | Submitted::Existing(task)) = api.writes.submit(draft).await?;
+    let payload = Payload::Reported { state: Some(State::Running), output: None, error: None };
+    api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await?;
+    api.bulk.wake(&task.id);
+    Ok(task)
+}
+
+/// Name of the task of an order.
+fn title(order: &BulkOrder) -> String {
+    let words = order.action.name().replace('_', " ");
+    let text: String = format!("{words} {}", order.q).chars().take(200).collect();
+    text.trim_end().to_owned()
+}
+
+/// `GET /v1/bulk`: the newest bulk actions.
+pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
+    let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
+    Ok(json_answer(200, &newest(&request.api, limit).await?))
+}
+
+/// Newest bulk actions. No index has those that have ended, but the audit has their requests.
+pub(crate) async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError> {
+    let requests = statistics::read_audit(&api.reads, MAX_AUDIT).await?.requests;
+    let orders = requests.into_iter().filter(|request| request.action.starts_with("bulk_"));
+    let ids: Vec<TaskId> = orders.filter_map(|order| TaskId::parse(&order.target).ok()).take(limit).collect();
+    if ids.is_empty() {
+        return Ok(TaskPage::default());
+    }
+    let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Id(ids) }] };
+    let page: TaskPage = list::matches(&api.reads, query, None, limit).await?.into();
+    // Records of ended ones are no longer retained after a while.
+    Ok(TaskPage { missing: Vec::new(), ..page })
+}
+
+/// `POST /v1/bulk/preview`.
+pub(crate) async fn preview(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &preview_document(&request.api, request.json()?).await?))
+}
+
+pub(crate) async fn preview_document(api: &Api, selection: BulkSelection) -> Result<BulkPreview, ApiError> {
+    let query = query_of(selection.q.as_deref(), &selection.ids)?;
+    let order = BulkOrder {
+        action: selection.action,
+        q: String::new(),
+        limit: 0,
+        by: None,
+        reason: None,
+        checkpoints: BTreeMap::new(),
+    };
+    let mut preview = BulkPreview { matching: 0, changing: 0, exact: true, scanned: 0, sample: Vec::new() };
+    let end = Instant::now() + PREVIEW_TIME;
+    let mut cursor = None;
+    loop {
+        let found = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE).await?;
+        preview.matching += found.tasks.len() as u64;
+        preview.scanned += found.scanned.unwrap_or(found.tasks.len() as u64);
+        for task in &found.tasks {
+            if matches!(order.decide(task, now_ms()), Decision::Publish(_)) {
+                preview.changing += 1;
+                if preview.sample.len() < SAMPLE {
+                    preview.sample.push(task.id.to_string());
+                }
+            }
+        }
+        cursor = found.next;
+        if cursor.is_none() || Instant::now() >= end {
+            preview.exact = cursor.is_none();
+            return Ok(preview);
+        }
+    }
+}
+
+/// Search for the tasks of an order: its text, or its ids.
+fn query_of(q: Option<&str>, ids: &[String]) -> Result<TaskQuery, ApiError> {
+    match (q, ids) {
+        (Some(_), [_, ..]) => Err(bad_field("ids", "`q` and `ids` are mutually exclusive".into())),
+        (Some(text), []) => {
+            let query = TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake).below("/q"))?;
+            if query.terms.is_empty() {
+                return Err(bad_field("q", "an empty search would select all tasks".into())
+                    .hint("name at least one condition, such as `type:resize`, or `level:any`"));
+            }
+            Ok(query)
+        }
+        (None, []) => Err(bad_field("q", "it is missing: name the tasks by `q` or `ids`".into())),
+        (None, ids) if ids.len() > MAX_VALUES => {
+            Err(bad_field("ids", format!("there are {} ids; the maximum is {MAX_VALUES}", ids.len()))
+                .hint("select more tasks by a search"))
+        }
+        (None, ids) => {
+            let parsed = ids.iter().enumerate().map(|(n, id)| {
+                let bad = |why: crate::model::task::id::IdError| ApiError::new(Code::BadId, why.to_string());
+                TaskId::parse(id).map_err(|why| bad(why).pointer(format!("/ids/{n}")))
+            });
+            let test = Test::Id(parsed.collect::<Result<_, _>>()?);
+            Ok(TaskQuery { terms: vec![Term { negated: false, test }] })
+        }
+    }
+}
+
+/// Query whose ages are times: it means the same tasks whenever it is read.
+fn absolute(query: TaskQuery, now_ms: i64) -> TaskQuery {
+    let at = |time: QueryTime| QueryTime::At(time.resolve(now_ms));
+    let absolute = |term: Term| match term.test {
+        Test::From(time) => Term { test: Test::From(at(time)), ..term },
+        Test::To(time) => Term { test: Test::To(at(time)), ..term },
+        test => Term { test, ..term },
+    };
+    TaskQuery { terms: query.terms.into_iter().map(absolute).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_of_an_order_become_times() {
+        let query = absolute(TaskQuery::parse("type:a from:2h -tag:x").unwrap(), 10 * 3_600_000);
+        assert_eq!(query.to_string(), "type:a from:1970-01-01T08:00:00.000Z -tag:x");
+        assert_eq!(TaskQuery::parse(&query.to_string()).unwrap(), query);
+    }
+
+    #[test]
+    fn order_names_its_tasks_by_a_search_or_by_ids() {
+        let ids = ["a:b".to_owned(), "c".to_owned()];
+        assert_eq!(query_of(None, &ids).unwrap().to_string(), "id:a:b,c");
+        for (q, ids) in [(None, &[][..]), (Some("type:a"), &ids[..]), (Some(" "), &[]), (Some("typ:a"), &[])] {
+            assert!(query_of(q, ids).is_err(), "{q:?} {ids:?}");
+        }
+        assert!(query_of(None, &vec!["a".to_owned(); 101]).is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! Runner of bulk actions. The api that received an action runs it until it stops. Each api looks for actions without a
+//! runner, or whose progress stands still, and takes them over at their cursor: it writes its name into the progress,
+//! waits for the projection, and goes on if that name stands. There is no lease: each request names the run it means,
+//! and the projection ignores a second one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::order::{BulkOrder, Decision, mark, progress_of};
+use crate::api::documents::BulkProgress;
+use crate::api::handlers::list;
+use crate::api::http::problem::ApiError;
+use crate::api::http::response::MAX_PAGE;
+use crate::api::read::consistency::{AFTER_DEADLINE, ReachedOffset, TaskView};
+use crate::api::read::query::TaskQuery;
+use crate::api::state::Api;
+use crate::model::event::{ErrorInfo, Event, Payload};
+use crate::model::json::RawJson;
+use crate::model::record::TaskRecord;
+use crate::model::record::state::State;
+use crate::model::task::Position;
+use crate::model::task::id::{BULK_TYPE, TaskId};
+use crate::runtime::{self, now_ms};
+
+/// Interval of the search for actions without a runner.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time after which an order whose progress stands still is taken over. Runners write it at least every few seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum number of bulk actions that a process runs at a time.
+const MAX_RUNS: usize = 4;
+/// Time between two requests of a process: 2,000 a second.
+const PACE: Duration = Duration::from_micros(500);
+/// Maximum concurrent writes of an order.
+const MAX_WRITES: usize = 100;
+
+/// Bulk actions that this process runs or watches.
+pub(crate) struct BulkRuns {
+    /// Actions received here.
+    taken: mpsc::UnboundedSender<TaskId>,
+    received: Mutex<Option<mpsc::UnboundedReceiver<TaskId>>>,
+    running: Mutex<BTreeSet<TaskId>>,
+    /// Time of the next request of all actions.
+    next: Mutex<Option<Instant>>,
+}
+
+impl Default for BulkRuns {
+    fn default() -> Self {
+        let (taken, received) = mpsc::unbounded_channel();
+        Self { taken, received: Mutex::new(Some(received)), running: Mutex::default(), next: Mutex::default() }
+    }
+}
+
+impl BulkRuns {
+    /// Runs an order that was just created.
+    pub(super) fn wake(&self, id: &TaskId) {
+        // Without a receiver another api runs it.
+        let _ = self.taken.send(id.clone());
+    }
+
+    /// Waits for the turn of some requests.
+    async fn pace(&self, requests: usize) {
+        let turn = {
+            let (mut next, now) = (self.next.lock(), Instant::now());
+            let turn = next.map_or(now, |next| next.max(now));
+            *next = Some(turn + PACE * u32::try_from(requests).unwrap_or(u32::MAX));
+            turn
+        };
+        tokio::time::sleep_until(turn).await;
+    }
+}
+
+/// Bulk actions by id with their progress, and the time since which it stands still. By the own clock: others may be wrong.
+type Seen = BTreeMap<TaskId, (BulkProgress, Instant)>;
+
+/// Runs bulk actions until the guard is dropped.
+pub(crate) fn start(api: Arc<Api>) -> DropGuard {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let Some(mut taken) = api.bulk.received.lock().take() else { return stop.drop_guard() };
+    runtime::spawn(async move {
+        let mut seen = Seen::new();
+        let mut check_at = Instant::now() + CHECK_INTERVAL;
+        loop {
+            tokio::select! {
+                biased;
+                () = stopped.cancelled() => return,
+                () = api.reads.shutdown.drain.cancelled() => return,
+                Some(id) = taken.recv() => spawn(&api, id, &stopped),
+                () = tokio::time::sleep_until(check_at) => {
+                    match abandoned(&api, &mut seen).await {
+                        Ok(orders) => orders.into_iter().for_each(|id| spawn(&api, id, &stopped)),
+                        Err(error) => tracing::debug!(?error, "cannot look for bulk actions"),
+                    }
+                    check_at = Instant::now() + CHECK_INTERVAL;
+                }
+            }
+        }
+    });
+    stop.drop_guard()
+}
+
+/// Bulk actions without a runner.
+async fn abandoned(api: &Api, seen: &mut Seen) -> Result<Vec<TaskId>, ApiError> {
+    let query = TaskQuery::parse(&format!("type:{BULK_TYPE} state:running")).map_err(|_| ApiError::internal())?;
+    let open = list::matches(&api.reads, query, None, MAX_PAGE).await?.tasks;
+    let now = Instant::now();
+    let before = std::mem::take(seen);
+    let mut orders = Vec::new();
+    for task in open {
+        let progress = progress_of(&task.record);
+        let since = before.get(&task.id).filter(|(known, _)| *known == progress).map_or(now, |(_, since)| *since);
+        if (progress.runner.is_empty() && before.contains_key(&task.id)) || now - since >= PATIENCE {
+            orders.push(task.id.clone());
+        }
+        seen.insert(task.id, (progress, since));
+    }
+    Ok(orders)
+}
+
+/// Runs an order unless this process runs it already, or too many.
+fn spawn(api: &Arc<Api>, id: TaskId, stopped: &CancellationToken) {
+    let mut running = api.bulk.running.lock();
+    if running.len() >= MAX_RUNS || !running.insert(id.clone()) {
+        return;
+    }
+    drop(running);
+    let (api, stopped) = (api.clone(), stopped.clone());
+    runtime::spawn(async move {
+        tokio::select! {
+            biased;
+            () = stopped.cancelled() => {}
+            outcome = run(&api, &id) => {
+                if let Err(error) = outcome {
+                    tracing::warn!(task = %id, ?error, "a bulk action is interrupted; it is taken up again");
+                }
+            }
+        }
+        api.bulk.running.lock().remove(&id);
+    });
+}
+
+/// Order that this process runs.
+struct Run<'a> {
+    api: &'a Api,
+    id: TaskId,
+    partition: u32,
+    order: BulkOrder,
+    query: TaskQuery,
+    progress: BulkProgress,
+}
+
+/// Runs an order to its end, until another process takes it over, or until this one stops.
+async fn run(api: &Api, id: &TaskId) -> Result<(), ApiError> {
+    let task = api.reads.find(id, None).await?;
+    let Some(order) = BulkOrder::of(&task.record).filter(|_| !task.record.own.is_terminal()) else { return Ok(()) };
+    let Ok(query) = TaskQuery::parse(&order.q) else { return Ok(()) };
+    let progress = progress_of(&task.record);
+    let mut run = Run { api, id: id.clone(), partition: task.partition, order, query, progress };
+    if !run.claim(&task).await? {
+        return Ok(());
+    }
+    while !api.reads.shutdown.is_draining() {
+        if !run.stands().await? || run.step().await? {
+            return Ok(());
+        }
+    }
+    run.progress.runner.clear();
+    run.report_progress().await.map(drop)
+}
+
+impl Run<'_> {
+    fn name(&self) -> &str {
+        &self.api.writes.transactional_id
+    }
+
+    /// Writes the name of this process into the progress. Returns true if it stands.
+    async fn claim(&mut self, task: &TaskView) -> Result<bool, ApiError> {
+        let is_new = self.progress == BulkProgress::default();
+        self.progress.runner = self.name().to_owned();
+        let position = self.report_progress().await?;
+        let (found, _) = self.api.reads.await_outcome(task, position, "the claim").await?;
+        if !is_new {
+            // What the previous runner has requested must be visible before the same tasks are read again.
+            for partition in self.api.reads.partitions() {
+                if let Some(lag) = self.api.reads.lag_at_end(partition).await? {
+                    return Err(lag);
+                }
+            }
+        }
+        Ok(self.is_own(&found.record))
+    }
+
+    fn is_own(&self, record: &TaskRecord) -> bool {
+        !record.own.is_terminal() && progress_of(record).runner == self.name()
+    }
+
+    /// Whether the order is still open and run here.
+    async fn stands(&self) -> Result<bool, ApiError> {
+        Ok(self.api.reads.read(&self.id).await?.is_some_and(|found| self.is_own(&found.record)))
+    }
+
+    /// Requests the action for the next tasks. Returns true if the order has ended.
+    async fn step(&mut self) -> Result<bool, ApiError> {
+        let found =
+            list::matches(&self.api.reads, self.query.clone(), self.progress.cursor.as_deref(), MAX_PAGE).await?;
+        let (mut events, mut progress) = (Vec::new(), self.progress.clone());
+        for task in &found.tasks {
+            match self.order.decide(task, now_ms()) {
+                Decision::Publish(mut event) => {
+                    mark(&mut event, self.id.as_str());
+                    events.push(*event);
+                }
+                Decision::Skip => progress.skipped += 1,
+                Decision::Refuse => progress.refused += 1,
+            }
+        }
+        let allowed = usize::try_from(self.order.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
+        let is_over = events.len() > allowed;
+        events.truncate(allowed);
+        progress.done += events.len() as u64;
+        self.publish(events).await?;
+        progress.cursor.clone_from(&found.next);
+        self.progress = progress;
+        if is_over {
+            let message = format!(
+                "more than {} tasks would change: the action stopped there. Order it again with a higher limit",
+                self.order.limit
+            );
+            self.end(State::Failed, Some(message)).await?;
+            return Ok(true);
+        }
+        if found.next.is_none() {
+            self.end(State::Succeeded, None).await?;
+            return Ok(true);
+        }
+        let position = self.report_progress().await?;
+        // Otherwise the next step could find the progress of the one before, and take it for that of another runner.
+        let target = position.offset + 1;
+        let reached = self.api.reads.wait_until_projected(self.partition, target, AFTER_DEADLINE).await?;
+        if let ReachedOffset::Not(projected) = reached {
+            tracing::debug!(?projected, target, "the progress of a bulk action is not visible yet");
+        }
+        Ok(false)
+    }
+
+    async fn publish(&self, events: Vec<Event>) -> Result<(), ApiError> {
+        self.api.bulk.pace(events.len()).await;
+        let publish = |event: Event| async move { self.api.writes.publish_event(event).await };
+        stream::iter(events).map(publish).buffer_unordered(MAX_WRITES).try_for_each(|_| async { Ok(()) }).await
+    }
+
+    async fn report_progress(&self) -> Result<Position, ApiError> {
+        let value = RawJson::of(&self.progress).map_err(|_| ApiError::internal())?;
+        self.write(Payload::Progress { value: Some(value) }, None).await
+    }
+
+    /// Ends the order with its counts as the result.
+    async fn end(&mut self, state: State, message: Option<String>) -> Result<(), ApiError> {
+        self.progress.runner.clear();
+        self.progress.cursor = None;
+        self.report_progress().await?;
+        let output = RawJson::of(&self.progress).map_err(|_| ApiError::internal())?;
+        let error = message.as_ref().map(|message| Box::new(ErrorInfo::new("limit", message.clone(), 0)));
+        self.write(Payload::Reported { state: Some(state), output: Some(output), error }, message).await.map(drop)
+    }
+
+    /// Writes an event of the order's own task.
+    async fn write(&self, payload: Payload, message: Option<String>) -> Result<Position, ApiError> {
+        let event = Event { message, ..Event::new(payload, self.id.clone(), 1, now_ms()) };
+        self.api.writes.publish_event(event).await
+    }
+}

@@ -1,0 +1,250 @@
+//! Bulk actions: the newest ones, and the form that requests one, with a preview of its effect.
+
+use maud::{Markup, Render, html};
+use serde_json::{Map, Value, json};
+
+use super::form;
+use crate::api::documents::{BulkAction, BulkPreview, BulkSelection, Problem};
+use crate::api::handlers::bulk;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::response::PAGE;
+use crate::api::ui::parts::command::{commands, curl, curl_get, quoted};
+use crate::api::ui::parts::form::{Form, Input, reason, select};
+use crate::api::ui::parts::notice::{empty, missing};
+use crate::api::ui::parts::search::mistake;
+use crate::api::ui::parts::tasks::task_table;
+use crate::api::ui::parts::{count, task_path};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, stored};
+use crate::config::Role;
+
+/// Number of tasks above which the operator types it.
+const UNCONFIRMED: u64 = 100;
+/// Search for all root tasks.
+const ALL_ROOTS: &str = "level:roots";
+
+const ACTIONS: [(BulkAction, &str, &str); 4] = [
+    (
+        BulkAction::Retry,
+        "Retry",
+        "Tasks that have ended run again, in a new run. Parents that failed only through a task below them are skipped.",
+    ),
+    (BulkAction::RetryFailed, "Retry failed below", "The failed tasks in the trees of the selected ones run again."),
+    (
+        BulkAction::Cancel,
+        "Cancel",
+        "Open tasks are cancelled with everything below them. Running attempts receive a request to stop.",
+    ),
+    (BulkAction::StartNow, "Start now", "Scheduled tasks start now."),
+];
+
+pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
+    let view = &visit.view;
+    let page = stored(bulk::newest(&visit.api, PAGE)).await?;
+    let main = html! {
+        div.head {
+            h1 { "Bulk actions" }
+            @if view.may(Role::Operate) { div.actions { a.button href=(view.url("/bulk/new")) { "New bulk action…" } } }
+        }
+        p.quiet { "Cancels, retries and starts of many tasks at once. Each is a task of its own: it shows its progress, and can be cancelled." }
+        @if page.tasks.is_empty() {
+            (empty("Nobody has ordered a bulk action lately. Select tasks on the page of tasks, or:", &["kafleet bulk retry 'type:resize state:failed'"]))
+        } @else {
+            section.panel { (task_table(view, "b", &page.tasks)) }
+        }
+        (commands(&["kafleet bulk list".to_owned(), curl_get("/v1/bulk")]))
+    };
+    Ok(Body::new("Bulk actions", main).into())
+}
+
+/// Selected tasks: those of a search, or of ids.
+struct Selection {
+    action: BulkAction,
+    q: Option<String>,
+    ids: Vec<String>,
+}
+
+impl Selection {
+    fn of(visit: &Visit) -> Self {
+        let name = visit.value("action").unwrap_or_default();
+        let action = BulkAction::ALL.into_iter().find(|action| action.name() == name).unwrap_or(BulkAction::Retry);
+        let fields = if visit.entered.is_empty() { &visit.query } else { &visit.entered };
+        let ids = || fields.all("id").map(str::to_owned).collect();
+        let q = fields.get("q").map(|q| q.trim().to_owned());
+        // The list of tasks sends its search with its selected rows.
+        match (fields.is_set("selected"), fields.is_set("all")) {
+            (true, true) => Self { action, q: q.or_else(|| Some(ALL_ROOTS.to_owned())), ids: Vec::new() },
+            (false, _) if q.is_some() => Self { action, q, ids: Vec::new() },
+            _ => Self { action, q: None, ids: ids() },
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.q.is_none() && self.ids.is_empty()
+    }
+
+    fn body(&self) -> Map<String, Value> {
+        let mut body = Map::from_iter([("action".to_owned(), json!(self.action))]);
+        match &self.q {
+            Some(q) => body.insert("q".to_owned(), q.as_str().into()),
+            None => body.insert("ids".to_owned(), json!(self.ids)),
+        };
+        body
+    }
+
+    fn text(&self) -> String {
+        self.q.clone().unwrap_or_else(|| format!("id:{}", self.ids.join(",")))
+    }
+}
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let selection = Selection::of(visit);
+    let chooser = chooser(visit, &selection);
+    if selection.is_empty() {
+        let is_unselected = visit.query.is_set("selected");
+        let main = html! {
+            h1 { "New bulk action" }
+            @if is_unselected { p.notice.attention role="status" { "No task was selected. Select tasks, or describe them by a search." } }
+            (chooser)
+        };
+        return Ok(Body::new("New bulk action", main).into());
+    }
+    let Selection { action, q, ids } = &selection;
+    let preview = BulkSelection { action: *action, q: q.clone(), ids: ids.clone() };
+    let found = stored(bulk::preview_document(&visit.api, preview)).await;
+    let main = match found {
+        Ok(preview) => html! { h1 { "New bulk action" } (chooser) (order_form(visit, &selection, &preview)) },
+        Err(error) => {
+            html! { h1 { "New bulk action" } (chooser) (refused(&selection, &error.document())) }
+        }
+    };
+    Ok(Body::new("New bulk action", main).into())
+}
+
+fn refused(selection: &Selection, problem: &Problem) -> Markup {
+    match (&selection.q, problem.span.is_some()) {
+        (Some(text), true) => mistake(text, problem),
+        _ => missing("The selection", problem),
+    }
+}
+
+/// Form that chooses action and tasks.
+fn chooser(visit: &Visit, selection: &Selection) -> Markup {
+    let names: Vec<(&str, &str)> = ACTIONS.iter().map(|(action, name, _)| (action.name(), *name)).collect();
+    let text = if selection.is_empty() { String::new() } else { selection.text() };
+    let search = Input {
+        name: "q",
+        label: "Tasks",
+        value: Some(&text),
+        hint: "a search, such as type:resize state:failed from:2h",
+        required: true,
+        ..Input::default()
+    };
+    html! {
+        form.filters.choosing action=(visit.view.url("/bulk/new")) {
+            (select("action", "Action", &names, selection.action.name()))
+            div.wide { (search.render()) }
+            div.buttons { button.primary[selection.is_empty()] type="submit" { "Preview" } }
+        }
+    }
+}
+
+/// Form that requests the action, with its effect.
+fn order_form(visit: &Visit, selection: &Selection, preview: &BulkPreview) -> Markup {
+    let (_, name, effect) =
+        ACTIONS.iter().find(|(action, ..)| *action == selection.action).copied().unwrap_or(ACTIONS[0]);
+    let changing = preview.changing;
+    let limit = visit.entered.get("limit").map_or_else(|| default_limit(changing).to_string(), str::to_owned);
+    let order = if changing == 0 && preview.exact {
+        String::new()
+    } else {
+        format!("{name} {} {}", count(changing), if changing == 1 { "task" } else { "tasks" })
+    };
+    let hidden = |name: &str, value: &str| html! { input type="hidden" name=(name) value=(value); };
+    let mut inputs = vec![hidden("action", selection.action.name()), hidden("expected", &changing.to_string())];
+    match &selection.q {
+        Some(q) => inputs.push(hidden("q", q)),
+        None => inputs.extend(selection.ids.iter().map(|id| hidden("id", id))),
+    }
+    inputs.push(
+        Input {
+            name: "limit",
+            label: "Limit",
+            value: Some(&limit),
+            hint: "when more would change, the action stops there and fails",
+            required: true,
+            ..Input::default()
+        }
+        .render(),
+    );
+    if changing > UNCONFIRMED {
+        let label = format!("To confirm, type {changing}");
+        inputs.push(
+            Input {
+                name: "confirm",
+                label: &label,
+                value: visit.entered.get("confirm"),
+                required: true,
+                ..Input::default()
+            }
+            .render(),
+        );
+    }
+    inputs.push(reason(visit.value("reason")));
+    let body = Value::Object(selection.body()).to_string();
+    Form {
+        effect: html! { (effect_of(visit, preview, effect)) },
+        inputs,
+        danger: selection.action == BulkAction::Cancel,
+        back: "/bulk".to_owned(),
+        commands: vec![
+            format!(
+                "kafleet bulk {} {} --limit {limit}",
+                selection.action.name().replace('_', "-"),
+                quoted(&selection.text())
+            ),
+            curl("POST", "/v1/bulk", Some(&body)),
+        ],
+        title: String::new(),
+        ..form(visit, "/bulk", "new", "", order)
+    }
+    .render()
+}
+
+fn effect_of(visit: &Visit, preview: &BulkPreview, effect: &str) -> Markup {
+    let view = &visit.view;
+    html! {
+        p {
+            strong { @if !preview.exact { "At least " } (count(preview.changing)) }
+            " of " (count(preview.matching)) @if preview.matching == 1 { " matching task" } @else { " matching tasks" }
+            " would change" @if !preview.exact { "; looked at " (count(preview.scanned)) " tasks, and there are more" } "."
+        }
+        p { (effect) }
+        @if !preview.sample.is_empty() {
+            p.quiet {
+                "Such as "
+                @for (n, id) in preview.sample.iter().enumerate() {
+                    @if n > 0 { ", " } a href=(view.task(id)) { code { (id) } }
+                }
+            }
+        }
+    }
+}
+
+/// Number of tasks of the preview, and a tenth more.
+fn default_limit(changing: u64) -> u64 {
+    changing.saturating_add(changing.div_ceil(10)).max(1)
+}
+
+pub(in super::super) async fn order(visit: &Visit) -> Result<Redirect, ApiError> {
+    let expected = visit.entered.number::<u64>("expected")?.unwrap_or_default();
+    if expected > UNCONFIRMED && visit.entered.number::<u64>("confirm")? != Some(expected) {
+        let why = format!("the action concerns {expected} tasks: type this number to confirm it");
+        return Err(ApiError::new(Code::BadField, why).pointer("/confirm"));
+    }
+    let mut body = Selection::of(visit).body();
+    body.extend(visit.entered.number::<u64>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
+    body.extend(visit.entered.get("reason").map(|reason| ("reason".to_owned(), reason.into())));
+    let task = visit.act(bulk::order, Some(&Value::Object(body))).await?;
+    let id = task["id"].as_str().unwrap_or_default();
+    Ok(after_position(task_path(id), &task["position"], "bulk_ordered"))
+}

@@ -1,0 +1,129 @@
+//! `bulk`: cancels, retries or starts all tasks that match a search.
+
+use clap::{Args, Subcommand};
+use tokio::time::Instant;
+
+use super::exit::{Code, Outcome};
+use super::globals::Globals;
+use super::list::check_query;
+use super::output::{Field, Output, Rows, eprint_line};
+use super::wait;
+use crate::api::documents::{BulkAction, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage};
+use crate::model::units::duration::Millis;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum BulkVerb {
+    /// Cancel open tasks, with everything below them
+    Cancel(BulkArgs),
+    /// Run ended tasks again; parents that failed only through a task below them are skipped
+    Retry(BulkArgs),
+    /// Run the failed tasks in the trees of ended tasks again
+    RetryFailed(BulkArgs),
+    /// Start scheduled tasks now
+    StartNow(BulkArgs),
+    /// List the newest bulk actions
+    List(ListArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BulkArgs {
+    /// Search for the tasks, such as 'type:resize state:failed from:2h'
+    #[arg(value_name = "QUERY", required_unless_present = "id", conflicts_with = "id")]
+    pub query: Option<String>,
+    /// Id of a task instead of a search; repeatable
+    #[arg(long, value_name = "ID")]
+    pub id: Vec<String>,
+    /// Maximum number of tasks to change; when more would change, the action stops there and fails [default: 100]
+    #[arg(long, value_name = "COUNT")]
+    pub limit: Option<u64>,
+    /// Reason, recorded with each task
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Only count the tasks that would change
+    #[arg(long, conflicts_with_all = ["limit", "reason", "wait"])]
+    pub preview: bool,
+    /// Wait for the end, up to this time [default: 5m]; the exit code is the outcome
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
+    pub wait: Option<Millis>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Maximum number of bulk actions
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
+    pub limit: u32,
+}
+
+pub(super) async fn bulk(verb: BulkVerb, globals: &Globals) -> Outcome {
+    match verb {
+        BulkVerb::Cancel(args) => act(BulkAction::Cancel, args, globals).await,
+        BulkVerb::Retry(args) => act(BulkAction::Retry, args, globals).await,
+        BulkVerb::RetryFailed(args) => act(BulkAction::RetryFailed, args, globals).await,
+        BulkVerb::StartNow(args) => act(BulkAction::StartNow, args, globals).await,
+        BulkVerb::List(args) => list(args, globals).await,
+    }
+}
+
+async fn act(action: BulkAction, args: BulkArgs, globals: &Globals) -> Outcome {
+    let (client, output, started) = (globals.client()?, globals.output(), Instant::now());
+    args.query.as_deref().map_or(Ok(()), check_query)?;
+    let (q, ids) = (args.query, args.id);
+    if args.preview {
+        let selection = BulkSelection { action, q, ids };
+        let preview: BulkPreview = client.post(&["v1", "bulk", "preview"], Some(&selection)).await?;
+        return show_preview(&preview, &output);
+    }
+    let request = BulkRequest { action, q, ids, limit: args.limit, reason: args.reason };
+    let task: Status = client.post(&["v1", "bulk"], Some(&request)).await?;
+    if let Some(wait) = args.wait {
+        return wait::finish(&client, &output, task, wait, started).await;
+    }
+    if output.is_json() {
+        output.json(&task)?;
+    } else {
+        output.line(&task.id)?;
+    }
+    if output.terminal {
+        eprint_line(format_args!("follow it with `kafleet watch {}`", task.id));
+    }
+    Ok(Code::Ok)
+}
+
+fn show_preview(preview: &BulkPreview, output: &Output) -> Outcome {
+    if output.is_json() {
+        output.json(preview)?;
+        return Ok(Code::Ok);
+    }
+    let at_least = if preview.exact { "" } else { "at least " };
+    output.line(&format!("{at_least}{} of {} matching tasks would change", preview.changing, preview.matching))?;
+    for id in &preview.sample {
+        output.line(&format!("  {id}"))?;
+    }
+    Ok(Code::Ok)
+}
+
+async fn list(args: ListArgs, globals: &Globals) -> Outcome {
+    let output = globals.output();
+    let page: TaskPage = globals.client()?.get(&["v1", "bulk"], &vec![("limit", args.limit.to_string())]).await?;
+    if output.is_json() {
+        output.json(&page)?;
+        return Ok(Code::Ok);
+    }
+    let mut rows = Rows::new(["ID", "STATE", "DONE", "SKIPPED", "REFUSED", "BY", "SEEN", "ACTION"]);
+    for task in page.tasks {
+        let progress = task.progress.as_ref().and_then(|progress| serde_json::from_str(progress.text()).ok());
+        let BulkProgress { done, skipped, refused, .. } = progress.unwrap_or_default();
+        rows.add([
+            Field::Text(task.id),
+            Field::Text(task.state.to_string()),
+            Field::Number(done),
+            Field::Number(skipped),
+            Field::Number(refused),
+            task.fields.creator.clone().into(),
+            task.seen_at.into(),
+            task.fields.name.clone().into(),
+        ]);
+    }
+    output.list(rows, "nobody has ordered a bulk action lately")?;
+    Ok(Code::Ok)
+}

@@ -1,0 +1,130 @@
+//! Tests with a real Chromium, which `tests/tools browser` installs. Without it they are skipped.
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+
+use futures::FutureExt;
+use kafleet::api::documents::Status;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::api::fixture::{Fleet, until};
+use crate::support::services;
+use driver::Driver;
+
+mod actions;
+mod appearance;
+mod driver;
+mod live;
+
+/// Browsers at a time: each uses about a core while a page loads.
+static TURNS: Semaphore = Semaphore::const_new(2);
+/// Folder of the screenshots.
+const SCREENSHOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
+
+/// Keys as the driver encodes them.
+pub const TAB: &str = "\u{e004}";
+pub const ENTER: &str = "\u{e007}";
+pub const ESCAPE: &str = "\u{e00c}";
+
+/// Width of the narrowest supported screen, and that of a usual window.
+pub const NARROW: u32 = 360;
+pub const WIDE: u32 = 1280;
+
+/// Condition that the script of the page runs.
+pub const STARTED: &str = "document.documentElement.hasAttribute('data-app')";
+
+/// Tab of a browser.
+pub struct Tab {
+    pub driver: Driver,
+    base: String,
+}
+
+/// Runs a case in a browser of its own, if there is one. Fails on errors of scripts and violations of the policy; a
+/// failure leaves a screenshot.
+pub async fn with_browser(fleet: &Fleet, name: &str, case: impl AsyncFnOnce(&Tab)) {
+    let Some(folder) = services::address("KAFLEET_TEST_BROWSER") else { return };
+    let _turn = TURNS.acquire().await.unwrap();
+    let tab = Tab { driver: Driver::start(Path::new(&folder)).await, base: fleet.base.clone() };
+    tab.resize(WIDE).await;
+    let outcome = AssertUnwindSafe(case(&tab)).catch_unwind().await;
+    let errors = tab.driver.console_errors().await;
+    if outcome.is_err() {
+        tab.screenshot(&format!("failed-{name}")).await;
+    }
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+    assert!(errors.is_empty(), "{name}: {errors:#?}");
+}
+
+impl Tab {
+    pub async fn go(&self, path: &str) {
+        self.driver.command("/url", json!({"url": format!("{}{path}", self.base)})).await;
+    }
+
+    pub async fn resize(&self, width: u32) {
+        let size = json!({"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false});
+        self.driver.devtools("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    pub async fn set_theme(&self, name: &str) {
+        // Without transitions, whose first moments have colours of the other theme.
+        let features = json!({"features": [
+            {"name": "prefers-color-scheme", "value": name}, {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]});
+        self.driver.devtools("Emulation.setEmulatedMedia", features).await;
+    }
+
+    pub async fn is(&self, condition: &str) -> bool {
+        self.driver.run(&format!("return Boolean({condition})")).await == true
+    }
+
+    /// Waits for a condition in the page.
+    pub async fn wait(&self, condition: &str) {
+        until(condition, async || self.is(condition).await).await;
+    }
+
+    /// Waits until the page shows a text.
+    pub async fn see(&self, text: &str) {
+        self.wait(&format!("document.body.innerText.includes({})", json!(text))).await;
+    }
+
+    /// Clicks an element, once it is there.
+    pub async fn click(&self, css: &str) {
+        self.wait(&format!("document.querySelector({})", json!(css))).await;
+        self.driver.click(css).await;
+    }
+
+    /// Types into an element, once it is there.
+    pub async fn fill(&self, css: &str, text: &str) {
+        self.wait(&format!("document.querySelector({})", json!(css))).await;
+        self.driver.fill(css, text).await;
+    }
+
+    /// Presses keys in the element with the focus.
+    pub async fn press(&self, keys: &str) {
+        self.driver.press(keys).await;
+    }
+
+    pub async fn path(&self) -> String {
+        self.driver.run("return location.pathname + location.search").await.as_str().unwrap().to_owned()
+    }
+
+    /// Stores the whole page as a picture.
+    pub async fn screenshot(&self, name: &str) {
+        let height = self.driver.run("return Math.min(document.documentElement.scrollHeight, 4000)").await;
+        let clip =
+            json!({"x": 0, "y": 0, "width": self.driver.run("return innerWidth").await, "height": height, "scale": 1});
+        let taken =
+            self.driver.devtools("Page.captureScreenshot", json!({"captureBeyondViewport": true, "clip": clip})).await;
+        let picture = data_encoding::BASE64.decode(taken["data"].as_str().unwrap().as_bytes()).unwrap();
+        std::fs::create_dir_all(SCREENSHOTS).unwrap();
+        std::fs::write(Path::new(SCREENSHOTS).join(format!("{name}.png")), picture).unwrap();
+    }
+}
+
+/// Waits until a task is in a run.
+pub async fn is_in_run(fleet: &Fleet, id: &str, run: u32) {
+    until("the run of the task", async || fleet.get::<Status>(&format!("/v1/tasks/{id}")).await.run == run).await;
+}
