@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::task::id::clip_to;
 
-/// Maximum characters of an error about JSON that somebody else wrote.
+/// Maximum characters of an error about JSON of another program.
 const MAX_REASON_CHARS: usize = 300;
 
 /// Text of an error, cut to 300 characters: serde quotes a string of the wrong type whole, up to the size of a record.

@@ -48,16 +48,13 @@ fn api() -> Value {
 }
 
 fn add_documents_of_tasks(generator: &mut SchemaGenerator) {
+    add! { generator; Suggestions, BulkSelection, BulkPreview, BulkRequest }
     add!(
         generator;
         CreateTask,
         Status,
         StateDocument,
         TaskPage,
-        Suggestions,
-        BulkSelection,
-        BulkPreview,
-        BulkRequest,
         TreeNode,
         History,
         Why,

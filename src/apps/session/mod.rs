@@ -362,6 +362,4 @@ fn death(cause: &Cause, message: &str) -> Failure {
 }
 
 #[cfg(test)]
-mod recorded;
-#[cfg(test)]
 mod tests;

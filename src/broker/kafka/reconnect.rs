@@ -3,7 +3,7 @@
 //! A single broker that restarts answers requests before the cluster metadata contains it. From an answer without
 //! brokers librdkafka 2.12 concludes that all brokers are gone, the bootstrap servers too
 //! (`rd_kafka_metadata_decommission_unavailable_brokers`), and a client that only lists topics may never connect again.
-//! Consumers and producers refresh the metadata of their topics, after which librdkafka begins anew with the bootstrap
+//! Consumers and producers refresh the metadata of their topics, after which librdkafka begins again with the bootstrap
 //! servers.
 
 use std::ffi::CString;
