@@ -208,17 +208,8 @@ impl AppProcess {
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let end = loop {
             tokio::select! {
+                // The driver is polled after events and requests: an app that always sends would starve them.
                 biased;
-                end = &mut self.driver => {
-                    on_event(SessionEvent::Ended);
-                    break self.stream_ended(end).await;
-                }
-                _ = self.child.wait() => {
-                    let end = timeout(REST_DEADLINE, &mut self.driver).await.unwrap_or(StreamEnd::Closed);
-                    self.session.refuse_attempts();
-                    on_event(SessionEvent::Ended);
-                    break self.stream_ended(end).await;
-                }
                 Some(event) = self.events.recv() => {
                     let restart = self.restart_after(&event);
                     self.session.refuse_attempts();
@@ -236,6 +227,16 @@ impl AppProcess {
                     // Without senders the pool has ended.
                     Some(Request::Stop) | None => break self.stop().await,
                 },
+                end = &mut self.driver => {
+                    on_event(SessionEvent::Ended);
+                    break self.stream_ended(end).await;
+                }
+                _ = self.child.wait() => {
+                    let end = timeout(REST_DEADLINE, &mut self.driver).await.unwrap_or(StreamEnd::Closed);
+                    self.session.refuse_attempts();
+                    on_event(SessionEvent::Ended);
+                    break self.stream_ended(end).await;
+                }
                 _ = pings.tick(), if self.responsive => self.session.ping(now_ms()),
             }
         };

@@ -105,6 +105,8 @@ impl<T: Copy> Receiver<T> {
     }
 
     async fn wait(&mut self, mut condition: impl FnMut(&State<T>) -> bool) -> Result<T, Closed> {
+        // A caller that waits in a loop, also after the end, does not keep other tasks from running.
+        tokio::task::coop::consume_budget().await;
         loop {
             // Created before the check, so that no change between the check and the wait is missed.
             let changed = self.shared.changed.notified();
@@ -154,6 +156,16 @@ mod tests {
         drop(sender);
         assert_eq!(receiver.changed().now_or_never(), Some(Err(Closed)));
         assert_eq!(receiver.wait_for(|&value| value == 5).now_or_never(), Some(Err(Closed)));
+    }
+
+    #[tokio::test]
+    async fn loop_over_a_closed_value_lets_other_tasks_run() {
+        let mut receiver = Sender::new(1).subscribe();
+        let other = tokio::spawn(async {});
+        for _ in 0..10_000 {
+            assert_eq!(receiver.changed().await, Err(Closed));
+        }
+        assert!(other.is_finished());
     }
 
     #[test]

@@ -54,10 +54,7 @@ pub(super) async fn check_groups(shared: &Shared, types: &[(Arc<str>, Registered
         let reached = tokio::time::timeout(RECORDED_DEADLINE, shared.control.reached(offset)).await;
         reached.map_err(|_| WorkerError::GroupNotRecorded)?;
     }
-    match first_elsewhere(&shared.control.state(), names, types) {
-        Some(task_type) => Err(moved(&shared.control.state(), names, task_type)),
-        None => Ok(()),
-    }
+    first_moved(&shared.control, names, types).map_or(Ok(()), Err)
 }
 
 /// Returns as soon as the control topic names another group for one of the types.
@@ -68,8 +65,8 @@ pub(super) async fn until_moved(
 ) -> WorkerError {
     let mut changes = control.changes();
     loop {
-        if let Some(task_type) = first_elsewhere(&control.state(), &names, &types) {
-            return moved(&control.state(), &names, task_type);
+        if let Some(error) = first_moved(&control, &names, &types) {
+            return error;
         }
         if changes.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -77,9 +74,13 @@ pub(super) async fn until_moved(
     }
 }
 
-fn first_elsewhere<'a>(state: &ControlState, names: &Names, types: &'a [(Arc<str>, Registered)]) -> Option<&'a str> {
+/// Error of the first type whose commits are in another group. Reads the state once: a second read while the first one
+/// holds its lock could block for ever.
+fn first_moved(control: &ControlWatch, names: &Names, types: &[(Arc<str>, Registered)]) -> Option<WorkerError> {
+    let state = control.state();
     let mut all = types.iter().map(|(task_type, _)| &**task_type);
-    all.find(|task_type| state.group_of(task_type) != names.group_name(task_type))
+    let found = all.find(|task_type| state.group_of(task_type) != names.group_name(task_type))?;
+    Some(moved(&state, names, found))
 }
 
 fn moved(state: &ControlState, names: &Names, task_type: &str) -> WorkerError {

@@ -18,6 +18,9 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Maximum time for a process to end that was asked to, or killed.
 const END_DEADLINE: Duration = Duration::from_secs(13);
 
+/// Maximum processes, by place in the pool, that finish their attempts after they were replaced.
+const MAX_FINISHING: usize = 4;
+
 /// Process with its supervisor. Dropping it kills the process.
 struct Supervised {
     handle: Arc<ProcessHandle>,
@@ -39,9 +42,9 @@ impl AppPool {
     /// Keeps process `number` running until the pool is stopped. `first`: process that is already running.
     pub(super) async fn keep(self: Arc<Self>, number: u32, mut first: Option<AppProcess>) {
         let mut backoff = Backoff::new(MIN_BACKOFF, MAX_BACKOFF);
-        // Process that serves until its replacement is ready, and one that finishes its attempts.
+        // Process that serves until its replacement is ready, and those that finish their attempts.
         let mut served: Option<Supervised> = None;
-        let mut finishing: Option<Supervised> = None;
+        let mut finishing: Vec<Supervised> = Vec::new();
         loop {
             let process = match first.take() {
                 Some(process) => process,
@@ -52,11 +55,12 @@ impl AppPool {
             };
             if let Some(old) = served.take() {
                 self.close(&old.handle);
-                finishing = Some(old);
+                self.let_finish(&mut finishing, old).await;
             }
             let mut current = self.supervise(process);
             let next = self.wait_for_replacement(&mut current).await;
-            if current.handle.session.has_run() {
+            let has_run = current.handle.session.has_run();
+            if has_run {
                 backoff.reset();
             }
             match next {
@@ -65,14 +69,28 @@ impl AppPool {
                     break;
                 }
                 Next::Overlapping => served = Some(current),
-                Next::Now if current.supervisor.is_some() => finishing = Some(current),
-                // A process that ended before its first attempt may do so again.
-                Next::Now if !current.handle.session.has_run() => self.pause(&mut backoff).await,
-                Next::Now => {}
+                Next::Now => {
+                    if current.supervisor.is_some() {
+                        self.let_finish(&mut finishing, current).await;
+                    }
+                    // A process that ended or retired before its first attempt may do so again.
+                    if !has_run {
+                        self.pause(&mut backoff).await;
+                    }
+                }
             }
         }
         for process in served.into_iter().chain(finishing) {
             self.end(process).await;
+        }
+    }
+
+    /// Keeps a replaced process until its attempts have ended. If there are too many, waits for the end of the oldest.
+    async fn let_finish(&self, finishing: &mut Vec<Supervised>, process: Supervised) {
+        finishing.retain(|process| !process.has_ended());
+        finishing.push(process);
+        if finishing.len() > MAX_FINISHING && self.stop.run_until_cancelled(finishing[0].ended()).await.is_some() {
+            finishing.remove(0);
         }
     }
 
@@ -180,6 +198,10 @@ impl AppPool {
 }
 
 impl Supervised {
+    fn has_ended(&self) -> bool {
+        self.supervisor.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Waits for the end of the process.
     async fn ended(&mut self) {
         if let Some(supervisor) = &mut self.supervisor {

@@ -107,7 +107,7 @@ impl Session {
     /// The process has ended or gets no more attempts, or the params do not fit into a line.
     pub fn start(&self, params: &RawJson, cx: &Context, stuck: &StuckCounter) -> Result<RunningAttempt, Box<Ended>> {
         let mut state = self.0.state.lock();
-        if !matches!(state.phase, Phase::Serving { .. }) {
+        if !matches!(state.phase, Phase::Serving) {
             return Err(Box::new(Ended::unsent()));
         }
         let n = state.last + 1;
@@ -153,7 +153,7 @@ impl Session {
     }
 
     fn cancel(&self, n: u64, cx: &Context) {
-        if self.0.state.lock().is_responsive() {
+        if self.0.state.lock().is_responsive {
             let reason = cx.interruption.cancel_reason();
             self.0.out.send(&protocol::line(&ToApp::Cancel { n, reason }));
         }

@@ -49,14 +49,14 @@ struct State {
     /// Unanswered `spawn` calls.
     calls: usize,
     last_pong: Instant,
+    /// Whether the app reads cancels while attempts run, also after it gets no more attempts.
+    is_responsive: bool,
 }
 
 enum Phase {
     /// The app has not declared its types; the receiver waits for the declaration.
     Starting(oneshot::Sender<Result<Ready, String>>),
-    Serving {
-        responsive: bool,
-    },
+    Serving,
     /// No more attempts are sent.
     Closed,
 }
@@ -147,6 +147,7 @@ impl Session {
             last: 0,
             calls: 0,
             last_pong: Instant::now(),
+            is_responsive: false,
         };
         let session = Self(Arc::new(Shared {
             out: SendBuffer::new(Box::new(writer)),
@@ -209,8 +210,9 @@ impl Session {
             state.phase = Phase::Closed;
             (std::mem::take(&mut state.attempts), std::mem::take(&mut state.stuck))
         };
+        // A stuck attempt still executes, and may be the cause.
+        let is_only = attempts.len() == 1 && stuck.is_empty();
         drop(stuck);
-        let is_only = attempts.len() == 1;
         for entry in attempts.into_values() {
             entry.end(Ended::of_cause(cause, message, is_only));
         }
@@ -307,7 +309,7 @@ impl MessageReader {
             FromApp::Unable(unable) => self.declare(Err(unable.message)),
             FromApp::Retire(retire) => {
                 let phase = std::mem::replace(&mut self.session.0.state.lock().phase, Phase::Closed);
-                if matches!(phase, Phase::Serving { .. }) {
+                if matches!(phase, Phase::Serving) {
                     self.session.report(SessionEvent::Retired(retire.reason));
                 }
                 Ok(())
@@ -319,17 +321,18 @@ impl MessageReader {
     fn declare(&self, declared: Result<Ready, String>) -> Result<(), Violation> {
         let mut state = self.session.0.state.lock();
         let phase = match &declared {
-            Ok(ready) => Phase::Serving { responsive: ready.responsive },
+            Ok(_) => Phase::Serving,
             Err(_) => Phase::Closed,
         };
         match std::mem::replace(&mut state.phase, phase) {
             Phase::Starting(sender) => {
                 state.last_pong = Instant::now();
+                state.is_responsive = declared.as_ref().is_ok_and(|ready| ready.responsive);
                 // The receiver has stopped waiting if the start takes too long.
                 let _ = sender.send(declared);
                 Ok(())
             }
-            Phase::Serving { .. } => Err(Violation("a second `ready` or `unable`".to_owned())),
+            Phase::Serving => Err(Violation("a second `ready` or `unable`".to_owned())),
             // The worker ends the session.
             Phase::Closed => {
                 state.phase = Phase::Closed;
@@ -345,10 +348,6 @@ impl State {
             return Ok(());
         }
         Err(Violation(format!("a message about the attempt {n}, which was never sent")))
-    }
-
-    fn is_responsive(&self) -> bool {
-        matches!(self.phase, Phase::Serving { responsive: true })
     }
 }
 

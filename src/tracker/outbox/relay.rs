@@ -227,8 +227,12 @@ impl OutboxRelay {
         let withdrawals = self.withdrawals.clone();
         tokio::select! {
             biased;
-            // An error means that the partition task has ended, and so will this relay.
-            _ = tokio::time::timeout(longest, self.folded.wait_for(wakes)) => {}
+            folded = tokio::time::timeout(longest, self.folded.wait_for(wakes)) => {
+                if let Ok(Err(watch::Closed)) = folded {
+                    // The partition task has ended, and stops this relay at once.
+                    tokio::time::sleep(longest).await;
+                }
+            }
             () = withdrawals.any_passed() => {}
         }
     }

@@ -142,12 +142,14 @@ impl PendingOutput {
     }
 
     fn log(&mut self, line: String) {
+        // With its line break, so that empty lines are limited too.
+        let size = line.len() + 1;
         let room = MAX_EVENT_BYTES.saturating_sub(self.bytes);
-        if line.len() > room || self.logged + self.bytes + line.len() > MAX_ATTEMPT_BYTES {
+        if size > room || self.logged + self.bytes + size > MAX_ATTEMPT_BYTES {
             self.dropped += 1;
             return;
         }
-        self.bytes += line.len();
+        self.bytes += size;
         self.lines.push(line);
     }
 

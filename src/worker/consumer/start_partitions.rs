@@ -57,7 +57,7 @@ impl GroupConsumer {
                 partitions
             }
         };
-        self.pending_start = PendingStart { partitions: left, retry_at: Some(now + RETRY_PAUSE) };
+        self.pending_start = PendingStart { partitions: left, retry_at: Some(Instant::now() + RETRY_PAUSE) };
     }
 
     /// Determines where the last owner of each partition ended, and resumes there. Returns the partitions of types that

@@ -93,7 +93,8 @@ impl Dispatcher {
         let Some(in_flight) = self.tasks.queue.acquire_key(in_flight) else { return };
         let now = self.clock.now_ms();
         let policy = in_flight.task.policy.as_deref();
-        let is_first = in_flight.attempts == in_flight.task.attempts_used;
+        // An attempt that is repeated because its process died has started before.
+        let is_first = in_flight.attempts == in_flight.task.attempts_used && in_flight.restarts == 0;
         if policy.and_then(|policy| policy.expires_at_ms).is_some_and(|at| at <= now) && is_first {
             return self.tasks.expire(in_flight, now).await;
         }

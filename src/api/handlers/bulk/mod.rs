@@ -49,8 +49,11 @@ pub(crate) async fn order(request: ApiRequest) -> Result<Response, ApiError> {
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(bad_field("limit", format!("it must be from 1 to {MAX_LIMIT}")));
     }
-    let q = absolute(query_of(q.as_deref(), &ids)?, now_ms()).to_string();
+    let query = absolute(query_of(q.as_deref(), &ids)?, now_ms());
     let api = request.api.clone();
+    // A search that cannot be executed would never end.
+    list::matches(&api.reads, query.clone(), None, 1).await?;
+    let q = query.to_string();
     let partitions = api.reads.partitions();
     let checkpoints = stored(api.reads.store.checkpoints(&partitions)).await?;
     let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
@@ -76,8 +79,10 @@ async fn create(api: &Api, id: &str, order: &BulkOrder) -> Result<TaskView, ApiE
     let draft = api.writes.draft_of_any_type(input, now_ms(), None)?;
     let (Submitted::Created(task) | Submitted::Existing(task)) = api.writes.submit(draft).await?;
     let payload = Payload::Reported { state: Some(State::Running), output: None, error: None };
-    api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await?;
+    let reported = api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await;
+    // Also after an error: no other API server looks for an action that is not in the index of running tasks.
     api.bulk.wake(&task.id);
+    reported?;
     Ok(task)
 }
 
