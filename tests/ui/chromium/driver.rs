@@ -2,19 +2,22 @@
 //!
 //! No library: `thirtyfour` switches on `serde_json/preserve_order`, which would change the order of all JSON in tests.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+/// Time limit for a browser to end.
+const END_DEADLINE: Duration = Duration::from_secs(10);
 /// Property of a response that names an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// Time limit of a command.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Process of the driver, which ends its browsers when it receives SIGTERM.
+/// Process of the driver.
 struct DriverProcess(Child);
 
 impl Drop for DriverProcess {
@@ -31,6 +34,18 @@ pub struct Driver {
     /// URL of the session.
     session: String,
     _process: DriverProcess,
+}
+
+/// Ends the browser; a driver that is only stopped leaves some of its processes.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let address = self.session.trim_start_matches("http://");
+        let (host, path) = address.split_once('/').unwrap_or((address, ""));
+        let Ok(mut stream) = TcpStream::connect(host) else { return };
+        let _ = stream.set_read_timeout(Some(END_DEADLINE));
+        let _ = write!(stream, "DELETE /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let _ = stream.read(&mut [0; 64]);
+    }
 }
 
 impl Driver {
