@@ -25,6 +25,7 @@ use crate::model::schedule::step::State;
 use crate::model::task::Position;
 use crate::model::task::id::check_type;
 use crate::publish::PUBLISH_DEADLINE;
+use crate::runtime::now_ms;
 
 /// Version of the records written by this build, and the highest version it reads.
 pub const CONTROL_VERSION: u32 = 1;
@@ -241,6 +242,17 @@ pub async fn put(
 ) -> Result<Position, BrokerError> {
     let value = serde_json::to_vec(record).map_err(|why| BrokerError::Invalid(why.to_string()))?;
     write(link, names, key, Some(&value)).await
+}
+
+/// Records that the commits of a type are in this consumer group, and returns the position of the record.
+pub async fn record_group(
+    link: &SharedProducer,
+    names: &Names,
+    task_type: &str,
+    group: &str,
+) -> Result<Position, BrokerError> {
+    let record = Group { v: CONTROL_VERSION, at_ms: now_ms(), group: group.to_owned() };
+    put(link, names, &ControlKey::Group(task_type.to_owned()), &ControlRecord::Group(record)).await
 }
 
 /// Removes a key.

@@ -7,9 +7,8 @@ use super::Shared;
 use super::error::WorkerError;
 use crate::config::Names;
 use crate::control::settings::read_control;
-use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, ControlState, ControlWatch, Group};
+use crate::control::{self, ControlState, ControlWatch};
 use crate::handlers::{Registered, Registry};
-use crate::runtime::now_ms;
 
 /// Maximum time to read the worker's own records on the control topic.
 const RECORDED_DEADLINE: Duration = Duration::from_secs(30);
@@ -28,26 +27,20 @@ pub(super) fn check_names(names: &Names, registry: &Registry) -> Result<(), Work
 /// The commits of a type are in another group: starting without them would repeat or skip tasks.
 pub(super) async fn check_groups(shared: &Shared, types: &[(Arc<str>, Registered)]) -> Result<(), WorkerError> {
     let names = &shared.setup.names;
-    let elsewhere: Vec<&str> = {
-        let state = shared.control.state();
-        let all = types.iter().map(|(task_type, _)| &**task_type);
-        all.filter(|task_type| state.group_of(task_type) != names.group_name(task_type)).collect()
-    };
+    let elsewhere: Vec<&str> = elsewhere(&shared.control.state(), names, types).collect();
     if elsewhere.is_empty() {
         return Ok(());
     }
     let client = shared.setup.broker.client();
-    let consumed = read_control(&client, names).await.map_err(WorkerError::Settings)?.consumed;
+    let settings = read_control(&client, names).await.map_err(WorkerError::Settings)?;
     let mut last = None;
     for task_type in elsewhere {
-        if consumed.iter().any(|(name, _)| name == task_type) {
+        if settings.is_type_consumed(task_type) {
             return Err(moved(&shared.control.state(), names, task_type));
         }
-        let group = names.group_name(task_type).to_owned();
-        let key = ControlKey::Group(task_type.to_owned());
-        let record = ControlRecord::Group(Group { v: CONTROL_VERSION, at_ms: now_ms(), group });
-        let written = control::put(shared.events.producer(), names, &key, &record).await;
-        last = Some(written.map_err(WorkerError::GroupRecord)?.offset);
+        let group = names.group_name(task_type);
+        let recorded = control::record_group(shared.events.producer(), names, task_type, group).await;
+        last = Some(recorded.map_err(WorkerError::GroupRecord)?.offset);
     }
     if let Some(offset) = last {
         // Another worker may have recorded another group at the same time: the last record counts.
@@ -78,9 +71,18 @@ pub(super) async fn until_moved(
 /// holds its lock could block for ever.
 fn first_moved(control: &ControlWatch, names: &Names, types: &[(Arc<str>, Registered)]) -> Option<WorkerError> {
     let state = control.state();
-    let mut all = types.iter().map(|(task_type, _)| &**task_type);
-    let found = all.find(|task_type| state.group_of(task_type) != names.group_name(task_type))?;
+    let found = elsewhere(&state, names, types).next()?;
     Some(moved(&state, names, found))
+}
+
+/// Types whose commits are in another group than the configured one.
+fn elsewhere<'a>(
+    state: &ControlState,
+    names: &Names,
+    types: &'a [(Arc<str>, Registered)],
+) -> impl Iterator<Item = &'a str> {
+    let all = types.iter().map(|(task_type, _)| &**task_type);
+    all.filter(|task_type| state.group_of(task_type) != names.group_name(task_type))
 }
 
 fn moved(state: &ControlState, names: &Names, task_type: &str) -> WorkerError {

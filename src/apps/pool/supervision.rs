@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -53,11 +54,11 @@ impl AppPool {
                     None => break,
                 },
             };
+            let mut current = self.supervise(process);
             if let Some(old) = served.take() {
                 self.close(&old.handle);
                 self.let_finish(&mut finishing, old).await;
             }
-            let mut current = self.supervise(process);
             let next = self.wait_for_replacement(&mut current).await;
             let has_run = current.handle.session.has_run();
             if has_run {
@@ -80,9 +81,7 @@ impl AppPool {
                 }
             }
         }
-        for process in served.into_iter().chain(finishing) {
-            self.end(process).await;
-        }
+        join_all(served.into_iter().chain(finishing).map(|process| self.end(process))).await;
     }
 
     /// Keeps a replaced process until its attempts have ended. If there are too many, waits for the end of the oldest.

@@ -61,8 +61,9 @@ impl Cluster {
     pub(super) fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
         check_topic(&partition.topic)?;
         let result = self.client.client().fetch_watermarks(&partition.topic, partition.index, deadline);
-        let (first, end) = result
-            .map_err(|error| self.with_cause(error::of(&error, &format!("fetching the watermarks of {partition}"))))?;
+        let (first, end) = result.map_err(|error| {
+            self.after_failure(error::of(&error, &format!("fetching the watermarks of {partition}")))
+        })?;
         Ok(Watermarks { low: first, high: end })
     }
 
@@ -77,7 +78,7 @@ impl Cluster {
         let requested = list(partitions.iter().map(|partition| (partition, Offset::End)))?;
         let listed = native::list_offsets(self.client.client(), &requested, deadline);
         let entries = listed.map_err(|native::AdminError { code, text }| {
-            self.with_cause(error::classified(code, format!("listing the ends of partitions: {text}")))
+            self.after_failure(error::classified(code, format!("listing the ends of partitions: {text}")))
         })?;
         let known = entries.into_iter().filter(|entry| entry.error == RDKafkaErrorCode::NoError && entry.offset >= 0);
         let ends: BTreeMap<Partition, i64> = known.map(|entry| (entry.partition, entry.offset)).collect();
@@ -125,11 +126,11 @@ impl Cluster {
         self.client
             .client()
             .fetch_metadata(topic, left(until))
-            .map_err(|error| self.with_cause(error::of(&error, what)))
+            .map_err(|error| self.after_failure(error::of(&error, what)))
     }
 
-    /// Adds the client's last error to an outage.
-    pub(super) fn with_cause(&self, error: BrokerError) -> BrokerError {
+    /// Lets the client connect again if it has lost all brokers, and adds its last error to an outage.
+    pub(super) fn after_failure(&self, error: BrokerError) -> BrokerError {
         self.reconnect.check(self.client.client());
         match (error, self.client.context().recent()) {
             (BrokerError::Unavailable(text), Some((code, reason))) => {

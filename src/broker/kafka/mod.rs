@@ -97,7 +97,7 @@ impl Broker for Kafka {
     ) -> Result<CommittedProbe, BrokerError> {
         self.reader
             .first_visible(&self.settings, partition, offset, deadline)
-            .map_err(|error| self.cluster.with_cause(error))
+            .map_err(|error| self.cluster.after_failure(error))
     }
 
     fn list_records(
@@ -108,7 +108,7 @@ impl Broker for Kafka {
         deadline: Duration,
     ) -> Result<RecordListing, BrokerError> {
         let listed = self.reader.list(&self.settings, partition, range, max_records, deadline);
-        listed.map_err(|error| self.cluster.with_cause(error))
+        listed.map_err(|error| self.cluster.after_failure(error))
     }
 
     fn group_offsets(

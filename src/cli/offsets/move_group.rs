@@ -10,10 +10,9 @@ use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Rows};
 use crate::cli::setup::Setup;
 use crate::config::Names;
+use crate::control;
 use crate::control::settings::{FleetSettings, read_control};
-use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, Group};
 use crate::model::task::id::check_type;
-use crate::runtime::now_ms;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct MoveArgs {
@@ -73,7 +72,8 @@ pub(super) async fn move_commits(client: &Client, names: &Names, task_type: &str
         let set = if commits.is_empty() { Ok(()) } else { client.set_group_offsets(&group, commits.clone()).await };
         set.map_err(|why| failure(why, task_type, &group))?;
     }
-    record(client, names, task_type, to).await?;
+    let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
+    control::record_group(&producer, names, task_type, to).await.map_err(Failure::unavailable)?;
     moved.partitions =
         commits.iter().map(|one| MovedCommit { partition: one.partition.index, offset: one.offset }).collect();
     Ok(moved)
@@ -129,13 +129,6 @@ fn lost_commit(task_type: &str, group: &str, partition: &Partition) -> Failure {
         ))
 }
 
-async fn record(client: &Client, names: &Names, task_type: &str, to: &str) -> Result<(), Failure> {
-    let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
-    let record = ControlRecord::Group(Group { v: CONTROL_VERSION, at_ms: now_ms(), group: to.to_owned() });
-    let key = ControlKey::Group(task_type.to_owned());
-    control::put(&producer, names, &key, &record).await.map(drop).map_err(Failure::unavailable)
-}
-
 fn rows(moved: &Moved) -> Rows {
     let mut rows = Rows::new(["PARTITION", "OFFSET", "FROM", "TO"]);
     let number = |number: i64| Field::Number(u64::try_from(number).unwrap_or(0));
@@ -159,8 +152,7 @@ pub(in crate::cli) fn misplaced_commits(
 ) -> Option<(String, String)> {
     let recorded = settings.group_of(task_type);
     let configured = names.group_name(task_type);
-    let is_consumed = settings.consumed.iter().any(|(name, _)| name == task_type);
-    (is_consumed && recorded != configured).then(|| {
+    (recorded != configured && settings.is_type_consumed(task_type)).then(|| {
         let what = format!("its commits are in the group `{recorded}`, and its configured group is `{configured}`");
         let command = format!("kafleet offsets move {task_type} --to {configured}");
         (what, format!("stop the workers of both groups and run `{command}`"))

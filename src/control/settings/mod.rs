@@ -90,6 +90,12 @@ impl FleetSettings {
         self.events_partitions.ok_or_else(|| FleetSettingsError::NotApplied(names.control()))
     }
 
+    /// Returns whether any partition of the type has been consumed.
+    pub fn is_type_consumed(&self, task_type: &str) -> bool {
+        self.consumed.iter().any(|(name, _)| name == task_type)
+    }
+
+    /// Returns whether a partition of the type has been consumed.
     pub fn is_consumed(&self, task_type: &str, partition: i32) -> bool {
         self.consumed.contains(&(task_type.to_owned(), partition))
     }
