@@ -108,3 +108,25 @@ async fn retry_of_failed_tasks_is_rejected_if_only_external_tasks_failed() {
     let (status, answer) = fleet.post("/v1/tasks/p/retry", json!({})).await;
     assert_eq!((status, &answer["run"]), (202, &json!(2)), "the rejected retry starts no run: {answer}");
 }
+
+#[tokio::test]
+async fn retry_of_failed_tasks_is_rejected_for_a_superseded_task() {
+    let fleet = fleet().await;
+    for id in ["p", "p:c", "p:c:d"] {
+        fleet.echo(id).await;
+    }
+    fleet.fail("p:c:d", "broken").await;
+    fleet.succeed("p:c", json!(1)).await;
+    fleet.start_again("p").await;
+    for id in ["p:c", "p:c:d"] {
+        let status: Status = fleet.status(id).await;
+        assert!(status.superseded, "{status:?}");
+        let (code, answer) = fleet.post(&format!("/v1/tasks/{id}/retry"), json!({"only_failed": true})).await;
+        assert_eq!((code, &answer["code"]), (409, &json!("nothing_to_retry")), "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains("earlier run of its parent"), "{answer}");
+    }
+    let (code, answer) = fleet.post("/v1/tasks/p:c/retry", json!({})).await;
+    assert_eq!((code, &answer["run"]), (202, &json!(3)), "the task itself can be retried: {answer}");
+    assert!(!fleet.status("p:c").await.superseded, "it counts again");
+    assert_eq!(fleet.status("p").await.children.total, 1);
+}

@@ -130,7 +130,7 @@ pub struct Status {
     pub position: String,
     /// Terminal events after the first one of a run.
     pub duplicates: u32,
-    /// The task belongs to an earlier run of its parent and is excluded from its counts.
+    /// The task, or one of its ancestors, belongs to an earlier run of its parent and is excluded from its counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
 }

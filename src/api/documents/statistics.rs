@@ -114,7 +114,7 @@ pub struct FailureGroup {
     pub last: String,
     /// Id of the task that ended last.
     pub newest: String,
-    /// The newest task belongs to an earlier run of its parent: a retry of it does not change the parent.
+    /// The newest task, or an ancestor of it, belongs to an earlier run of its parent and does not count there.
     pub newest_superseded: bool,
     /// Workers of up to 20 of the newest tasks in the newest one's partition.
     pub workers: Vec<String>,

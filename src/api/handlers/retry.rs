@@ -43,6 +43,9 @@ pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> 
         return Err(not_finished(task));
     }
     if only_failed {
+        if task.superseded {
+            return Err(superseded(task));
+        }
         return if has_restartable(task) { Ok(()) } else { Err(nothing_failed(task)) };
     }
     if record.is_external() {
@@ -80,6 +83,14 @@ fn nothing_failed(task: &TaskView) -> ApiError {
         true => "external tasks are restarted by the system that runs them",
         false => "a retry without `only_failed` starts the task itself again",
     })
+}
+
+/// Its failed tasks have no influence on the tree, and would have none after a retry.
+fn superseded(task: &TaskView) -> ApiError {
+    let why =
+        format!("`{}`, or an ancestor of it, belongs to an earlier run of its parent and does not count", task.id);
+    ApiError::new(Code::NothingToRetry, why)
+        .hint(format!("the tree of `{}` shows the tasks that count", task.id.root()))
 }
 
 fn event_of(task: &TaskView, input: RetryTask) -> Event {

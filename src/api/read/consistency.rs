@@ -30,7 +30,7 @@ pub(crate) struct TaskView {
     /// Checkpoint of the partition, read before the record; the record may be newer.
     pub checkpoint: Checkpoint,
     pub record: TaskRecord,
-    /// The task belongs to an earlier run of its parent.
+    /// The task, or one of its ancestors, belongs to an earlier run of its parent.
     pub superseded: bool,
 }
 
@@ -68,19 +68,17 @@ impl Reads {
         // The checkpoint is read first, so that the records are at least as new.
         let checkpoint = self.checkpoint(partition).await?.unwrap_or_default();
         let mut wanted = ids.to_vec();
-        let mut parents: Vec<TaskId> = ids.iter().filter_map(TaskId::parent_id).collect();
-        parents.sort();
-        parents.dedup();
-        wanted.extend(parents.iter().cloned());
+        let mut ancestors: Vec<TaskId> = ids.iter().flat_map(parent_ids).collect();
+        ancestors.sort();
+        ancestors.dedup();
+        wanted.extend(ancestors.iter().cloned());
         let mut nodes = self.records(partition, &wanted).await?;
-        let parent_records = nodes.split_off(ids.len());
-        let run_of = |id: &TaskId| {
-            let index = parents.binary_search(&id.parent_id()?).ok()?;
-            Some(parent_records.get(index)?.as_ref()?.run)
-        };
+        let ancestor_records = nodes.split_off(ids.len());
+        let run_of =
+            |id: &TaskId| ancestor_records.get(ancestors.binary_search(id).ok()?)?.as_ref().map(|above| above.run);
         let found = ids.iter().zip(nodes).map(|(id, record)| {
             let record = record?;
-            let superseded = run_of(id).is_some_and(|run| record.run < run);
+            let superseded = is_superseded(record.run, parent_ids(id).map(|above| run_of(&above)));
             Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded })
         });
         Ok(found.collect())
@@ -218,5 +216,38 @@ impl Reads {
         // If this cannot be determined, assume that the projection lags.
         let passed = read.is_ok_and(|read| read.offset >= end);
         Ok((!passed).then(|| not_visible_yet(partition, projected, end)))
+    }
+}
+
+/// Ids of all ancestors, nearest first.
+fn parent_ids(id: &TaskId) -> impl Iterator<Item = TaskId> {
+    std::iter::successors(id.parent_id(), TaskId::parent_id)
+}
+
+/// Whether a task, or one of its ancestors, belongs to an earlier run of its parent. `above` are the runs of the
+/// ancestors, nearest first; `None` for unknown ones.
+fn is_superseded(run: u32, above: impl Iterator<Item = Option<u32>>) -> bool {
+    let mut below = Some(run);
+    above.into_iter().any(|run| std::mem::replace(&mut below, run).zip(run).is_some_and(|(below, above)| below < above))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_is_superseded_with_any_ancestor() {
+        let cases: [(u32, &[Option<u32>], bool); 7] = [
+            (1, &[], false),
+            (1, &[Some(1)], false),
+            (3, &[Some(2), Some(1)], false),
+            (1, &[Some(2)], true),
+            (1, &[Some(1), Some(2)], true),
+            (2, &[Some(1), Some(1), Some(2)], true),
+            (1, &[None, Some(2)], false),
+        ];
+        for (run, above, expected) in cases {
+            assert_eq!(is_superseded(run, above.iter().copied()), expected, "run {run} below {above:?}");
+        }
     }
 }
