@@ -1,0 +1,377 @@
+/** Client of the REST API: creates tasks and waits for their results. */
+
+import { createHash, randomBytes } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { AsyncLocalStorage } from "node:async_hooks";
+
+import { type Context, running } from "./context.ts";
+import { type ApiError, apiError, type Problem, TaskFailed, TimedOut } from "./errors.ts";
+import { type Duration, milliseconds } from "./outcomes.ts";
+import { encode } from "./schema.ts";
+import type { Call, Submitted, Target } from "./task.ts";
+
+export const DEFAULT_URL = "http://127.0.0.1:8080";
+
+const BATCH_ITEMS = 1000;
+/** Size of a batch in characters, of up to three bytes each: the API accepts 8 MiB. */
+const BATCH_CHARS = 2 << 20;
+
+/** Time for one response: longer than any wait of the API. */
+const REQUEST_MS = 60_000;
+
+/** Silence after which a stream counts as lost: the API sends a comment every 15 s. */
+const SILENCE_MS = 45_000;
+
+/** Status document of a task; docs/api.md describes all its fields. */
+export interface Status {
+  id: string;
+  type: string | null;
+  state: string;
+  own_state: string;
+  run: number;
+  attempt: number;
+  progress: unknown;
+  result: unknown;
+  error: { kind: string; message: string; attempt: number } | null;
+  children: Record<string, number>;
+  position: string;
+  [field: string]: unknown;
+}
+
+/** Task with the tasks below it. */
+export interface TreeNode {
+  id: string;
+  type: string | null;
+  state: string;
+  name: string | null;
+  attempt: number;
+  error: Status["error"];
+  progress: unknown;
+  below: TreeNode[];
+  /** Number of direct children that are omitted from `below`. */
+  omitted: number;
+  [field: string]: unknown;
+}
+
+/** Options of the wait for a task. */
+export interface WaitOptions {
+  timeout?: Duration;
+  signal?: AbortSignal;
+}
+
+/** A created task. `R`: its result. */
+export class Handle<R = unknown> {
+  /** Task id. */
+  readonly id: string;
+  /** Position of its newest known event; reads through this handle include that event. */
+  position: string | undefined;
+  readonly #task: Target<never, R>;
+  readonly #client: Client;
+
+  constructor(task: Target<never, R>, id: string, position?: string) {
+    this.id = id;
+    this.position = position;
+    this.#task = task;
+    this.#client = task.app.client;
+  }
+
+  /** Returns the status document. */
+  async status(): Promise<Status> {
+    const status = await this.#client.request<Status>("GET", this.#path(""));
+    this.position = status.position ?? this.position;
+    return status;
+  }
+
+  /** Returns the task with `depth` levels of tasks below it, at most `limit` tasks. */
+  tree({ depth, limit }: { depth?: number; limit?: number } = {}): Promise<TreeNode> {
+    return this.#client.request("GET", this.#path("/tree", { depth, limit }));
+  }
+
+  /** Cancels the task and its descendants. A task that has ended stays as it is. */
+  async cancel(reason?: string): Promise<void> {
+    try {
+      const body = await this.#client.request<{ position: string }>("POST", `${this.#base}/cancel`, encode({ reason }));
+      this.position = body.position ?? this.position;
+    } catch (error) {
+      if ((error as ApiError).code !== "already_finished") throw error;
+    }
+  }
+
+  /** Runs an ended task again, or with `onlyFailed` the failed tasks of its tree, and returns the number of the run. */
+  async retry({ onlyFailed = false, reason }: { onlyFailed?: boolean; reason?: string } = {}): Promise<number> {
+    const body = encode({ only_failed: onlyFailed, reason });
+    const answer = await this.#client.request<{ run: number; status: Status }>("POST", `${this.#base}/retry`, body);
+    this.position = answer.status.position ?? this.position;
+    return answer.run;
+  }
+
+  /** Returns the status document now and at every change, until the task has ended. Throws `TimedOut`. */
+  async *watch({ timeout, signal }: WaitOptions = {}): AsyncGenerator<Status, Status> {
+    refuseInAttempt();
+    const deadline = timeout === undefined ? undefined : AbortSignal.timeout(milliseconds(timeout));
+    const stop = AbortSignal.any([deadline, signal].filter((each) => each !== undefined));
+    let last: Status | undefined;
+    try {
+      for (;;) {
+        for await (const event of this.#client.events(this.#path("/watch"), stop)) {
+          if (event.kind === "end" && last && (event.data as { reason: string }).reason === "finished") return last;
+          if (event.kind !== "status") continue;
+          last = event.data as Status;
+          this.position = last.position ?? this.position;
+          yield last;
+        }
+        await sleep(200, undefined, { signal: stop });
+      }
+    } catch (error) {
+      if (!deadline?.aborted || signal?.aborted) throw signal?.aborted ? signal.reason : error;
+      throw new TimedOut(`the task \`${this.id}\` has not ended in time${last ? `: it is ${last.state}` : ""}`);
+    }
+  }
+
+  /** Waits for the result. Throws `TaskFailed` or `TimedOut`. */
+  async result(options: WaitOptions = {}): Promise<R> {
+    const statuses = this.watch(options);
+    for (;;) {
+      const { done, value } = await statuses.next();
+      if (!done) continue;
+      if (value.state !== "succeeded") throw new TaskFailed(value);
+      return this.#task.decode(value.result);
+    }
+  }
+
+  get #base(): string {
+    return `/v1/tasks/${encodeURIComponent(this.id).replaceAll("%3A", ":")}`;
+  }
+
+  #path(rest: string, query: Record<string, string | number | undefined> = {}): string {
+    const pairs = Object.entries({ ...query, after: this.position }).filter(([, value]) => value !== undefined);
+    const text = new URLSearchParams(pairs.map(([name, value]): [string, string] => [name, `${value}`])).toString();
+    return `${this.#base}${rest}${text && `?${text}`}`;
+  }
+}
+
+/** Connection with the API at a URL. */
+export class Client {
+  readonly url: string;
+  /** Time for which a request is repeated while the API or a service behind it is unavailable, in milliseconds. */
+  patienceMs = 30_000;
+  readonly #token: string | undefined;
+
+  constructor({ url, token }: { url?: string | undefined; token?: string | undefined } = {}) {
+    this.url = (url ?? process.env["KAFLEET_API"] ?? DEFAULT_URL).replace(/\/+$/, "");
+    if (!/^https?:\/\/./.test(this.url) || !URL.canParse(this.url)) {
+      throw new TypeError(`\`${this.url}\` is not the URL of an API; hint: write \`${DEFAULT_URL}\``);
+    }
+    this.#token = token ?? process.env["KAFLEET_TOKEN"];
+  }
+
+  /** Creates one task. */
+  async create<R>(call: Call<R>): Promise<Handle<R>> {
+    const text = submission(call);
+    const recorded = recorder.getStore();
+    if (recorded) return record(recorded, call, text);
+    const created = await this.request<{ id: string; position: string }>("POST", "/v1/tasks", text);
+    return new Handle(call.target, created.id, created.position);
+  }
+
+  /** Creates tasks in batches; each has its own outcome, in order. */
+  async createMany<R>(calls: Iterable<Call<R>>): Promise<Submitted<R>[]> {
+    const outcomes: Submitted<R>[] = [];
+    const recorded = recorder.getStore();
+    for (const batch of batches(calls)) {
+      const created = recorded ? batch.map((item) => record(recorded, ...item)) : await this.#createBatch(batch);
+      for (const outcome of created) outcomes.push(outcome);
+    }
+    return outcomes;
+  }
+
+  /** Sends a request, again while the API is unavailable, and returns the document of the response. */
+  async request<T>(method: string, path: string, body?: string): Promise<T> {
+    return (await this.#exchange(method, path, body, AbortSignal.timeout(REQUEST_MS))).json() as Promise<T>;
+  }
+
+  /** Reads a stream of server-sent events until it ends or is lost. */
+  async *events(path: string, signal: AbortSignal): AsyncGenerator<ServerEvent> {
+    const lost = new AbortController();
+    const stop = AbortSignal.any([lost.signal, signal]);
+    const silence = setTimeout(() => lost.abort(), SILENCE_MS);
+    try {
+      const response = await this.#exchange("GET", path, undefined, stop);
+      try {
+        yield* eventsOf(response.body!, () => silence.refresh());
+      } catch {
+        // The stream is lost: it is opened again.
+      }
+      signal.throwIfAborted();
+    } finally {
+      clearTimeout(silence);
+      lost.abort();
+    }
+  }
+
+  async #createBatch<R>(batch: [Call<R>, string][]): Promise<Submitted<R>[]> {
+    const outcomes: Submitted<R>[] = [];
+    const deadline = performance.now() + this.patienceMs;
+    let remaining = [...batch.keys()];
+    for (;;) {
+      const body = `[${remaining.map((index) => batch[index]![1]).join(",")}]`;
+      const answer = await this.request<{ items: Item[] }>("POST", "/v1/batches", body);
+      remaining.forEach((index, place) => {
+        const item = answer.items[place]!;
+        const target = batch[index]![0].target;
+        const handle = () => new Handle(target, item.id!, item.position);
+        outcomes[index] = item.outcome === "accepted" ? handle() : apiError(item.problem!.status ?? 0, item.problem!);
+      });
+      // Only those whose repetition can help; a task that exists is not created twice.
+      remaining = remaining.filter((index) => (outcomes[index] as Partial<ApiError>).status === 503);
+      if (!remaining.length || performance.now() > deadline) return outcomes;
+      await sleep(500);
+    }
+  }
+
+  async #exchange(method: string, path: string, body: string | undefined, signal: AbortSignal): Promise<Response> {
+    if (recorder.getStore()) throw new Error("tasks are recorded here, not created; hint: test with `fleet`");
+    const deadline = performance.now() + this.patienceMs;
+    for (let pause = 0; ; pause = Math.min(2 * pause + 100, 2000)) {
+      const answer = await this.#send(method, path, body, signal);
+      if (answer instanceof Response && answer.ok) return answer;
+      const error = answer instanceof Response ? await problemOf(answer) : this.#unreachable(answer);
+      if (![0, 502, 503, 504].includes(error.status) || performance.now() + pause > deadline) throw error;
+      await sleep(pause, undefined, { signal });
+    }
+  }
+
+  /** Sends a request once. Returns an error if there is no answer. */
+  async #send(method: string, path: string, body: string | undefined, signal: AbortSignal): Promise<Response | Error> {
+    const headers: Record<string, string> = { accept: "application/json, text/event-stream" };
+    if (body !== undefined) headers["content-type"] = "application/json";
+    if (this.#token) headers["authorization"] = `Bearer ${this.#token}`;
+    const trace = running.getStore()?.trace;
+    if (trace) headers["traceparent"] = trace.parent;
+    if (trace?.state) headers["tracestate"] = trace.state;
+    try {
+      const response = await fetch(this.url + path, { method, headers, signal, ...(body !== undefined && { body }) });
+      if (!response.ok || response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+      // The body is part of the answer: without all of it the request is repeated.
+      return new Response(await response.text(), { status: response.status === 204 ? 200 : response.status });
+    } catch (error) {
+      signal.throwIfAborted();
+      return error as Error;
+    }
+  }
+
+  #unreachable(error: Error): ApiError {
+    const cause = error.cause instanceof Error ? error.cause : error;
+    const reason = cause.message || (cause as NodeJS.ErrnoException).code || cause.name;
+    return apiError(0, {
+      code: "unreachable",
+      detail: `the API at \`${this.url}\` cannot be reached: ${reason}`,
+      hint: "start `kafleet dev`, or set KAFLEET_API to the URL of an API",
+    });
+  }
+}
+
+interface ServerEvent {
+  kind: string;
+  data: unknown;
+}
+
+interface Item {
+  outcome: string;
+  id?: string;
+  position?: string;
+  problem?: Problem;
+}
+
+async function problemOf(response: Response): Promise<ApiError> {
+  const text = await response.text().catch(() => "");
+  try {
+    return apiError(response.status, JSON.parse(text) as Problem);
+  } catch {
+    return apiError(response.status, { detail: text.slice(0, 500) });
+  }
+}
+
+/** Reads the events of a body; `onLine` is called for each line. */
+async function* eventsOf(body: AsyncIterable<Uint8Array>, onLine: () => void): AsyncGenerator<ServerEvent> {
+  let kind = "";
+  for await (const line of lines(body)) {
+    onLine();
+    const colon = line.indexOf(":");
+    const [name, value] = [line.slice(0, colon), line.slice(colon + 1).trim()];
+    if (name === "event") kind = value;
+    else if (name === "data") yield { kind, data: JSON.parse(value) as unknown };
+  }
+}
+
+/** Lines of a body, split at line feeds only: JSON may contain other line breaks. */
+async function* lines(body: AsyncIterable<Uint8Array>): AsyncGenerator<string> {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const chunk of body) {
+    const parts = (rest + decoder.decode(chunk, { stream: true })).split("\n");
+    rest = parts.pop()!;
+    yield* parts;
+  }
+}
+
+/** Throws in an attempt, before it waits for a task. */
+export function refuseInAttempt(): void {
+  if (!running.getStore()) return;
+  throw new Error("an attempt must not wait for another task, which may need its slot; hint: use `cx.then(…)`");
+}
+
+function submission(call: Call<unknown>): string {
+  const document = call.document("submit");
+  const cx = running.getStore();
+  document["id"] ??= cx ? idInAttempt(cx, document) : newId();
+  return encode(document);
+}
+
+/** Returns a UUIDv7. */
+function newId(): string {
+  const bytes = randomBytes(16);
+  bytes.writeUIntBE(Date.now(), 0, 6);
+  bytes[6] = (bytes[6]! & 0x0f) | 0x70;
+  bytes[8] = (bytes[8]! & 0x3f) | 0x80;
+  return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}
+
+/** Returns an id that is the same in every attempt, so that a repeated attempt creates the same task. */
+function idInAttempt(cx: Context, { type, params, parent }: Record<string, unknown>): string {
+  const digest = hash(encode([cx.idempotencyKey, type, params, parent]));
+  const count = (cx.submits.get(digest) ?? 0) + 1;
+  cx.submits.set(digest, count);
+  return hash(`${digest}/${count}`).slice(0, 32);
+}
+
+function hash(text: string): string {
+  return createHash("sha256").update(text).digest("hex");
+}
+
+function* batches<R>(calls: Iterable<Call<R>>): Generator<[Call<R>, string][]> {
+  let batch: [Call<R>, string][] = [];
+  let size = 0;
+  for (const call of calls) {
+    const text = submission(call);
+    if (batch.length === BATCH_ITEMS || (batch.length && size + text.length > BATCH_CHARS)) {
+      yield batch;
+      [batch, size] = [[], 0];
+    }
+    batch.push([call, text]);
+    size += text.length;
+  }
+  if (batch.length) yield batch;
+}
+
+/** Document of a task that was submitted while tasks are recorded. */
+export type Recorded = { type: string; params: unknown; id: string } & Record<string, unknown>;
+
+/** Receives the submitted tasks instead of the API, for `recorded` of `kafleet/testing`. */
+export const recorder = new AsyncLocalStorage<Recorded[]>();
+
+function record<R>(recorded: Recorded[], call: Call<R>, text: string): Handle<R> {
+  const document = JSON.parse(text) as Recorded;
+  recorded.push(document);
+  return new Handle(call.target, document.id);
+}

@@ -1,0 +1,170 @@
+/** Start of a process that a worker has started: it takes the socket, loads the program, and serves its app. */
+
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+import { isMainThread } from "node:worker_threads";
+
+import { type AnyApp, App } from "./app.ts";
+import { stackOf } from "./attempt.ts";
+import { type Connection, ConnectionProblem, stdinKind, takeSocket } from "./connection.ts";
+import { running } from "./context.ts";
+import { captureOutput } from "./output.ts";
+import { encode } from "./schema.ts";
+import { PROTOCOL, Session, type Welcome } from "./session.ts";
+
+/** Name of the variable that keeps child processes from taking their stdin for the socket of a worker. */
+const TAKEN = "KAFLEET_SOCKET_TAKEN";
+
+const NO_SOCKET =
+  "kafleet: file descriptor 0 is not the socket of a worker, so that no app is served; hint: in `command`, programs that copy " +
+  "stdin break the socket: `script`, `nodemon`, `docker run -i`";
+
+/** The app cannot serve; the message is shown to people. */
+class Unable extends Error {}
+
+/**
+ * Serves the worker on file descriptor 0 with the app of the main module, if a worker has started this process. Called
+ * once, when the package is imported: the socket is taken before any code that is imported later can read stdin.
+ */
+export function serveIfStarted(): void {
+  const isStarted = process.env["KAFLEET_APP"] !== undefined && process.env[TAKEN] === undefined && isMainThread;
+  if (!isStarted) return;
+  process.env[TAKEN] = "1";
+  const stdin = stdinKind();
+  // A child process of an app in another language, which uses the client, has another stdin: usually an empty one.
+  if (stdin === "other") console.error(NO_SOCKET);
+  if (stdin !== "socket") return;
+  captureOutput();
+  const server = new Server(takeSocket());
+  process.on("uncaughtException", (error) => server.onError(error));
+  process.on("unhandledRejection", (error) => server.onError(error));
+  process.on("exit", () => server.flush());
+  void server.serve();
+}
+
+/** Life of the process: the program is loaded, attempts run until the worker ends the stream, and the lifespan ends. */
+class Server {
+  readonly #connection: Connection;
+  readonly #early: string[] = [];
+  #session: Session | undefined;
+  #lifespan: AsyncGenerator | Generator | undefined;
+  #welcomed = false;
+  #ending = false;
+  #onWelcome!: (welcome: Welcome) => void;
+  readonly #welcome = new Promise<Welcome>((resolve) => (this.#onWelcome = resolve));
+
+  constructor(connection: Connection) {
+    this.#connection = connection;
+    connection.listen(
+      (line) => this.#receive(line),
+      () => this.#onEnd(),
+    );
+  }
+
+  async serve(): Promise<void> {
+    try {
+      const welcome = await this.#welcome;
+      if (welcome.protocol < PROTOCOL) {
+        throw new Unable(`the worker speaks version ${welcome.protocol} of the app protocol, this SDK ${PROTOCOL}`);
+      }
+      const app = await loadMain();
+      const session = new Session(this.#connection, app, welcome, () => void this.#finish());
+      session.state = await this.#enter(app);
+      session.begin();
+      for (const line of this.#early) session.receive(line);
+      this.#session = session;
+      if (this.#connection.ended) session.end();
+    } catch (error) {
+      this.onError(error);
+    }
+  }
+
+  /** Ends the attempt that an error belongs to; without one, this process. */
+  onError(error: unknown): void {
+    if (this.#ending) return;
+    if (error instanceof ConnectionProblem) die(error.message);
+    if (!this.#session) {
+      this.#ending = true;
+      const message = error instanceof Unable ? error.message : withHint(error, stackOf(error) ?? String(error));
+      this.#connection.send(`{"unable":{"message":${encode(message)}}}\n`);
+      void this.#connection.close().then(() => process.exit(0));
+      return;
+    }
+    const cx = running.getStore();
+    if (this.#session.failed(cx, error)) return;
+    const text = stackOf(error) ?? String(error);
+    if (!cx) die(`an error outside of all attempts ends the process: ${text}`);
+    console.error(`kafleet: an error after the end of the attempt ${cx.n} at \`${cx.id}\`: ${text}`);
+  }
+
+  /** Sends everything that is pending. */
+  flush(): void {
+    this.#session?.flush();
+    this.#connection.flush();
+  }
+
+  #receive(line: string): void {
+    if (this.#session) return this.#session.receive(line);
+    if (this.#welcomed) return void this.#early.push(line);
+    const welcome = line.startsWith('{"welcome"') && (JSON.parse(line) as { welcome: Welcome }).welcome;
+    if (!welcome) throw new ConnectionProblem(`the worker sent no \`welcome\`: ${line.slice(0, 200)}`);
+    this.#welcomed = true;
+    this.#onWelcome(welcome);
+  }
+
+  #onEnd(): void {
+    this.#session?.end();
+    if (!this.#welcomed) die("the worker ended before it sent `welcome`");
+  }
+
+  async #enter(app: AnyApp): Promise<unknown> {
+    this.#lifespan = app.lifespan?.();
+    try {
+      return (await this.#lifespan?.next())?.value;
+    } catch (error) {
+      throw new Unable(`the lifespan of the app failed: ${stackOf(error) ?? String(error)}`);
+    }
+  }
+
+  async #finish(): Promise<void> {
+    if (this.#ending) return;
+    this.#ending = true;
+    try {
+      await this.#lifespan?.next();
+      await this.#connection.close();
+      process.exit(0);
+    } catch (error) {
+      die(`the lifespan of the app failed: ${stackOf(error) ?? String(error)}`);
+    }
+  }
+}
+
+/** Adds a hint where Node knows the place of a syntax error, but shows it only itself. */
+function withHint(error: unknown, message: string): string {
+  if (!(error instanceof SyntaxError) || /:\d+/.test(message)) return message;
+  return `${message}\nhint: \`node ${process.argv[1]}\` shows the line`;
+}
+
+/** Returns the app of the main module, when its evaluation has ended. */
+async function loadMain(): Promise<AnyApp> {
+  const program = process.argv[1];
+  if (!program) throw new Unable("there is no program: run `node tasks.ts`, not code on the command line");
+  const path = createRequire(program).resolve(program);
+  const module = (await import(pathToFileURL(path).href)) as Record<string, unknown>;
+  const named = { ...(module["default"] as object | undefined), ...module };
+  const apps = new Map(Object.entries(named).filter((entry): entry is [string, AnyApp] => entry[1] instanceof App));
+  const distinct = new Set(apps.values());
+  const app = apps.get("app") ?? [...distinct][0];
+  if (!app) throw new Unable(`\`${program}\` exports no \`App\`; hint: write \`export const app = new App()\``);
+  if (distinct.size > 1 && !apps.has("app")) {
+    const names = [...apps.keys()].map((name) => `\`${name}\``).join(", ");
+    throw new Unable(`\`${program}\` exports several apps (${names}); hint: export one, or name one of them \`app\``);
+  }
+  if (!app.tasks.size) throw new Unable('the app declares no task types; hint: write `app.task("name", …)`');
+  return app;
+}
+
+function die(message: string): never {
+  console.error(`error: ${message}`);
+  process.exit(1);
+}

@@ -1,0 +1,132 @@
+/** Options of task types and of single tasks, in the words of kafleet.toml and of the API. */
+
+import type { Call } from "./task.ts";
+import type { Duration } from "./outcomes.ts";
+
+/** Class of errors. */
+export type ErrorClass = abstract new (...args: never[]) => Error;
+
+/** Policy of a task type: keys of `[types.NAME]`, which override it. */
+export interface Policy {
+  concurrency?: number;
+  maxConcurrency?: number;
+  rate?: Readonly<Record<string, unknown>>;
+  order?: "none" | "key" | "partition";
+  retries?: number;
+  minBackoff?: Duration;
+  maxBackoff?: Duration;
+  timeout?: Duration;
+  totalTimeout?: Duration;
+  stallTimeout?: Duration;
+  /** Classes of errors, which match subclasses too, and names of kinds. */
+  retryOn?: readonly (string | ErrorClass)[];
+  /** Classes of errors, which match subclasses too, and names of kinds. */
+  failOn?: readonly (string | ErrorClass)[];
+  onError?: "retry" | "fail" | "skip";
+  maxFailures?: number;
+  failurePeriod?: Duration;
+  isolation?: "none" | "process";
+  publishResults?: boolean;
+  partitions?: number;
+}
+
+interface CommonOptions {
+  key?: string;
+  name?: string;
+  tags?: readonly string[];
+  retries?: number;
+  minBackoff?: Duration;
+  maxBackoff?: Duration;
+  timeout?: Duration;
+  onFailure?: "fail" | "ignore";
+  failFast?: boolean;
+  maxFailed?: number;
+  /** Continuations: calls, or documents as the API accepts them. */
+  then?: readonly (Call<unknown> | Readonly<Record<string, unknown>>)[];
+  actions?: readonly Readonly<Record<string, unknown>>[];
+  checks?: readonly Readonly<Record<string, unknown>>[];
+}
+
+/** Options of a child. */
+export interface ChildOptions extends CommonOptions {
+  /** Last segment of the child's id. Default: derived from type and params. */
+  id?: string;
+  creator?: string;
+  link?: string;
+  totalTimeout?: Duration;
+  options?: Readonly<Record<string, unknown>>;
+  delay?: Duration;
+  at?: string | Date;
+  expires?: Duration;
+}
+
+/** Options of a task that is submitted. */
+export interface SubmitOptions extends ChildOptions {
+  parent?: string;
+}
+
+/** Options of a continuation. */
+export interface ThenOptions extends CommonOptions {
+  /** Outcome that starts it. Default `succeeded`. */
+  on?: "succeeded" | "failed" | "ended";
+  withResults?: boolean;
+}
+
+/** Options of a call, which may become a task, a child or a continuation. */
+export type CallOptions = SubmitOptions & ThenOptions;
+
+/** Use of a call. */
+export type Scope = "submit" | "spawn" | "then";
+
+const COMMON = "key name tags retries minBackoff maxBackoff timeout onFailure failFast maxFailed then actions checks";
+const CHILD = `${COMMON} id creator link totalTimeout options delay at expires`;
+const ALLOWED: Record<Scope, Set<string>> = {
+  submit: new Set(`${CHILD} parent`.split(" ")),
+  spawn: new Set(CHILD.split(" ")),
+  then: new Set(`${COMMON} on withResults`.split(" ")),
+};
+const PLACES: Record<Scope, string> = { submit: "a submitted task", spawn: "a child", then: "a continuation" };
+const POLICY = new Set(
+  (
+    "concurrency maxConcurrency rate order retries minBackoff maxBackoff timeout totalTimeout stallTimeout retryOn failOn " +
+    "onError maxFailures failurePeriod isolation publishResults partitions"
+  ).split(" "),
+);
+
+/** Returns the options of a task as the API and the worker accept them. Throws a `TypeError` for an unknown one. */
+export function taskFields(type: string, options: CallOptions, scope: Scope): Record<string, unknown> {
+  const fields: Record<string, unknown> = {};
+  for (const [key, value] of Object.entries(options)) {
+    if (!ALLOWED[scope].has(key)) throw new TypeError(`\`${key}\` is not an option of ${PLACES[scope]} (\`${type}\`)`);
+    if (value !== undefined) fields[snakeCase(key)] = value;
+  }
+  return fields;
+}
+
+/** Policy for the worker, and the classes of errors, which the app matches itself. */
+export interface SplitPolicy {
+  fields: Record<string, unknown>;
+  failOn: ErrorClass[];
+  retryOn: ErrorClass[];
+}
+
+/** Separates classes of errors from the keys for the worker. Throws a `TypeError` for an unknown key. */
+export function splitPolicy(policy: Policy): SplitPolicy {
+  const split: SplitPolicy = { fields: {}, failOn: [], retryOn: [] };
+  for (const [key, value] of Object.entries(policy)) {
+    if (!POLICY.has(key)) throw new TypeError(`\`${key}\` is not a key of a policy`);
+    if (key === "failOn" || key === "retryOn") {
+      const listed = value as readonly (string | ErrorClass)[];
+      split[key] = listed.filter((kind) => typeof kind === "function");
+      const kinds = listed.filter((kind) => typeof kind === "string");
+      if (kinds.length) split.fields[snakeCase(key)] = kinds;
+    } else if (value !== undefined) {
+      split.fields[snakeCase(key)] = value;
+    }
+  }
+  return split;
+}
+
+function snakeCase(key: string): string {
+  return key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}

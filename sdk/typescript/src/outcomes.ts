@@ -1,0 +1,90 @@
+/** Errors that decide the outcome of an attempt. */
+
+/** Duration: text such as `30s`, or milliseconds. */
+export type Duration = number | `${number}${"ms" | "s" | "m" | "h" | "d"}`;
+
+/** Attributes of a failure. `kind`: stable name for programs; default: `error`, for subclasses their class name. */
+export interface OutcomeOptions {
+  kind?: string;
+  cause?: unknown;
+}
+
+/** Base of the failures that a handler throws on purpose. */
+export abstract class Outcome extends Error {
+  abstract readonly outcome: "retry" | "fail" | "dead";
+  /** Stable name for programs. */
+  readonly kind: string;
+
+  constructor(message = "", { kind, cause }: OutcomeOptions = {}) {
+    super(message || new.target.name, cause === undefined ? undefined : { cause });
+    this.name = new.target.name;
+    this.kind = kindOf(kind ?? (BASES.has(new.target.name) ? "error" : new.target.name));
+  }
+}
+
+const BASES = new Set(["Fail", "Dead", "Retry", "SpawnFailed"]);
+
+/** Ends the task as failed, without another attempt. */
+export class Fail extends Outcome {
+  readonly outcome = "fail";
+}
+
+/** Ends work that completed without success, and would end the same way again. */
+export class Unsuccessful extends Fail {
+  constructor(message = "", options: OutcomeOptions = {}) {
+    super(message, { ...options, kind: options.kind ?? "unsuccessful" });
+  }
+}
+
+/** Ends the task as failed and keeps it in the dead letters, for a redrive after the cause is fixed. */
+export class Dead extends Outcome {
+  readonly outcome = "dead";
+}
+
+/** Requests another attempt, after the backoff of the type or after `after`. */
+export class Retry extends Outcome {
+  readonly outcome = "retry";
+  /** Delay before the next attempt, in milliseconds. */
+  readonly afterMs: number | undefined;
+
+  constructor(message = "", options: OutcomeOptions & { after?: Duration } = {}) {
+    super(message, options);
+    this.afterMs = options.after === undefined ? undefined : Math.max(milliseconds(options.after), 0);
+  }
+}
+
+/** Children could not be published at once. Unhandled, it leads to another attempt. */
+export class SpawnFailed extends Outcome {
+  readonly outcome = "retry";
+}
+
+/** The attempt was cancelled. It is also the reason of the `signal`. */
+export class Cancelled extends Error {
+  override readonly name = "Cancelled";
+
+  constructor(reason = "") {
+    super(`the attempt was cancelled${reason && `: ${reason}`}`);
+  }
+}
+
+const UNITS: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** Returns a duration in whole milliseconds. Throws a `TypeError` for text that is no duration. */
+export function milliseconds(duration: Duration): number {
+  if (typeof duration === "number") return Math.round(duration);
+  const [, number, unit] = /^(\d+)(ms|s|m|h|d)$/.exec(duration) ?? [];
+  if (!number)
+    throw new TypeError(`\`${duration}\` is not a duration; hint: write \`1500ms\`, \`30s\`, \`10m\`, \`2h\` or \`7d\``);
+  return Number(number) * UNITS[unit!]!;
+}
+
+/** Returns a name with the characters and the length that the protocol allows for a kind. */
+export function kindOf(name: string): string {
+  return name.replace(/[^A-Za-z0-9._-]/g, "_").slice(0, 64) || "error";
+}
+
+/** Returns the class name of an error, which is the kind of a failure that is not an `Outcome`. */
+export function nameOf(error: unknown): string {
+  if (!(error instanceof Error)) return "error";
+  return error.name && error.name !== "Error" ? error.name : error.constructor.name;
+}

@@ -1,0 +1,89 @@
+/** Schemas of params and results: the interface of Standard Schema and Standard JSON Schema, and the form of a value in JSON. */
+
+/** Schema of a library that implements Standard Schema (https://standardschema.dev), such as zod, arktype or valibot. */
+export interface Schema<Input = unknown, Output = Input> {
+  readonly "~standard": {
+    readonly version: 1;
+    readonly vendor: string;
+    readonly validate: (value: unknown) => Validated<Output> | Promise<Validated<Output>>;
+    readonly types?: { readonly input: Input; readonly output: Output } | undefined;
+    /** JSON Schema of the values before validation. Without it, neither the API nor the worker checks them. */
+    readonly jsonSchema?: { readonly input: (options: { readonly target: "draft-2020-12" }) => Record<string, unknown> };
+  };
+}
+
+/** Outcome of a validation. */
+export type Validated<Output> = { readonly value: Output; readonly issues?: undefined } | { readonly issues: readonly Issue[] };
+
+/** Mismatch between a value and its schema. */
+export interface Issue {
+  readonly message: string;
+  readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined;
+}
+
+/** Type that a schema accepts. */
+export type InputOf<S extends Schema> = NonNullable<S["~standard"]["types"]>["input"];
+
+/** Type that a schema returns. */
+export type OutputOf<S extends Schema> = NonNullable<S["~standard"]["types"]>["output"];
+
+/** Form of a value after it has travelled as JSON: a `Date` is a string, `undefined` is null. */
+export type Wire<T> = 0 extends 1 & T
+  ? T
+  : T extends { toJSON(): infer J }
+    ? Wire<J>
+    : T extends string | number | boolean | null
+      ? T
+      : T extends undefined | void
+        ? null
+        : T extends bigint | symbol | ((...args: never[]) => unknown)
+          ? never
+          : T extends readonly unknown[]
+            ? { [K in keyof T]: Wire<T[K]> }
+            : T extends object
+              ? { [K in keyof T]: undefined extends T[K] ? Wire<Exclude<T[K], undefined>> | undefined : Wire<T[K]> }
+              : T;
+
+/** A value does not have the form that its schema requires. */
+export class Mismatch extends Error {}
+
+/** Returns the value that a schema makes of its input. Throws `Mismatch`. */
+export async function validated(schema: Schema | undefined, value: unknown): Promise<unknown> {
+  if (!schema) return value;
+  const result = await schema["~standard"].validate(value);
+  if (!result.issues) return result.value;
+  throw new Mismatch(result.issues.slice(0, 5).map(text).join("; "));
+}
+
+function text(issue: Issue): string {
+  const path = (issue.path ?? []).map((part) => `/${String(typeof part === "object" ? part.key : part)}`).join("");
+  return path ? `${path}: ${issue.message}` : issue.message;
+}
+
+/** Returns the JSON Schema that describes the input of a schema; nothing if its library has none. */
+export function jsonSchema(schema: Schema | undefined): Record<string, unknown> | undefined {
+  return schema?.["~standard"].jsonSchema?.input({ target: "draft-2020-12" });
+}
+
+/** Returns a value as JSON. Throws a `TypeError` for values that JSON would change silently, such as NaN or a `Map`. */
+export function encode(value: unknown): string {
+  if (typeof value === "string" || typeof value === "boolean") return JSON.stringify(value);
+  return JSON.stringify(value === undefined ? null : value, check) ?? unsupported(value);
+}
+
+function check(_key: string, value: unknown): unknown {
+  if (typeof value === "number" && !Number.isFinite(value)) throw new TypeError(`\`${value}\` has no JSON form`);
+  if (value instanceof Map || value instanceof Set || typeof value === "function") unsupported(value);
+  if (typeof value === "bigint") throw new TypeError(`\`${value}n\` has no JSON form; hint: use a string`);
+  return value;
+}
+
+function unsupported(value: unknown): never {
+  const name = typeof value === "object" && value ? value.constructor.name : typeof value;
+  throw new TypeError(`a value of type ${name} has no JSON form`);
+}
+
+/** Returns whether a text has more bytes in UTF-8 than a limit. */
+export function exceeds(text: string, limit: number): boolean {
+  return text.length > limit || (text.length * 3 > limit && Buffer.byteLength(text) > limit);
+}

@@ -1,0 +1,201 @@
+/** A session with the worker: receives attempts, runs them, and sends their answers. */
+
+import type { AnyApp } from "./app.ts";
+import { Attempt, errorLine } from "./attempt.ts";
+import { type Connection, ConnectionProblem } from "./connection.ts";
+import { type AttemptMessage, type Channel, type Context, LIMITS, type Limits } from "./context.ts";
+import { SpawnFailed } from "./outcomes.ts";
+import { encode } from "./schema.ts";
+import type { Task } from "./task.ts";
+import { VERSION } from "./version.ts";
+
+export const PROTOCOL = 1;
+
+/** Delay of log lines, in milliseconds: lines of this time are sent together. */
+const LOG_DELAY_MS = 20;
+
+/** Interval of the messages that find out whether the worker still receives, after it has ended its stream. */
+const PROBE_MS = 1000;
+
+/** Lines from this length on, and such numbers, may be JSON that `JSON.parse` accepts, but JavaScript cannot represent. */
+const LONG_LINE = 8 << 10;
+const LARGE_NUMBER = /\d{300}|\d[eE]\+?\d{3}/;
+
+/** First message of the worker. */
+export interface Welcome {
+  protocol: number;
+  types?: string[];
+  slots?: number;
+  limits: Partial<Limits>;
+}
+
+interface Call {
+  resolve: (ids: string[]) => void;
+  reject: (error: Error) => void;
+}
+
+/** Connection of this process with its worker. */
+export class Session implements Channel {
+  readonly limits: Limits;
+  state: unknown;
+  readonly #connection: Connection;
+  readonly #slots: number;
+  readonly #tasks = new Map<string, Task<never, unknown>>();
+  readonly #running = new Map<number, Attempt>();
+  readonly #calls = new Map<number, Call>();
+  readonly #waiting: string[] = [];
+  readonly #unsent = new Set<Context>();
+  readonly #onFinished: () => void;
+  #lastCall = 0;
+
+  /** `onFinished` is called once the worker has ended the stream and all attempts are answered. */
+  constructor(connection: Connection, app: AnyApp, welcome: Welcome, onFinished: () => void) {
+    this.#connection = connection;
+    this.limits = { ...LIMITS, ...welcome.limits };
+    this.#slots = welcome.slots ?? app.slots;
+    this.#onFinished = onFinished;
+    for (const [name, task] of app.tasks) {
+      if (!welcome.types || welcome.types.includes(name)) this.#tasks.set(name, task);
+    }
+  }
+
+  /** Reports that the app can run attempts. */
+  begin(): void {
+    const types = [...this.#tasks.values()].map((task) => task.declaration());
+    const runtime = `Node.js ${process.version}`;
+    const ready = { protocol: PROTOCOL, sdk: `kafleet ${VERSION}`, runtime, slots: this.#slots, responsive: true, types };
+    this.send(`{"ready":${encode(ready)}}\n`);
+  }
+
+  /** Handles a message of the worker. */
+  receive(line: string): void {
+    const message = parse(line);
+    if (message === undefined) return this.#unreadable(line);
+    const [kind, fields] = message;
+    if (kind === "attempt") this.#start(fields as unknown as AttemptMessage, line);
+    else if (kind === "cancel") this.#running.get(fields["n"] as number)?.cx.cancel(fields["reason"] as string);
+    else if (kind === "reply") this.#reply(fields as unknown as Reply);
+    else if (kind === "ping") this.send(`{"pong":{"at":${encode(fields["at"])}}}\n`);
+  }
+
+  /** Ends the calls that the worker will not answer, and the session when no attempt runs. */
+  end(): void {
+    for (const call of [...this.#calls.keys()]) this.#reply({ call, error: ENDED });
+    if (!this.#running.size) return this.#onFinished();
+    // A worker that has died does not wait for the answers: the socket reports it when something is sent.
+    setInterval(() => [...this.#running.values()][0]?.cx.heartbeat(), PROBE_MS).unref();
+  }
+
+  /** Ends an attempt with an error that its handler did not catch. Returns whether there was one to end. */
+  failed(cx: Context | undefined, error: unknown): boolean {
+    const attempt = cx && this.#running.get(cx.n);
+    if (attempt) this.#answer(attempt, attempt.failed(error));
+    return attempt !== undefined;
+  }
+
+  send(lines: string): void {
+    this.#connection.send(lines);
+  }
+
+  get isCrowded(): boolean {
+    return this.#connection.isCrowded;
+  }
+
+  room(): Promise<void> {
+    return this.#connection.room();
+  }
+
+  call(cx: Context, tasks: string[]): Promise<string[]> {
+    const call = ++this.#lastCall;
+    const message = `{"spawn":{"n":${cx.n},"call":${call},"tasks":[${tasks.join(",")}]}}\n`;
+    return new Promise((resolve, reject) => {
+      this.#calls.set(call, { resolve, reject });
+      if (this.#connection.ended) this.#reply({ call, error: ENDED });
+      else if (this.#calls.size > this.limits.calls) this.#waiting.push(message);
+      else this.send(cx.flush() + message);
+    });
+  }
+
+  buffered(cx: Context): void {
+    if (cx.isFull && !this.isCrowded) return this.send(cx.flush());
+    if (!this.#unsent.size) setTimeout(() => void this.#sendPending(), LOG_DELAY_MS);
+    this.#unsent.add(cx);
+  }
+
+  /** Sends everything that is pending. For the end of the process. */
+  flush(): void {
+    for (const { cx } of this.#running.values()) this.send(cx.flush());
+    this.#connection.flush();
+  }
+
+  /** Sends what is pending of all attempts when there is room; until then it is kept, up to the limits. */
+  async #sendPending(): Promise<void> {
+    await this.room();
+    for (const cx of this.#unsent) if (!cx.ended) this.send(cx.flush());
+    this.#unsent.clear();
+  }
+
+  #start(message: AttemptMessage, line: string): void {
+    const task = this.#tasks.get(message.type);
+    if (!task) {
+      return this.send(errorLine(message.n, "retry", "unknown_type", `the app does not declare \`${message.type}\``));
+    }
+    const problem = unrepresentable(message.params, line);
+    if (problem) return this.send(errorLine(message.n, "dead", "bad_params", `the params cannot be read: ${problem}`));
+    const attempt = new Attempt(task, message, this);
+    this.#running.set(message.n, attempt);
+    void attempt.run().then((lines) => this.#answer(attempt, lines));
+  }
+
+  #answer(attempt: Attempt, lines: string): void {
+    const { cx } = attempt;
+    if (cx.ended) return;
+    cx.ended = true;
+    this.#running.delete(cx.n);
+    this.send(lines);
+    if (this.#connection.ended && !this.#running.size) this.#onFinished();
+  }
+
+  #reply({ call, ids, error }: Reply): void {
+    const pending = this.#calls.get(call);
+    this.#calls.delete(call);
+    const next = this.#connection.ended ? undefined : this.#waiting.shift();
+    if (next) this.send(next);
+    if (error) pending?.reject(new SpawnFailed(error.message, { kind: error.kind }));
+    else pending?.resolve(ids ?? []);
+  }
+
+  #unreadable(line: string): void {
+    const n = /^\{"attempt":\{"n":(\d+)/.exec(line)?.[1];
+    if (!n) throw new ConnectionProblem(`the worker sent an invalid message: ${line.slice(0, 200)}`);
+    this.send(errorLine(Number(n), "dead", "bad_params", "the params cannot be read"));
+  }
+}
+
+interface Reply {
+  call: number;
+  ids?: string[];
+  error?: { kind: string; message: string };
+}
+
+const ENDED = { kind: "shutdown", message: "the worker is shutting down: it publishes no more children" };
+
+function parse(line: string): [string, Record<string, unknown>] | undefined {
+  try {
+    const entries = Object.entries(JSON.parse(line) as object);
+    return entries.length === 1 ? (entries[0] as [string, Record<string, unknown>]) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** Returns the reason why params differ from their JSON: numbers that are too large, or too deep nesting. */
+function unrepresentable(params: unknown, line: string): string | undefined {
+  if (line.length < LONG_LINE && !LARGE_NUMBER.test(line)) return undefined;
+  try {
+    encode(params);
+    return undefined;
+  } catch (error) {
+    return error instanceof RangeError ? "they are nested too deeply" : (error as Error).message;
+  }
+}

@@ -1,0 +1,3 @@
+import "kafleet";
+
+throw new Error("the database is not configured");

@@ -1,0 +1,208 @@
+/** The client against an API that fails in all ways, and against a real fleet in memory. */
+
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+
+import {
+  ApiError,
+  App,
+  Client,
+  Conflict,
+  Forbidden,
+  Handle,
+  Invalid,
+  NotFound,
+  type Status,
+  TaskFailed,
+  TimedOut,
+  Unavailable,
+} from "kafleet";
+import { type Fleet, fleet } from "kafleet/testing";
+import { z } from "zod";
+
+import { document, FakeApi, stream } from "./server.ts";
+
+const PATIENCE = "60s";
+const CREATED = document(201, { id: "a", position: "0:1" });
+const BUSY = document(503, { code: "kafka_unavailable", detail: "no answer" });
+const RUNNING = { id: "a", state: "running", position: "0:2", result: null };
+
+describe("client of an API that fails", () => {
+  test("repeats lost and refused requests with the same id", async () => {
+    await using api = await FakeApi.start({ cut: "" }, BUSY, { cut: "HTTP/1.1 2" }, CREATED);
+    const handle = await new App({ api: api.url, token: "secret" }).remote("echo").submit({ n: 1 });
+    assert.deepEqual([handle.id, handle.position], ["a", "0:1"]);
+    assert.equal(api.requests.length, 4);
+    assert.equal(new Set(api.requests.map(({ body }) => body.id)).size, 1);
+    assert.match(api.requests[0]!.body.id, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+    assert.equal(api.requests[0]!.headers["authorization"], "Bearer secret");
+  });
+
+  test("opens a lost stream again", async () => {
+    const ended = { ...RUNNING, state: "succeeded", position: "0:3", result: "line\u2028break" };
+    await using api = await FakeApi.start(
+      CREATED,
+      stream(["status", RUNNING]),
+      stream(["status", RUNNING], ["end", { reason: "shutdown" }]),
+      BUSY,
+      stream(["status", ended], ["end", { reason: "finished" }]),
+    );
+    assert.equal(await new App({ api: api.url }).remote("echo").run(), "line\u2028break");
+    assert.equal(api.requests[2]!.path, "/v1/tasks/a/watch?after=0%3A2");
+  });
+
+  test("reports a removed task", async () => {
+    const gone = document(404, { code: "not_found", detail: "no such task" });
+    await using api = await FakeApi.start(CREATED, stream(["status", RUNNING], ["end", { reason: "gone" }]), gone);
+    await assert.rejects(new App({ api: api.url }).remote("echo").run(), NotFound);
+  });
+
+  test("reports a refused token at once", async () => {
+    await using api = await FakeApi.start(document(401, { code: "unauthorized", detail: "invalid token" }));
+    await assert.rejects(new App({ api: api.url }).remote("echo").submit(), (error: Error) => {
+      return error instanceof Forbidden && error.message === "unauthorized: invalid token";
+    });
+  });
+
+  test("reports an answer that is no problem document", async () => {
+    await using api = await FakeApi.start({ status: 418, body: "<p>a proxy</p>" });
+    await assert.rejects(new App({ api: api.url }).remote("echo").submit(), /^ApiError: http_418: <p>a proxy<\/p>$/);
+  });
+
+  test("sends unavailable items of a batch again", async () => {
+    const unknown = { outcome: "unknown", problem: { status: 503, code: "outcome_unknown", detail: "…" } };
+    await using api = await FakeApi.start(
+      document(200, { items: [{ outcome: "accepted", id: "a", position: "0:1" }, unknown] }),
+      document(200, { items: [{ outcome: "accepted", id: "b", position: "0:2" }] }),
+    );
+    const app = new App({ api: api.url });
+    const outcomes = await app.submitMany([1, 2].map((n) => app.remote("echo").call(n)));
+    assert.deepEqual(
+      outcomes.map((outcome) => (outcome as Handle).id),
+      ["a", "b"],
+    );
+    assert.deepEqual(api.requests[1]!.body, api.requests[0]!.body.slice(1));
+  });
+
+  test("names an API that cannot be reached", async () => {
+    const api = await FakeApi.start();
+    await api[Symbol.asyncDispose]();
+    const app = new App({ api: api.url });
+    app.client.patienceMs = 0;
+    await assert.rejects(app.remote("echo").submit(), (error: Unavailable) => {
+      assert.ok(error instanceof Unavailable && error.status === 0);
+      assert.match(error.message, new RegExp(`\`${api.url}\` cannot be reached: .*; hint: start \`kafleet dev\``));
+      return true;
+    });
+  });
+
+  test("stops waiting when its signal is aborted", async () => {
+    await using api = await FakeApi.start(CREATED, ...Array.from({ length: 50 }, () => stream(["status", RUNNING])));
+    const handle = await new App({ api: api.url }).remote("echo").submit();
+    const stop = new AbortController();
+    setTimeout(() => stop.abort(new Error("the user has left")), 300);
+    await assert.rejects(handle.result({ signal: stop.signal }), /the user has left/);
+  });
+
+  test("refuses a URL that is none", () => {
+    assert.throws(() => new Client({ url: "localhost:8080" }), /`localhost:8080` is not the URL of an API; hint: write/);
+  });
+});
+
+describe("client of a fleet", () => {
+  let running: Fleet;
+  let app: App;
+  before(async () => {
+    running = await fleet();
+    app = new App({ api: running.api });
+  });
+  after(() => running?.stop());
+
+  test("returns results, statuses and trees", async () => {
+    const handle = await app.remote("echo").submit({ n: 1 });
+    assert.deepEqual(await handle.result({ timeout: PATIENCE }), { n: 1 });
+    const status = await handle.status();
+    assert.deepEqual([status.state, status.type, status.id], ["succeeded", "echo", handle.id]);
+    const states: string[] = [];
+    for await (const { state } of handle.watch()) states.push(state);
+    assert.deepEqual(states, ["succeeded"]);
+    const child = await app.remote("echo").submit(2, { parent: handle.id, id: "child" });
+    await child.result({ timeout: PATIENCE });
+    const tree = await handle.tree({ depth: 1 });
+    assert.deepEqual([tree.id, tree.below.map(({ id }) => id)], [handle.id, [`${handle.id}:child`]]);
+  });
+
+  test("decodes the result with the schema of the type", async () => {
+    const other = new App({ api: running.api });
+    const output = z.object({ day: z.iso.date().transform((text) => new Date(text)) });
+    const echo = other.task("echo", { output }, (params: { day: string }) => params);
+    assert.deepEqual(await echo.run({ day: "2026-01-31" }), { day: new Date("2026-01-31") });
+  });
+
+  test("passes options on, times out, and cancels", async () => {
+    const at = new Date(Date.now() + 3_600_000);
+    const handle = await app.remote("echo").submit(null, { id: "with-options", tags: ["shop"], name: "Name", at });
+    const { id, tags, name, state } = await handle.status();
+    assert.deepEqual([id, tags, name, state], ["with-options", ["shop"], "Name", "scheduled"]);
+    await assert.rejects(handle.result({ timeout: 100 }), (error: Error) => {
+      return (
+        error instanceof TimedOut && /^the task `with-options` has not ended in time(: it is scheduled)?$/.test(error.message)
+      );
+    });
+    await handle.cancel("not needed");
+    await assert.rejects(handle.result({ timeout: PATIENCE }), (error: TaskFailed) => {
+      assert.ok(error instanceof TaskFailed);
+      assert.deepEqual([error.state, error.id], ["cancelled", "with-options"]);
+      return true;
+    });
+    await handle.cancel();
+  });
+
+  test("retries an ended task", async () => {
+    const handle = await app.remote("echo").submit({ n: 1 });
+    await handle.result({ timeout: PATIENCE });
+    assert.equal(await handle.retry({ reason: "once more" }), 2);
+    let last: Status | undefined;
+    for await (const status of handle.watch({ timeout: PATIENCE })) last = status;
+    assert.deepEqual([last?.run, last?.state], [2, "succeeded"]);
+    await assert.rejects(handle.retry({ onlyFailed: true }), (error: ApiError) => error.code === "nothing_to_retry");
+  });
+
+  test("creates a task with an id once", async () => {
+    const submit = async (n: number) => (await app.remote("echo").submit({ n }, { id: "same" })).id;
+    assert.deepEqual([await submit(1), await submit(1)], ["same", "same"]);
+    await assert.rejects(submit(2), (error: Conflict) => {
+      assert.ok(error instanceof Conflict);
+      assert.deepEqual([error.code, error.existing], ["duplicate_id", "same"]);
+      return true;
+    });
+  });
+
+  test("throws errors with the code of the problem", async () => {
+    await assert.rejects(
+      app.remote("nowhere").submit(),
+      (error: Error) => error instanceof NotFound && /unknown_type/.test(error.message),
+    );
+    for (const operation of ["status", "result", "tree", "cancel", "retry"] as const) {
+      await assert.rejects(
+        app.remote("echo").handle("nobody")[operation](),
+        (error: NotFound) => error.code === "not_found",
+        operation,
+      );
+    }
+    await assert.rejects(app.remote("echo").submit(1, { id: "not an id" }), (error: Invalid) => error.code === "bad_id");
+    await assert.rejects(app.remote("foreach").submit(5), (error: Error) => error instanceof Invalid && error.code === "schema");
+    const wrong = { tag: "shop" } as object;
+    await assert.rejects(app.remote("echo").submit(1, wrong), /`tag` is not an option of a submitted task \(`echo`\)/);
+  });
+
+  test("creates batches with one outcome for each task", async () => {
+    const calls = Array.from({ length: 2100 }, (_, n) => app.remote(n % 500 === 7 ? "nowhere" : "echo").call({ n }));
+    const outcomes = await app.submitMany(calls);
+    assert.equal(outcomes.length, 2100);
+    const refused = outcomes.flatMap((outcome, n) => (outcome instanceof ApiError ? [n] : []));
+    assert.deepEqual(refused, [7, 507, 1007, 1507, 2007]);
+    assert.deepEqual(await (outcomes.at(-1) as Handle).result({ timeout: PATIENCE }), { n: 2099 });
+    assert.deepEqual(await app.submitMany([]), []);
+  });
+});

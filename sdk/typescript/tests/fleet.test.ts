@@ -1,0 +1,83 @@
+/** The SDK on a real fleet: what a user of the UI or the client sees. */
+
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { after, before, test } from "node:test";
+
+import { Invalid, TaskFailed } from "kafleet";
+import { type Fleet, fleet } from "kafleet/testing";
+
+import * as tasks from "./apps/fleet_app.ts";
+import { APPS, newFile, until } from "./driver.ts";
+
+const PATIENCE = { timeout: "60s" } as const;
+
+let running: Fleet;
+before(async () => {
+  running = await fleet({ target: "fleet_app.ts", cwd: APPS });
+});
+after(() => running?.stop());
+
+test("running attempt is cancelled", async () => {
+  const file = newFile();
+  const handle = await tasks.waits.submit({ mark: file });
+  await until(() => existsSync(file), "the attempt starts");
+  await handle.cancel("not needed");
+  await assert.rejects(handle.result(PATIENCE), (error: TaskFailed) => error.state === "cancelled");
+});
+
+test("attempt is stopped at its timeout", async () => {
+  const handle = await tasks.waits.submit({ mark: newFile() }, { timeout: "200ms" });
+  await assert.rejects(handle.result(PATIENCE), (error: TaskFailed) => error.state === "failed" && error.kind === "timeout");
+});
+
+test("death of the process uses one attempt", async () => {
+  const handle = await tasks.diesOnce.submit();
+  assert.equal(await handle.result(PATIENCE), 2);
+  assert.equal((await handle.status()).attempt, 2);
+});
+
+test("retried attempt has the same idempotency key", async () => {
+  const handle = await tasks.retries.submit();
+  assert.equal(await handle.result(PATIENCE), `${handle.id}/1`);
+});
+
+test("output of the handler is stored with the task", async () => {
+  const handle = await tasks.reports.submit();
+  assert.equal(await handle.result(PATIENCE), null);
+  assert.deepEqual((await handle.status()).progress, { done: 1 });
+  const log = await (await fetch(`${running.api}/v1/tasks/${handle.id}/log`)).json();
+  assert.deepEqual(
+    (log as { lines: { text: string }[] }).lines.map(({ text }) => text),
+    ["printed"],
+  );
+  const note = await fetch(`${running.api}/v1/tasks/${handle.id}/attachments/note.txt`);
+  assert.equal(await note.text(), "hello");
+});
+
+for (const now of [false, true]) {
+  test(`continuation has the results of the children, published ${now ? "at once" : "with the result"}`, async () => {
+    const handle = await tasks.parent.submit({ now });
+    assert.deepEqual(await handle.result(PATIENCE), now ? [`${handle.id}:0`, `${handle.id}:1`] : []);
+    assert.equal(await tasks.total.handle(`${handle.id}:then`).result(PATIENCE), now ? 60 : 50);
+  });
+}
+
+test("attempt can submit tasks of the same fleet, but not wait for them", async () => {
+  const { id, waited } = await tasks.submits.run();
+  assert.equal(await tasks.leaf.handle(id).result(PATIENCE), 5);
+  assert.match(String(waited), /an attempt must not wait for another task.*cx\.then/);
+});
+
+test("params are checked when a task is submitted", async () => {
+  await assert.rejects(tasks.app.remote("leaf").submit({ n: "five" }), (error: Invalid) => {
+    assert.ok(error instanceof Invalid);
+    assert.deepEqual([error.code, error.pointer], ["schema", "/params/n"]);
+    return true;
+  });
+});
+
+test("results of many tasks are awaited together", async () => {
+  const numbers = Array.from({ length: 30 }, (_, n) => n);
+  assert.deepEqual(await Promise.all(numbers.map((n) => tasks.leaf.run({ n }))), numbers);
+});

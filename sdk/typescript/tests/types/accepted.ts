@@ -1,0 +1,99 @@
+/** Code that the compiler accepts. */
+
+import { type } from "arktype";
+import { type ApiError, App, type Context, current, type Ended, Fail, type Handle, type Joined, Retry, type Task } from "kafleet";
+import { recorded, trial } from "kafleet/testing";
+import { z } from "zod";
+
+type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
+function same<A>() {
+  return { as: <B>(_: Same<A, B>): void => {} };
+}
+
+interface Pool {
+  query(text: string): Promise<number>;
+}
+
+export const app = new App({
+  slots: 4,
+  lifespan: async function* () {
+    const pool: Pool = { query: async () => 1 };
+    yield pool;
+  },
+});
+
+const Thumb = z.object({ path: z.string(), made: z.iso.datetime().transform((text) => new Date(text)) });
+
+export const thumbnail = app.task(
+  "thumbnail",
+  {
+    params: z.object({ path: z.string(), width: z.int().default(200) }),
+    output: Thumb,
+    retries: 5,
+    timeout: "30s",
+    failOn: [TypeError, "bad_width"],
+  },
+  async ({ path, width }, cx) => {
+    same<typeof width>().as<number>(true);
+    same<typeof cx.state>().as<Pool>(true);
+    if (width < 1) throw new Fail("width must be positive", { kind: "bad_width" });
+    if (cx.leftMs < 5) throw new Retry("busy", { after: "30s" });
+    await fetch(path, { signal: cx.signal });
+    return { path, made: new Date().toISOString() };
+  },
+);
+
+export const album = app.task("album", async ({ folder }: { folder: string }, cx) => {
+  await cx.spawn(thumbnail, { path: folder }, { name: "a", onFailure: "ignore" });
+  cx.then(sheet, { title: folder }, { on: "ended" });
+  const ids = await cx.spawnNow([thumbnail.call({ path: "a.jpg", width: 100 }, { id: "a" })]);
+  same<typeof ids>().as<string[]>(true);
+  return { count: ids.length, at: new Date(), rest: undefined };
+});
+
+export const sheet = app.joined("sheet", { params: z.object({ title: z.string() }), results: thumbnail }, ({ title }, cx) => {
+  same<typeof cx.results>().as<readonly Ended<{ path: string; made: Date }>[]>(true);
+  return title + cx.results.map(({ output }) => output?.made.getTime()).join();
+});
+
+export const annotated = app.joined("annotated", (params: { title: string }, cx: Joined<number>) => {
+  same<typeof cx.results>().as<readonly Ended<number>[]>(true);
+  return params.title;
+});
+
+export const ark = app.task("ark", { params: type({ count: "number" }) }, ({ count }) => count > 1);
+
+export const plain = app.task("plain", () => current().id);
+
+export const described = app.task("described", { doc: "Adds.", retries: 0 }, (numbers: number[]) => Math.max(...numbers));
+
+app.around(async (cx, next) => {
+  same<typeof cx>().as<Context<Pool>>(true);
+  return next();
+});
+
+export async function uses(): Promise<void> {
+  const handle = await thumbnail.submit({ path: "a.jpg" }, { id: "cover-42", tags: ["shop"], delay: "10m" });
+  same<typeof handle>().as<Handle<{ path: string; made: Date }>>(true);
+  const thumb = await handle.result({ timeout: "30s" });
+  same<typeof thumb>().as<{ path: string; made: Date }>(true);
+  const made = await album.run({ folder: "a" });
+  same<typeof made.at>().as<string>(true);
+  same<typeof made.count>().as<number>(true);
+  for await (const status of handle.watch({ timeout: 5000 })) console.log(status.state, status["tags"]);
+  const outcomes = await app.submitMany(["a", "b"].map((path) => thumbnail.call({ path })));
+  same<typeof outcomes>().as<(Handle<{ path: string; made: Date }> | ApiError)[]>(true);
+  same<boolean>().as<Awaited<ReturnType<typeof ark.run>>>(true);
+  await plain.submit();
+  await described.submit([1, 2], { then: [plain.call(undefined, { on: "failed" })] });
+  await app.remote("elsewhere").submit({ anything: 1 });
+  same<number>().as<Awaited<ReturnType<typeof described.run>>>(true);
+  const run = await trial(thumbnail, { path: "a" }, { number: 2 });
+  same<typeof run.output>().as<{ path: string; made: Date }>(true);
+  const submitted = await recorded(() => uses());
+  same<string | undefined>().as<(typeof submitted)[0]["id"] | undefined>(true);
+  const fn: (params: { title: string }, cx: Joined<number, Pool>) => string = annotated.fn;
+  fn satisfies unknown;
+  const any: Task<{ path: string }, { path: string; made: Date }> = thumbnail;
+  any satisfies unknown;
+}
