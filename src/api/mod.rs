@@ -17,6 +17,7 @@ use crate::runtime::{Health, Shutdown};
 use crate::telemetry::Metrics;
 
 mod backends;
+mod backlog;
 pub mod documents;
 mod fleet;
 pub mod handlers;
@@ -38,7 +39,7 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 pub struct Open {
     pub router: axum::Router,
     link: Arc<SharedProducer>,
-    _listening: [tokio_util::sync::DropGuard; 3],
+    _listening: [tokio_util::sync::DropGuard; 4],
     _following: [control::follow::TopicFollower; 2],
 }
 
@@ -53,11 +54,12 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), api.publisher.names());
     let live = ui::listen(api.live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
     let bulk = handlers::bulk::start(api.clone());
+    let backlog = backlog::measure(api.clone());
     let link = api.publisher.link().clone();
     Ok(Open {
         router: http::router::router(api),
         link,
-        _listening: [listening, live, bulk],
+        _listening: [listening, live, bulk, backlog],
         _following: [state, beats],
     })
 }
@@ -71,6 +73,7 @@ pub fn check_access(config: &crate::config::ApiConfig, address: std::net::Socket
 /// waiting requests with the current state, and gives requests in flight 30 s to finish.
 pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
+    setup.metrics.set_role("api");
     let api = open(setup, address, &shutdown)?;
     tracing::info!(%address, "API listening");
     http::serve::serve(listener, api.router.clone(), &shutdown).await;

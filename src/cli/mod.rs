@@ -30,6 +30,7 @@ mod globals;
 mod kill_switch;
 mod list;
 mod log;
+mod metrics;
 mod offsets;
 mod output;
 mod params;
@@ -153,6 +154,9 @@ enum Verb {
     /// Measure this build on this machine
     #[command(subcommand)]
     Bench(bench::BenchVerb),
+    /// Print the dashboard for Grafana or the alerts for Prometheus
+    #[command(subcommand)]
+    Metrics(metrics::MetricsVerb),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
 }
@@ -278,6 +282,7 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
         Verb::Stats(args) => stats::stats(args, globals).await,
         Verb::Failures(args) => stats::failures(args, globals).await,
         Verb::Audit(args) => stats::audit(args, globals).await,
+        Verb::Metrics(verb) => metrics::metrics(&verb, &globals.output()),
         Verb::Completions(args) => completions::completions(&args, &globals.output()),
     }
 }

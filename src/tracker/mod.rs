@@ -41,6 +41,7 @@ const LAG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs the tracker until shutdown.
 pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
+    setup.metrics.set_role("tracker");
     let setup = Arc::new(setup);
     let spec = ConsumerSpec {
         group: Some(setup.names.tracker_group()),

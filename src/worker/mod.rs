@@ -88,6 +88,7 @@ struct Shared {
 
 /// Runs a worker until `shutdown`; returns after its types have drained and left their consumer groups.
 pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
+    setup.metrics.set_role("worker");
     let types = chosen_types(&setup)?;
     group_check::check_names(&setup.names, &setup.registry)?;
     prepare_handlers(&types, setup.reentry.as_ref())?;

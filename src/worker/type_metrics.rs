@@ -7,6 +7,10 @@ use prometheus::local::{LocalHistogram, LocalIntCounter, LocalIntCounterVec};
 
 use crate::telemetry::Metrics;
 
+/// Outcomes of attempts, values of the label `outcome`.
+const OUTCOMES: [&str; 8] =
+    ["succeeded", "retried", "failed", "cancelled", "expired", "rejected", "interrupted", "restarted"];
+
 pub(super) struct TypeMetrics {
     task_type: String,
     metrics: Metrics,
@@ -22,6 +26,12 @@ pub(super) struct TypeMetrics {
 impl TypeMetrics {
     pub(super) fn new(metrics: &Metrics, task_type: &str) -> Self {
         let label = &[task_type];
+        // Counters begin at 0: `increase()` in an alert does not see the first value of a series.
+        for outcome in OUTCOMES {
+            metrics.tasks.finished.with_label_values(&[task_type, outcome]);
+        }
+        metrics.tasks.retries.with_label_values(label);
+        metrics.worker.unclean_takeovers.with_label_values(label);
         Self {
             started: metrics.tasks.started.with_label_values(label).local(),
             finished: metrics.tasks.finished.local(),

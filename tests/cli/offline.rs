@@ -82,6 +82,15 @@ fn completions_are_valid_scripts() {
 }
 
 #[test]
+fn metrics_prints_the_dashboard_and_the_alerts() {
+    let dashboard = run(kafleet(["metrics", "dashboard"])).exits_with(0).out;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&dashboard).unwrap()["uid"], "kafleet");
+    run(kafleet(["metrics", "alerts", "--runbook", "https://wiki.example.org/runbook"]))
+        .exits_with(0)
+        .stdout_has(&["alert: KafleetTypeStopped", "https://wiki.example.org/runbook#kafleettypestopped"]);
+}
+
+#[test]
 fn closed_stdout_is_no_failure() {
     let folder = config_folder("");
     let mut child = kafleet(["completions", "zsh"])

@@ -48,6 +48,11 @@ def of_kind(values, *kinds):
     return [document for document in objects(values) if document["kind"] in kinds]
 
 
+def configs(values):
+    """The ConfigMaps with the configuration of roles."""
+    return [config for config in of_kind(values, "ConfigMap") if "kafleet.toml" in config["data"]]
+
+
 def one(values, kind, name):
     found = [document for document in of_kind(values, kind) if document["metadata"]["name"] == name]
     assert len(found) == 1, f"{len(found)} of {kind} {name}"

@@ -8,7 +8,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from rendering import CHART, HERE, KUBERNETES, REFUSED, VALUES, matches, named, objects, of_kind, one, pod_specs, run, template
+from rendering import CHART, HERE, KUBERNETES, REFUSED, VALUES, configs, matches, named, objects, of_kind, one, pod_specs, run, template
 
 EVERY = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 BUILT_IN = {"apps/v1", "autoscaling/v2", "batch/v1", "networking.k8s.io/v1", "policy/v1", "v1"}
@@ -107,7 +107,7 @@ def test_secrets_are_references(values):
     for _, _, spec in pod_specs(values):
         for variable in spec["containers"][0]["env"]:
             assert not re.search(r"PASSWORD|TOKEN|SECRET", variable["name"]) or "secretKeyRef" in variable["valueFrom"]
-    for config in of_kind(values, "ConfigMap"):
+    for config in configs(values):
         for key, value in leaves(tomllib.loads(config["data"]["kafleet.toml"])):
             assert not re.search(r"password$|token$", key, re.I) or re.fullmatch(r"\$\{\w+\}", value), key
 
@@ -300,7 +300,7 @@ def workers(values):
 
 
 def configuration(values):
-    (config,) = [config for config in of_kind(values, "ConfigMap") if "annotations" not in config["metadata"]]
+    (config,) = [config for config in configs(values) if "annotations" not in config["metadata"]]
     return tomllib.loads(config["data"]["kafleet.toml"])
 
 

@@ -5,7 +5,7 @@ import tomllib
 
 import jsonschema
 import pytest
-from rendering import ROOT, VALUES, of_kind
+from rendering import ROOT, VALUES, configs
 
 SCHEMA = ROOT / "schemas/config.json"
 pytestmark = pytest.mark.skipif(not SCHEMA.exists(), reason="schemas/config.json is not generated yet")
@@ -21,5 +21,5 @@ def test_compose_configuration_is_valid():
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_chart_configuration_is_valid(values):
-    for config in of_kind(values, "ConfigMap"):
+    for config in configs(values):
         check(config["data"]["kafleet.toml"])

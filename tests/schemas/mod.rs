@@ -4,7 +4,7 @@
 //! them. Hand-written ones are checked against the code that decodes the data.
 
 mod app_protocol;
-
+mod monitoring;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

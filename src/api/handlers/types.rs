@@ -93,7 +93,7 @@ pub(crate) async fn backlog(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 /// Counts the tasks that workers have to start or finish: queued, running, and running with a warning.
-fn backlog_of(counts: &BTreeMap<State, u64>) -> u64 {
+pub(crate) fn backlog_of(counts: &BTreeMap<State, u64>) -> u64 {
     [State::Queued, State::Running, State::Warning].iter().filter_map(|state| counts.get(state)).sum()
 }
 

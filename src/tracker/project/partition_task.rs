@@ -96,6 +96,7 @@ impl PartitionTask {
     pub(crate) async fn run(mut self) {
         let stop = self.stop.clone();
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        self.setup.metrics.tracker.begin_partition(&self.number.to_string());
         loop {
             let end = tokio::select! {
                 biased;

@@ -1,4 +1,7 @@
-//! Logs and metrics.
+//! Logs, metrics, alerts and the dashboard.
+
+pub mod alerts;
+pub mod dashboard;
 
 use std::io::IsTerminal;
 
@@ -36,12 +39,16 @@ pub fn init_logs(default: &str) {
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
 const SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0];
+/// Reasons for reading a partition again, values of the label `reason`.
+const REWIND_REASONS: [&str; 3] = ["fence", "store", "broker"];
 const EVENTS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
 
 /// Metrics of a process. Names have the prefix `kafleet_`; units are base units.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
+    /// 1 for each role of this process.
+    pub process_info: IntGaugeVec,
     /// Consumer lag of workers and trackers.
     pub lag: IntGaugeVec,
     pub tasks: TaskMetrics,
@@ -115,6 +122,8 @@ pub struct ScheduleMetrics {
 pub struct HttpMetrics {
     pub requests: IntCounterVec,
     pub time: HistogramVec,
+    /// Tasks to start or finish, by type; every API has the value of the whole fleet.
+    pub backlog: IntGaugeVec,
 }
 
 /// Creates and registers metrics.
@@ -153,7 +162,10 @@ impl Metrics {
             "Records between the consumer's position and the partition's end.",
             &["topic", "partition"],
         )?;
+        let process_info =
+            new.gauge("kafleet_process_info", "1 for each role of the process.", &["role", "version"])?;
         Ok(Self {
+            process_info,
             lag,
             tasks: TaskMetrics::new(&new)?,
             worker: WorkerMetrics::new(&new)?,
@@ -162,6 +174,11 @@ impl Metrics {
             http: HttpMetrics::new(&new)?,
             registry: new.0,
         })
+    }
+
+    /// Registers a role of this process: `worker`, `tracker` or `api`.
+    pub fn set_role(&self, role: &str) {
+        self.process_info.with_label_values(&[role, env!("CARGO_PKG_VERSION")]).set(1);
     }
 
     /// Renders all metrics in the Prometheus text format.
@@ -305,14 +322,29 @@ impl TrackerMetrics {
     }
 }
 
+impl TrackerMetrics {
+    /// Begins the counters of a partition at 0: `increase()` in an alert does not see the first value of a series.
+    pub fn begin_partition(&self, partition: &str) {
+        for reason in REWIND_REASONS {
+            self.rewinds.with_label_values(&[partition, reason]);
+        }
+        self.store_losses.with_label_values(&[partition]);
+        self.events_skipped.with_label_values(&[partition]);
+    }
+}
+
 impl ScheduleMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
+        let times = new.counter(
+            "kafleet_schedule_times_total",
+            "Times of recurring schedules, by outcome: fired, skipped (the previous task had not ended), missed.",
+            &["outcome"],
+        )?;
+        for outcome in ["fired", "skipped", "missed"] {
+            times.with_label_values(&[outcome]);
+        }
         Ok(Self {
-            times: new.counter(
-                "kafleet_schedule_times_total",
-                "Times of recurring schedules, by outcome: fired, skipped (the previous task had not ended), missed.",
-                &["outcome"],
-            )?,
+            times,
             lateness: new.histogram(
                 "kafleet_schedule_lateness_seconds",
                 "Delay of a schedule's firing.",
@@ -333,23 +365,69 @@ impl HttpMetrics {
                 &["route", "status"],
             )?,
             time: new.histogram("kafleet_http_request_seconds", "Duration of API requests.", &["route"], SECONDS)?,
+            backlog: new.gauge(
+                "kafleet_type_backlog",
+                "Tasks that workers have to start or finish, in the whole fleet.",
+                &["type"],
+            )?,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{alerts, dashboard};
+
+    fn read(path: &str) -> String {
+        std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    }
+
+    /// Names of all metrics of this process.
+    fn registered() -> BTreeSet<String> {
+        let source = read("src/telemetry/mod.rs");
+        let names = source.split('"').filter(|text| text.starts_with("kafleet_") && *text != "kafleet_");
+        names.filter(|text| !text.contains(' ')).map(str::to_owned).collect()
+    }
+
+    /// Names of metrics in PromQL, without the suffixes of histograms.
+    fn used(expr: &str) -> BTreeSet<String> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = expr.split(|c| !is_part(c)).filter(|word| word.starts_with("kafleet_"));
+        let base =
+            |word: &str| ["_bucket", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word).to_owned();
+        words.map(base).collect()
+    }
+
     #[test]
     fn every_metric_is_documented() {
-        let root = env!("CARGO_MANIFEST_DIR");
-        let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).unwrap();
-        let source = read("src/telemetry.rs");
         let manual = read("docs/metrics.md");
-        let names: Vec<&str> =
-            source.split('"').filter(|text| text.starts_with("kafleet_") && !text.contains(' ')).collect();
+        let names = registered();
         assert!(names.len() > 20, "{names:?}");
-        let missing: Vec<_> =
-            names.into_iter().filter(|name| *name != "kafleet_" && !manual.contains(&format!("`{name}`"))).collect();
+        let missing: Vec<_> = names.iter().filter(|name| !manual.contains(&format!("`{name}`"))).collect();
         assert!(missing.is_empty(), "docs/metrics.md does not name {missing:?}");
+    }
+
+    #[test]
+    fn alerts_and_panels_use_all_metrics_and_no_unknown_ones() {
+        let alerts = alerts::ALERTS.iter().flat_map(|alert| used(alert.expr));
+        let shown: BTreeSet<String> = alerts.chain(dashboard::queries().flat_map(used)).collect();
+        let registered = registered();
+        let unknown: Vec<_> = shown.difference(&registered).collect();
+        assert!(unknown.is_empty(), "not registered: {unknown:?}");
+        // Shows only that the audit runs.
+        let exceptions = ["kafleet_tracker_audited_records_total".to_owned()].into();
+        let unseen: Vec<_> =
+            registered.difference(&shown).filter(|name| !BTreeSet::contains(&exceptions, *name)).collect();
+        assert!(unseen.is_empty(), "in no alert and no panel: {unseen:?}");
+    }
+
+    #[test]
+    fn every_alert_has_a_heading_in_the_runbook() {
+        let runbook = read("docs/runbook.md");
+        let headings: BTreeSet<&str> = runbook.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+        let missing: Vec<_> = alerts::ALERTS.iter().filter(|alert| !headings.contains(alert.name)).collect();
+        assert!(missing.is_empty(), "docs/runbook.md lacks {missing:?}");
     }
 }

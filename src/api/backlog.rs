@@ -1,0 +1,56 @@
+//! Backlog of each type as a metric. Alerts need it where no worker reports its lag.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::handlers::types::backlog_of;
+use super::state::Api;
+use crate::runtime;
+
+/// Time between two measurements.
+const INTERVAL: Duration = Duration::from_secs(15);
+/// Maximum time of a measurement. Afterwards the metric is absent until the next one.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Measures until the guard is dropped.
+pub(crate) fn measure(api: Arc<Api>) -> DropGuard {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    runtime::spawn(async move {
+        tokio::select! {
+            biased;
+            () = stopped.cancelled() => {}
+            () = measure_regularly(&api) => {}
+        }
+    });
+    stop.drop_guard()
+}
+
+async fn measure_regularly(api: &Api) {
+    let mut known = BTreeSet::new();
+    loop {
+        let measured = measure_once(api).await;
+        for gone in known.difference(&measured) {
+            // The label exists: it was set by the previous measurement.
+            let _ = api.ops.metrics.http.backlog.remove_label_values(&[String::as_str(gone)]);
+        }
+        known = measured;
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Sets the backlog of each type, and returns the types.
+async fn measure_once(api: &Api) -> BTreeSet<String> {
+    // An error is shown by requests and by the health of trackers; here it only makes the metric absent.
+    let Ok(Ok(counts)) = timeout(DEADLINE, api.reads.counts()).await else { return BTreeSet::new() };
+    let set = |(task_type, counts): (String, _)| {
+        let backlog = i64::try_from(backlog_of(&counts)).unwrap_or(i64::MAX);
+        api.ops.metrics.http.backlog.with_label_values(&[&task_type]).set(backlog);
+        task_type
+    };
+    counts.into_iter().map(set).collect()
+}

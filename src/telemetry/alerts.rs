@@ -1,0 +1,179 @@
+//! Alerts for Prometheus. This table is their only source: `kafleet metrics alerts` prints it as a rule file, which the
+//! helm chart ships. Each alert has a heading of its name in docs/runbook.md.
+
+/// Urgency of an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Tasks do not run, or are lost: an operator has to act now.
+    Page,
+    /// Needs a look during working hours.
+    Warning,
+}
+
+impl Severity {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Page => "page",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// Alerting rule.
+#[derive(Debug)]
+pub struct Alert {
+    pub name: &'static str,
+    pub severity: Severity,
+    /// Time for which the expression must hold before the alert fires, as Prometheus writes it.
+    pub hold: &'static str,
+    /// PromQL.
+    pub expr: &'static str,
+    /// Sentence with labels of the expression as `{{ $labels.NAME }}`.
+    pub summary: &'static str,
+}
+
+const fn page(name: &'static str, hold: &'static str, expr: &'static str, summary: &'static str) -> Alert {
+    Alert { name, severity: Severity::Page, hold, expr, summary }
+}
+
+const fn warning(name: &'static str, hold: &'static str, expr: &'static str, summary: &'static str) -> Alert {
+    Alert { name, severity: Severity::Warning, hold, expr, summary }
+}
+
+/// All alerts, in the order of the runbook.
+pub const ALERTS: &[Alert] = &[
+    page(
+        "KafleetTypeStopped",
+        "1m",
+        "max by (type) (kafleet_type_stopped) > 0",
+        "A worker starts no tasks of the type {{ $labels.type }}, because too many attempts have failed.",
+    ),
+    page(
+        "KafleetPartitionHeldBack",
+        "1m",
+        "kafleet_window_held_offset == (kafleet_window_held_offset offset 10m)",
+        "One incomplete task has kept partition {{ $labels.partition }} of the type {{ $labels.type }} from starting others for 10 minutes.",
+    ),
+    warning(
+        "KafleetSlotsStuck",
+        "10m",
+        "sum by (type) (kafleet_slots_stuck) > 0",
+        "{{ $value }} slots of the type {{ $labels.type }} are held by attempts that have ended but do not return.",
+    ),
+    page(
+        "KafleetNoWorker",
+        "5m",
+        "(max by (type) (kafleet_type_backlog) > 0) unless on (type) (sum by (type) (kafleet_type_slots) > 0)",
+        "{{ $value }} tasks of the type {{ $labels.type }} wait, and no worker serves the type.",
+    ),
+    page(
+        "KafleetNoTracker",
+        "5m",
+        r#"absent(kafleet_process_info{role="tracker"})"#,
+        "No tracker is running: states are out of date, and retries, continuations and schedules are not published.",
+    ),
+    page("KafleetNoApi", "5m", r#"absent(kafleet_process_info{role="api"})"#, "No API is running."),
+    warning(
+        "KafleetTargetDown",
+        "5m",
+        r#"up{job=~".*kafleet.*"} == 0"#,
+        "The metrics of {{ $labels.instance }} cannot be read.",
+    ),
+    warning(
+        "KafleetQueueWaitHigh",
+        "10m",
+        "histogram_quantile(0.99, sum by (type, le) (rate(kafleet_task_queue_wait_seconds_bucket[5m]))) > 60",
+        "1 % of the tasks of the type {{ $labels.type }} wait longer than {{ $value | humanizeDuration }} for their start.",
+    ),
+    warning(
+        "KafleetBacklogGrows",
+        "15m",
+        "(max by (type) (kafleet_type_backlog) > 600 * sum by (type) (rate(kafleet_tasks_finished_total[10m]))) and delta((max by (type) (kafleet_type_backlog))[10m:1m]) > 0",
+        "{{ $value }} tasks of the type {{ $labels.type }} wait: more than ten minutes of work, and growing.",
+    ),
+    warning(
+        "KafleetFailureRatio",
+        "0m",
+        r#"(sum by (type) (increase(kafleet_tasks_finished_total{outcome="failed"}[10m])) / sum by (type) (increase(kafleet_tasks_finished_total[10m])) > 0.1) and (sum by (type) (increase(kafleet_tasks_finished_total[10m])) >= 20)"#,
+        "{{ $value | humanizePercentage }} of the attempts of the type {{ $labels.type }} failed for good in the last 10 minutes.",
+    ),
+    warning(
+        "KafleetDeadLetters",
+        "0m",
+        "sum by (type) (increase(kafleet_dead_letters_total[15m])) > 10",
+        "{{ $value }} tasks of the type {{ $labels.type }} became dead letters in the last 15 minutes.",
+    ),
+    page(
+        "KafleetTasksRemovedByRetention",
+        "0m",
+        // The series begins with the first task, which `increase` does not see.
+        "sum by (type) (increase(kafleet_tasks_removed_by_retention_total[15m])) > 0 or (sum by (type) (kafleet_tasks_removed_by_retention_total) unless sum by (type) (kafleet_tasks_removed_by_retention_total offset 15m))",
+        "Kafka removed tasks of the type {{ $labels.type }} before a worker took them.",
+    ),
+    page(
+        "KafleetTrackerLag",
+        "5m",
+        r#"(max by (partition) (kafleet_partition_lag_records{topic=~".*[.]events"}) > 30 * sum by (partition) (rate(kafleet_fold_batch_events_sum[5m]))) > 100"#,
+        "States of events partition {{ $labels.partition }} are out of date: {{ $value }} events are not projected.",
+    ),
+    warning(
+        "KafleetTrackerRewinds",
+        "0m",
+        "sum by (partition) (increase(kafleet_tracker_rewinds_total[15m])) > 3",
+        "Events partition {{ $labels.partition }} was read again from its checkpoint {{ $value }} times in the last 15 minutes.",
+    ),
+    page(
+        "KafleetStoreLost",
+        "0m",
+        "sum by (partition) (increase(kafleet_tracker_store_losses_total[15m])) > 0",
+        "Redis has lost keys of events partition {{ $labels.partition }}, which is projected again.",
+    ),
+    warning(
+        "KafleetUncleanTakeovers",
+        "0m",
+        "sum by (type) (increase(kafleet_unclean_takeovers_total[15m])) > 3",
+        "{{ $value }} partitions of the type {{ $labels.type }} were taken over from workers that did not release them.",
+    ),
+    warning(
+        "KafleetCancelsRemain",
+        "10m",
+        "max(kafleet_control_cancels) > 10000",
+        "{{ $value }} cancels are on the control topic: they are not withdrawn as fast as they arrive.",
+    ),
+    warning(
+        "KafleetScheduleLate",
+        "0m",
+        "histogram_quantile(0.99, sum by (le) (rate(kafleet_schedule_lateness_seconds_bucket[10m]))) > 60",
+        "Recurring schedules fire more than a minute late.",
+    ),
+    warning(
+        "KafleetScheduleMissed",
+        "0m",
+        r#"sum(increase(kafleet_schedule_times_total{outcome="missed"}[15m])) > 0"#,
+        "Recurring schedules missed {{ $value }} times in the last 15 minutes.",
+    ),
+    page(
+        "KafleetApiErrors",
+        "5m",
+        r#"(sum(increase(kafleet_http_requests_total{status=~"5.."}[5m])) / sum(increase(kafleet_http_requests_total[5m])) > 0.02) and (sum(increase(kafleet_http_requests_total[5m])) >= 20)"#,
+        "{{ $value | humanizePercentage }} of the requests to the API fail.",
+    ),
+];
+
+/// Renders a rule file. `runbook` is the address of docs/runbook.md.
+pub fn rules(runbook: &str) -> String {
+    let mut text = String::from("groups:\n  - name: kafleet\n    rules:\n");
+    for alert in ALERTS {
+        let Alert { name, hold, expr, summary, severity } = alert;
+        let url = format!("{runbook}#{}", name.to_lowercase());
+        // JSON strings are YAML strings.
+        let [expr, summary, url] =
+            [*expr, *summary, url.as_str()].map(|text| serde_json::Value::from(text).to_string());
+        let severity = severity.name();
+        text += &format!(
+            "      - alert: {name}\n        expr: {expr}\n        for: {hold}\n        labels: {{severity: {severity}}}\n        \
+             annotations:\n          summary: {summary}\n          runbook_url: {url}\n"
+        );
+    }
+    text
+}
