@@ -162,6 +162,11 @@ pub trait Broker: Send + Sync + 'static {
         Ok(partitions.iter().map(|at| self.watermarks(at, deadline).ok().map(|ends| ends.high)).collect())
     }
 
+    /// Returns the low watermarks of many partitions, like [`Self::end_offsets`].
+    fn start_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
+        Ok(partitions.iter().map(|at| self.watermarks(at, deadline).ok().map(|ends| ends.low)).collect())
+    }
+
     /// Returns the first record that a read-committed consumer sees at or after an offset. Does not wait for open
     /// transactions.
     fn first_visible(
@@ -240,6 +245,9 @@ pub struct ConsumerSpec {
     pub read_uncommitted: bool,
 }
 
+/// Outcome of a commit for each of its partitions: an error of one does not concern the others.
+pub type CommitOutcomes = Vec<(Partition, Result<(), BrokerError>)>;
+
 /// An event of a consumer other than a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupEvent {
@@ -249,8 +257,8 @@ pub enum GroupEvent {
     Revoked(Vec<Partition>),
     /// These partitions now belong to other members; commits are no longer possible. Call [`Consumer::release`].
     Lost(Vec<Partition>),
-    /// The outcome of a commit made with [`Consumer::commit`].
-    Committed { result: Result<(), BrokerError>, partitions: Vec<Partition> },
+    /// The outcomes of a commit made with [`Consumer::commit`].
+    Committed(CommitOutcomes),
     /// The position in this partition is outside the log; no more records of it are delivered until it is assigned
     /// again.
     OutOfRange(Partition),
@@ -301,10 +309,10 @@ pub trait Consumer: Send {
     /// Stops reading partitions and returns them to the group.
     fn release(&mut self, partitions: &[Partition]) -> Result<(), BrokerError>;
 
-    /// Starts a commit; its outcome arrives as [`GroupEvent::Committed`]. Only one commit may be in flight.
+    /// Starts a commit; its outcomes arrive as one [`GroupEvent::Committed`]. Only one commit may be in flight.
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError>;
 
-    /// Commits and waits for the outcome.
+    /// Commits and waits for the outcome. After an error, partitions that it does not concern are committed.
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError>;
 
     /// Returns the committed offsets of the consumer's group.

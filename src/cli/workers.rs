@@ -1,5 +1,7 @@
 //! `workers`: lists workers and the tasks they run.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 
 use super::exit::{Code, Outcome};
@@ -43,7 +45,7 @@ pub(super) async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
 }
 
 fn rows(workers: &[WorkerDocument]) -> Rows {
-    let mut rows = Rows::new(["WORKER", "STATE", "HEARTBEAT", "VERSION", "IN FLIGHT", "TYPES"]);
+    let mut rows = Rows::new(["WORKER", "STATE", "HEARTBEAT", "VERSION", "IN FLIGHT", "GROUPS", "TYPES"]);
     for worker in workers {
         let types: Vec<String> = worker.types.iter().map(type_summary).collect();
         rows.add([
@@ -52,10 +54,22 @@ fn rows(workers: &[WorkerDocument]) -> Rows {
             Field::Text(format!("{} ago", seconds(worker.age_ms))),
             Field::Text(worker.version.clone()),
             Field::Number(worker.in_flight),
+            groups(&worker.types),
             Field::Text(types.join(", ")),
         ]);
     }
     rows
+}
+
+/// Formats the groups that types share, with the number of the worker's types in each: `small (12)`.
+fn groups(types: &[TypeStatus]) -> Field {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    types.iter().filter_map(|status| status.group.as_deref()).for_each(|group| *counts.entry(group).or_default() += 1);
+    if counts.is_empty() {
+        return Field::Empty;
+    }
+    let groups: Vec<String> = counts.iter().map(|(group, count)| format!("{group} ({count})")).collect();
+    Field::Text(groups.join(", "))
 }
 
 /// Formats a type's slots in use, as `echo 3/8`, and its problems.
@@ -126,14 +140,14 @@ mod tests {
             in_flight: 3,
             types: vec![
                 type_summary("echo", 3, 8, false),
-                type_summary("resize", 0, 4, true),
+                TypeStatus { group: Some("small".into()), ..type_summary("resize", 0, 4, true) },
                 TypeStatus { stopped: Some("why".into()), refused: vec![1, 3], ..type_summary("shaky", 1, 2, false) },
             ],
             running: Vec::new(),
         };
         let expected = "\
-WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  TYPES
-host-abc  alive  2s ago     0.1.0            3  echo 3/8, resize 0/4 paused, shaky 1/2 stopped refuses 1,3";
+WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     TYPES
+host-abc  alive  2s ago     0.1.0            3  small (1)  echo 3/8, resize 0/4 paused, shaky 1/2 stopped refuses 1,3";
         assert_eq!(rows(&[worker]).draw(Paint(false), false), expected);
         assert_eq!((seconds(7).as_str(), seconds(61_000).as_str()), ("0s", "61s"));
     }

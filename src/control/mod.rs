@@ -6,11 +6,13 @@
 //! commands the cost per task is one atomic load. [`keep`] keeps it up to date.
 
 pub mod follow;
+mod groups;
 pub mod heartbeat;
 pub mod schedules;
 mod state;
 mod watch;
 
+pub use groups::{GroupRecords, MisplacedCommits};
 pub use state::{ControlState, InvalidRecord, MAX_KILLS, Verdict};
 pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, keep};
 
@@ -223,6 +225,9 @@ pub struct Group {
     pub at_ms: i64,
     /// Name of the group, as in `[types.<type>] group`.
     pub group: String,
+    /// Group to which the commits are being moved: until the move has ended, no worker starts the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving_to: Option<String>,
 }
 
 fn yes() -> bool {
@@ -251,7 +256,28 @@ pub async fn record_group(
     task_type: &str,
     group: &str,
 ) -> Result<Position, BrokerError> {
-    let record = Group { v: CONTROL_VERSION, at_ms: now_ms(), group: group.to_owned() };
+    put_group(link, names, task_type, group, None).await
+}
+
+/// Records that the commits of a type are being moved to another consumer group.
+pub async fn record_group_move(
+    link: &SharedProducer,
+    names: &Names,
+    task_type: &str,
+    from: &str,
+    to: &str,
+) -> Result<Position, BrokerError> {
+    put_group(link, names, task_type, from, Some(to.to_owned())).await
+}
+
+async fn put_group(
+    link: &SharedProducer,
+    names: &Names,
+    task_type: &str,
+    group: &str,
+    moving_to: Option<String>,
+) -> Result<Position, BrokerError> {
+    let record = Group { v: CONTROL_VERSION, at_ms: now_ms(), group: group.to_owned(), moving_to };
     put(link, names, &ControlKey::Group(task_type.to_owned()), &ControlRecord::Group(record)).await
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
-use super::{CONTROL_VERSION, Cancel, ControlKey, Group, Kill, Offsets, Pause, RateLimit, Slots};
+use super::{CONTROL_VERSION, Cancel, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots};
 use crate::broker::RecordRef;
 use crate::config::MAX_SLOTS;
 use crate::model::json::short_reason;
@@ -54,7 +54,7 @@ pub struct ControlState {
     pub rates: BTreeMap<String, RateLimit>,
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
-    groups: BTreeMap<String, Group>,
+    groups: GroupRecords,
     with_schedules: bool,
     /// Recurring schedules; empty in processes that do not read them.
     pub plan: ScheduleState,
@@ -114,7 +114,14 @@ impl ControlState {
             }
             (ControlKey::Group(name), value) => {
                 let check = |group: &Group| check_type(&group.group).map_err(InvalidRecord::Value);
-                set(&mut self.groups, name, value, check)?;
+                match value {
+                    Some(value) => {
+                        let group = read::<Group>(value)?;
+                        check(&group)?;
+                        self.groups.insert(name, group);
+                    }
+                    None => self.groups.remove(&name),
+                }
             }
         }
         Ok(())
@@ -144,7 +151,12 @@ impl ControlState {
 
     /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares one.
     pub fn group_of<'a>(&'a self, task_type: &'a str) -> &'a str {
-        self.groups.get(task_type).map_or(task_type, |group| &group.group)
+        self.groups.group_of(task_type)
+    }
+
+    /// Records of the types' consumer groups.
+    pub fn groups(&self) -> &GroupRecords {
+        &self.groups
     }
 
     /// Returns true if any command can affect tasks.

@@ -11,6 +11,8 @@ use tokio::time::Instant;
 use super::setup::TrackerSetup;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, Commit, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
+use crate::control::GroupRecords;
+use crate::control::settings::{FleetSettingsError, read_control_blocking};
 use crate::model::event::Event;
 use crate::model::task::{Position, Source, header, read_task};
 use crate::publish::Publisher;
@@ -219,13 +221,14 @@ impl Subscription<'_> {
                     tracing::warn!(%error, "the announcer cannot seek to the beginning of the log");
                 }
             }
-            GroupEvent::Committed { result, .. } => {
-                let committing = self.committing.take().unwrap_or_default();
-                if let Err(error) = result {
-                    tracing::debug!(%error, "a commit of the announcer failed; retrying");
-                    committing
-                        .into_iter()
-                        .for_each(|(partition, next)| _ = self.processed.entry(partition).or_insert(next));
+            GroupEvent::Committed(outcomes) => {
+                let mut committing = self.committing.take().unwrap_or_default();
+                for (partition, outcome) in outcomes {
+                    let next = committing.remove(&partition);
+                    if let (Err(error), Some(next)) = (outcome, next) {
+                        tracing::debug!(%partition, %error, "a commit of the announcer failed; retrying");
+                        self.processed.entry(partition).or_insert(next);
+                    }
                 }
             }
             GroupEvent::ClientError(error) => tracing::debug!(%error, "error in the announcer's consumer; continuing"),
@@ -272,7 +275,13 @@ impl Subscription<'_> {
     fn worker_position(&self, partition: &Partition) -> Result<StartOffset, BrokerError> {
         let setup = &self.announcer.setup;
         let Some(task_type) = setup.names.type_of(&partition.topic) else { return Ok(StartOffset::Beginning) };
-        let (group, at) = (setup.names.group(task_type), std::slice::from_ref(partition));
+        let groups = match read_control_blocking(&*setup.broker, &setup.names, CALL_DEADLINE) {
+            Ok(settings) => settings.groups,
+            Err(FleetSettingsError::Missing(_)) => GroupRecords::default(),
+            Err(error) => return Err(error.into()),
+        };
+        let group = setup.names.group_id(task_type, groups.group_of(task_type));
+        let at = std::slice::from_ref(partition);
         let committed = setup.broker.group_offsets(&group, at, CALL_DEADLINE)?.into_iter().next().flatten();
         let first = setup.broker.watermarks(partition, CALL_DEADLINE)?.low;
         Ok(StartOffset::At(committed.map_or(first, |committed| committed.offset.max(first))))

@@ -14,6 +14,7 @@ mod error;
 pub mod outbox;
 pub mod project;
 pub mod rebuild;
+mod recorded_groups;
 mod schedules;
 pub mod setup;
 pub mod upkeep;

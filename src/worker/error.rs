@@ -8,6 +8,7 @@ use tokio::task::JoinError;
 
 use super::completions::MAX_TYPES;
 use crate::broker::BrokerError;
+use crate::control::MisplacedCommits;
 use crate::control::settings::FleetSettingsError;
 
 /// Reason why a worker does not start, or stops before it is asked to.
@@ -38,12 +39,10 @@ pub(super) enum WorkerError {
          hint: choose another name in `[types.<name>] group` or `[worker] group`"
     )]
     GroupNamedLikeType(String),
-    #[error(
-        "the commits of the type `{task_type}` are in the consumer group `{recorded}`, and its configured group is \
-         `{configured}`; hint: stop all workers of both groups and run `kafleet offsets move {task_type} --to {configured}`, \
-         or set `group = \"{recorded}\"` in `[types.{task_type}]`"
-    )]
-    OtherGroup { task_type: Arc<str>, recorded: String, configured: String },
+    #[error(transparent)]
+    MisplacedCommits(#[from] MisplacedCommits),
+    #[error("the commits of a type in its recorded consumer group cannot be read")]
+    Commits(#[source] BrokerError),
     #[error("the settings of the fleet cannot be read")]
     Settings(#[source] FleetSettingsError),
     #[error("the consumer group of a type cannot be recorded on the control topic")]

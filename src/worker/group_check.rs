@@ -1,17 +1,24 @@
 //! Checks that the commits of the worker's types are in their configured consumer groups.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
+use futures::stream::{self, StreamExt, TryStreamExt};
+
 use super::Shared;
 use super::error::WorkerError;
+use crate::broker::{Client, Partition};
 use crate::config::Names;
 use crate::control::settings::read_control;
-use crate::control::{self, ControlState, ControlWatch};
+use crate::control::{self, ControlWatch, GroupRecords, MisplacedCommits};
 use crate::handlers::{Registered, Registry};
 
-/// Maximum time to read the worker's own records on the control topic.
+/// Maximum time to read records of groups on the control topic.
 const RECORDED_DEADLINE: Duration = Duration::from_secs(30);
+/// Number of groups whose commits are read at a time.
+const READS: usize = 16;
 
 /// Rejects shared groups that are named like a type.
 pub(super) fn check_names(names: &Names, registry: &Registry) -> Result<(), WorkerError> {
@@ -24,42 +31,110 @@ pub(super) fn check_names(names: &Names, registry: &Registry) -> Result<(), Work
 /// Checks the group of each type, and records it on the control topic if the type has never been consumed.
 ///
 /// # Errors
-/// The commits of a type are in another group: starting without them would repeat or skip tasks.
+/// The commits of a type are in another group, or are being moved: starting without them would repeat or skip tasks.
 pub(super) async fn check_groups(shared: &Shared, types: &[(Arc<str>, Registered)]) -> Result<(), WorkerError> {
     let names = &shared.setup.names;
-    let elsewhere: Vec<&str> = elsewhere(&shared.control.state(), names, types).collect();
-    if elsewhere.is_empty() {
+    let misplaced = misplaced(shared.control.state().groups(), names, types);
+    if misplaced.is_empty() {
         return Ok(());
     }
-    let client = shared.setup.broker.client();
-    let settings = read_control(&client, names).await.map_err(WorkerError::Settings)?;
-    let mut last = None;
-    for task_type in elsewhere {
-        if settings.is_type_consumed(task_type) {
-            return Err(moved(&shared.control.state(), names, task_type));
+    // The followed state may be older than what other workers have recorded meanwhile.
+    let settings = read_control(&shared.setup.broker.client(), names).await.map_err(WorkerError::Settings)?;
+    let mut unrecorded = BTreeMap::new();
+    for task_type in misplaced.into_keys() {
+        match settings.groups.check(task_type, names.group_name(task_type)) {
+            Ok(()) => {}
+            Err(why @ MisplacedCommits::OtherGroup { .. }) if !settings.is_type_consumed(task_type) => {
+                unrecorded.insert(task_type.to_owned(), why);
+            }
+            Err(why) => return Err(why.into()),
         }
-        let group = names.group_name(task_type);
-        let recorded = control::record_group(shared.events.producer(), names, task_type, group).await;
-        last = Some(recorded.map_err(WorkerError::GroupRecord)?.offset);
     }
-    if let Some(offset) = last {
-        // Another worker may have recorded another group at the same time: the last record counts.
-        let reached = tokio::time::timeout(RECORDED_DEADLINE, shared.control.reached(offset)).await;
-        reached.map_err(|_| WorkerError::GroupNotRecorded)?;
+    let types_of = |unrecorded: &BTreeMap<String, MisplacedCommits>| unrecorded.keys().cloned().collect::<Vec<_>>();
+    if let Some(task_type) = find_committed(shared, &settings.groups, types_of(&unrecorded)).await? {
+        return Err(unrecorded.remove(&task_type).map_or(WorkerError::GroupNotRecorded, Into::into));
     }
-    first_moved(&shared.control, names, types).map_or(Ok(()), Err)
+    if unrecorded.is_empty() {
+        wait_for_groups(&shared.control, names, types).await;
+    } else {
+        record_groups(shared, types_of(&unrecorded)).await?;
+    }
+    // Another worker may have recorded another group at the same time: the last record counts.
+    first_misplaced(&shared.control, names, types).map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// Returns as soon as the control topic names another group for one of the types.
+/// Returns a type that has commits in its recorded group, such as those of `kafleet offsets init`.
+async fn find_committed(
+    shared: &Shared,
+    groups: &GroupRecords,
+    types: Vec<String>,
+) -> Result<Option<String>, WorkerError> {
+    if types.is_empty() {
+        return Ok(None);
+    }
+    let names = &shared.setup.names;
+    let client = shared.setup.broker.client();
+    let topics = client.topics(&names.tasks("")).await.map_err(WorkerError::Commits)?;
+    let counts: BTreeMap<String, u32> = topics.into_iter().map(|info| (info.name, info.partitions)).collect();
+    let mut reads = Vec::new();
+    for task_type in types {
+        let topic = names.tasks(&task_type);
+        let count = counts.get(&topic).copied().unwrap_or_default() as i32;
+        let partitions = (0..count).map(|index| Partition::new(topic.as_str(), index)).collect();
+        let group = names.group_id(&task_type, groups.group_of(&task_type));
+        reads.push(has_commits(client.clone(), group, partitions, task_type));
+    }
+    let found: Vec<Option<String>> = stream::iter(reads).buffered(READS).try_collect().await?;
+    Ok(found.into_iter().flatten().next())
+}
+
+/// Returns the type if its group has commits of these partitions.
+async fn has_commits(
+    client: Client,
+    group: String,
+    partitions: Vec<Partition>,
+    task_type: String,
+) -> Result<Option<String>, WorkerError> {
+    let committed = client.group_offsets(&group, partitions).await.map_err(WorkerError::Commits)?;
+    Ok(committed.iter().any(Option::is_some).then_some(task_type))
+}
+
+/// Records the configured groups of types, and waits until the records are read back.
+async fn record_groups(shared: &Shared, types: Vec<String>) -> Result<(), WorkerError> {
+    let names = &shared.setup.names;
+    let mut recording = Vec::new();
+    for task_type in &types {
+        let group = names.group_name(task_type);
+        recording.push(control::record_group(shared.events.producer(), names, task_type, group));
+    }
+    let mut last = None;
+    for recorded in join_all(recording).await {
+        last = last.max(Some(recorded.map_err(WorkerError::GroupRecord)?.offset));
+    }
+    let Some(offset) = last else { return Ok(()) };
+    let reached = tokio::time::timeout(RECORDED_DEADLINE, shared.control.reached(offset)).await;
+    reached.map_err(|_| WorkerError::GroupNotRecorded)
+}
+
+/// Waits until the followed state names the configured groups.
+async fn wait_for_groups(control: &ControlWatch, names: &Names, types: &[(Arc<str>, Registered)]) {
+    let mut changes = control.changes();
+    let agree = async { while first_misplaced(control, names, types).is_some() && changes.changed().await.is_ok() {} };
+    let _ = tokio::time::timeout(RECORDED_DEADLINE, agree).await;
+}
+
+/// Returns as soon as the control topic names another group for one of the types. A move that has only begun is refused
+/// by Kafka while this worker is a member of the group.
 pub(super) async fn until_moved(
     control: Arc<ControlWatch>,
     names: Names,
     types: Vec<(Arc<str>, Registered)>,
 ) -> WorkerError {
     let mut changes = control.changes();
+    let is_moved = |why: &MisplacedCommits| matches!(why, MisplacedCommits::OtherGroup { .. });
     loop {
-        if let Some(error) = first_moved(&control, &names, &types) {
-            return error;
+        if let Some(why) = misplaced(control.state().groups(), &names, &types).into_values().find(is_moved) {
+            return why.into();
         }
         if changes.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -67,26 +142,20 @@ pub(super) async fn until_moved(
     }
 }
 
-/// Error of the first type whose commits are in another group. Reads the state once: a second read while the first one
-/// holds its lock could block for ever.
-fn first_moved(control: &ControlWatch, names: &Names, types: &[(Arc<str>, Registered)]) -> Option<WorkerError> {
-    let state = control.state();
-    let found = elsewhere(&state, names, types).next()?;
-    Some(moved(&state, names, found))
+fn first_misplaced(
+    control: &ControlWatch,
+    names: &Names,
+    types: &[(Arc<str>, Registered)],
+) -> Option<MisplacedCommits> {
+    misplaced(control.state().groups(), names, types).into_values().next()
 }
 
-/// Types whose commits are in another group than the configured one.
-fn elsewhere<'a>(
-    state: &ControlState,
+/// Types whose commits are in another group than the configured one, or are being moved.
+fn misplaced<'a>(
+    groups: &GroupRecords,
     names: &Names,
     types: &'a [(Arc<str>, Registered)],
-) -> impl Iterator<Item = &'a str> {
+) -> BTreeMap<&'a str, MisplacedCommits> {
     let all = types.iter().map(|(task_type, _)| &**task_type);
-    all.filter(|task_type| state.group_of(task_type) != names.group_name(task_type))
-}
-
-fn moved(state: &ControlState, names: &Names, task_type: &str) -> WorkerError {
-    let recorded = state.group_of(task_type).to_owned();
-    let configured = names.group_name(task_type).to_owned();
-    WorkerError::OtherGroup { task_type: task_type.into(), recorded, configured }
+    all.filter_map(|task_type| Some((task_type, groups.check(task_type, names.group_name(task_type)).err()?))).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use kafleet::broker::{BrokerError, GroupEvent, Partition};
+use kafleet::broker::{BrokerError, Commit, GroupEvent, Partition};
 
 use crate::Case;
 use crate::kit::{DEADLINE, Kit, Member, block_until, commit};
@@ -22,6 +22,8 @@ pub const CASES: &[Case] = &[
     ("members_get_only_partitions_of_their_topics", members_get_only_partitions_of_their_topics),
     ("topic_moves_to_a_later_subscriber_and_the_others_stay", topic_moves_to_a_later_subscriber_and_the_others_stay),
     ("one_commit_covers_several_topics", one_commit_covers_several_topics),
+    ("error_of_one_topic_commits_the_others", error_of_one_topic_commits_the_others),
+    ("large_commit_of_many_partitions_succeeds", large_commit_of_many_partitions_succeeds),
     ("held_topic_does_not_delay_the_others", held_topic_does_not_delay_the_others),
     ("paused_topic_does_not_delay_the_others", paused_topic_does_not_delay_the_others),
 ];
@@ -75,14 +77,14 @@ fn asynchronous_commit_reports_its_outcome(kit: &Kit) {
     member.until_assigned(1);
     member.consumer.commit(&[commit(&at, 1, "m")]).unwrap();
     let outcome = |member: &Member| {
-        let found = member.events.iter().find(|event| matches!(event, GroupEvent::Committed { .. }));
+        let found = member.events.iter().find(|event| matches!(event, GroupEvent::Committed(_)));
         found.cloned()
     };
     block_until("the outcome of the commit arrives", || {
         member.step_and_release();
         outcome(&member).is_some()
     });
-    assert_eq!(outcome(&member), Some(GroupEvent::Committed { result: Ok(()), partitions: vec![at.clone()] }));
+    assert_eq!(outcome(&member), Some(GroupEvent::Committed(vec![(at.clone(), Ok(()))])));
     assert_eq!(kit.committed(&group, &at), Some((1, "m".to_owned())));
     member.close();
 }
@@ -323,6 +325,69 @@ fn one_commit_covers_several_topics(kit: &Kit) {
         assert_eq!(kit.committed(&group, at), Some((offset, format!("m{offset}"))));
     }
     member.close();
+}
+
+/// Commits asynchronously and returns the outcome of each partition.
+fn outcomes(member: &mut Member, commits: &[Commit]) -> Vec<(Partition, Result<(), BrokerError>)> {
+    member.events.clear();
+    member.consumer.commit(commits).unwrap();
+    let mut found = Vec::new();
+    block_until("the outcomes of the commit", || {
+        member.step_and_release();
+        found.extend(member.events.drain(..).filter_map(|event| match event {
+            GroupEvent::Committed(outcomes) => Some(outcomes),
+            _ => None,
+        }));
+        !found.is_empty()
+    });
+    let mut outcomes = found.concat();
+    outcomes.sort_by(|a, b| a.0.cmp(&b.0));
+    outcomes
+}
+
+fn error_of_one_topic_commits_the_others(kit: &Kit) {
+    let group = kit.name("g");
+    let mut topics = [kit.topic(1), kit.topic(1), kit.topic(1)];
+    topics.sort();
+    let mut member = kit.member_of(&group, &[&topics[0], &topics[1], &topics[2]]);
+    member.until_assigned(3);
+    // The second topic has no such partition.
+    let all =
+        [(&topics[0], 0), (&topics[1], 7), (&topics[2], 0)].map(|(topic, index)| Partition::new(topic.as_str(), index));
+    for round in 1..=2 {
+        let found = outcomes(&mut member, &all.each_ref().map(|at| commit(at, round, "m")));
+        let names: Vec<Partition> = found.iter().map(|(at, _)| at.clone()).collect();
+        assert_eq!(names, all);
+        assert!(matches!(&found[1].1, Err(BrokerError::Unknown(_))), "{found:?}");
+        assert_eq!((&found[0].1, &found[2].1), (&Ok(()), &Ok(())));
+        for at in [&all[0], &all[2]] {
+            assert_eq!(kit.committed(&group, at), Some((round, "m".to_owned())));
+        }
+    }
+    assert!(matches!(
+        member.consumer.commit_sync(&all.each_ref().map(|at| commit(at, 3, "m"))),
+        Err(BrokerError::Unknown(_))
+    ));
+    assert_eq!(kit.committed(&group, &all[2]), Some((3, "m".to_owned())), "also committed synchronously");
+    member.close();
+}
+
+/// The metadata of all partitions together exceeds the largest batch that Kafka's offsets topic accepts.
+fn large_commit_of_many_partitions_succeeds(kit: &Kit) {
+    const COUNT: i32 = 300;
+    let (topic, group) = (kit.topic(COUNT as u32), kit.name("g"));
+    let all = partitions(&topic, COUNT);
+    let of = |offset: i64| -> Vec<Commit> { all.iter().map(|at| commit(at, offset, &"x".repeat(4096))).collect() };
+    let mut member = kit.member(&group, &topic);
+    member.until_assigned(COUNT as usize);
+    let found = outcomes(&mut member, &of(1));
+    assert_eq!(found.iter().filter(|(_, outcome)| outcome.is_ok()).count(), COUNT as usize, "{:?}", found[0]);
+    member.consumer.commit_sync(&of(2)).unwrap();
+    let committed = member.consumer.committed(&all, DEADLINE).unwrap();
+    assert!(committed.iter().all(|found| found.as_ref().is_some_and(|found| found.offset == 2)));
+    member.close();
+    block_until("the group has no members", || kit.broker.set_group_offsets(&group, &of(3), DEADLINE).is_ok());
+    assert_eq!(kit.committed(&group, &all[299]).map(|(offset, _)| offset), Some(3));
 }
 
 /// Polls until all records of the second topic are read, while those of the first are held back.

@@ -189,4 +189,6 @@ fn ends_of_many_partitions_are_listed(kit: &Kit) {
     let ends = kit.broker.end_offsets(&requested, DEADLINE).unwrap();
     assert_eq!(ends, [Some(4), Some(3), Some(2), Some(1), Some(0), None]);
     assert_eq!(kit.broker.end_offsets(&[], DEADLINE), Ok(vec![]));
+    let starts = kit.broker.start_offsets(&requested, DEADLINE).unwrap();
+    assert_eq!(starts, [Some(0), Some(0), Some(0), Some(0), Some(0), None]);
 }

@@ -217,7 +217,7 @@ fn commit_reports_its_outcome_and_failed_partition() {
 
     member.commit(&commit("note".into())).expect("started");
     let (_, events) = poll_until(&mut *member, |_, events| !events.is_empty());
-    assert_eq!(events, vec![GroupEvent::Committed { result: Ok(()), partitions: vec![fixture.partition(0)] }]);
+    assert_eq!(events, vec![GroupEvent::Committed(vec![(fixture.partition(0), Ok(()))])]);
     let error = member.commit_sync(&commit("x".repeat(4097))).expect_err("too much metadata");
     assert!(matches!(error, BrokerError::TooLarge(_)), "{error:?}");
     assert!(error.to_string().contains(&fixture.topic), "{error}");

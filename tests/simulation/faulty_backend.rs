@@ -67,10 +67,10 @@ fn unavailable() -> BrokerError {
 
 impl Broker for FaultyBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
-        // A worker group is named after its topic. The announcer's group reads the same topics without these
+        // A worker group is named after its topic, or shared. The announcer's group reads the same topics without these
         // invariants.
-        let workers = spec.group.is_some() && spec.group.as_ref() == spec.topics.first();
-        let offset_oracle = workers.then(|| self.offset_oracle.clone());
+        let is_of_workers = |group: &String| Some(group) == spec.topics.first() || group.contains(".group.");
+        let offset_oracle = spec.group.as_ref().is_some_and(is_of_workers).then(|| self.offset_oracle.clone());
         Ok(Box::new(FaultyConsumer {
             inner: self.reached()?.consumer(spec)?,
             offset_oracle,
@@ -166,11 +166,12 @@ impl Consumer for FaultyConsumer {
         self.send_pending()?;
         let mut events = self.inner.poll(max, wait, sink)?;
         for event in &mut events {
-            if let GroupEvent::Committed { result, .. } = event
-                && result.is_ok()
+            if let GroupEvent::Committed(outcomes) = event
+                && outcomes.iter().all(|(_, outcome)| outcome.is_ok())
                 && self.fault_rng.fails()
             {
-                *result = Err(BrokerError::InDoubt("simulated lost response of a commit".into()));
+                let lost = BrokerError::InDoubt("simulated lost response of a commit".into());
+                outcomes.iter_mut().for_each(|(_, outcome)| *outcome = Err(lost.clone()));
             }
         }
         Ok(events)

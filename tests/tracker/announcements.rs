@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kafleet::broker::{Commit, Partition, ProducerRecord, TopicSpec};
+use kafleet::control::record_group;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 
@@ -65,8 +66,13 @@ pub async fn only_new_tasks_are_announced(fixture: Fixture) {
     let topic = fixture.task_topic("plain");
     fixture.put(&topic, "done", &[]).await;
     fixture.put(&topic, "open", &[]).await;
+    // The commits are in a shared group that the tracker's configuration does not name.
+    let control = TopicSpec { name: fixture.names.control(), partitions: 1, replication: None, config: Vec::new() };
+    fixture.broker.apply_topics(std::slice::from_ref(&control), CALL).unwrap();
+    until_known(&*fixture.broker, &control.name, 1);
+    record_group(&fixture.link, &fixture.names, "plain", "small").await.unwrap();
     let commit = Commit { partition: Partition::new(topic.as_str(), 1), offset: 1, metadata: String::new() };
-    fixture.broker.set_group_offsets(&fixture.names.group("plain"), &[commit], CALL).unwrap();
+    fixture.broker.set_group_offsets(&fixture.names.group_id("plain", "small"), &[commit], CALL).unwrap();
     let first = fixture.tracker().await;
     fixture.is_queued("open").await;
     // Uncommitted records would be announced again.

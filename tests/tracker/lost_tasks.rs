@@ -118,6 +118,28 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
     tracker.stop().await;
 }
 
+/// The commits are in a shared group that this tracker's configuration does not name.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_tasks_are_found_by_the_commits_of_the_recorded_group() {
+    let memory = broker::Memory::new(broker::MemoryOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    make_topics(&fixture);
+    kafleet::control::record_group(&fixture.link, &fixture.names, "root", "small").await.unwrap();
+    let partition = Partition::new(fixture.names.tasks("root"), 0);
+    put_records(&fixture, &partition.topic, 2).await;
+    fixture.write(&[lies_at("waits", 0), lies_at("passed", 1)]).await;
+    heartbeat(&fixture, "w1", 600_000, HeartbeatState::Running).await;
+    // The worker has passed the record of `passed`, but not the first one.
+    let commit = Commit { partition: partition.clone(), offset: 0, metadata: "kf1 open 100 0 r:AQE".to_owned() };
+    memory.set_group_offsets(&fixture.names.group_id("root", "small"), &[commit], DEADLINE).unwrap();
+    memory.truncate_before(&partition, 2).unwrap();
+    let tracker = short_intervals(&fixture).await;
+    until_state(&fixture, "passed", State::Expired).await;
+    assert_eq!(node(&fixture, "waits").await.unwrap().state, State::Queued);
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
 /// A worker dies after Kafka has removed the record of its running task, which no other worker can receive.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_task_of_a_dead_worker_expires_when_its_record_is_removed() {

@@ -140,6 +140,26 @@ async fn cancel_stays_until_its_worker_has_committed() {
     tracker.stop().await;
 }
 
+/// The commits are in a shared group that this tracker's configuration does not name.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_is_withdrawn_after_the_commit_of_the_recorded_group() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    kafleet::control::record_group(&fixture.link, &fixture.names, "root", "small").await.unwrap();
+    let position = put_task(&fixture, "x").await;
+    let tracker = fixture.tracker().await;
+    fixture.write(&[placed("x", position), by(Kind::Started, "x", "w"), event(Kind::CancelRequested, "x")]).await;
+    fixture.write(&[by(Kind::Cancelled, "x", "w")]).await;
+    until_state(&fixture, "x", State::Cancelled).await;
+    let at = Partition::new(fixture.names.tasks("root"), position.partition);
+    let commit = Commit { partition: at, offset: position.offset + 1, metadata: String::new() };
+    let group = fixture.names.group_id("root", "small");
+    fixture.broker.set_group_offsets(&group, &[commit], DEADLINE).unwrap();
+    until("the cancel of `x` is withdrawn", || is_withdrawn(&fixture, "x")).await;
+    expect_agreement(&fixture).await;
+    tracker.stop().await;
+}
+
 /// A task of the parent's first run appears after the second run has ended: the parent does not wait for it, but its
 /// cancel does.
 #[tokio::test(flavor = "multi_thread")]

@@ -25,6 +25,7 @@ mod policy;
 mod rebalance;
 mod release;
 mod removed;
+mod shared_group_faults;
 mod shared_groups;
 mod stopping;
 mod tail;

@@ -16,7 +16,7 @@ const MANY: usize = 12_000;
 
 impl Fleet {
     /// Lets types share the group `small`.
-    fn share(&mut self, types: &[&str]) {
+    pub fn share(&mut self, types: &[&str]) {
         let by_type = types.iter().map(|name| ((*name).to_owned(), "small".to_owned()));
         let groups = TypeGroups { by_type: by_type.collect(), default: None };
         self.names = self.names.clone().with_groups(groups);
@@ -46,12 +46,12 @@ async fn move_type(fleet: &Fleet, task_type: &str, to: &str, partitions: i32) {
 }
 
 async fn record_group(fleet: &Fleet, task_type: &str, group: &str) {
-    let record = Group { v: 1, at_ms: 0, group: group.to_owned() };
+    let record = Group { v: 1, at_ms: 0, group: group.to_owned(), moving_to: None };
     fleet.put_control(ControlKey::Group(task_type.into()), ControlRecord::Group(record)).await;
 }
 
 /// Asserts that each task has run once and succeeded at its first attempt.
-fn assert_once(fleet: &Fleet, journal: &Journal, count: usize) {
+pub fn assert_once(fleet: &Fleet, journal: &Journal, count: usize) {
     let is_lost = |event: &&Event| (event.kind(), event.attempt) != (EventKind::Succeeded, 1);
     assert_eq!(fleet.results().iter().find(is_lost), None);
     let repeated: Vec<_> = journal.counts().into_iter().filter(|(_, count)| *count != 1).collect();

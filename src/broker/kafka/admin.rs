@@ -67,15 +67,17 @@ impl Cluster {
         Ok(Watermarks { low: first, high: end })
     }
 
-    pub(super) fn end_offsets(
+    /// Resolves a logical offset of many partitions.
+    pub(super) fn list_offsets(
         &self,
         partitions: &[Partition],
+        offset: Offset,
         deadline: Duration,
     ) -> Result<Vec<Option<i64>>, BrokerError> {
         if partitions.is_empty() {
             return Ok(Vec::new());
         }
-        let requested = list(partitions.iter().map(|partition| (partition, Offset::End)))?;
+        let requested = list(partitions.iter().map(|partition| (partition, offset)))?;
         let listed = native::list_offsets(self.client.client(), &requested, deadline);
         let entries = listed.map_err(|native::AdminError { code, text }| {
             self.after_failure(error::classified(code, format!("listing the ends of partitions: {text}")))

@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use rdkafka::client::{Client, ClientContext};
+use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::commits::commit_and_wait;
 use super::settings::Settings;
-use super::{committed, error, list, list_of_commits, native};
+use super::{committed, error, list, native};
 use crate::broker::{BrokerError, Commit, Committed, Partition};
 
 /// Delay before the group coordinator is queried again.
@@ -35,7 +36,8 @@ pub(super) fn set_offsets(
     commit_and_wait(client.client(), commits, deadline, &format!("setting the offsets of `{group}`"))
 }
 
-/// Opens a client with the group's id that never joins the group.
+/// Opens a client with the group's id that never joins the group. librdkafka's request for the offsets of any group is no
+/// alternative: in a client without a group, an answer that the coordinator has moved crashes the process (2.12).
 fn observer(settings: &Settings, group: &str) -> Result<BaseConsumer<Observer>, BrokerError> {
     if group.is_empty() || group.contains('\0') {
         return Err(BrokerError::Invalid(format!("invalid group name `{}`", group.escape_debug())));
@@ -89,32 +91,6 @@ fn has_no_coordinator(error: &KafkaError) -> bool {
     use RDKafkaErrorCode::{CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator};
     let code = error.rdkafka_error_code();
     code.is_some_and(|code| matches!(code, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator))
-}
-
-pub(super) fn commit_and_wait<C: ClientContext>(
-    client: &Client<C>,
-    commits: &[Commit],
-    deadline: Duration,
-    what: &str,
-) -> Result<(), BrokerError> {
-    if commits.is_empty() {
-        return Ok(());
-    }
-    match native::commit(client, &list_of_commits(commits)?, deadline) {
-        None => Err(BrokerError::InDoubt(format!("{what}: no answer after {deadline:?}"))),
-        Some((code, entries)) => commit_result(code, &entries, what),
-    }
-}
-
-/// Returns the outcome of a commit: the overall code, or that of the first failed partition.
-pub(super) fn commit_result(code: RDKafkaErrorCode, entries: &[native::Entry], what: &str) -> Result<(), BrokerError> {
-    if let Some(entry) = entries.iter().find(|entry| entry.error != RDKafkaErrorCode::NoError) {
-        return Err(error::of_code(entry.error, &format!("{what}, {}", entry.partition)));
-    }
-    match code {
-        RDKafkaErrorCode::NoError => Ok(()),
-        code => Err(error::of_code(code, what)),
-    }
 }
 
 struct Observer;

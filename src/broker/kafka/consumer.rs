@@ -11,10 +11,12 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::commits::{Commits, commit_and_wait};
 use super::native::{Records, Waker};
+use super::out_of_range::OutOfRange;
 use super::rebalance::{CallbackEvents, unassign_all};
 use super::settings::Settings;
-use super::{error, list, list_of_commits, native, offset_of, with_record};
+use super::{error, list, native, offset_of, with_record};
 use crate::broker::{
     BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset,
 };
@@ -22,10 +24,6 @@ use crate::broker::{
 /// Maximum wait for the outcome of a synchronous commit. librdkafka's own timeout is longer.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
 const SEEK_DEADLINE: Duration = Duration::from_secs(10);
-/// Maximum time spent on finding the partition of an out-of-range error.
-const SEARCH_DEADLINE: Duration = Duration::from_secs(5);
-/// Delay before the next search, if the last one could not check every partition.
-const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Interval at which partition queues are forwarded again. librdkafka drops a forwarding in several situations; this
 /// bounds how long a partition delivers through the slower client queue.
@@ -42,10 +40,8 @@ pub(super) struct KafkaConsumer {
     /// Partitions being read, with the start given to `assign`.
     assigned: BTreeMap<Partition, StartOffset>,
     paused: BTreeSet<Partition>,
-    /// Partitions reported as out of range and not moved since.
-    out_of_range: BTreeSet<Partition>,
-    /// Time of the next search for an out-of-range partition that was not found.
-    search_again: Option<Instant>,
+    out_of_range: OutOfRange,
+    commits: Commits,
     /// Positions of partitions before they were last assigned; librdkafka may report them for a moment longer.
     stale: BTreeMap<Partition, i64>,
 }
@@ -93,8 +89,8 @@ impl KafkaConsumer {
             membership,
             assigned: BTreeMap::new(),
             paused: BTreeSet::new(),
-            out_of_range: BTreeSet::new(),
-            search_again: None,
+            out_of_range: OutOfRange::default(),
+            commits: Commits::default(),
             stale: BTreeMap::new(),
         })
     }
@@ -105,7 +101,7 @@ impl KafkaConsumer {
 
     /// Takes the events recorded by the callbacks, and completes revocations of partitions that are not being read.
     fn events(&mut self) -> Result<Vec<GroupEvent>, BrokerError> {
-        let events = std::mem::take(&mut self.callbacks().lock().events);
+        let (mut events, commits) = self.callbacks().lock().take();
         for event in &events {
             match event {
                 GroupEvent::Assigned(partitions) => self.membership.owned.extend(partitions.iter().cloned()),
@@ -118,6 +114,10 @@ impl KafkaConsumer {
                 _ => {}
             }
         }
+        for outcome in commits {
+            self.commits.finish(self.client.client(), outcome);
+        }
+        events.extend(self.commits.take_outcomes().map(GroupEvent::Committed));
         Ok(events)
     }
 
@@ -202,7 +202,7 @@ impl KafkaConsumer {
         let results =
             self.client.seek_partitions(wanted, SEEK_DEADLINE).map_err(|error| error::of(&error, "seeking"))?;
         self.assigned.extend(starts.iter().map(|(partition, start)| (partition.clone(), *start)));
-        self.out_of_range.retain(|partition| !starts.contains_key(partition));
+        starts.keys().for_each(|partition| self.out_of_range.forget(partition));
         let failed: Vec<Partition> = native::entries(&results)
             .into_iter()
             .filter(|entry| entry.error != RDKafkaErrorCode::NoError)
@@ -269,11 +269,16 @@ impl KafkaConsumer {
     }
 
     /// Converts an error of librdkafka's poll to events. Returns the errors after which the client is unusable.
-    fn handle_error(&mut self, error: &KafkaError, events: &mut Vec<GroupEvent>) -> Result<(), BrokerError> {
+    fn handle_error(
+        &mut self,
+        error: &KafkaError,
+        partition: Option<Partition>,
+        events: &mut Vec<GroupEvent>,
+    ) -> Result<(), BrokerError> {
         let reason = std::mem::take(&mut self.callbacks().lock().reason);
         let code = error::code_of(error).unwrap_or(RDKafkaErrorCode::Unknown);
         if code == RDKafkaErrorCode::AutoOffsetReset {
-            events.append(&mut self.find_out_of_range(&reason));
+            self.out_of_range.add(partition, reason, Instant::now());
             return Ok(());
         }
         let classified = error::classified(
@@ -291,40 +296,20 @@ impl KafkaConsumer {
         }
     }
 
-    /// Finds the partitions whose position is outside their log; librdkafka's error does not name them.
-    fn find_out_of_range(&mut self, reason: &str) -> Vec<GroupEvent> {
-        let until = Instant::now() + SEARCH_DEADLINE;
-        let resume_offsets = self.resume_offsets().map(|resume_offsets| native::entries(&resume_offsets));
-        let (mut found, mut unknown) = (Vec::new(), resume_offsets.is_err());
-        for entry in resume_offsets.unwrap_or_default() {
-            if entry.offset < 0 || self.out_of_range.contains(&entry.partition) {
-                continue;
+    /// Returns the partitions whose position is outside their log, if any has been reported.
+    fn find_out_of_range(&mut self) -> Vec<GroupEvent> {
+        let now = Instant::now();
+        if !self.out_of_range.is_due(now) {
+            return Vec::new();
+        }
+        let client = &self.client;
+        match self.resume_offsets() {
+            Ok(positions) => {
+                let positions = native::entries(&positions);
+                self.out_of_range.search(positions, now, |entry, wait| is_out_of_range(client, entry, wait))
             }
-            match self.is_out_of_range(&entry, until.saturating_duration_since(Instant::now())) {
-                None => unknown = true,
-                Some(false) => {}
-                Some(true) => {
-                    self.out_of_range.insert(entry.partition.clone());
-                    found.push(GroupEvent::OutOfRange(entry.partition));
-                }
-            }
+            Err(error) => vec![GroupEvent::ClientError(error)],
         }
-        self.search_again = unknown.then(|| Instant::now() + SEARCH_INTERVAL);
-        if found.is_empty() {
-            found.push(GroupEvent::ClientError(BrokerError::Unavailable(format!(
-                "no valid position to read from: {reason}"
-            ))));
-        }
-        found
-    }
-
-    /// Returns whether a position is outside its log, or `None` if the broker did not answer in time.
-    fn is_out_of_range(&self, entry: &native::Entry, wait: Duration) -> Option<bool> {
-        if wait.is_zero() {
-            return None;
-        }
-        let (first, end) = self.client.fetch_watermarks(&entry.partition.topic, entry.partition.index, wait).ok()?;
-        Some(entry.offset < first || entry.offset > end)
     }
 
     fn group(&self) -> Result<&str, BrokerError> {
@@ -357,21 +342,19 @@ impl Consumer for KafkaConsumer {
         let now = Instant::now();
         let (until, mut events) = (now + wait, Vec::new());
         self.refresh_forwarding(now);
-        if self.search_again.is_some_and(|at| now >= at) {
-            events.append(&mut self.find_out_of_range("the earlier search was incomplete"));
-        }
         loop {
             self.waker.reset();
             let (mut taken, failed) = self.poll_client(max, sink);
             if let Some(error) = failed {
-                self.handle_error(&error, &mut events)?;
+                self.handle_error(&error, None, &mut events)?;
             }
             let (more, failed) = self.records.take(max.saturating_sub(taken), sink);
             taken += more;
             for failed in failed {
                 self.callbacks().lock().reason = failed.reason;
-                self.handle_error(&KafkaError::MessageConsumption(failed.code), &mut events)?;
+                self.handle_error(&KafkaError::MessageConsumption(failed.code), failed.partition, &mut events)?;
             }
+            events.append(&mut self.find_out_of_range());
             events.append(&mut self.events()?);
             if taken > 0 || !events.is_empty() || !self.waker.wait(until) {
                 return Ok(events);
@@ -395,7 +378,7 @@ impl Consumer for KafkaConsumer {
         self.pause(&assigned, false)?;
         for partition in &assigned {
             self.assigned.remove(partition);
-            self.out_of_range.remove(partition);
+            self.out_of_range.forget(partition);
             self.membership.revoking.remove(partition);
             self.membership.released.insert(partition.clone());
         }
@@ -403,16 +386,14 @@ impl Consumer for KafkaConsumer {
     }
 
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        let group = self.group()?;
-        match native::begin_commit(self.client.client(), &list_of_commits(commits)?) {
-            RDKafkaErrorCode::NoError => Ok(()),
-            code => Err(error::of_code(code, &format!("committing for `{group}`"))),
-        }
+        self.group()?;
+        self.commits.begin(self.client.client(), commits);
+        Ok(())
     }
 
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         let what = format!("committing for `{}`", self.group()?);
-        super::committed_offsets::commit_and_wait(self.client.client(), commits, COMMIT_DEADLINE, &what)
+        commit_and_wait(self.client.client(), commits, COMMIT_DEADLINE, &what)
     }
 
     fn committed(
@@ -468,6 +449,15 @@ impl Consumer for KafkaConsumer {
             tracing::warn!(target: "kafleet::kafka", ?deadline, "a consumer is still closing; the group will notice by its session timeout");
         }
     }
+}
+
+/// Returns whether a position is outside its log, or `None` if the broker did not answer in time.
+fn is_out_of_range(client: &BaseConsumer<CallbackEvents>, entry: &native::Entry, wait: Duration) -> Option<bool> {
+    if wait.is_zero() {
+        return None;
+    }
+    let (first, end) = client.fetch_watermarks(&entry.partition.topic, entry.partition.index, wait).ok()?;
+    Some(entry.offset < first || entry.offset > end)
 }
 
 impl Drop for KafkaConsumer {

@@ -26,10 +26,12 @@ use super::{
 
 mod admin;
 pub mod baseline;
+mod commits;
 mod committed_offsets;
 mod consumer;
 mod error;
 mod native;
+mod out_of_range;
 mod producer;
 mod reader;
 mod rebalance;
@@ -86,7 +88,11 @@ impl Broker for Kafka {
     }
 
     fn end_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
-        self.cluster.end_offsets(partitions, deadline)
+        self.cluster.list_offsets(partitions, Offset::End, deadline)
+    }
+
+    fn start_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
+        self.cluster.list_offsets(partitions, Offset::Beginning, deadline)
     }
 
     fn first_visible(

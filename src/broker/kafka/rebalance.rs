@@ -10,6 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, RebalanceP
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 
+use super::commits::RequestOutcome;
 use super::{error, native};
 use crate::broker::GroupEvent;
 
@@ -34,8 +35,16 @@ pub(super) struct CallbackEvents {
 #[derive(Default)]
 pub(super) struct Recorded {
     pub events: Vec<GroupEvent>,
+    commits: Vec<RequestOutcome>,
     /// Reason for the error that the poll is about to return.
     pub reason: String,
+}
+
+impl Recorded {
+    /// Takes the group events and the outcomes of commit requests.
+    pub(super) fn take(&mut self) -> (Vec<GroupEvent>, Vec<RequestOutcome>) {
+        (std::mem::take(&mut self.events), std::mem::take(&mut self.commits))
+    }
 }
 
 impl CallbackEvents {
@@ -73,10 +82,7 @@ impl ConsumerContext for CallbackEvents {
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        let entries = native::entries(offsets);
-        let result = super::committed_offsets::commit_result(error_code(&result), &entries, "committing");
-        let partitions = entries.into_iter().map(|entry| entry.partition).collect();
-        self.lock().events.push(GroupEvent::Committed { result, partitions });
+        self.lock().commits.push((error_code(&result), native::entries(offsets)));
     }
 }
 

@@ -12,7 +12,8 @@ use super::log::Entry;
 use super::topics::{self, Topics};
 use super::{Core, State};
 use crate::broker::{
-    BrokerError, Commit, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset,
+    BrokerError, Commit, CommitOutcomes, Committed, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef,
+    StartOffset,
 };
 use crate::runtime;
 
@@ -203,6 +204,17 @@ impl MemoryConsumer {
         }
     }
 
+    fn commit_now(&self, commits: &[Commit]) -> Result<CommitOutcomes, BrokerError> {
+        let name = self.group_name()?;
+        let mut state = self.core.lock();
+        self.core.apply_timeouts(&mut state, name);
+        state.faults.commit()?;
+        let now_ms = self.core.now_ms();
+        let state = &mut *state;
+        let group = state.groups.entry(name.to_owned()).or_default();
+        group.commit(name, self.id, commits, &state.topics, now_ms)
+    }
+
     fn set_position(&mut self, at: &Partition, position: i64, stopped: bool) {
         match self.reads.iter_mut().find(|read| read.at == *at) {
             Some(read) => (read.position, read.stopped) = (position, stopped),
@@ -265,24 +277,18 @@ impl Consumer for MemoryConsumer {
 
     fn commit(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
         self.group_name()?;
-        if self.events.iter().any(|event| matches!(event, GroupEvent::Committed { .. })) {
+        if self.events.iter().any(|event| matches!(event, GroupEvent::Committed(_))) {
             return Err(BrokerError::Invalid("a commit is in flight; hint: poll for its outcome first".to_owned()));
         }
-        let result = self.commit_sync(commits);
-        let partitions = commits.iter().map(|commit| commit.partition.clone()).collect();
-        self.events.push(GroupEvent::Committed { result, partitions });
+        let outcomes = self.commit_now(commits).unwrap_or_else(|error| {
+            commits.iter().map(|commit| (commit.partition.clone(), Err(error.clone()))).collect()
+        });
+        self.events.push(GroupEvent::Committed(outcomes));
         Ok(())
     }
 
     fn commit_sync(&mut self, commits: &[Commit]) -> Result<(), BrokerError> {
-        let name = self.group_name()?;
-        let mut state = self.core.lock();
-        self.core.apply_timeouts(&mut state, name);
-        state.faults.commit()?;
-        let now_ms = self.core.now_ms();
-        let state = &mut *state;
-        let group = state.groups.entry(name.to_owned()).or_default();
-        group.commit(name, self.id, commits, &state.topics, now_ms)
+        self.commit_now(commits)?.into_iter().try_for_each(|(_, outcome)| outcome)
     }
 
     fn committed(

@@ -11,7 +11,7 @@ use parking_lot::Condvar;
 
 use super::assignor::{MemberId, Target, balance};
 use super::topics::{self, Topics};
-use crate::broker::{BrokerError, Commit, Committed, GroupEvent, Partition};
+use crate::broker::{BrokerError, Commit, CommitOutcomes, Committed, GroupEvent, Partition};
 
 const MAX_METADATA_BYTES: usize = 4096;
 
@@ -250,7 +250,7 @@ impl Group {
         }
     }
 
-    /// Commits for a member: all offsets or none.
+    /// Commits for a member. An invalid offset does not concern the others.
     pub(super) fn commit(
         &mut self,
         name: &str,
@@ -258,14 +258,15 @@ impl Group {
         commits: &[Commit],
         all: &Topics,
         now_ms: i64,
-    ) -> Result<(), BrokerError> {
-        check_commits(commits, all)?;
+    ) -> Result<CommitOutcomes, BrokerError> {
         let Some(member) = self.members.get(&id) else {
             return Err(BrokerError::Refused(format!(
                 "this consumer is not a member of `{name}`; hint: poll to join it"
             )));
         };
-        if let Some(foreign) = commits.iter().find(|commit| !self.is_assigned(id, &commit.partition)) {
+        let is_foreign =
+            |commit: &&Commit| topics::log(all, &commit.partition).is_ok() && !self.is_assigned(id, &commit.partition);
+        if let Some(foreign) = commits.iter().find(is_foreign) {
             return Err(BrokerError::Refused(format!("`{}` is not this member's", foreign.partition)));
         }
         // As in Kafka, commits between a rebalance and the member's next poll carry an old generation. A member that
@@ -275,8 +276,14 @@ impl Group {
         if member.generation != self.generation && !is_revoking {
             return Err(BrokerError::Refused(format!("`{name}` is being rebalanced; hint: poll, then commit again")));
         }
-        self.store(commits, now_ms);
-        Ok(())
+        let outcomes = commits.iter().map(|commit| {
+            let outcome = check_commit(commit, all);
+            if outcome.is_ok() {
+                self.store(std::slice::from_ref(commit), now_ms);
+            }
+            (commit.partition.clone(), outcome)
+        });
+        Ok(outcomes.collect())
     }
 
     /// Commits from outside the group.
@@ -291,7 +298,7 @@ impl Group {
             let members = self.members.len();
             return Err(BrokerError::Refused(format!("`{name}` has {members} members; hint: stop them first")));
         }
-        check_commits(commits, all)?;
+        commits.iter().try_for_each(|commit| check_commit(commit, all))?;
         self.store(commits, now_ms);
         Ok(())
     }
@@ -323,18 +330,16 @@ impl Group {
     }
 }
 
-fn check_commits(commits: &[Commit], all: &Topics) -> Result<(), BrokerError> {
-    for Commit { partition, offset, metadata } in commits {
-        topics::log(all, partition)?;
-        if *offset < 0 {
-            return Err(BrokerError::Invalid(format!("offset {offset} of `{partition}` is below 0")));
-        }
-        if metadata.len() > MAX_METADATA_BYTES {
-            let len = metadata.len();
-            return Err(BrokerError::Invalid(format!(
-                "{len} bytes of metadata for `{partition}`; the limit is {MAX_METADATA_BYTES}"
-            )));
-        }
+fn check_commit(Commit { partition, offset, metadata }: &Commit, all: &Topics) -> Result<(), BrokerError> {
+    topics::log(all, partition)?;
+    if *offset < 0 {
+        return Err(BrokerError::Invalid(format!("offset {offset} of `{partition}` is below 0")));
+    }
+    if metadata.len() > MAX_METADATA_BYTES {
+        let len = metadata.len();
+        return Err(BrokerError::Invalid(format!(
+            "{len} bytes of metadata for `{partition}`; the limit is {MAX_METADATA_BYTES}"
+        )));
     }
     Ok(())
 }

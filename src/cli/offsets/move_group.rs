@@ -55,28 +55,84 @@ pub(super) async fn run(args: MoveArgs, setup: &Setup, globals: &Globals) -> Out
     Ok(Code::Ok)
 }
 
-/// Copies the commits of a type with their metadata to its configured group, then records the group on the control
-/// topic. Interrupted in between, it can be run again.
+/// Moves the commits of a type with their metadata to its configured group. Interrupted in between, it can be run again.
+///
+/// Both groups must have no members. The record of the move on the control topic keeps workers from starting the type
+/// until the new group is recorded: a worker reads the topic after it has joined its group, so that either Kafka refuses
+/// the second check of the groups, or the worker finds the record.
 pub(super) async fn move_commits(client: &Client, names: &Names, task_type: &str, to: &str) -> Result<Moved, Failure> {
     check_configured(names, task_type, to)?;
     let settings = read_control(client, names).await.map_err(|why| failure(why.into(), task_type, to))?;
     let from = settings.group_of(task_type).to_owned();
-    let mut moved = Moved { task_type: task_type.to_owned(), from, to: to.to_owned(), partitions: Vec::new() };
-    if moved.from == to {
-        return Ok(moved);
-    }
-    let source = names.group_id(task_type, &moved.from);
-    let commits = commits_of(client, names, task_type, &source, &settings).await?;
-    for group in [source, names.group_id(task_type, to)] {
-        // Written to the source unchanged: Kafka refuses it while the group has members, which could still commit.
-        let set = if commits.is_empty() { Ok(()) } else { client.set_group_offsets(&group, commits.clone()).await };
-        set.map_err(|why| failure(why, task_type, &group))?;
+    let is_interrupted = settings.groups.moving_to(task_type).is_some();
+    let groups = GroupMove { client, names, task_type, from: &from, to };
+    if from == to && !is_interrupted {
+        return Ok(groups.moved(&[]));
     }
     let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
+    let commits = if from == to {
+        // An interrupted move is taken back: the commits never left this group.
+        Vec::new()
+    } else {
+        groups.check_members(&settings).await?;
+        control::record_group_move(&producer, names, task_type, &from, to).await.map_err(Failure::unavailable)?;
+        match groups.copy(&settings).await {
+            Ok(commits) => commits,
+            Err(why) if is_interrupted => return Err(why),
+            Err(why) => {
+                control::record_group(&producer, names, task_type, &from).await.map_err(Failure::unavailable)?;
+                return Err(why);
+            }
+        }
+    };
     control::record_group(&producer, names, task_type, to).await.map_err(Failure::unavailable)?;
-    moved.partitions =
-        commits.iter().map(|one| MovedCommit { partition: one.partition.index, offset: one.offset }).collect();
-    Ok(moved)
+    Ok(groups.moved(&commits))
+}
+
+/// A move of a type's commits between two groups.
+struct GroupMove<'a> {
+    client: &'a Client,
+    names: &'a Names,
+    task_type: &'a str,
+    from: &'a str,
+    to: &'a str,
+}
+
+impl GroupMove<'_> {
+    /// Checks that the group of the commits has no members. Otherwise the record of the move would stop workers.
+    async fn check_members(&self, settings: &FleetSettings) -> Result<(), Failure> {
+        let source = self.names.group_id(self.task_type, self.from);
+        let commits = commits_of(self.client, self.names, self.task_type, &source, settings).await?;
+        self.set(&source, &commits).await
+    }
+
+    /// Copies the commits. Those of the source are written unchanged: Kafka refuses it while the group has members,
+    /// which could still commit.
+    async fn copy(&self, settings: &FleetSettings) -> Result<Vec<Commit>, Failure> {
+        let [source, target] = [self.from, self.to].map(|group| self.names.group_id(self.task_type, group));
+        let commits = commits_of(self.client, self.names, self.task_type, &source, settings).await?;
+        self.set(&source, &commits).await?;
+        self.set(&target, &commits).await?;
+        Ok(commits)
+    }
+
+    async fn set(&self, group: &str, commits: &[Commit]) -> Result<(), Failure> {
+        if commits.is_empty() {
+            return Ok(());
+        }
+        let set = self.client.set_group_offsets(group, commits.to_vec()).await;
+        set.map_err(|why| failure(why, self.task_type, group))
+    }
+
+    fn moved(&self, commits: &[Commit]) -> Moved {
+        let moved = commits.iter().map(|one| MovedCommit { partition: one.partition.index, offset: one.offset });
+        Moved {
+            task_type: self.task_type.to_owned(),
+            from: self.from.to_owned(),
+            to: self.to.to_owned(),
+            partitions: moved.collect(),
+        }
+    }
 }
 
 /// Checks that the configuration names the group: workers refuse any other.
@@ -152,6 +208,10 @@ pub(in crate::cli) fn misplaced_commits(
 ) -> Option<(String, String)> {
     let recorded = settings.group_of(task_type);
     let configured = names.group_name(task_type);
+    if let Some(to) = settings.groups.moving_to(task_type) {
+        let what = format!("a move of its commits from the group `{recorded}` to `{to}` has not ended");
+        return Some((what, format!("run `kafleet offsets move {task_type} --to {to}` again if it was interrupted")));
+    }
     (recorded != configured && settings.is_type_consumed(task_type)).then(|| {
         let what = format!("its commits are in the group `{recorded}`, and its configured group is `{configured}`");
         let command = format!("kafleet offsets move {task_type} --to {configured}");

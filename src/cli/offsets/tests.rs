@@ -184,7 +184,11 @@ mod moves {
 
     use super::super::move_group::move_commits;
     use super::*;
-    use crate::broker::Consumer;
+    use parking_lot::Mutex;
+
+    use crate::broker::{
+        Committed, CommittedProbe, Consumer, DeliverySink, Producer, TopicInfo, TopicOutcome, TransactionalProducer,
+    };
     use crate::config::{Names, TypeGroups};
     use crate::control::settings::{mark_partition_consumed, read_control};
 
@@ -230,6 +234,78 @@ mod moves {
         member
     }
 
+    /// Broker on which a member joins the group of the type as soon as a record is sent.
+    struct JoiningBroker {
+        inner: Arc<dyn Broker>,
+        member: Arc<Mutex<Option<Box<dyn Consumer>>>>,
+    }
+
+    struct JoiningProducer {
+        inner: Arc<dyn Producer>,
+        broker: Arc<dyn Broker>,
+        member: Arc<Mutex<Option<Box<dyn Consumer>>>>,
+    }
+
+    impl JoiningBroker {
+        fn new(inner: Arc<dyn Broker>) -> Arc<dyn Broker> {
+            Arc::new(Self { inner, member: Arc::default() })
+        }
+    }
+
+    impl Producer for JoiningProducer {
+        fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
+            self.member.lock().get_or_insert_with(|| join(&self.broker, TOPIC));
+            self.inner.send(record, token)
+        }
+        fn flush(&self, deadline: Duration) -> Result<(), BrokerError> {
+            self.inner.flush(deadline)
+        }
+        fn purge(&self) {
+            self.inner.purge();
+        }
+    }
+
+    impl Broker for JoiningBroker {
+        fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
+            self.inner.consumer(spec)
+        }
+        fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
+            let inner = self.inner.producer(sink)?;
+            Ok(Arc::new(JoiningProducer { inner, broker: self.inner.clone(), member: self.member.clone() }))
+        }
+        fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
+            self.inner.transactional_producer(name)
+        }
+        fn topics(&self, prefix: &str, deadline: Duration) -> Result<Vec<TopicInfo>, BrokerError> {
+            self.inner.topics(prefix, deadline)
+        }
+        fn apply_topics(&self, topics: &[TopicSpec], deadline: Duration) -> Result<Vec<TopicOutcome>, BrokerError> {
+            self.inner.apply_topics(topics, deadline)
+        }
+        fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {
+            self.inner.watermarks(partition, deadline)
+        }
+        fn first_visible(
+            &self,
+            partition: &Partition,
+            offset: i64,
+            deadline: Duration,
+        ) -> Result<CommittedProbe, BrokerError> {
+            self.inner.first_visible(partition, offset, deadline)
+        }
+        fn group_offsets(
+            &self,
+            group: &str,
+            partitions: &[Partition],
+            deadline: Duration,
+        ) -> Result<Vec<Option<Committed>>, BrokerError> {
+            self.inner.group_offsets(group, partitions, deadline)
+        }
+        fn set_group_offsets(&self, group: &str, commits: &[Commit], deadline: Duration) -> Result<(), BrokerError> {
+            self.inner.set_group_offsets(group, commits, deadline)
+        }
+    }
+
     #[tokio::test]
     async fn commits_are_moved_with_their_metadata_and_back() {
         let broker = consumed().await;
@@ -258,6 +334,32 @@ mod moves {
             member.close(CALL_DEADLINE);
         }
         move_commits(&broker.client(), &names("small"), "echo", "small").await.unwrap();
+    }
+
+    /// A worker that joins the group of the commits while they are moved: Kafka refuses the move, which is taken back.
+    #[tokio::test]
+    async fn move_is_taken_back_if_a_worker_joins_meanwhile() {
+        let broker = consumed().await;
+        let joining = JoiningBroker::new(broker.clone());
+        let refused = move_commits(&joining.client(), &names("small"), "echo", "small").await.unwrap_err();
+        assert!(refused.message.contains("the group `kafleet.tasks.echo` has members"), "{refused:?}");
+        let settings = read_control(&broker.client(), &names("echo")).await.unwrap();
+        assert_eq!((settings.group_of("echo"), settings.groups.moving_to("echo")), ("echo", None));
+        assert_eq!(committed(&broker, SMALL), None);
+    }
+
+    /// A move that was interrupted after its record can be run again, or taken back.
+    #[tokio::test]
+    async fn interrupted_move_can_be_repeated_or_taken_back() {
+        for (group, id) in [("small", SMALL), ("echo", TOPIC)] {
+            let broker = consumed().await;
+            let producer = SharedProducer::open(broker.clone(), None).unwrap();
+            crate::control::record_group_move(&producer, &names("small"), "echo", "echo", "small").await.unwrap();
+            move_commits(&broker.client(), &names(group), "echo", group).await.unwrap();
+            let settings = read_control(&broker.client(), &names("echo")).await.unwrap();
+            assert_eq!((settings.group_of("echo"), settings.groups.moving_to("echo")), (group, None));
+            assert_eq!(committed(&broker, id), Some((4, "metadata of 4".into())));
+        }
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //! Keys: `fleet` → `{"v":1,"events_partitions":16}`; `consumed/<type>/<partition>` → `{"v":1,"at_ms":…}`;
 //! `group/<type>` → `{"v":1,"at_ms":…,"group":"small"}`. A tombstone removes a key. Other keys are ignored.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::broker::{
     Broker, BrokerError, Client, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks,
 };
 use crate::config::Names;
-use crate::control::Group;
+use crate::control::{Group, GroupRecords};
 use crate::model::json::short_reason;
 use crate::model::task::id::check_type;
 use crate::publish::PUBLISH_DEADLINE;
@@ -47,8 +47,8 @@ pub struct FleetSettings {
     pub events_partitions: Option<u32>,
     /// Task partitions that a worker has consumed before, by type and number.
     pub consumed: BTreeSet<(String, i32)>,
-    /// Names of the consumer groups that contain the commits of types, where recorded.
-    groups: BTreeMap<String, String>,
+    /// Records of the consumer groups that contain the commits of types.
+    pub groups: GroupRecords,
 }
 
 /// Reason why the control topic cannot be read.
@@ -103,7 +103,7 @@ impl FleetSettings {
     /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares
     /// one.
     pub fn group_of<'a>(&'a self, task_type: &'a str) -> &'a str {
-        self.groups.get(task_type).map_or(task_type, String::as_str)
+        self.groups.group_of(task_type)
     }
 
     /// Applies one record. The last record of a key wins.
@@ -136,7 +136,7 @@ impl FleetSettings {
         if let Ok(record) = serde_json::from_slice::<Group>(value)
             && check_type(&record.group).is_ok()
         {
-            self.groups.insert(task_type.to_owned(), record.group);
+            self.groups.insert(task_type.to_owned(), record);
         }
     }
 }

@@ -202,9 +202,9 @@ impl PollLoop {
         match event {
             GroupEvent::Assigned(partitions) => self.assign(&partitions),
             GroupEvent::Revoked(partitions) | GroupEvent::Lost(partitions) => self.release(&partitions),
-            GroupEvent::Committed { result, .. } => {
+            GroupEvent::Committed(outcomes) => {
                 self.committing = false;
-                match result {
+                match outcomes.into_iter().try_for_each(|(_, outcome)| outcome) {
                     Ok(()) => self.setup.health.clear(BROKER_PART),
                     Err(error) => tracing::debug!(%error, "the tracker's offsets could not be committed"),
                 }

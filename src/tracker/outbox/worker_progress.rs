@@ -9,6 +9,8 @@ use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::Names;
+use crate::control::GroupRecords;
+use crate::tracker::recorded_groups::RecordedGroups;
 use crate::tracker::setup::TrackerSetup;
 
 /// Deadline of one call to Kafka.
@@ -37,10 +39,16 @@ pub(crate) type Survey = BTreeMap<Arc<str>, Result<Arc<WorkerProgress>, BrokerEr
 type Latest = HashMap<Arc<str>, (Instant, Arc<WorkerProgress>)>;
 
 /// Measurements shared by the partitions of a tracker: their cost does not depend on the number of cancels.
-#[derive(Default)]
-pub(crate) struct Surveys(Mutex<Latest>);
+pub(crate) struct Surveys {
+    latest: Mutex<Latest>,
+    groups: Arc<RecordedGroups>,
+}
 
 impl Surveys {
+    pub(crate) fn new(groups: Arc<RecordedGroups>) -> Self {
+        Self { latest: Mutex::default(), groups }
+    }
+
     /// Measures these types; measurements that began at `since` or later are reused.
     pub(crate) async fn survey(
         &self,
@@ -48,7 +56,7 @@ impl Surveys {
         types: BTreeSet<Arc<str>>,
         since: Instant,
     ) -> Result<Survey, BrokerError> {
-        let mut latest = self.0.lock().await;
+        let mut latest = self.latest.lock().await;
         let is_fresh = |task_type: &Arc<str>| latest.get(task_type).is_some_and(|(begun, _)| *begun >= since);
         let (fresh, stale): (BTreeSet<_>, BTreeSet<_>) = types.into_iter().partition(is_fresh);
         let mut survey: Survey = fresh
@@ -59,7 +67,8 @@ impl Surveys {
             let (broker, names, begun) = (setup.broker.client(), setup.names.clone(), Instant::now());
             let asked: Vec<_> =
                 stale.into_iter().map(|name| (latest.get(&name).map(|(_, found)| found.clone()), name)).collect();
-            let measure = move |broker: &dyn Broker, _| Ok(measure(broker, &names, asked));
+            let groups = self.groups.get()?;
+            let measure = move |broker: &dyn Broker, _| Ok(measure(broker, &names, &groups, asked));
             let measured = broker.call::<_, BrokerError>(measure).await?;
             let found = measured.iter().filter_map(|(name, found)| Some((name.clone(), (begun, found.clone().ok()?))));
             latest.extend(found);
@@ -69,7 +78,12 @@ impl Surveys {
     }
 }
 
-fn measure(broker: &dyn Broker, names: &Names, asked: Vec<(Option<Arc<WorkerProgress>>, Arc<str>)>) -> Survey {
+fn measure(
+    broker: &dyn Broker,
+    names: &Names,
+    groups: &GroupRecords,
+    asked: Vec<(Option<Arc<WorkerProgress>>, Arc<str>)>,
+) -> Survey {
     let counts = match broker.topics(&names.tasks(""), CALL_DEADLINE) {
         Ok(infos) => infos.into_iter().map(|info| (info.name, info.partitions)).collect::<HashMap<String, u32>>(),
         Err(error) => return asked.into_iter().map(|(_, name)| (name, Err(error.clone()))).collect(),
@@ -79,7 +93,10 @@ fn measure(broker: &dyn Broker, names: &Names, asked: Vec<(Option<Arc<WorkerProg
         // After one timeout, skip the others: each would wait for its deadline too.
         let found = match &away {
             Some(error) => Err(BrokerError::clone(error)),
-            None => measure_type(broker, names, &name, &counts, before.as_deref()),
+            None => {
+                let group = names.group_id(&name, groups.group_of(&name));
+                measure_type(broker, names.tasks(&name).into(), &group, &counts, before.as_deref())
+            }
         };
         away = found.as_ref().err().filter(|error| error.is_transient()).cloned();
         survey.insert(name, found.map(Arc::new));
@@ -89,12 +106,11 @@ fn measure(broker: &dyn Broker, names: &Names, asked: Vec<(Option<Arc<WorkerProg
 
 fn measure_type(
     broker: &dyn Broker,
-    names: &Names,
-    task_type: &str,
+    topic: Arc<str>,
+    group: &str,
     counts: &HashMap<String, u32>,
     before: Option<&WorkerProgress>,
 ) -> Result<WorkerProgress, BrokerError> {
-    let topic: Arc<str> = names.tasks(task_type).into();
     let mut filled = Vec::new();
     for index in 0..counts.get(&*topic).copied().unwrap_or_default() {
         let partition = Partition::new(topic.clone(), index as i32);
@@ -104,7 +120,7 @@ fn measure_type(
     let partitions: Vec<Partition> = filled.iter().map(|(partition, _)| partition.clone()).collect();
     let committed = match partitions.is_empty() {
         true => Vec::new(),
-        false => broker.group_offsets(&names.group(task_type), &partitions, CALL_DEADLINE)?,
+        false => broker.group_offsets(group, &partitions, CALL_DEADLINE)?,
     };
     let all = filled.into_iter().zip(committed).map(|((partition, end), committed)| {
         let committed = committed.map_or(0, |committed| committed.offset);

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use super::ticker::STEP;
 use crate::broker::{Broker, BrokerError, Committed, Partition};
-use crate::config::Names;
 use crate::model::event::{AttemptFailure, Event, Payload};
 use crate::model::offsets::{Completed, Metadata};
 use crate::model::record::TaskRecord;
@@ -25,6 +24,7 @@ use crate::model::retention::REMOVED;
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 use crate::store::{Entry, Index, Store, StoreError};
+use crate::tracker::recorded_groups::RecordedGroups;
 use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -72,14 +72,16 @@ impl Gap {
 }
 
 impl Gaps {
-    pub(crate) async fn find(setup: &TrackerSetup) -> Result<Self, BrokerError> {
+    pub(crate) async fn find(setup: &TrackerSetup, groups: &RecordedGroups) -> Result<Self, BrokerError> {
         let names = setup.names.clone();
+        let groups = groups.get()?;
         let find = move |broker: &dyn Broker, _| {
             let mut gaps = BTreeMap::new();
             for topic in broker.topics(&names.tasks(""), CALL_DEADLINE)? {
                 let Some(task_type) = names.type_of(&topic.name) else { continue };
                 let all = (0..topic.partitions as i32).map(|index| Partition::new(topic.name.as_str(), index));
-                for (index, gap) in gaps_of(broker, &names, task_type, all.collect())? {
+                let group = names.group_id(task_type, groups.group_of(task_type));
+                for (index, gap) in gaps_of(broker, &group, all.collect())? {
                     gaps.insert((Arc::from(task_type), index), gap);
                 }
             }
@@ -95,14 +97,9 @@ impl Gaps {
     }
 }
 
-/// Finds the partitions of a type whose logs have lost their beginning. The start of the log is read again after the
+/// Finds the partitions of a type with this group whose logs have lost their beginning. The start of the log is read again after the
 /// commit: records that the group had passed by then and the log still contained were received by a worker.
-fn gaps_of(
-    broker: &dyn Broker,
-    names: &Names,
-    task_type: &str,
-    mut all: Vec<Partition>,
-) -> Result<Vec<(i32, Gap)>, BrokerError> {
+fn gaps_of(broker: &dyn Broker, group: &str, mut all: Vec<Partition>) -> Result<Vec<(i32, Gap)>, BrokerError> {
     let mut begun = Vec::new();
     for partition in all.drain(..) {
         if broker.watermarks(&partition, CALL_DEADLINE)?.low > 0 {
@@ -112,7 +109,7 @@ fn gaps_of(
     if begun.is_empty() {
         return Ok(Vec::new());
     }
-    let committed = broker.group_offsets(&names.group(task_type), &begun, CALL_DEADLINE)?;
+    let committed = broker.group_offsets(group, &begun, CALL_DEADLINE)?;
     let gap = |(partition, committed): (&Partition, Option<Committed>)| {
         let ends = broker.watermarks(partition, CALL_DEADLINE)?;
         Ok((partition.index, Gap::new(ends.low, ends.high, committed)))

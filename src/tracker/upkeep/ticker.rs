@@ -27,6 +27,7 @@ use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::event_message;
 use crate::tracker::outbox::relay::Folded;
 use crate::tracker::outbox::worker_progress::Surveys;
+use crate::tracker::recorded_groups::RecordedGroups;
 use crate::tracker::setup::TrackerSetup;
 
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -47,6 +48,7 @@ pub(crate) struct TrackerShared {
     producer: OnceCell<Arc<SharedProducer>>,
     gaps: Mutex<(Option<Instant>, Gaps)>,
     topics: TopicWatch,
+    groups: Arc<RecordedGroups>,
     /// Consumption progress of workers.
     pub surveys: Surveys,
 }
@@ -58,13 +60,15 @@ impl TrackerShared {
         let needs = RequiredTopics::tracker(&setup.names, setup.events_partitions, &setup.lifetimes);
         let (client, health) = (setup.broker.client(), setup.health.clone());
         let topics = TopicWatch::start(&client, needs, health, "tracker's topics", setup.topic_check.into());
+        let groups = Arc::new(RecordedGroups::follow(setup));
         Arc::new(Self {
             workers,
             follower,
             producer: OnceCell::new(),
             gaps: Mutex::default(),
             topics,
-            surveys: Surveys::default(),
+            surveys: Surveys::new(groups.clone()),
+            groups,
         })
     }
 
@@ -82,7 +86,7 @@ impl TrackerShared {
     async fn gaps(&self, setup: &TrackerSetup) -> Result<Gaps, BrokerError> {
         let mut known = self.gaps.lock().await;
         if known.0.is_none_or(|at| at.elapsed() >= gap_interval(setup)) {
-            let mut gaps = Gaps::find(setup).await?;
+            let mut gaps = Gaps::find(setup, &self.groups).await?;
             if let Some(taken) = self.live_types(setup).await? {
                 gaps.set_live_types(&taken);
             }

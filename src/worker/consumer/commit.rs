@@ -1,15 +1,16 @@
 //! Commits of completed offsets: at most one commit is in flight. Partitions that are released are committed once more,
 //! synchronously.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::GroupConsumer;
 use super::deps::{GroupDeps, TypeDeps};
 use super::partition::{CommitState, PartitionState};
 use super::type_consumer::TypeTable;
-use crate::broker::{BrokerError, Commit, Partition};
+use super::{GroupConsumer, TypeConsumer};
+use crate::broker::{BrokerError, Commit, CommitOutcomes, Partition};
 use crate::control::settings;
 
 /// Divisor of the commit interval while the consumer is idle, so that the next owner of a partition or a lag monitor
@@ -17,7 +18,7 @@ use crate::control::settings;
 const IDLE_COMMIT_FRACTION: u32 = 4;
 /// Minimum time between two commits.
 const COMMIT_SPACING: Duration = Duration::from_millis(3);
-/// Minimum time between a failed commit and the next one.
+/// Minimum time between a failed commit of a type and its next one.
 const RETRY_SPACING: Duration = Duration::from_millis(500);
 /// Maximum time for the outcome of a commit.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(60);
@@ -31,15 +32,13 @@ pub(super) struct Committer {
     in_flight: Option<CommitInFlight>,
     /// Time of the last commit.
     last: Instant,
-    /// The last commit has failed.
-    failing: bool,
     final_retry: Option<FinalRetry>,
 }
 
 struct CommitInFlight {
     since: Instant,
-    /// State to apply to each partition once the commit is acknowledged.
-    states: Vec<(Partition, CommitState)>,
+    /// State to apply to each partition once its commit is acknowledged.
+    states: BTreeMap<Partition, CommitState>,
 }
 
 /// State of a final commit that failed and is retried. The consumer is polled between the retries, which lets the group
@@ -51,7 +50,7 @@ struct FinalRetry {
 
 impl Committer {
     pub(super) fn new() -> Self {
-        Self { in_flight: None, last: Instant::now(), failing: false, final_retry: None }
+        Self { in_flight: None, last: Instant::now(), final_retry: None }
     }
 
     pub(super) fn is_in_flight(&self) -> bool {
@@ -61,12 +60,6 @@ impl Committer {
     /// Discards the commit in flight of a failed consumer.
     pub(super) fn reset(&mut self) {
         self.in_flight = None;
-        self.failing = false;
-    }
-
-    /// Delays the next commit by the spacing that follows a failed commit.
-    pub(super) fn delay_next(&mut self) {
-        self.failing = true;
     }
 
     fn is_overdue(&self, now: Instant) -> bool {
@@ -75,24 +68,25 @@ impl Committer {
 
     fn is_due(&self, deps: &GroupDeps, types: &TypeTable, now: Instant) -> bool {
         let since = now.duration_since(self.last);
-        if self.is_in_flight() || since < if self.failing { RETRY_SPACING } else { COMMIT_SPACING } {
+        if self.is_in_flight() || since < COMMIT_SPACING {
             return false;
         }
         let interval = if types.is_idle() { deps.commit_interval / IDLE_COMMIT_FRACTION } else { deps.commit_interval };
-        since >= interval || types.busy().any(|one| one.partitions.iter().any(PartitionState::needs_window))
+        let needs_window = |one: &TypeConsumer| one.partitions.iter().any(PartitionState::needs_window);
+        since >= interval || types.busy().any(|one| one.may_commit(now) && needs_window(one))
     }
 
     /// Creates the commits of all partitions that need one.
     fn prepare(&mut self, deps: &GroupDeps, types: &mut TypeTable, now: Instant) -> Vec<Commit> {
         let mut commits = Vec::new();
-        let mut states = Vec::new();
-        for one in types.busy_mut() {
+        let mut states = BTreeMap::new();
+        for one in types.busy_mut().filter(|one| one.may_commit(now)) {
             for state in one.partitions.iter_mut().filter(|state| state.needs_commit() || state.needs_window()) {
                 let was_full = state.is_full();
                 let (commit, next) = state.commit();
                 report_window_held(&one.deps, state, was_full);
                 deps.offsets.lock().insert(commit.partition.clone(), commit.offset);
-                states.push((commit.partition.clone(), next));
+                states.insert(commit.partition.clone(), next);
                 commits.push(commit);
             }
         }
@@ -103,20 +97,24 @@ impl Committer {
         commits
     }
 
-    /// Applies the outcome of the commit in flight. Returns the partitions that must now be marked as consumed.
-    fn finish(&mut self, result: &Result<(), BrokerError>, deps: &GroupDeps, types: &mut TypeTable) -> Vec<Partition> {
+    /// Applies the outcomes of the commit in flight: a partition that fails delays only its own type. Returns the
+    /// partitions that must now be marked as consumed.
+    fn finish(&mut self, outcomes: CommitOutcomes, types: &mut TypeTable) -> Vec<Partition> {
         let Some(commit) = self.in_flight.take() else { return Vec::new() };
-        self.failing = result.is_err();
-        if let Err(error) = result {
-            tracing::warn!(group = %deps.group, %error, "a commit failed; retrying");
-        }
+        let mut outcomes: BTreeMap<Partition, Result<(), BrokerError>> = outcomes.into_iter().collect();
+        let retry_at = Instant::now() + RETRY_SPACING;
         let mut unmarked = Vec::new();
         for (partition, next) in commit.states {
+            let missing = || Err(BrokerError::InDoubt("the commit has no outcome".into()));
+            let outcome = outcomes.remove(&partition).unwrap_or_else(missing);
             let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
             one.set_busy();
+            if let Err(error) = &outcome {
+                one.delay_commit(retry_at, error);
+            }
             let state = one.partitions.get_mut(partition.index);
             let Some(state) = state.filter(|state| state.assignment_id == next.assignment_id) else { continue };
-            if result.is_err() {
+            if outcome.is_err() {
                 state.commit_failed();
                 continue;
             }
@@ -156,25 +154,41 @@ fn send_final(deps: &mut GroupDeps, commits: &[Commit]) -> Result<(), BrokerErro
     if commits.is_empty() { Ok(()) } else { deps.consumer.commit_sync(commits) }
 }
 
+impl TypeConsumer {
+    fn may_commit(&self, now: Instant) -> bool {
+        self.commit_retry_at.is_none_or(|at| now >= at)
+    }
+
+    /// Delays the next commit of the type after a failure.
+    fn delay_commit(&mut self, until: Instant, error: &BrokerError) {
+        if self.commit_retry_at.replace(until) != Some(until) {
+            tracing::warn!(task_type = %self.deps.task_type, %error, "a commit failed; retrying");
+        }
+    }
+}
+
 impl GroupConsumer {
     pub(super) async fn commit_if_due(&mut self, now: Instant) {
         if self.committer.is_overdue(now) {
             // A late outcome would be mistaken for that of the next commit.
             return self.fail_consumer(&BrokerError::InDoubt("no outcome of a commit within 60 s".into()));
         }
-        if !self.committer.is_due(&self.deps, &self.types, now) {
+        // Drained partitions come first: commits that follow one another would delay their release for ever.
+        let releases = self.committer.can_commit_final(now) && self.types.has_drained(self.stopping, now);
+        if releases || !self.committer.is_due(&self.deps, &self.types, now) {
             return;
         }
         let commits = self.committer.prepare(&self.deps, &mut self.types, now);
         if !commits.is_empty()
             && let Err(error) = self.deps.consumer.commit(&commits)
         {
-            self.commit_ended(Err(error)).await;
+            let failed = commits.into_iter().map(|commit| (commit.partition, Err(error.clone())));
+            self.commit_ended(failed.collect()).await;
         }
     }
 
-    pub(super) async fn commit_ended(&mut self, result: Result<(), BrokerError>) {
-        let unmarked = self.committer.finish(&result, &self.deps, &mut self.types);
+    pub(super) async fn commit_ended(&mut self, outcomes: CommitOutcomes) {
+        let unmarked = self.committer.finish(outcomes, &mut self.types);
         if !unmarked.is_empty() {
             self.mark_consumed(&unmarked).await;
         }
@@ -198,8 +212,9 @@ impl GroupConsumer {
                 }
                 Err(error) => {
                     // The mark is written again after the next commit, which is delayed.
-                    self.committer.delay_next();
-                    self.deps.log_error(&error);
+                    if let Some(one) = self.types.of_topic_mut(&partition.topic) {
+                        one.delay_commit(Instant::now() + RETRY_SPACING, &error);
+                    }
                 }
             }
         }

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::GroupConsumer;
-use super::partition::Phase;
+use super::partition::{PartitionState, Phase};
 use crate::broker::{GroupEvent, Partition};
 use crate::worker::dispatch::Command;
 
@@ -23,7 +23,7 @@ impl GroupConsumer {
                 tracing::warn!(%group, partitions = %list(&partitions), "partitions lost");
                 self.lose(&partitions);
             }
-            GroupEvent::Committed { result, .. } => self.commit_ended(result).await,
+            GroupEvent::Committed(outcomes) => self.commit_ended(outcomes).await,
             GroupEvent::OutOfRange(partition) => self.out_of_range.add(partition),
             GroupEvent::ClientError(error) => self.deps.log_error(&error),
         }
@@ -34,7 +34,7 @@ impl GroupConsumer {
         if self.stopping {
             return;
         }
-        if partitions.is_empty() && self.pending_start.partitions.is_empty() {
+        if partitions.is_empty() && self.pending_start.is_empty() {
             self.deps.clear_health();
         }
         self.pending_start.add(partitions);
@@ -42,7 +42,7 @@ impl GroupConsumer {
 
     fn revoke(&mut self, partitions: &[Partition]) {
         let deadline = Instant::now() + self.deps.drain_timeout;
-        self.pending_start.partitions.retain(|pending| !partitions.contains(pending));
+        self.forget_pending(|pending| partitions.contains(pending));
         let mut idle: Vec<Partition> = Vec::new();
         self.types.for_each_of(partitions, |one, numbers| {
             for number in numbers {
@@ -65,8 +65,18 @@ impl GroupConsumer {
         }
     }
 
+    /// Drops partitions that have not been started, and the reports of types that could not be started.
+    pub(super) fn forget_pending(&mut self, is_forgotten: impl Fn(&Partition) -> bool) {
+        for topic in self.pending_start.remove(is_forgotten) {
+            if let Some(one) = self.types.of_topic_mut(&topic) {
+                one.deps.clear_start_health();
+            }
+        }
+    }
+
+    /// Gives up partitions that the group has assigned to others.
     pub(super) fn lose(&mut self, partitions: &[Partition]) {
-        self.pending_start.partitions.retain(|pending| !partitions.contains(pending));
+        self.forget_pending(|pending| partitions.contains(pending));
         self.types.for_each_of(partitions, |one, numbers| {
             for number in numbers {
                 if let Some(state) = one.partitions.remove(*number) {
@@ -76,6 +86,8 @@ impl GroupConsumer {
             one.hand_out.recall(&mut one.partitions);
         });
         self.types.release(&mut self.deps, partitions);
+        // The consumer joins its group again.
+        self.has_checked_groups = false;
     }
 
     /// Releases revoked partitions that are drained or whose deadline has passed, after a final commit. A refused
@@ -88,7 +100,7 @@ impl GroupConsumer {
         let (mut partitions, mut commits) = (Vec::new(), Vec::new());
         for one in self.types.iter_mut().filter(|one| stopping || one.is_busy()) {
             for state in one.partitions.iter_mut() {
-                if !state.is_drained(now) || (state.phase == Phase::Refused && !stopping) {
+                if !can_be_released(state, stopping, now) {
                     continue;
                 }
                 partitions.push(state.partition.clone());
@@ -108,6 +120,11 @@ impl GroupConsumer {
         });
         self.types.release(&mut self.deps, &partitions);
     }
+}
+
+/// Returns whether a partition can be released. A refused one stays until the worker stops or the group revokes it.
+pub(super) fn can_be_released(state: &PartitionState, stopping: bool, now: Instant) -> bool {
+    state.is_drained(now) && (stopping || state.phase != Phase::Refused)
 }
 
 /// Formats partitions for the log: `mail/0,2,5 resize/1`.

@@ -55,6 +55,8 @@ pub(super) struct GroupConsumer {
     /// Generation of the control state that is applied, and the time of the next check without a change.
     control_generation: u64,
     control_recheck_at: Option<Instant>,
+    /// The control topic has been found to name this group, after the consumer had joined it.
+    has_checked_groups: bool,
     stopping: bool,
 }
 
@@ -72,6 +74,7 @@ impl GroupConsumer {
             recreation: Recreation::new(),
             control_generation: 0,
             control_recheck_at: Some(Instant::now()),
+            has_checked_groups: false,
             stopping: false,
         }
     }
@@ -155,7 +158,7 @@ impl GroupConsumer {
     /// Revokes all partitions without waiting for the group, so that they drain.
     fn begin_stop(&mut self, now: Instant) {
         self.stopping = true;
-        self.pending_start.partitions.clear();
+        self.forget_pending(|_| true);
         let deadline = now + self.deps.drain_timeout;
         self.types.iter_mut().for_each(|one| one.revoke_all(deadline));
     }

@@ -147,12 +147,12 @@ impl GroupConsumer {
         let group = &self.deps.group;
         let message = "the consumer has failed and will be recreated";
         tracing::error!(%group, %error, "{message}");
-        self.deps.set_health(format!("{message}: {error}"));
         let states = self.types.iter().flat_map(|one| one.partitions.iter());
         let owned: Vec<Partition> = states.map(|state| state.partition.clone()).collect();
         self.lose(&owned);
         self.types.iter_mut().for_each(|one| one.backpressure.reset());
-        self.pending_start.partitions.clear();
+        self.forget_pending(|_| true);
+        self.deps.set_health(format!("{message}: {error}"));
         self.committer.reset();
         self.recreation.schedule(Instant::now());
     }

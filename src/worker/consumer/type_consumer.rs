@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::backpressure::TypeBackpressure;
 use super::control::{self, AssignmentReport};
 use super::deps::{GroupDeps, TypeDeps};
+use super::group_events::can_be_released;
 use super::hand_out::HandOut;
 use super::partition::{PartitionState, Phase};
 use super::partition_table::{CompletionBuffers, PartitionTable};
@@ -23,6 +24,8 @@ pub(crate) struct TypeConsumer {
     completions: CompletionBuffers,
     pub(super) backpressure: TypeBackpressure,
     pub(super) assignment_report: AssignmentReport,
+    /// Time before which nothing of the type is committed, after a failed commit.
+    pub(super) commit_retry_at: Option<Instant>,
     /// Window size for the current number of slots.
     pub(super) window: u64,
     /// Memory account of the current poll.
@@ -41,6 +44,7 @@ impl TypeConsumer {
             completions: CompletionBuffers::default(),
             backpressure: TypeBackpressure::default(),
             assignment_report: AssignmentReport::default(),
+            commit_retry_at: None,
             batch: None,
             busy: false,
         }
@@ -179,6 +183,12 @@ impl TypeTable {
     /// Returns whether no type has a partition.
     pub(super) fn is_empty(&self) -> bool {
         self.types.iter().all(|one| one.partitions.is_empty())
+    }
+
+    /// Returns whether partitions of any type can be released.
+    pub(super) fn has_drained(&self, stopping: bool, now: Instant) -> bool {
+        let visited = self.types.iter().filter(|one| stopping || one.busy);
+        visited.flat_map(|one| one.partitions.iter()).any(|state| can_be_released(state, stopping, now))
     }
 
     /// Returns whether nothing waits and nothing runs.

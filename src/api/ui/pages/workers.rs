@@ -119,6 +119,7 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
             html! {
                 tr id={ "y-" (status.task_type) } {
                     td.id { (type_link(view, Some(&status.task_type))) }
+                    td { (status.group.as_deref().unwrap_or("its own")) }
                     td.number { (usage(status.in_flight.into(), status.slots.into())) }
                     td.number { (count(status.waiting)) }
                     td { (numbers_text(&status.partitions)) }
@@ -134,7 +135,7 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
         .collect();
     html! {
         section.panel #types {
-            h2 { "Types" } (table(&["Type", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
+            h2 { "Types" } (table(&["Type", "Group", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
         }
     }
 }

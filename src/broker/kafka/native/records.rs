@@ -50,6 +50,8 @@ impl Waker {
 pub(crate) struct Failed {
     pub code: RDKafkaErrorCode,
     pub reason: String,
+    /// Partition that the error concerns, if any.
+    pub partition: Option<Partition>,
 }
 
 /// Queues of records: one per topic of the subscription, or a single one for all. Drop them before their client.
@@ -182,11 +184,17 @@ struct Message(*mut sys::rd_kafka_message_t);
 
 impl Message {
     fn failed(&self) -> Option<Failed> {
-        // SAFETY: the message is alive; the reason is a C string in its payload or a static one.
+        // SAFETY: the message is alive; the reason is a C string in its payload or a static one; the topic is null or
+        // belongs to the message.
         unsafe {
-            let code = RDKafkaErrorCode::from((*self.0).err);
-            (code != RDKafkaErrorCode::NoError)
-                .then(|| Failed { code, reason: super::text(sys::rd_kafka_message_errstr(self.0)) })
+            let message = &*self.0;
+            let code = RDKafkaErrorCode::from(message.err);
+            (code != RDKafkaErrorCode::NoError).then(|| Failed {
+                code,
+                reason: super::text(sys::rd_kafka_message_errstr(self.0)),
+                partition: (!message.rkt.is_null())
+                    .then(|| Partition::new(super::text(sys::rd_kafka_topic_name(message.rkt)), message.partition)),
+            })
         }
     }
 

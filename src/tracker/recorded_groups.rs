@@ -1,0 +1,37 @@
+//! Consumer groups that contain the commits of types, followed on the control topic. They may differ from the configured
+//! ones, which another process may have read from another file.
+
+use std::sync::Arc;
+
+use crate::broker::BrokerError;
+use crate::control::follow::TopicFollower;
+use crate::control::{ControlState, ControlWatch, GroupRecords, keep};
+use crate::tracker::setup::TrackerSetup;
+
+/// Recorded groups of all types.
+pub(crate) struct RecordedGroups {
+    control: Arc<ControlWatch>,
+    topic: String,
+    #[expect(dead_code, reason = "stops following the topic when dropped")]
+    follower: TopicFollower,
+}
+
+impl RecordedGroups {
+    pub(crate) fn follow(setup: &TrackerSetup) -> Self {
+        let control = ControlWatch::new(ControlState::without_cancels());
+        let follower = keep(control.clone(), setup.broker.clone(), &setup.names, None);
+        Self { control, topic: setup.names.control(), follower }
+    }
+
+    /// Returns the records.
+    ///
+    /// # Errors
+    /// `Unavailable` until the topic has been read: the configured group could be the wrong one.
+    pub(crate) fn get(&self) -> Result<GroupRecords, BrokerError> {
+        if self.control.is_whole() {
+            Ok(self.control.state().groups().clone())
+        } else {
+            Err(BrokerError::Unavailable(format!("`{}` has not been read yet", self.topic)))
+        }
+    }
+}
