@@ -71,7 +71,7 @@ pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
     let mut folder = RunFolder(tempfile::tempdir().unwrap());
     let begun = Instant::now();
     let (kafka, redis) = (Cluster::start(folder.0.path(), 1).await, Single::start(folder.0.path()));
-    let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
+    let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url(), seed).await;
     let mut environment = Environment { kafka, redis, fleet };
     let report = |what: &str| println!("requests: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
     report("the fleet runs");

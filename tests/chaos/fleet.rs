@@ -30,10 +30,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub async fn start(folder: &Path, kafka: &Cluster, redis_url: &str) -> Self {
+    /// Starts the fleet. With an even seed its types share a consumer group.
+    pub async fn start(folder: &Path, kafka: &Cluster, redis_url: &str, seed: u64) -> Self {
         let executions = folder.join("executions");
         std::fs::write(&executions, "").unwrap();
-        write_configuration(folder, kafka, redis_url);
+        write_configuration(folder, kafka, redis_url, seed.is_multiple_of(2));
         let ports = free_ports::<2>();
         let calls = Arc::new(Apis::new(ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect()));
         let mut this = Self {
@@ -93,7 +94,9 @@ impl Fleet {
     }
 }
 
-fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str) {
+fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str, shares_group: bool) {
+    let group = if shares_group { "group = \"shared\"\n" } else { "" };
+    println!("chaos: types {}", if shares_group { "share a group" } else { "have groups of their own" });
     let program = folder.join("program");
     std::fs::write(&program, PROGRAM).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -102,7 +105,7 @@ fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str) {
         "[kafka]\nbootstrap.servers = \"{}\"\nsession.timeout.ms = 6000\nheartbeat.interval.ms = 1000\n\
          [redis]\nurl = \"{}\"\n\
          [topics]\nprefix = \"{PREFIX}\"\nevents_partitions = {EVENTS_PARTITIONS}\ntask_partitions = {TASK_PARTITIONS}\n\
-         [worker]\ninline_retry_max = \"500ms\"\n\
+         [worker]\ninline_retry_max = \"500ms\"\n{group}\
          [types.program]\nhandler = \"exec\"\ncommand = [\"./program\"]\nconcurrency = 4\n\
          [schedules.{SCHEDULE}]\nevery = \"{SCHEDULE_EVERY_S}s\"\noverlap = \"allow\"\n\
          task = {{ type = \"work\", params = {{ outcome = \"succeed\" }} }}\n",

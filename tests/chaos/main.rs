@@ -139,7 +139,7 @@ async fn run(settings: Settings) -> Vec<String> {
     let mut folder = RunFolder(tempfile::tempdir().unwrap());
     let begun = Instant::now();
     let (kafka, redis) = tokio::join!(Cluster::start(folder.0.path(), 3), Stores::start(folder.0.path()));
-    let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url()).await;
+    let fleet = Fleet::start(folder.0.path(), &kafka, &redis.url(), settings.seed).await;
     let mut environment = Environment { kafka, redis, fleet, losses: Vec::new() };
     let load = Load::new(environment.fleet.calls.clone(), &environment.kafka);
     let mut rng = fastrand::Rng::with_seed(settings.seed);
