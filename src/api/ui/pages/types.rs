@@ -17,7 +17,7 @@ use crate::api::ui::parts::json::{json_block, pretty};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::statistics::{ChartRange, charts, failed, ms_text};
-use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::table::{cards, table};
 use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line, search_text, visible};
@@ -292,7 +292,7 @@ fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {
             Ok(failures) if failures.groups.is_empty() => {}
             Ok(failures) => {
                 @let rows: Vec<Markup> = failures.groups.iter().take(FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
-                section.panel #errors { h2 { "Errors of failed tasks" } (table(failures::COLUMNS, &rows)) }
+                section.panel #errors { h2 { "Errors of failed tasks" } (cards(failures::COLUMNS, &rows)) }
             }
             Err(error) => { (missing("The errors", &error.document())) }
         }
