@@ -152,7 +152,7 @@ fn actions(view: &View, detail: &DeadLetterDetail) -> Markup {
     };
     html! {
         @if view.may(Role::Operate) && detail.outcome.is_none() {
-            div.actions { (link("redrive", "Redrive…")) (link("edit", "Edit and submit…")) (link("drop", "Drop…")) }
+            div.actions { (link("redrive", "Redrive…")) (link("edit", "Edit and redrive…")) (link("drop", "Drop…")) }
         }
     }
 }

@@ -28,7 +28,6 @@ const DONE: &[(&str, &str)] = &[
     ("redriven_partly", "Some dead letters were redriven; those still listed were refused or are more than the limit."),
     ("dropped", "The dead letter was dropped."),
     ("dropped_partly", "Some dead letters were dropped; those still listed were refused or are more than the limit."),
-    ("resubmitted", "The corrected task was submitted, and the dead letter was dropped."),
 ];
 
 /// Outcome of an action.
