@@ -23,6 +23,29 @@ async fn task_is_cancelled_with_its_reason() {
 }
 
 #[tokio::test]
+async fn tasks_of_a_file_are_submitted_once() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/new/many").await.has(&["name=\"form\"", "data-into=\"f-tasks\""]);
+    let form = |lines: &[&str]| {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        serde_urlencoded(&[("form", "f"), ("tasks", &text)])
+    };
+    let (good, bad) = (r#"{"type":"echo","params":{"n":1}}"#, r#"{"type":"resize","params":{"url":7}}"#);
+    let page = browser.post("/new/many", &form(&[good, bad, good])).await;
+    assert_eq!(page.status, StatusCode::BAD_REQUEST);
+    page.has(&["1 of 3 tasks were not accepted: task 2", "value=\"f\"", "&quot;url&quot;:7"]);
+    assert_eq!((fleet.published("echo"), fleet.published("resize")), (2, 0));
+    let mended = r#"{"type":"resize","id":"thumb","params":{"url":"a","width":7}}"#;
+    browser.submit("/new/many", &form(&[mended, good, good])).await.has(&["The tasks were submitted."]);
+    assert_eq!((fleet.published("echo"), fleet.published("resize")), (2, 1), "nothing is submitted twice");
+}
+
+fn serde_urlencoded(pairs: &[(&str, &str)]) -> String {
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
+}
+
+#[tokio::test]
 async fn refused_action_shows_the_form_with_the_problem() {
     let fleet = fleet_with_tree().await;
     let browser = Browser::new(&fleet);

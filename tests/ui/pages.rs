@@ -14,6 +14,7 @@ pub const PLAIN: &[&str] = &[
     "/",
     "/tasks",
     "/new",
+    "/new/many",
     "/dead-letters",
     "/dead-letters/redrive",
     "/dead-letters/drop",

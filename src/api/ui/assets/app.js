@@ -434,6 +434,8 @@ let suggesting = 0;
 /** @param {Event} event */
 function changed({ target }) {
   if (!(target instanceof HTMLInputElement)) return;
+  const into = target.dataset.into && document.getElementById(target.dataset.into);
+  if (into instanceof HTMLTextAreaElement) target.files?.[0]?.text().then((text) => (into.value = text));
   if (target.matches("td.check input")) toggleRow(target.closest("tr"), target.checked);
   window.clearTimeout(suggesting);
   if (target.list?.id === "suggestions") suggesting = window.setTimeout(suggest, SUGGEST_MS, target);
