@@ -170,7 +170,8 @@ impl Stream {
 
 /// Size and duration of the first page with its style sheet and script.
 async fn first_page(client: &Client, report: &mut Report) -> anyhow::Result<()> {
-    let whole = client.http.get(format!("http://{}/", client.address)).header(ACCEPT, HTML).send().await?.text().await?;
+    let whole =
+        client.http.get(format!("http://{}/", client.address)).header(ACCEPT, HTML).send().await?.text().await?;
     let assets: Vec<&str> = whole.split('"').filter(|part| part.starts_with("/ui/app.")).collect();
     if assets.len() != 2 {
         bail!("the page names {} assets, not a style sheet and a script", assets.len());
@@ -274,12 +275,7 @@ async fn tab(
 }
 
 /// Cost of open tabs while the fleet is idle and while it is busy.
-async fn open_tabs(
-    client: &Client,
-    fleet: &Arc<ApiFleet>,
-    bench: &Ui,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &mut Report) -> anyhow::Result<()> {
     let empty = fleet.settle().await;
     let counts = Arc::new(Counts::default());
     let slots = Arc::new(Semaphore::new(MAX_CONNECTING));
@@ -294,7 +290,12 @@ async fn open_tabs(
     }
     drop(slots.acquire_many(MAX_CONNECTING as u32).await?);
     let open = fleet.settle().await;
-    report.budget("memory of an open tab", "KiB", vec![kib_each(open.resident_bytes, empty.resident_bytes, bench.tabs)], 40.0);
+    report.budget(
+        "memory of an open tab",
+        "KiB",
+        vec![kib_each(open.resident_bytes, empty.resident_bytes, bench.tabs)],
+        40.0,
+    );
     let span = Duration::from_secs(bench.seconds);
     report.add("API CPU with open tabs, idle fleet", "% of a core", vec![fleet.cpu_share(span).await * 100.0]);
     let load = tokio::spawn(keep_busy(fleet.clone(), bench.rate));

@@ -137,12 +137,7 @@ impl Watchers {
 
 /// Publishes changes of the first task; returns the API's additional CPU per change in µs, and the time until all
 /// receivers have the change in ms.
-async fn changes(
-    fleet: &ApiFleet,
-    bench: &Watch,
-    watchers: &Watchers,
-    receivers: u64,
-) -> anyhow::Result<(f64, f64)> {
+async fn changes(fleet: &ApiFleet, bench: &Watch, watchers: &Watchers, receivers: u64) -> anyhow::Result<(f64, f64)> {
     let idle = fleet.cpu_share(SETTLE_TIME).await;
     let from = fleet.api.cost();
     let started = Instant::now();

@@ -195,8 +195,8 @@ fn changed_params(which: &ResolveArgs, text: &str) -> Result<RedriveDeadLetter, 
         return Err(Failure::usage("`--params` needs the id of one dead letter")
             .hint("`kafleet dead-letters list` shows the ids"));
     }
-    let params = RawJson::parse(text.as_bytes())
-        .map_err(|why| Failure::usage(format_args!("`--params` is not JSON: {why}")))?;
+    let params =
+        RawJson::parse(text.as_bytes()).map_err(|why| Failure::usage(format_args!("`--params` is not JSON: {why}")))?;
     Ok(RedriveDeadLetter { params: Some(params) })
 }
 

@@ -223,7 +223,10 @@ fn pages_of_the_ui_are_measured_against_their_budgets() {
     let figures = report["figures"].as_array().unwrap();
     let budgets: Vec<_> = figures.iter().filter(|figure| figure["budget"].is_number()).collect();
     assert_eq!((budgets.len(), &report["checked"]), (7, &json!(true)), "{report}");
-    assert!(figures.iter().any(|figure| figure["name"] == "refreshes of the tabs" && figure["median"] != 0.0), "{report}");
+    assert!(
+        figures.iter().any(|figure| figure["name"] == "refreshes of the tabs" && figure["median"] != 0.0),
+        "{report}"
+    );
     let page = budgets.iter().find(|figure| figure["name"] == "first page, compressed").unwrap();
     assert!(page["median"].as_f64() < page["budget"].as_f64(), "{page}");
 }

@@ -6,7 +6,8 @@ use kafleet::model::record::state::State;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::api::fixture::fleet;
+use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::fixture::{fleet, until};
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
 
@@ -132,6 +133,26 @@ async fn type_is_paused_limited_and_resumed() {
     let page = browser.post("/types/echo/limits", "slots=many").await;
     assert_eq!(page.status, StatusCode::BAD_REQUEST);
     page.has(&["is not a whole number", "value=\"many\""]);
+}
+
+#[tokio::test]
+async fn dead_letter_is_edited_and_redriven() {
+    let fleet = with_letters().await;
+    fleet.echo("order").await;
+    fleet.fail("order", "no answer").await;
+    fleet.folded().await;
+    let letter = fleet.letter(Given { task: Some(("order", 1)), key: "order", ..LETTER }, 0).await;
+    let browser = Browser::new(&fleet);
+    let page = format!("/dead-letters/{letter}");
+    browser.open(&page).await.has(&["Edit and redrive…", "unresolved"]);
+    browser.open(&format!("{page}/edit")).await.has(&["Starts a new run", "&quot;n&quot;: 1"]);
+    let wrong = browser.post(&format!("{page}/edit"), "params=%7Bodd").await;
+    wrong.has(&["bad_json", "{odd"]);
+    browser.submit(&format!("{page}/edit"), "params=%7B%22n%22%3A2%7D").await.has(&["The dead letter was redriven"]);
+    until("the new run", async || fleet.get::<Status>("/v1/tasks/order").await.run == 2).await;
+    let again = browser.post(&format!("{page}/edit"), "params=1").await;
+    assert_eq!(again.status, StatusCode::CONFLICT);
+    again.has(&["already_redriven"]);
 }
 
 #[tokio::test]

@@ -236,6 +236,12 @@ async fn empty_pages_name_the_next_command() {
 }
 
 #[tokio::test]
+async fn help_explains_states_and_the_search_language() {
+    let fleet = fleet().await;
+    Browser::new(&fleet).open("/help").await.has(&["waiting for children", "<code>schedule:</code>", "KAFLEET_TOKEN"]);
+}
+
+#[tokio::test]
 async fn mistakes_are_shown_as_pages() {
     let fleet = fleet().await;
     let browser = Browser::new(&fleet);

@@ -2,6 +2,7 @@
 
 use kafleet::broker::{Broker, TopicSpec};
 use kafleet::config::Role;
+use kafleet::runtime::now_ms;
 use serde_json::{Value, json};
 
 use super::{ENTER, NARROW, Tab, WIDE, with_browser};
@@ -47,14 +48,10 @@ const OF_DATA: &[&str] = &[
 async fn fleet_with_data() -> Fleet {
     let fleet = fleet_with_tree().await;
     fleet.create(json!({"type": "resize", "id": "thumb", "params": {"url": "a", "width": 1}, "delay": "1h"})).await;
-    let topic = |name: &str| TopicSpec {
-        name: fleet.names.dead(name),
-        partitions: 1,
-        replication: None,
-        config: Vec::new(),
-    };
+    let topic =
+        |name: &str| TopicSpec { name: fleet.names.dead(name), partitions: 1, replication: None, config: Vec::new() };
     fleet.log.apply_topics(&[topic("echo"), topic("resize")], DEADLINE).unwrap();
-    fleet.letter(Given { task: Some(("order:fetch", 1)), key: "order:fetch", ..LETTER }, 0).await;
+    fleet.letter(Given { task: Some(("order:fetch", 1)), key: "order:fetch", at_ms: now_ms(), ..LETTER }, 0).await;
     send_heartbeat_of(&fleet, "node-7", 8, 1, &["order:fetch"]).await;
     let spec = json!({"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "task": {"type": "echo", "params": {}}});
     let (status, answer) = fleet.post("/v1/schedules", json!({"id": "nightly", "spec": spec})).await;

@@ -70,7 +70,6 @@ pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> 
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "dropped" })
 }
 
-
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
     let detail = find(visit).await?;
     let present = detail.params.as_ref().map(|params| indented(params.text()));

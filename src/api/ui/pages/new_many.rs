@@ -67,9 +67,7 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
 /// Reads the tasks. Those without an id get one of the form and their text, so that a form that is submitted again, also
 /// after changes elsewhere in it, names the same tasks.
 fn items(text: &str, form: &str) -> Result<Vec<Value>, ApiError> {
-    let wrong = |at: usize, why: String| {
-        ApiError::new(Code::BadJson, format!("task {at}: {why}")).pointer("/tasks")
-    };
+    let wrong = |at: usize, why: String| ApiError::new(Code::BadJson, format!("task {at}: {why}")).pointer("/tasks");
     let found: Vec<Value> = match text.trim_start().starts_with('[') {
         true => serde_json::from_str(text)
             .map_err(|why| ApiError::new(Code::BadJson, format!("`tasks`: {why}")).pointer("/tasks"))?,
