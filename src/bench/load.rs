@@ -293,13 +293,18 @@ pub(super) async fn publish_tracked(
 /// Tasks per publish call.
 const CALL: u64 = 20_000;
 
+/// Id of the n-th task of this name.
+pub(super) fn name_of(name: &str, n: u64) -> String {
+    format!("{name}-{n:012}")
+}
+
 /// Publishes tasks in one call and waits for their acknowledgements.
 pub(super) async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range<u64>) -> anyhow::Result<()> {
     let params = RawJson::parse(params().as_bytes())?;
     let mut tasks = Vec::new();
     for n in numbers {
         let mut task = NewTask::new(NOOP, params.clone());
-        task.id = Some(TaskId::parse(&format!("{name}-{n:012}"))?);
+        task.id = Some(TaskId::parse(&name_of(name, n))?);
         tasks.push(task);
     }
     for outcome in publisher.publish_all(tasks, now_ms()).await {

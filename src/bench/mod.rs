@@ -6,6 +6,7 @@
 //! Load generators and observers call the blocking broker traits on their own threads: the async client's change of
 //! thread per call would be measured as well.
 
+mod api_fleet;
 mod baseline;
 mod check;
 pub mod child_role;
@@ -26,6 +27,7 @@ mod table;
 mod timers;
 mod tracker;
 mod types;
+mod ui;
 mod unannounced;
 mod watch;
 mod worker;
@@ -59,6 +61,7 @@ pub use table::{Figure, Report};
 pub use timers::{Timers, timers};
 pub use tracker::{TrackerBench, tracker};
 pub use types::{Part as TypesPart, TypesBench, types};
+pub use ui::{Ui, ui};
 pub use unannounced::{Unannounced, unannounced};
 pub use watch::{Watch, watch};
 pub use worker::{WorkerBench, worker};

@@ -10,6 +10,9 @@ pub struct Figure {
     pub median: f64,
     pub min: f64,
     pub max: f64,
+    /// Maximum that the median should not exceed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<f64>,
 }
 
 impl Figure {
@@ -18,7 +21,7 @@ impl Figure {
         let at = |n: usize| values.get(n).copied().unwrap_or_default();
         let last = values.len().saturating_sub(1);
         let median = (at(last / 2) + at(last.div_ceil(2))) / 2.0;
-        Self { name: name.to_owned(), unit, median, min: at(0), max: at(last) }
+        Self { name: name.to_owned(), unit, median, min: at(0), max: at(last), budget: None }
     }
 }
 
@@ -90,6 +93,11 @@ impl Report {
         self.figures.push(Figure::of(name, unit, values));
     }
 
+    /// Adds a figure with the maximum that its median should not exceed.
+    pub fn budget(&mut self, name: &str, unit: &'static str, values: Vec<f64>, budget: f64) {
+        self.figures.push(Figure { budget: Some(budget), ..Figure::of(name, unit, values) });
+    }
+
     /// Renders the report as text.
     pub fn table(&self) -> String {
         let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
@@ -111,16 +119,16 @@ impl Report {
         );
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
-        table.set_header(["figure", "median", "min", "max", "unit"]);
+        let has_budgets = self.figures.iter().any(|figure| figure.budget.is_some());
+        table.set_header(["figure", "median", "min", "max", "unit"].into_iter().chain(has_budgets.then_some("budget")));
         for figure in &self.figures {
             let number = |value: f64| if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") };
-            table.add_row([
-                figure.name.clone(),
-                number(figure.median),
-                number(figure.min),
-                number(figure.max),
-                figure.unit.to_owned(),
-            ]);
+            let own = [number(figure.median), number(figure.min), number(figure.max), figure.unit.to_owned()];
+            let budget = figure.budget.map(|budget| match figure.median <= budget {
+                true => format!("{budget}"),
+                false => format!("{budget}, exceeded"),
+            });
+            table.add_row([figure.name.clone()].into_iter().chain(own).chain(budget));
         }
         text += &table.to_string();
         if let Some(ratio) = self.ratio {

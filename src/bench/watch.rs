@@ -7,26 +7,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::child_role::ChildRole;
-use super::process::{Cost, Process};
-use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, load, mib};
-use crate::model::event::{Event, Payload};
+use super::api_fleet::{ApiFleet, SETTLE_TIME};
+use super::{ROUND_DEADLINE, Report, Services, mib};
 use crate::model::task::id::TaskId;
-use crate::publish::Publisher;
-use crate::runtime::{now_ms, raise_open_files};
-use crate::store::Store;
+use crate::runtime::raise_open_files;
 
 /// Maximum number of clients that connect at once.
-const MAX_CONNECTING: usize = 64;
+pub(super) const MAX_CONNECTING: usize = 64;
 /// Open files of this process besides its connections.
-const OTHER_FILES: u64 = 256;
+pub(super) const OTHER_FILES: u64 = 256;
 /// Pause between changes, so that each is delivered separately.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time to settle before a measurement.
-const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Watch {
@@ -55,7 +49,8 @@ pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<Report>
     if room < bench.watchers + bench.fleet + OTHER_FILES {
         bail!("this process may open {room} files: raise the limit (`ulimit -n`), or use fewer watchers");
     }
-    let fleet = WatchFleet::open(services, bench).await?;
+    let tasks = bench.watchers.div_ceil(WATCHERS_PER_TASK);
+    let fleet = ApiFleet::open(services, "watch", tasks).await?;
     let empty = fleet.api.cost();
     let mut watchers = Watchers::default();
     watchers
@@ -70,13 +65,13 @@ pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<Report>
         vec![kib_each(tasks_only.resident_bytes, empty.resident_bytes, bench.watchers)],
     );
     report.add("API CPU while nothing happens", "% of a core", vec![idle * 100.0]);
-    let few = fleet.changes(bench, &watchers, WATCHERS_PER_TASK).await?;
+    let few = changes(&fleet, bench, &watchers, WATCHERS_PER_TASK).await?;
     report.add(&format!("CPU of a change with {WATCHERS_PER_TASK} receivers"), "µs", vec![few.0]);
     report.add("delivery of such a change", "ms", vec![few.1]);
     if bench.fleet > 0 {
         watchers.watch(&fleet.address, bench.fleet, |_| "/v1/watch".to_owned()).await?;
         fleet.settle().await;
-        let all = fleet.changes(bench, &watchers, WATCHERS_PER_TASK + bench.fleet).await?;
+        let all = changes(&fleet, bench, &watchers, WATCHERS_PER_TASK + bench.fleet).await?;
         report.add(&format!("CPU of a change with {} receivers", WATCHERS_PER_TASK + bench.fleet), "µs", vec![all.0]);
         report.add("delivery of that change", "ms", vec![all.1]);
     }
@@ -89,7 +84,7 @@ pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<Report>
     Ok(report)
 }
 
-fn kib_each(with: u64, without: u64, count: u64) -> f64 {
+pub(super) fn kib_each(with: u64, without: u64, count: u64) -> f64 {
     with.saturating_sub(without) as f64 / 1024.0 / count as f64
 }
 
@@ -140,100 +135,23 @@ impl Watchers {
     }
 }
 
-/// An API, a tracker, and tasks to watch.
-struct WatchFleet {
-    address: String,
-    api: Process,
-    tracker: Process,
-    publisher: Publisher,
-    store: crate::store::redis::Redis,
-    topics: BenchTopics,
-}
-
-impl WatchFleet {
-    async fn open(services: &Services, bench: &Watch) -> anyhow::Result<Self> {
-        let at = services.linger(1);
-        let topics = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
-        let prefix = topics.names.prefix.clone();
-        let store = services.redis(&prefix)?;
-        let free = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-        let events_partitions = EVENTS_PARTITIONS;
-        let tracker = ChildRole::Tracker { services: services.clone(), prefix: prefix.clone(), events_partitions };
-        let tracker = Process::start("tracker", &tracker)?;
-        let api = ChildRole::Api { services: services.clone(), prefix, events_partitions, port: free.port() };
-        let api = Process::start("api", &api)?;
-        let producer = topics.producer().await?;
-        let publisher = Publisher::new(producer, topics.names.clone(), EVENTS_PARTITIONS, "kafleet/bench");
-        let mut fleet = Self { address: free.to_string(), api, tracker, publisher, store, topics };
-        let tasks = bench.watchers.div_ceil(WATCHERS_PER_TASK);
-        load::publish(&fleet.publisher, "watch", 0..tasks).await?;
-        fleet.wait_until_ready(tasks).await?;
-        Ok(fleet)
+/// Publishes changes of the first task; returns the API's additional CPU per change in µs, and the time until all
+/// receivers have the change in ms.
+async fn changes(fleet: &ApiFleet, bench: &Watch, watchers: &Watchers, receivers: u64) -> anyhow::Result<(f64, f64)> {
+    let idle = fleet.cpu_share(SETTLE_TIME).await;
+    let from = fleet.api.cost();
+    let started = Instant::now();
+    let mut waited = Duration::ZERO;
+    for n in 0..bench.changes {
+        let have = watchers.received.load(Relaxed);
+        let id = TaskId::parse(&format!("watch-{:012}", 0))?;
+        let at = Instant::now();
+        fleet.start_attempt(&id, n as u32 + 1).await?;
+        watchers.wait_for_events(have + receivers).await?;
+        waited += at.elapsed();
+        tokio::time::sleep(PAUSE).await;
     }
-
-    async fn wait_until_ready(&mut self, tasks: u64) -> anyhow::Result<()> {
-        let until = Instant::now() + ROUND_DEADLINE;
-        loop {
-            let shown: u64 =
-                self.store.counts(&super::fleet::partitions()).await?.iter().map(|count| count.count).sum();
-            if shown >= tasks && TcpStream::connect(&self.address).await.is_ok() {
-                return Ok(());
-            }
-            self.tracker.check()?;
-            self.api.check()?;
-            if Instant::now() > until {
-                bail!("{shown} of {tasks} tasks show after {} s", ROUND_DEADLINE.as_secs());
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn settle(&self) -> Cost {
-        tokio::time::sleep(SETTLE_TIME).await;
-        self.api.cost()
-    }
-
-    /// Measures the API's CPU use, as a fraction of a core.
-    async fn cpu_share(&self, span: Duration) -> f64 {
-        let from = self.api.cost();
-        let started = Instant::now();
-        tokio::time::sleep(span).await;
-        self.api.cost().cpu.saturating_sub(from.cpu).as_secs_f64() / started.elapsed().as_secs_f64()
-    }
-
-    /// Publishes changes of the first task; returns the API's additional CPU per change in µs, and the time until all
-    /// receivers have the change in ms.
-    async fn changes(&self, bench: &Watch, watchers: &Watchers, receivers: u64) -> anyhow::Result<(f64, f64)> {
-        let idle = self.cpu_share(SETTLE_TIME).await;
-        let from = self.api.cost();
-        let started = Instant::now();
-        let mut waited = Duration::ZERO;
-        for n in 0..bench.changes {
-            let have = watchers.received.load(Relaxed);
-            let id = TaskId::parse(&format!("watch-{:012}", 0))?;
-            let mut event = Event::new(Payload::Started { then: Vec::new() }, id, 1, now_ms());
-            event.attempt = n as u32 + 1;
-            let at = Instant::now();
-            self.publisher.publish_event(&event).await?;
-            watchers.wait_for_events(have + receivers).await?;
-            waited += at.elapsed();
-            tokio::time::sleep(PAUSE).await;
-        }
-        let used = self.api.cost().cpu.saturating_sub(from.cpu).as_secs_f64() - idle * started.elapsed().as_secs_f64();
-        let changes = bench.changes as f64;
-        Ok((used.max(0.0) * 1e6 / changes, waited.as_secs_f64() * 1e3 / changes))
-    }
-
-    async fn close(self) -> anyhow::Result<()> {
-        let api = self.api;
-        let tracker = self.tracker;
-        let topics = self.topics;
-        let stop = move || {
-            let stopped = api.stop().and(tracker.stop());
-            drop(topics);
-            stopped
-        };
-        blocking(stop).await?;
-        Ok(self.store.clear().await?)
-    }
+    let used = fleet.api.cost().cpu.saturating_sub(from.cpu).as_secs_f64() - idle * started.elapsed().as_secs_f64();
+    let changes = bench.changes as f64;
+    Ok((used.max(0.0) * 1e6 / changes, waited.as_secs_f64() * 1e3 / changes))
 }

@@ -39,9 +39,11 @@ pub(super) enum BenchVerb {
     Watch(bench::Watch),
     /// Many types in one group: idle resources, a flood of one type, a hot type, the restart of a worker
     Types(bench::TypesBench),
+    /// Pages of the web UI: size, CPU beside the API's calls, open tabs, time until a change is shown
+    Ui(bench::Ui),
     /// Peak memory of a worker: long backlog, large params, many types
     Memory(bench::MemoryBench),
-    /// All except `memory`, `timers`, `types`, `unannounced` and `watch`, one after the other
+    /// All except `memory`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
     #[command(hide = true)]
@@ -116,6 +118,7 @@ async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<Report> {
         BenchVerb::Timers(timers) => bench::timers(&timers, &services).await,
         BenchVerb::Reads(reads) => bench::reads(&reads, &services).await,
         BenchVerb::Unannounced(unannounced) => bench::unannounced(&unannounced, &services).await,
+        BenchVerb::Ui(ui) => bench::ui(&ui, &services).await,
         BenchVerb::Watch(watch) => bench::watch(&watch, &services).await,
         BenchVerb::Idle(idle) => bench::idle(&idle, &services).await,
         BenchVerb::All(_) | BenchVerb::ChildRole => anyhow::bail!("not a single benchmark"),

@@ -9,7 +9,9 @@ use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_line, one_line};
 use crate::api::documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, DeadLetterSelection,
+    RedriveDeadLetter,
 };
+use crate::model::json::RawJson;
 use crate::runtime::now_ms;
 
 /// Dead letters per request.
@@ -22,7 +24,7 @@ pub(super) enum DeadLettersVerb {
     /// Show a dead letter with its original record
     Show(ShowArgs),
     /// Run tasks again, each in a new run
-    Redrive(ResolveArgs),
+    Redrive(RedriveArgs),
     /// Drop dead letters that are no longer needed
     Drop(ResolveArgs),
 }
@@ -79,12 +81,24 @@ pub(super) struct ResolveArgs {
     pub limit: u32,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct RedriveArgs {
+    #[command(flatten)]
+    pub which: ResolveArgs,
+    /// Params as JSON instead of those of the record, for a single dead letter
+    #[arg(long, value_name = "JSON")]
+    pub params: Option<String>,
+}
+
 pub(super) async fn dead_letters(verb: DeadLettersVerb, globals: &Globals) -> Outcome {
     match verb {
         DeadLettersVerb::List(args) => list(args, globals).await,
         DeadLettersVerb::Show(args) => show(args, globals).await,
-        DeadLettersVerb::Redrive(args) => resolve(args, "redrive", "redriven", globals).await,
-        DeadLettersVerb::Drop(args) => resolve(args, "drop", "dropped", globals).await,
+        DeadLettersVerb::Redrive(RedriveArgs { which, params }) => {
+            let params = params.map(|params| changed_params(&which, &params)).transpose()?;
+            resolve(which, ("redrive", "redriven"), params, globals).await
+        }
+        DeadLettersVerb::Drop(args) => resolve(args, ("drop", "dropped"), None, globals).await,
     }
 }
 
@@ -176,12 +190,28 @@ async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
     Ok(Code::Ok)
 }
 
-async fn resolve(args: ResolveArgs, verb: &str, done: &str, globals: &Globals) -> Outcome {
+fn changed_params(which: &ResolveArgs, text: &str) -> Result<RedriveDeadLetter, Failure> {
+    if which.letters.len() != 1 {
+        return Err(Failure::usage("`--params` needs the id of one dead letter")
+            .hint("`kafleet dead-letters list` shows the ids"));
+    }
+    let params =
+        RawJson::parse(text.as_bytes()).map_err(|why| Failure::usage(format_args!("`--params` is not JSON: {why}")))?;
+    Ok(RedriveDeadLetter { params: Some(params) })
+}
+
+/// Resolves dead letters. `verb` is that of the request and the word for its outcome.
+async fn resolve(
+    args: ResolveArgs,
+    (verb, done): (&str, &str),
+    changes: Option<RedriveDeadLetter>,
+    globals: &Globals,
+) -> Outcome {
     let output = globals.output();
     let outcome = if args.letters.is_empty() {
         resolve_selected(args, verb, globals).await?
     } else {
-        resolve_named(&args.letters, verb, globals).await?
+        resolve_named(&args.letters, verb, changes.as_ref(), globals).await?
     };
     if output.is_json() {
         output.json(&outcome)?;
@@ -197,11 +227,16 @@ async fn resolve(args: ResolveArgs, verb: &str, done: &str, globals: &Globals) -
     Ok(if outcome.refused.is_empty() { Code::Ok } else { Code::Failed })
 }
 
-async fn resolve_named(letters: &[String], verb: &str, globals: &Globals) -> Result<DeadLetterResults, Failure> {
+async fn resolve_named(
+    letters: &[String],
+    verb: &str,
+    changes: Option<&RedriveDeadLetter>,
+    globals: &Globals,
+) -> Result<DeadLetterResults, Failure> {
     let client = globals.client()?;
     let mut all = DeadLetterResults { done: Vec::new(), refused: Vec::new(), more: false };
     for letter in letters {
-        let outcome: DeadLetterResults = client.post(&["v1", "dead-letters", letter, verb], None::<&()>).await?;
+        let outcome: DeadLetterResults = client.post(&["v1", "dead-letters", letter, verb], changes).await?;
         all.done.extend(outcome.done);
     }
     Ok(all)

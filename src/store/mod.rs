@@ -5,7 +5,7 @@
 //! position up to which the partition is folded. A writer passes the checkpoint from which its batch started and is
 //! fenced off if the store has another one: a zombie tracker cannot write, and a store that lost writes is detected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub use log_tail::{MAX_LOG_BYTES, MAX_LOG_LINES};
 pub const MAX_PAGE: usize = 10_000;
 /// Maximum ids named by a notice.
 pub const MAX_NOTICE_IDS: usize = 200;
+/// Maximum number of types named in a notice.
+pub const MAX_NOTICE_TYPES: usize = 32;
 /// Lifetime of a reservation whose publish has ended.
 pub const RESERVATION_TTL: Duration = Duration::from_secs(120);
 /// Lifetime of a reservation while a request publishes the task, counted from the last renewal.
@@ -320,6 +322,8 @@ pub enum Notice {
         offset: i64,
         /// `None` if there are too many to name.
         ids: Option<Vec<TaskId>>,
+        /// Types whose numbers of tasks or statistics have changed; `None` if there are too many to name.
+        types: Option<Vec<Arc<str>>>,
     },
     /// Notices may have been lost.
     Gap,
@@ -331,8 +335,18 @@ impl Notice {
         let few = changes.nodes.len() + changes.gone.len() <= MAX_NOTICE_IDS;
         let changed = changes.nodes.iter().map(|(id, _)| id).chain(&changes.gone);
         let ids = few.then(|| changed.cloned().collect());
-        Self::Changed { partition, offset: to.offset, ids }
+        Self::Changed { partition, offset: to.offset, ids, types: types_of(changes) }
     }
+}
+
+/// Types whose numbers of tasks or statistics change, if they are few.
+fn types_of(changes: &Changes) -> Option<Vec<Arc<str>>> {
+    let counted = changes.counts.iter().map(|(name, ..)| name);
+    let statistics = &changes.statistics;
+    let measured = statistics.aggregates.iter().map(|(name, ..)| name);
+    let failed = statistics.errors.iter().map(|(name, ..)| name);
+    let types: BTreeSet<&Arc<str>> = counted.chain(measured).chain(failed).collect();
+    (types.len() <= MAX_NOTICE_TYPES).then(|| types.into_iter().cloned().collect())
 }
 
 /// Error of a writer that is used after an earlier error.

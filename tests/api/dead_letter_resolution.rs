@@ -84,6 +84,40 @@ async fn concurrent_redrives_over_two_apis_start_one_run() {
 }
 
 #[tokio::test]
+async fn redrive_with_other_params_runs_the_task_with_them() {
+    let fleet = with_letters().await;
+    let letter = fleet.dead_task("a", 0).await;
+    let (status, answer) = fleet.post(&format!("/v1/dead-letters/{letter}/redrive"), json!({"params": {"n": 2}})).await;
+    assert_eq!(status, 200, "{answer}");
+    until("the changed params", async || {
+        let answer = fleet.request(Method::GET, "/v1/tasks/a/params").send().await.unwrap();
+        answer.json::<serde_json::Value>().await.unwrap()["params"] == json!({"n": 2})
+    })
+    .await;
+    let task: Status = fleet.get("/v1/tasks/a").await;
+    assert_eq!((task.run, task.state), (2, State::Queued));
+    let history: serde_json::Value = fleet.get("/v1/tasks/a/history").await;
+    assert!(history.to_string().contains("with changed params"), "{history}");
+}
+
+#[tokio::test]
+async fn params_of_a_redrive_are_checked_before_anything_is_written() {
+    let fleet = with_letters().await;
+    let given = Given { task_type: "resize", task: None, value: br#"{"url":7}"#, ..LETTER };
+    let letter = fleet.letter(given, 0).await;
+    let path = format!("/v1/dead-letters/{letter}/redrive");
+    let refused = problem(fleet.request(Method::POST, &path).json(&json!({"params": {"url": 7, "width": 1}}))).await;
+    assert_eq!((refused.code.as_str(), refused.pointer.as_deref()), ("schema", Some("/params/url")));
+    assert_eq!(fleet.published("resize"), 0);
+    let (status, answer) = fleet.post(&path, json!({"params": {"url": "a", "width": 1}})).await;
+    assert_eq!((status, fleet.published("resize")), (200, 1), "{answer}");
+    let at = |number: i32| Partition::new(fleet.names.tasks("resize"), number);
+    let record = (0..2).find_map(|number| fleet.record(&at(number), 0)).unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&record.value.unwrap()).unwrap();
+    assert_eq!(value, json!({"url": "a", "width": 1}));
+}
+
+#[tokio::test]
 async fn concurrent_drop_and_redrive_resolve_a_letter_once() {
     let fleet = with_letters().await;
     let other = fleet.second_api().await;

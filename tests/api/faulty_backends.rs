@@ -17,6 +17,8 @@ use kafleet::store::{Notice, Reservation, Store as StoreTrait, StoreError};
 pub struct Store {
     pub real: Memory,
     pub away: AtomicBool,
+    /// Never answers.
+    pub silent: AtomicBool,
     /// Suppresses change notices.
     pub mute: AtomicBool,
     pub subscriptions: AtomicUsize,
@@ -34,6 +36,7 @@ impl Store {
         Self {
             real,
             away: AtomicBool::default(),
+            silent: AtomicBool::default(),
             mute: AtomicBool::default(),
             subscriptions: AtomicUsize::default(),
             reads: AtomicUsize::default(),
@@ -41,7 +44,10 @@ impl Store {
         }
     }
 
-    fn here(&self) -> Result<&Memory, StoreError> {
+    async fn here(&self) -> Result<&Memory, StoreError> {
+        if self.silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         if self.away.load(Ordering::SeqCst) {
             return Err(StoreError::Unavailable("unavailable on purpose".into()));
         }
@@ -54,7 +60,7 @@ impl StoreTrait for Store {
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         assert!(ids.iter().all(|id| id.as_str() != PANICS), "a panic on purpose");
         self.reads.fetch_add(1, Ordering::SeqCst);
-        self.here()?.nodes(partition, ids).await
+        self.here().await?.nodes(partition, ids).await
     }
     async fn reserve(
         &self,
@@ -63,19 +69,19 @@ impl StoreTrait for Store {
         run: u32,
         mark: &Reservation,
     ) -> Result<Option<Reservation>, StoreError> {
-        let answer = self.here()?.reserve(partition, id, run, mark).await;
+        let answer = self.here().await?.reserve(partition, id, run, mark).await;
         self.reserves.fetch_add(1, Ordering::SeqCst);
         answer
     }
     async fn notices(&self) -> Result<BoxStream<'static, Notice>, StoreError> {
-        let notices = self.here()?.notices().await?;
+        let notices = self.here().await?.notices().await?;
         self.subscriptions.fetch_add(1, Ordering::SeqCst);
         if self.mute.load(Ordering::SeqCst) {
             return Err(StoreError::Unavailable("no notices".into()));
         }
         Ok(notices)
     }
-    delegate!(Store via [here()?]: open, checkpoints, page, done, outbox, deferred, counts, statistics, error_summaries, error_groups, requests, log_lines, attachment, replace_reservation, check);
+    delegate!(Store via [here().await?]: open, checkpoints, page, done, outbox, deferred, counts, statistics, error_summaries, error_groups, requests, log_lines, attachment, replace_reservation, check);
 }
 
 /// Broker that can be made unavailable, and that can fail or delay writes.

@@ -29,6 +29,8 @@ async fn types_show_counts_and_backlog() {
     let names: Vec<&str> = types.types.iter().map(|known| known.name.as_str()).collect();
     assert_eq!(names, ["echo", "resize", "review"]);
     let echo = find("echo");
+    assert_eq!(fleet.get::<TypeDocument>("/v1/types/echo").await, echo);
+    assert_eq!(fleet.problem("/v1/types/nothing").await.code, "unknown_type");
     assert_eq!((echo.topic, echo.backlog, echo.counts[&State::Succeeded]), (true, 3, 1));
     assert_eq!(find("resize").schema.unwrap()["required"], json!(["url", "width"]));
     assert!(!find("review").topic);

@@ -191,7 +191,7 @@ async fn unpublished_and_external_tasks_are_explained() {
 }
 
 /// Sends a heartbeat of a worker of `echo`.
-async fn send_heartbeat_of(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: &[&str]) {
+pub async fn send_heartbeat_of(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: &[&str]) {
     let now = kafleet::runtime::now_ms();
     let running: Vec<_> =
         running.iter().map(|id| json!({"id": id, "type": "echo", "attempt": 1, "began_ms": now - 9_000})).collect();

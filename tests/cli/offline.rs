@@ -35,6 +35,8 @@ fn wrong_usage_is_reported_on_stderr_with_code_2() {
         ("list --from yesterday", "`yesterday` is not a time"),
         ("tree a --depth x", "invalid value 'x'"),
         ("watch a --timeout soon", "soon"),
+        ("dead-letters redrive echo:0:1 echo:0:2 --params 1", "`--params` needs the id of one dead letter"),
+        ("dead-letters redrive echo:0:1 --params {odd", "`--params` is not JSON"),
         ("bench tracker --redis redis-cluster://h:1", "`redis-cluster://` names a cluster"),
         ("submit", "required"),
         ("submit echo {bad", "`{bad` is not JSON"),

@@ -237,6 +237,23 @@ fn types_of_a_shared_group_are_measured() {
     assert_eq!(figure("repeated attempts"), 0.0);
 }
 
+/// The figures of speed are not checked: they depend on the machine.
+#[test]
+fn pages_of_the_ui_are_measured_against_their_budgets() {
+    let Some(fleet) = Fleet::new() else { return };
+    let sizes = ["--tasks", "300", "--reads", "20", "--tabs", "40", "--busy", "20", "--seconds", "2", "--changes", "3"];
+    let report = fleet.run(&[&["bench", "ui"][..], &sizes, &["-o", "json"]].concat()).exits_with(0).json();
+    let figures = report["figures"].as_array().unwrap();
+    let budgets: Vec<_> = figures.iter().filter(|figure| figure["budget"].is_number()).collect();
+    assert_eq!((budgets.len(), &report["checked"]), (7, &json!(true)), "{report}");
+    assert!(
+        figures.iter().any(|figure| figure["name"] == "refreshes of the tabs" && figure["median"] != 0.0),
+        "{report}"
+    );
+    let page = budgets.iter().find(|figure| figure["name"] == "first page, compressed").unwrap();
+    assert!(page["median"].as_f64() < page["budget"].as_f64(), "{page}");
+}
+
 impl Fleet {
     /// Waits until a group has committed this many tasks of the type.
     fn wait_committed(&self, group: &str, tasks: i64) {

@@ -185,6 +185,7 @@ def test_the_service_that_keda_and_the_ingress_name_is_there():
     service = one(named("hpa"), "Service", backend["name"])["spec"]
     assert backend["port"]["name"] in [port["name"] for port in service["ports"]]
     assert ingress["tls"] == [{"hosts": ["tasks.example.org"], "secretName": "tasks-tls"}]
+    assert ingress["rules"][0]["http"]["paths"][0]["path"] == configuration(named("hpa"))["api"]["ui"]["base_path"]
     assert matches(service["selector"], one(named("hpa"), "Deployment", "demo-kafleet-api")["spec"]["template"]["metadata"]["labels"])
 
 

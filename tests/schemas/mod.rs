@@ -68,6 +68,7 @@ fn add_documents_of_tasks(generator: &mut SchemaGenerator) {
         DeadLetterPage,
         DeadLetterDetail,
         DeadLetterSelection,
+        RedriveDeadLetter,
         DeadLetterResults,
         Report,
         ReportOutcome,

@@ -162,7 +162,11 @@ async fn reconnected_listener_receives_a_gap() {
     assert_eq!(killed, 1);
     assert_eq!(next().await, Some(Notice::Gap));
     let at = fixture.put(0, full_batch("a")).await;
-    assert_eq!(next().await, Some(Notice::Changed { partition: 0, offset: at.offset, ids: Some(vec![id("a")]) }));
+    let types = Some(vec!["echo".into()]);
+    assert_eq!(
+        next().await,
+        Some(Notice::Changed { partition: 0, offset: at.offset, ids: Some(vec![id("a")]), types })
+    );
     drop(notices);
     let is_gone = || async {
         let listeners: String = server.call(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();

@@ -13,6 +13,7 @@ const FORMS: &[(&str, Role)] = &[
     ("/tasks/order/retry", Role::Operate),
     ("/tasks/order/retry-failed", Role::Operate),
     ("/tasks/order/start-now", Role::Submit),
+    ("/new/many", Role::Submit),
     ("/tasks/order/edit", Role::Submit),
     ("/tasks/order/append", Role::Submit),
     ("/tasks/order/attach", Role::Submit),

@@ -6,7 +6,8 @@ use kafleet::model::record::state::State;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::api::fixture::fleet;
+use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::fixture::{fleet, until};
 use crate::ui::browser::Browser;
 use crate::ui::pages::fleet_with_tree;
 
@@ -20,6 +21,29 @@ async fn task_is_cancelled_with_its_reason() {
     page.has(&["The cancel was requested.", "ordered twice"]).lacks(&["Not visible yet"]);
     let history: Value = fleet.get("/v1/tasks/order/history").await;
     assert!(history.to_string().contains("ordered twice"), "{history}");
+}
+
+#[tokio::test]
+async fn tasks_of_a_file_are_submitted_once() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/new/many").await.has(&["name=\"form\"", "data-into=\"f-tasks\""]);
+    let form = |lines: &[&str]| {
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        serde_urlencoded(&[("form", "f"), ("tasks", &text)])
+    };
+    let (good, bad) = (r#"{"type":"echo","params":{"n":1}}"#, r#"{"type":"resize","params":{"url":7}}"#);
+    let page = browser.post("/new/many", &form(&[good, bad, good])).await;
+    assert_eq!(page.status, StatusCode::BAD_REQUEST);
+    page.has(&["1 of 3 tasks were not accepted: task 2", "value=\"f\"", "&quot;url&quot;:7"]);
+    assert_eq!((fleet.published("echo"), fleet.published("resize")), (2, 0));
+    let mended = r#"{"type":"resize","id":"thumb","params":{"url":"a","width":7}}"#;
+    browser.submit("/new/many", &form(&[mended, good, good])).await.has(&["The tasks were submitted."]);
+    assert_eq!((fleet.published("echo"), fleet.published("resize")), (2, 1), "nothing is submitted twice");
+}
+
+fn serde_urlencoded(pairs: &[(&str, &str)]) -> String {
+    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
 }
 
 #[tokio::test]
@@ -109,6 +133,26 @@ async fn type_is_paused_limited_and_resumed() {
     let page = browser.post("/types/echo/limits", "slots=many").await;
     assert_eq!(page.status, StatusCode::BAD_REQUEST);
     page.has(&["is not a whole number", "value=\"many\""]);
+}
+
+#[tokio::test]
+async fn dead_letter_is_edited_and_redriven() {
+    let fleet = with_letters().await;
+    fleet.echo("order").await;
+    fleet.fail("order", "no answer").await;
+    fleet.folded().await;
+    let letter = fleet.letter(Given { task: Some(("order", 1)), key: "order", ..LETTER }, 0).await;
+    let browser = Browser::new(&fleet);
+    let page = format!("/dead-letters/{letter}");
+    browser.open(&page).await.has(&["Edit and redrive…", "unresolved"]);
+    browser.open(&format!("{page}/edit")).await.has(&["Starts a new run", "&quot;n&quot;: 1"]);
+    let wrong = browser.post(&format!("{page}/edit"), "params=%7Bodd").await;
+    wrong.has(&["bad_json", "{odd"]);
+    browser.submit(&format!("{page}/edit"), "params=%7B%22n%22%3A2%7D").await.has(&["The dead letter was redriven"]);
+    until("the new run", async || fleet.get::<Status>("/v1/tasks/order").await.run == 2).await;
+    let again = browser.post(&format!("{page}/edit"), "params=1").await;
+    assert_eq!(again.status, StatusCode::CONFLICT);
+    again.has(&["already_redriven"]);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 
 use crate::api::fixture::DEADLINE;
 use crate::ui::browser::Browser;
-use crate::ui::pages::fleet_with_tree;
+use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 
 #[tokio::test]
 async fn pages_say_that_the_store_is_away_and_what_still_works() {
@@ -25,6 +25,22 @@ async fn pages_say_that_the_store_is_away_and_what_still_works() {
     }
     fleet.store.away.store(false, Ordering::SeqCst);
     browser.open("/tasks/order").await.has(&["first order"]);
+}
+
+#[tokio::test]
+async fn every_page_answers_while_the_store_is_silent() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    fleet.store.silent.store(true, Ordering::SeqCst);
+    let of_task = OF_TASK.iter().map(|page| format!("/tasks/order{page}"));
+    let paths: Vec<String> = PLAIN.iter().map(|path| (*path).to_owned()).chain(of_task).collect();
+    let pages = futures::future::join_all(paths.iter().map(|path| browser.get(path))).await;
+    for (path, page) in paths.iter().zip(&pages) {
+        let is_answered = matches!(page.status, StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE);
+        assert!(is_answered, "{path}: {} {}", page.status, page.text);
+        page.has(&["<nav", "<h1"]);
+    }
+    assert!(pages.iter().any(|page| page.text.contains("still work")));
 }
 
 #[tokio::test]

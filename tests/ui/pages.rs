@@ -14,6 +14,7 @@ pub const PLAIN: &[&str] = &[
     "/",
     "/tasks",
     "/new",
+    "/new/many",
     "/dead-letters",
     "/dead-letters/redrive",
     "/dead-letters/drop",
@@ -232,6 +233,12 @@ async fn empty_pages_name_the_next_command() {
     ] {
         browser.open(path).await.has(&[command]);
     }
+}
+
+#[tokio::test]
+async fn help_explains_states_and_the_search_language() {
+    let fleet = fleet().await;
+    Browser::new(&fleet).open("/help").await.has(&["waiting for children", "<code>schedule:</code>", "KAFLEET_TOKEN"]);
 }
 
 #[tokio::test]

@@ -109,6 +109,16 @@ Takes root and component.
 {{- end -}}
 {{- end -}}
 
+{{/* Fails if the ingress leads to a path that the API does not serve. */}}
+{{- define "kafleet.checkIngress" -}}
+{{- $ui := dig "api" "ui" dict (include "kafleet.config" . | fromJson) -}}
+{{- $path := .Values.api.ingress.path -}}
+{{- $served := list "/" "/v1" (dig "base_path" "/" $ui) -}}
+{{- if and .Values.api.enabled .Values.api.ingress.enabled (not (has $path $served)) -}}
+{{- fail (printf "the API serves nothing at `api.ingress.path` %q\nhint: [api.ui] base_path = %q in `config` serves the web UI there; \"/\" publishes the web UI and the API" $path $path) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Contents of the ConfigMap. Its keys cannot contain a slash: `schemas/a.json` is stored as `schemas.a.json` and mounted at its path. */}}
 {{- define "kafleet.configData" -}}
 kafleet.toml: |
@@ -127,5 +137,6 @@ kafleet.toml: |
 {{- end -}}
 {{- include "kafleet.refuseUnknownVariables" . -}}
 {{- include "kafleet.checkWorkers" . -}}
+{{- include "kafleet.checkIngress" . -}}
 {{ include "kafleet.configData" . }}
 {{- end -}}

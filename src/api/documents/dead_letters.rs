@@ -87,6 +87,15 @@ pub struct DeadLetterSelection {
     pub limit: Option<usize>,
 }
 
+/// `POST /v1/dead-letters/{letter}/redrive`: changes of the record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RedriveDeadLetter {
+    /// Params instead of those of the record; checked against the schema of the type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params: Option<RawJson>,
+}
+
 /// Result per dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeadLetterResults {

@@ -7,7 +7,7 @@ use axum::response::Response;
 
 use super::workers::worker_totals;
 use crate::api::documents::{Backlog, Paused, TypeDocument, TypeLimits, Types};
-use crate::api::http::problem::ApiError;
+use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
@@ -15,6 +15,7 @@ use crate::config::TypePolicy;
 use crate::control::ControlState;
 use crate::control::heartbeat::Heartbeat;
 use crate::model::record::state::State;
+use crate::model::task::id::clip;
 use crate::publish::time_text;
 
 /// Returns one type in the form of `GET /v1/types`.
@@ -49,6 +50,20 @@ fn type_document(
 /// `GET /v1/types`: types with a topic, types with tasks, and types registered in this process.
 pub(crate) async fn types(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &type_list(&request.api).await?))
+}
+
+/// `GET /v1/types/{type}`.
+pub(crate) async fn one(request: ApiRequest) -> Result<Response, ApiError> {
+    Ok(json_answer(200, &type_of(&request.api, &request.segment).await?))
+}
+
+/// Type of this name.
+pub(crate) async fn type_of(api: &Api, name: &str) -> Result<TypeDocument, ApiError> {
+    let unknown = || {
+        ApiError::new(Code::UnknownType, format!("there is no type `{}`", clip(name)))
+            .hint("create its topic with `kafleet topics apply`")
+    };
+    type_list(api).await?.types.into_iter().find(|known| known.name == name).ok_or_else(unknown)
 }
 
 pub(crate) async fn type_list(api: &Api) -> Result<Types, ApiError> {

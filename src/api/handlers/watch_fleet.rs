@@ -33,7 +33,7 @@ impl Scope {
 
     /// Returns the change that a notice means for this filter, if any.
     async fn change(&self, api: &Api, notice: &FleetChanges) -> Option<FleetChange> {
-        let Notice::Changed { partition, offset, ids } = &notice.notice else { return Some(unknown_change()) };
+        let Notice::Changed { partition, offset, ids, .. } = &notice.notice else { return Some(unknown_change()) };
         if self.root.as_ref().is_some_and(|root| api.publisher.partition_of(root) != *partition) {
             return None;
         }

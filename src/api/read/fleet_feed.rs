@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn notice(n: i64) -> Notice {
-        Notice::Changed { partition: 0, offset: n, ids: Some(vec![TaskId::parse("a").unwrap()]) }
+        Notice::Changed { partition: 0, offset: n, ids: Some(vec![TaskId::parse("a").unwrap()]), types: None }
     }
 
     fn missed(feed: &FleetFeed, last: &str) -> Option<Vec<u64>> {
@@ -155,7 +155,7 @@ mod tests {
         let feed = FleetFeed::default();
         assert_eq!(missed(&feed, &feed.id_of(0)), Some(vec![]));
         (1..=3).for_each(|n| feed.publish(notice(n)));
-        feed.publish(Notice::Changed { partition: 0, offset: 4, ids: Some(vec![]) });
+        feed.publish(Notice::Changed { partition: 0, offset: 4, ids: Some(vec![]), types: None });
         assert_eq!(missed(&feed, &feed.id_of(1)), Some(vec![2, 3]), "notices without ids are dropped");
         assert_eq!(missed(&feed, &feed.id_of(3)), Some(vec![]));
         for unknown in [feed.id_of(4), "00-1".into(), "0:7".into(), format!("{}-", feed.name), String::new()] {

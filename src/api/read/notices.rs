@@ -96,7 +96,7 @@ impl Notices {
 
     fn dispatch(&self, notice: Notice) {
         match &notice {
-            Notice::Changed { partition, offset, ids } => {
+            Notice::Changed { partition, offset, ids, .. } => {
                 let Some(queue) = self.queue(*partition) else { return };
                 queue.projected.send(*offset);
                 queue.wake(ids.as_deref());
@@ -178,7 +178,12 @@ mod tests {
     }
 
     fn changed(ids: Option<&[&str]>) -> Notice {
-        Notice::Changed { partition: 0, offset: 5, ids: ids.map(|ids| ids.iter().map(|text| id(text)).collect()) }
+        Notice::Changed {
+            partition: 0,
+            offset: 5,
+            ids: ids.map(|ids| ids.iter().map(|text| id(text)).collect()),
+            types: None,
+        }
     }
 
     async fn wakes(subscribe: &Subscription) -> bool {

@@ -54,8 +54,10 @@ const STATISTICS_LIFETIME: Duration = Duration::from_secs(1);
 /// Subject of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Topic {
-    /// All tasks, also of one type, pauses, limits and kill switches.
+    /// All tasks, pauses, limits and kill switches.
     Fleet,
+    /// Tasks of a type, pauses, limits and kill switches.
+    Type(String),
     Workers,
     /// Pauses, limits, kill switches and schedules.
     Control,
@@ -68,7 +70,7 @@ impl Topic {
             ("fleet", "") => Ok(Self::Fleet),
             ("workers", "") => Ok(Self::Workers),
             ("control", "") => Ok(Self::Control),
-            ("type", name) => check_type(name).map(|()| Self::Fleet),
+            ("type", name) => check_type(name).map(|()| Self::Type(name.to_owned())),
             ("tree", id) => TaskId::parse(id).map(Self::Tree).map_err(|why| why.to_string()),
             _ => Err("expected `fleet`, `workers`, `control`, `type:` and a type, or `tree:` and an id".to_owned()),
         }
@@ -89,6 +91,8 @@ pub(crate) struct Live {
     control: watch::Sender<Instant>,
     /// Trees with streams.
     trees: Mutex<FxHashMap<TaskId, Tree>>,
+    /// Types with streams.
+    types: Mutex<FxHashMap<String, watch::Sender<Instant>>>,
     slots: Arc<Semaphore>,
     pub(super) turns: Turns,
     pub(super) shared: SharedMains,
@@ -119,6 +123,7 @@ impl Default for Live {
             fleet: watch::Sender::new(Instant::now()),
             control: watch::Sender::new(Instant::now()),
             trees: Mutex::default(),
+            types: Mutex::default(),
             slots: Arc::new(Semaphore::new(MAX_STREAMS)),
             turns: Turns::default(),
             shared: SharedMains::default(),
@@ -139,6 +144,10 @@ impl Live {
         let changed = match &topic {
             Topic::Fleet => self.fleet.subscribe(),
             Topic::Workers | Topic::Control => self.control.subscribe(),
+            Topic::Type(name) => {
+                let changed = || watch::Sender::new(Instant::now());
+                self.types.lock().entry(name.clone()).or_insert_with(changed).subscribe()
+            }
             Topic::Tree(id) => {
                 let tree = || Tree { partition, changed: watch::Sender::new(Instant::now()) };
                 self.trees.lock().entry(id.clone()).or_insert_with(tree).changed.subscribe()
@@ -147,10 +156,11 @@ impl Live {
         Ok(Subscription { live: self.clone(), topic, changed, _slot: slot })
     }
 
-    /// Time after which a topic has not changed. Changes of a tree are known while it has streams.
+    /// Time after which a topic has not changed. Changes of a tree or a type are known while it has streams.
     pub(super) fn last_change(&self, topic: &str) -> Instant {
         let known = match Topic::parse(topic) {
             Ok(Topic::Workers | Topic::Control) => Some(self.control.get()),
+            Ok(Topic::Type(name)) => self.types.lock().get(&name).map(watch::Sender::get),
             Ok(Topic::Tree(id)) => self.trees.lock().get(&id).map(|tree| tree.changed.get()),
             Ok(Topic::Fleet) | Err(_) => None,
         };
@@ -181,23 +191,46 @@ impl Live {
             }
         }
         drop(trees);
+        match notice {
+            Notice::Changed { types: Some(names), .. } => {
+                self.mark_types(now, |name| names.iter().any(|it| **it == *name))
+            }
+            Notice::Changed { types: None, .. } | Notice::Gap => self.mark_types(now, |_| true),
+        }
         self.fleet.send(now);
+    }
+
+    fn mark_types(&self, now: Instant, is_concerned: impl Fn(&str) -> bool) {
+        for (_, changed) in self.types.lock().iter().filter(|(name, _)| is_concerned(name)) {
+            changed.send(now);
+        }
     }
 
     fn mark_control(&self) {
         let now = Instant::now();
         self.control.send(now);
+        self.mark_types(now, |_| true);
         self.fleet.send(now);
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let Topic::Tree(id) = &self.topic else { return };
-        let mut trees = self.live.trees.lock();
         // The last receiver is that of this subscription.
-        if trees.get(id).is_some_and(|tree| tree.changed.receiver_count() <= 1) {
-            trees.remove(id);
+        match &self.topic {
+            Topic::Tree(id) => {
+                let mut trees = self.live.trees.lock();
+                if trees.get(id).is_some_and(|tree| tree.changed.receiver_count() <= 1) {
+                    trees.remove(id);
+                }
+            }
+            Topic::Type(name) => {
+                let mut types = self.live.types.lock();
+                if types.get(name).is_some_and(|changed| changed.receiver_count() <= 1) {
+                    types.remove(name);
+                }
+            }
+            Topic::Fleet | Topic::Workers | Topic::Control => {}
         }
     }
 }
@@ -249,7 +282,7 @@ fn open(api: &Arc<Api>, request: &Request) -> Result<Response, ApiError> {
     let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|why| bad_parameter("on", &why))?;
     let partition = match &topic {
         Topic::Tree(id) => api.publisher.partition_of(id),
-        Topic::Fleet | Topic::Workers | Topic::Control => 0,
+        Topic::Fleet | Topic::Type(_) | Topic::Workers | Topic::Control => 0,
     };
     let subscription = api.live.subscribe(topic, partition)?;
     let drain = api.reads.shutdown.drain.clone();
@@ -286,7 +319,8 @@ mod tests {
     }
 
     fn changed(partition: u32, ids: Option<&[&str]>) -> Notice {
-        Notice::Changed { partition, offset: 1, ids: ids.map(|ids| ids.iter().map(|text| id(text)).collect()) }
+        let ids = ids.map(|ids| ids.iter().map(|text| id(text)).collect());
+        Notice::Changed { partition, offset: 1, ids, types: Some(vec!["echo".into()]) }
     }
 
     fn has_changed(subscription: &mut Subscription) -> bool {
@@ -298,7 +332,7 @@ mod tests {
     #[test]
     fn topics_are_parsed_or_refused() {
         assert_eq!(Topic::parse("tree:order:fetch"), Ok(Topic::Tree(id("order:fetch"))));
-        assert_eq!(Topic::parse("type:resize"), Ok(Topic::Fleet));
+        assert_eq!(Topic::parse("type:resize"), Ok(Topic::Type("resize".into())));
         for wrong in ["", "fleet:x", "tree:", "type:", "type:A B", "other", "workers:1"] {
             assert!(Topic::parse(wrong).is_err(), "{wrong}");
         }
@@ -321,13 +355,29 @@ mod tests {
     }
 
     #[test]
-    fn control_record_marks_pages_of_control_and_of_the_fleet() {
+    fn control_record_marks_pages_of_control_types_and_the_fleet() {
         let live = Arc::new(Live::default());
-        let mut all = [Topic::Fleet, Topic::Control, Topic::Tree(id("a"))].map(|on| live.subscribe(on, 0).unwrap());
+        let topics = [Topic::Fleet, Topic::Control, Topic::Type("resize".into()), Topic::Tree(id("a"))];
+        let mut all = topics.map(|on| live.subscribe(on, 0).unwrap());
         live.mark_control();
-        assert_eq!(all.each_mut().map(has_changed), [true, true, false]);
+        assert_eq!(all.each_mut().map(has_changed), [true, true, true, false]);
         live.mark(&changed(0, Some(&["b"])));
-        assert_eq!(all.each_mut().map(has_changed), [true, false, false]);
+        assert_eq!(all.each_mut().map(has_changed), [true, false, false, false]);
+    }
+
+    #[test]
+    fn notice_marks_the_types_that_it_names() {
+        let live = Arc::new(Live::default());
+        let mut all = ["echo", "resize"].map(|name| live.subscribe(Topic::Type(name.into()), 0).unwrap());
+        let mut marked = |notice: &Notice| {
+            live.mark(notice);
+            all.each_mut().map(has_changed)
+        };
+        assert_eq!(marked(&changed(0, None)), [true, false]);
+        let any = Notice::Changed { partition: 0, offset: 1, ids: None, types: None };
+        assert_eq!((marked(&any), marked(&Notice::Gap)), ([true; 2], [true; 2]));
+        drop(all);
+        assert!(live.types.lock().is_empty());
     }
 
     #[test]

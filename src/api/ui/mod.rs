@@ -60,7 +60,7 @@ macro_rules! call {
 use Role::{Operate, Submit as SubmitRole};
 use Section::{DeadLetters, Failures, More, New, Overview, Schedules, Tasks, Types, Workers};
 use pages::{
-    audit, bulk, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, overview, raw,
+    audit, bulk, dead_letter_forms, dead_letters, failures, help, kill_switches, log, new, new_many, overview, raw,
     schedule_forms, schedules, system, task, task_edit, task_forms, tasks, timeline, tree, type_forms, types, workers,
 };
 
@@ -85,6 +85,7 @@ static PAGES: &[Page] = &[
     form("/tasks/{id}/append", SubmitRole, Tasks, call!(task_edit::show_append), call!(task_edit::append)),
     form("/tasks/{id}/attach", SubmitRole, Tasks, call!(task_edit::show_attach), call!(task_edit::attach)),
     form("/new", SubmitRole, New, call!(new::show), call!(new::submit)),
+    form("/new/many", SubmitRole, New, call!(new_many::show), call!(new_many::submit)),
     page("/dead-letters", DeadLetters, "fleet", call!(dead_letters::list)),
     form("/dead-letters/redrive", Operate, DeadLetters, call!(dead_letter_forms::show_redrive_many), call!(dead_letter_forms::redrive_many)),
     form("/dead-letters/drop", Operate, DeadLetters, call!(dead_letter_forms::show_drop_many), call!(dead_letter_forms::drop_many)),

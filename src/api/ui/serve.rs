@@ -18,7 +18,7 @@ use super::parts::View;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice};
 use super::parts::problem::problem_block;
-use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit};
+use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit, until};
 use super::{PAGES, Page, cache, forms, live, pages, refresh, session, suggest};
 use crate::api::documents::Problem;
 use crate::api::handlers::ops;
@@ -191,8 +191,10 @@ pub(super) struct ShellParts {
 
 /// Shows a page, after waiting for the change that led to it.
 pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError> {
+    let begun = Instant::now();
     let behind = wait_for_change(visit).await;
-    let answer = (page.show)(visit).await?;
+    let deadline = (begun + PATIENCE).max(Instant::now() + PATIENCE / 2);
+    let answer = until(deadline, (page.show)(visit)).await?;
     let Answer::Page(body) = answer else { return Ok(answer) };
     let main = html! {
         @if let Some(done) = visit.query.get("done") { (done_notice(done)) }
@@ -234,7 +236,7 @@ async fn submit(
         Ok(redirect) => Ok(Answer::Redirect(redirect_path(&redirect))),
         Err(error) => {
             visit.problem = Some(error.clone().document());
-            match (page.show)(visit).await {
+            match until(Instant::now() + PATIENCE, (page.show)(visit)).await {
                 Ok(answer @ Answer::Page(_)) => Ok(answer),
                 _ => Err(error),
             }

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use maud::Markup;
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use super::parts::View;
 use crate::api::documents::Problem;
@@ -227,22 +228,51 @@ pub(super) fn after_position(path: impl Into<String>, position: &Value, done: &'
     Redirect { path: path.into(), after, done }
 }
 
-/// Waits for the store at most [`PATIENCE`].
+tokio::task_local! {
+    /// End of the patience with the services that a page reads.
+    static DEADLINE: Instant;
+}
+
+/// Runs the reads of a page, which end by this time.
+pub(super) async fn until<T>(deadline: Instant, reads: impl Future<Output = T>) -> T {
+    DEADLINE.scope(deadline, reads).await
+}
+
+/// Waits for the store as long as the page may.
 pub(super) async fn stored<T>(read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     in_time(Code::StoreUnavailable, "the store", read).await
 }
 
-/// Waits for Kafka at most [`PATIENCE`].
+/// Waits for Kafka as long as the page may.
 pub(super) async fn from_kafka<T>(read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     in_time(Code::KafkaUnavailable, "Kafka", read).await
 }
 
 async fn in_time<T>(code: Code, of: &str, read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    match tokio::time::timeout(PATIENCE, read).await {
+    let deadline = DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| Instant::now() + PATIENCE);
+    match tokio::time::timeout_at(deadline, read).await {
         Ok(outcome) => outcome,
         Err(_) => {
             let detail = format!("no answer of {of} within {} s", PATIENCE.as_secs());
             Err(ApiError::new(code, detail).hint("reload the page"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_of_a_page_share_its_patience() {
+        let begun = Instant::now();
+        let reads = async {
+            for _ in 0..3 {
+                assert!(stored(std::future::pending::<Result<(), ApiError>>()).await.is_err());
+            }
+            stored(std::future::ready(Ok(7))).await
+        };
+        assert_eq!(until(begun + PATIENCE, reads).await.ok(), Some(7), "what is there is shown");
+        assert_eq!(begun.elapsed(), PATIENCE);
     }
 }

@@ -104,7 +104,7 @@ mod tests {
     fn slow_reader_receives_a_gap() {
         let (sender, mut receiver) = mpsc::channel(4);
         let mut sink = NoticeSink { sender, missed: false };
-        let notice = |offset| Notice::Changed { partition: 0, offset, ids: None };
+        let notice = |offset| Notice::Changed { partition: 0, offset, ids: None, types: None };
         (0..10).for_each(|offset| sink.send(notice(offset)));
         let read: Vec<Notice> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         assert_eq!(read, [notice(0), notice(1), notice(2), Notice::Gap]);

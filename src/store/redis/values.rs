@@ -1,5 +1,7 @@
 //! Text formats of values in Redis.
 
+use std::sync::Arc;
+
 use ::redis::{Cmd, FromRedisValue, Value, cmd, from_redis_value};
 use serde::{Deserialize, Serialize};
 
@@ -145,19 +147,22 @@ struct Message {
     /// Set instead of ids when there are too many.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     many: bool,
+    /// Absent: any types.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    types: Option<Vec<Arc<str>>>,
 }
 
 pub(super) fn notice_text(notice: Notice) -> Option<String> {
-    let Notice::Changed { partition, offset, ids } = notice else { return None };
+    let Notice::Changed { partition, offset, ids, types } = notice else { return None };
     let many = ids.is_none();
-    serde_json::to_string(&Message { partition, offset, ids, many }).ok()
+    serde_json::to_string(&Message { partition, offset, ids, many, types }).ok()
 }
 
 /// Parses a notice. An invalid one counts as a gap, because its contents are lost.
 pub(super) fn parse_notice(text: &[u8]) -> Notice {
     match serde_json::from_slice::<Message>(text) {
-        Ok(Message { partition, offset, ids, many }) => {
-            Notice::Changed { partition, offset, ids: ids.filter(|_| !many) }
+        Ok(Message { partition, offset, ids, many, types }) => {
+            Notice::Changed { partition, offset, ids: ids.filter(|_| !many), types }
         }
         Err(_) => Notice::Gap,
     }
@@ -202,7 +207,8 @@ mod tests {
         }
         assert_eq!(parse_reservation("x y"), None);
         for ids in [None, Some(vec![]), Some(vec![TaskId::parse("r:a").unwrap()])] {
-            let notice = Notice::Changed { partition: 1, offset: 2, ids };
+            let types = ids.as_ref().map(|_| vec!["echo".into()]);
+            let notice = Notice::Changed { partition: 1, offset: 2, ids, types };
             assert_eq!(parse_notice(notice_text(notice.clone()).unwrap().as_bytes()), notice);
         }
         assert_eq!(parse_notice(b"what?"), Notice::Gap);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::broker::{BrokerError, Partition, Record, header_value};
-use crate::model::event::Event;
+use crate::model::event::{Event, Kind};
 use crate::model::outbox::RecordCopy;
 use crate::model::record::TaskRecord;
 use crate::model::task::header;
@@ -29,8 +29,9 @@ impl OriginalRecord {
     }
 }
 
-/// Reads the record at the task's position in its topic. If Kafka no longer has it, reads the copy in the event that
-/// deferred or redrove the task. Returns `None` if there is neither. `events`: topic and partition of these events.
+/// Reads the record that a redrive brought, which may have other params than the task had; otherwise the record at the
+/// task's position in its topic. If Kafka no longer has it, reads the copy in the event that deferred the task. Returns
+/// `None` if there is none of them. `events`: topic and partition of these events.
 pub(super) async fn original_record(
     setup: &TrackerSetup,
     events: (&Arc<str>, u32),
@@ -38,21 +39,29 @@ pub(super) async fn original_record(
     id: &TaskId,
     node: &TaskRecord,
 ) -> Result<Option<OriginalRecord>, BrokerError> {
-    if let Some(position) = node.definition.position {
+    let event = event_with_copy(setup, events, id, node).await?;
+    let is_redrive = event.as_ref().is_some_and(|event| event.kind() == Kind::RetryRequested);
+    if let Some(position) = node.definition.position.filter(|_| !is_redrive) {
         let partition = Partition::new(topic, position.partition);
         let record = read(setup, partition, position.offset).await?;
         if let Some(record) = record.filter(|record| !names_another_task(record, id)) {
             return Ok(Some(OriginalRecord::of(record)));
         }
     }
+    Ok(event.and_then(|event| event.payload.into_record()).map(|copy| OriginalRecord::deferred(*copy)))
+}
+
+/// Reads the event that carries a copy of the task's record.
+async fn event_with_copy(
+    setup: &TrackerSetup,
+    (topic, number): (&Arc<str>, u32),
+    id: &TaskId,
+    node: &TaskRecord,
+) -> Result<Option<Event>, BrokerError> {
     let Some(offset) = node.definition.record_event_offset else { return Ok(None) };
-    let partition = Partition::new(events.0.clone(), events.1 as i32);
-    let record = read(setup, partition, offset).await?;
+    let record = read(setup, Partition::new(topic.clone(), number as i32), offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
-    Ok(event
-        .filter(|event| event.id == *id)
-        .and_then(|event| event.payload.into_record())
-        .map(|copy| OriginalRecord::deferred(*copy)))
+    Ok(event.filter(|event| event.id == *id))
 }
 
 /// Returns true if the record names another task, as after its topic was deleted and created again. Records without an

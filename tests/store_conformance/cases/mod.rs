@@ -11,8 +11,8 @@ use kafleet::model::record::state::State;
 use kafleet::model::record::{HistoryEntry, Moment};
 use kafleet::model::task::Position;
 use kafleet::store::{
-    Checkpoint, Entry, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, Notice, Outbox, Reservation,
-    Stage, Store, StoreError, TypeCount,
+    Checkpoint, Entry, Index, LogPage, MAX_LOG_BYTES, MAX_LOG_LINES, MAX_NOTICE_IDS, MAX_NOTICE_TYPES, Notice, Outbox,
+    Reservation, Stage, Store, StoreError, TypeCount,
 };
 
 use crate::store_conformance::fixture::*;
@@ -362,7 +362,8 @@ pub async fn notices_name_changed_tasks(fixture: &Fixture) {
     let mut notices = fixture.store.notices().await.unwrap();
     assert_eq!(next(&mut notices).await, Notice::Gap, "the subscription is active");
     let at = fixture.put(3, full_batch("a")).await;
-    let expected = Notice::Changed { partition: 3, offset: at.offset, ids: Some(vec![id("a")]) };
+    let expected =
+        Notice::Changed { partition: 3, offset: at.offset, ids: Some(vec![id("a")]), types: Some(vec!["echo".into()]) };
     assert_eq!(notice_of(&mut notices, 3, at).await, expected);
     let many = |count: usize| Changes {
         nodes: (0..count).map(|n| record(&format!("t{n}"), 1)).collect(),
@@ -372,6 +373,12 @@ pub async fn notices_name_changed_tasks(fixture: &Fixture) {
         let at = fixture.put(4, many(count)).await;
         let Notice::Changed { ids, .. } = notice_of(&mut notices, 4, at).await else { unreachable!("a gap") };
         assert_eq!(ids.map(|ids| ids.len()), named.then_some(count));
+    }
+    for (count, named) in [(MAX_NOTICE_TYPES, true), (MAX_NOTICE_TYPES + 1, false)] {
+        let counts = (0..count).map(|n| (format!("type-{n}").into(), State::Queued, 1)).collect();
+        let at = fixture.put(4, Changes { counts, ..Changes::default() }).await;
+        let Notice::Changed { types, .. } = notice_of(&mut notices, 4, at).await else { unreachable!("a gap") };
+        assert_eq!(types.map(|types| types.len()), named.then_some(count));
     }
     let mut second = fixture.store.notices().await.unwrap();
     assert_eq!(next(&mut second).await, Notice::Gap);

@@ -1,10 +1,14 @@
 //! Every page at each width, in both themes: no accessibility violations, no sideways scroll. Leaves screenshots.
 
+use kafleet::broker::{Broker, TopicSpec};
 use kafleet::config::Role;
+use kafleet::runtime::now_ms;
 use serde_json::{Value, json};
 
 use super::{ENTER, NARROW, Tab, WIDE, with_browser};
-use crate::api::fixture::Fleet;
+use crate::api::dead_letters::{Given, LETTER};
+use crate::api::fixture::{DEADLINE, Fleet};
+use crate::api::why::send_heartbeat_of;
 use crate::support::services;
 use crate::ui::browser::{guarded_fleet, token};
 use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
@@ -21,7 +25,7 @@ const OTHERS: &[&str] = &[
 
 fn pages() -> Vec<String> {
     let of_task = OF_TASK.iter().map(|page| format!("/tasks/order{page}"));
-    PLAIN.iter().chain(OTHERS).map(|page| (*page).to_owned()).chain(of_task).collect()
+    PLAIN.iter().chain(OTHERS).chain(OF_DATA).map(|page| (*page).to_owned()).chain(of_task).collect()
 }
 
 /// Name of a page's screenshots.
@@ -30,9 +34,30 @@ fn name_of(path: &str) -> String {
     if name == "-" { "overview".to_owned() } else { name.trim_matches('-').to_owned() }
 }
 
+/// Pages of what a [`fleet_with_data`] contains.
+const OF_DATA: &[&str] = &[
+    "/dead-letters/echo:0:0",
+    "/dead-letters/echo:0:0/redrive",
+    "/dead-letters/echo:0:0/edit",
+    "/workers/node-7",
+    "/schedules/nightly",
+    "/schedules/nightly/edit",
+    "/tasks/thumb",
+];
+
 async fn fleet_with_data() -> Fleet {
     let fleet = fleet_with_tree().await;
     fleet.create(json!({"type": "resize", "id": "thumb", "params": {"url": "a", "width": 1}, "delay": "1h"})).await;
+    let topic =
+        |name: &str| TopicSpec { name: fleet.names.dead(name), partitions: 1, replication: None, config: Vec::new() };
+    fleet.log.apply_topics(&[topic("echo"), topic("resize")], DEADLINE).unwrap();
+    fleet.letter(Given { task: Some(("order:fetch", 1)), key: "order:fetch", at_ms: now_ms(), ..LETTER }, 0).await;
+    send_heartbeat_of(&fleet, "node-7", 8, 1, &["order:fetch"]).await;
+    let spec = json!({"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "task": {"type": "echo", "params": {}}});
+    let (status, answer) = fleet.post("/v1/schedules", json!({"id": "nightly", "spec": spec})).await;
+    assert_eq!(status, 201, "{answer}");
+    let lines = json!({"lines": ["connecting to 10.0.0.7", "no answer within 2 s", "connecting to 10.0.0.8"]});
+    fleet.post("/v1/tasks/order/log", lines).await;
     fleet.folded().await;
     fleet
 }
@@ -103,7 +128,10 @@ async fn login_page_fits_and_grants_the_role_of_the_token() {
             tab.go("/").await;
             assert!(tab.path().await.starts_with("/login"));
             assert!(tab.is("document.documentElement.scrollWidth <= innerWidth").await);
-            tab.screenshot(&format!("login-{width}")).await;
+            for theme in ["light", "dark"] {
+                tab.set_theme(theme).await;
+                tab.screenshot(&format!("login-{width}-{theme}")).await;
+            }
         }
         tab.fill("input[name=token]", &token(Role::Read)).await;
         tab.press(ENTER).await;

@@ -15,7 +15,9 @@ use driver::Driver;
 mod actions;
 mod appearance;
 mod driver;
+mod large;
 mod live;
+mod outages;
 
 /// Browsers at a time: each uses about a core while a page loads.
 static TURNS: Semaphore = Semaphore::const_new(2);

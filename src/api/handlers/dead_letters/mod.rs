@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use crate::api::backends::{KAFKA_DEADLINE, detached};
 use crate::api::documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
-    DeadLetterSelection,
+    DeadLetterSelection, RedriveDeadLetter,
 };
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
@@ -80,11 +80,24 @@ pub(crate) async fn letter_detail(request: &ApiRequest) -> Result<DeadLetterDeta
     })
 }
 
-/// `POST /v1/dead-letters/{letter}/drop` and `/redrive`.
-pub(crate) async fn one(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
+/// `POST /v1/dead-letters/{letter}/drop`.
+pub(crate) async fn drop_one(request: ApiRequest) -> Result<Response, ApiError> {
+    one(request, Resolution::Dropped, None).await
+}
+
+/// `POST /v1/dead-letters/{letter}/redrive`.
+pub(crate) async fn redrive_one(request: ApiRequest) -> Result<Response, ApiError> {
+    let RedriveDeadLetter { params } = request.json_or_default()?;
+    if let Some(params) = &params {
+        request.api.types.check_params(&letter_id(&request.segment)?.task_type, params, "/params")?;
+    }
+    one(request, Resolution::Redriven, params).await
+}
+
+async fn one(request: ApiRequest, resolution: Resolution, params: Option<RawJson>) -> Result<Response, ApiError> {
     let id = letter_id(&request.segment)?;
     let (api, by) = (request.api.clone(), request.by.clone());
-    let outcomes = detached(async move { Ok(resolve_all(&api, vec![id], resolution, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(&api, vec![id], resolution, params, by).await) }).await?;
     outcomes.into_iter().collect::<Result<(), ApiError>>()?;
     let done = vec![request.segment];
     Ok(json_answer(200, &DeadLetterResults { done, refused: Vec::new(), more: false }))
@@ -113,7 +126,7 @@ pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<
     let page = list_letters(&request.api, filter, None, limit).await?;
     let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
     let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
-    let outcomes = detached(async move { Ok(resolve_all(&api, wanted, resolution, by).await) }).await?;
+    let outcomes = detached(async move { Ok(resolve_all(&api, wanted, resolution, None, by).await) }).await?;
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for (id, outcome) in ids.iter().zip(outcomes) {
         match outcome {

@@ -21,7 +21,7 @@ use crate::api::state::Api;
 use crate::broker::{Broker, BrokerError, Partition, ProducerRecord};
 use crate::dead_letters::headers::has_moved_on;
 use crate::dead_letters::{
-    DeadLetterId, DeadLetterIndex, DeadLetterRecord, Resolution, ResolvedBy, resolution_headers,
+    DeadLetterId, DeadLetterIndex, DeadLetterRecord, Original, Resolution, ResolvedBy, resolution_headers,
 };
 use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
@@ -48,6 +48,8 @@ struct Request {
     resolution: Resolution,
     /// Identifies the markers of this request.
     number: u128,
+    /// Params instead of those of the records.
+    params: Option<RawJson>,
     by: Option<std::sync::Arc<str>>,
 }
 
@@ -76,9 +78,10 @@ pub(super) async fn resolve_all(
     api: &Api,
     ids: Vec<DeadLetterId>,
     resolution: Resolution,
+    params: Option<RawJson>,
     by: Option<std::sync::Arc<str>>,
 ) -> Vec<Result<(), ApiError>> {
-    let request = Request { resolution, number: uuid::Uuid::now_v7().as_u128(), by };
+    let request = Request { resolution, number: uuid::Uuid::now_v7().as_u128(), params, by };
     let (mut outcomes, mut chunk_size) = (Vec::with_capacity(ids.len()), MAX_CHUNK);
     while let rest @ [_, ..] = &ids[outcomes.len()..] {
         let some = &rest[..rest.len().min(chunk_size)];
@@ -232,6 +235,8 @@ async fn redrive(
     if letter.by_reference && letter.original.value.is_none() {
         return Err(source_gone(letter));
     }
+    let changed = request.params.as_ref().map(|params| with_params(letter, params));
+    let letter = changed.as_ref().unwrap_or(letter);
     let task = match &letter.task {
         Some((id, run)) => api.reads.find_optional(id).await?.map(|found| (found, *run)),
         None => None,
@@ -247,9 +252,17 @@ async fn redrive(
     let record = embedded_record(letter).map(Box::new);
     let payload = Payload::RetryRequested { only_failed: false, new_run: None, record };
     let mut event = Event::new(payload, task.id.clone(), run, now_ms());
-    event.message = Some(format!("redriven from the dead letter {}", letter.id));
+    let how = if changed.is_some() { " with changed params" } else { "" };
+    event.message = Some(format!("redriven from the dead letter {}{how}", letter.id));
     event.by = request.by.clone();
     Ok(vec![event_record(api, &event)?])
+}
+
+/// Dead letter whose record has these params. Its headers stay, also the hash, by which the record belongs to its task.
+fn with_params(letter: &DeadLetterRecord, params: &RawJson) -> DeadLetterRecord {
+    let value = Some(params.text().as_bytes().to_vec());
+    let original = Original { value, ..letter.original.clone() };
+    DeadLetterRecord { by_reference: false, original, ..letter.clone() }
 }
 
 /// Checks that the task is still at the end of the dead letter's run.

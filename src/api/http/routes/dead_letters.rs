@@ -49,17 +49,18 @@ pub(super) static ROUTES: &[Route] = &[
             "/v1/dead-letters/{letter}/drop",
             "Drop a dead letter",
             ResponseBody::Json(of::<doc::DeadLetterResults>),
-            |request| Box::pin(dead_letters::one(request, Resolution::Dropped)),
+            |request| Box::pin(dead_letters::drop_one(request)),
         )
     },
     Route {
+        request: RequestBody::MaybeJson(of::<doc::RedriveDeadLetter>),
         problems: REDRIVE_ONE,
         ..operate(
             Verb::Post,
             "/v1/dead-letters/{letter}/redrive",
-            "Redrive a dead letter: run its task again, in a new run",
+            "Redrive a dead letter: run its task again, in a new run, also with other params",
             ResponseBody::Json(of::<doc::DeadLetterResults>),
-            |request| Box::pin(dead_letters::one(request, Resolution::Redriven)),
+            |request| Box::pin(dead_letters::redrive_one(request)),
         )
     },
     Route {

@@ -64,6 +64,7 @@ pub(super) const DROP_ONE: &[Code] = &[
 
 pub(super) const REDRIVE_ONE: &[Code] = &[
     Code::BadId,
+    Code::Schema,
     Code::NotFound,
     Code::NotFinished,
     Code::DeadLetterSuperseded,

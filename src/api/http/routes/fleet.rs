@@ -18,6 +18,16 @@ pub(super) static ROUTES: &[Route] = &[
         )
     },
     Route {
+        query: &[],
+        problems: &[Code::UnknownType, Code::StoreUnavailable, Code::KafkaUnavailable],
+        ..read(
+            "/v1/types/{type}",
+            "Get a task type with its task counts by state",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(types::one(request)),
+        )
+    },
+    Route {
         problems: &[
             Code::BadParameter,
             Code::UnknownType,

@@ -221,7 +221,9 @@ async function fetchPage() {
     pollInterval = SIGNED_OUT_POLL_MS;
     return showTrouble("signed out", `${base}/login?next=${next}`, "the session has ended");
   }
-  if (response.status !== 304 && !response.ok) throw new Error(`the server answered ${response.status}`);
+  // The subject of a page that says `not found` may appear later.
+  const isMissing = response.status === 404 && main.querySelector(".problem") !== null;
+  if (response.status !== 304 && !response.ok && !isMissing) throw new Error(`the server answered ${response.status}`);
   const isUpdated = response.headers.get("kafleet-build") !== root.dataset.build;
   showTrouble(isUpdated ? "updated: reload" : "", location.pathname + location.search, "the server has another build");
   if (response.status === 304) return;
@@ -432,6 +434,8 @@ let suggesting = 0;
 /** @param {Event} event */
 function changed({ target }) {
   if (!(target instanceof HTMLInputElement)) return;
+  const into = target.dataset.into && document.getElementById(target.dataset.into);
+  if (into instanceof HTMLTextAreaElement) target.files?.[0]?.text().then((text) => (into.value = text));
   if (target.matches("td.check input")) toggleRow(target.closest("tr"), target.checked);
   window.clearTimeout(suggesting);
   if (target.list?.id === "suggestions") suggesting = window.setTimeout(suggest, SUGGEST_MS, target);

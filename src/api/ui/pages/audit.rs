@@ -7,7 +7,7 @@ use crate::api::handlers::statistics;
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::notice::empty;
-use crate::api::ui::parts::table::{pager, table};
+use crate::api::ui::parts::table::{cards, pager};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, encoded, task_path, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
@@ -29,7 +29,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         @if rows.is_empty() {
             (empty("Nobody has cancelled, retried, paused or changed anything yet.", &[]))
         } @else {
-            section.panel { (table(&["At", "By", "Action", "Target", "Reason"], &rows)) }
+            section.panel { (cards(&["At", "By", "Action", "Target", "Reason"], &rows)) }
         }
         (pager(None, more.as_deref(), ""))
         (commands(&["kafleet audit".to_owned(), curl_get("/v1/audit")]))

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 
 use super::dead_letters::find;
 use super::{form, form_page};
-use crate::api::handlers::{create, dead_letters};
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::handlers::dead_letters;
+use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input};
 use crate::api::ui::parts::json::indented;
-use crate::api::ui::parts::{encoded, first_line, query_text, task_path};
-use crate::api::ui::visit::{Answer, Redirect, Visit, after_position};
+use crate::api::ui::parts::{encoded, first_line, query_text};
+use crate::api::ui::visit::{Answer, Redirect, Visit};
 use crate::dead_letters::Resolution;
 
 /// Letters of a bulk action unless the form says otherwise.
@@ -46,7 +46,7 @@ pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<Answer, ApiE
 }
 
 pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiError> {
-    resolve_one(visit, Resolution::Redriven).await?;
+    visit.act(dead_letters::redrive_one, None).await?;
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
 }
 
@@ -66,12 +66,8 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<Answer, ApiErro
 }
 
 pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> {
-    resolve_one(visit, Resolution::Dropped).await?;
+    visit.act(dead_letters::drop_one, None).await?;
     Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "dropped" })
-}
-
-async fn resolve_one(visit: &Visit, resolution: Resolution) -> Result<Value, ApiError> {
-    visit.act_with(|request| dead_letters::one(request, resolution), visit.request(), None).await
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
@@ -82,8 +78,8 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     Ok(form_page(&Form {
         effect: html! {
             p {
-                "Submits a new task of " code { (letter.task_type) }
-                " with the corrected params, and then drops the letter. The params are checked against the schema first."
+                "Starts a new run of the task with these params, which are checked against the schema of "
+                code { (letter.task_type) } " first. Its id and its other fields stay."
             }
             (error_of(&letter.error))
             @if let Some(pointer) = &letter.pointer { p { "at " code { (pointer) } } }
@@ -99,38 +95,19 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
                 ..Input::default()
             }
             .render(),
-            Input {
-                name: "id",
-                label: "Id of the new task",
-                value: visit.entered.get("id"),
-                hint: "default: a UUID",
-                ..Input::default()
-            }
-            .render(),
         ],
         commands: vec![
-            format!("kafleet submit {} '{{…}}'", quoted(&letter.task_type)),
-            format!("kafleet dead-letters drop {}", quoted(&letter.id)),
+            format!("kafleet dead-letters redrive {} --params '{{…}}'", quoted(&letter.id)),
+            curl("POST", &format!("/v1/dead-letters/{}/redrive", letter.id), Some("{\"params\": {}}")),
         ],
-        ..letter_form(visit, "Edit", "edit", "Submit and drop the letter")
+        ..letter_form(visit, "Edit and redrive", "edit", "Redrive")
     }))
 }
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
-    let detail = find(visit).await?;
-    if detail.outcome.is_some() {
-        return Err(ApiError::new(
-            Code::DeadLetterSuperseded,
-            format!("the dead letter `{}` is already resolved", visit.segment),
-        ));
-    }
-    let mut body = Map::new();
-    body.insert("type".to_owned(), detail.letter.task_type.clone().into());
-    body.insert("params".to_owned(), visit.entered.json("params")?.unwrap_or_default());
-    body.extend(visit.entered.get("id").map(|id| ("id".to_owned(), id.trim().into())));
-    let made = visit.act(create::create, Some(&body.into())).await?;
-    resolve_one(visit, Resolution::Dropped).await?;
-    Ok(after_position(task_path(made["id"].as_str().unwrap_or_default()), &made["position"], "resubmitted"))
+    let params = visit.entered.json("params")?.unwrap_or_default();
+    visit.act(dead_letters::redrive_one, Some(&json!({"params": params}))).await?;
+    Ok(Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done: "redriven" })
 }
 
 pub(in super::super) async fn show_redrive_many(visit: &Visit) -> Result<Answer, ApiError> {

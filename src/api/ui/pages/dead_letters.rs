@@ -11,7 +11,7 @@ use crate::api::ui::parts::form::{Input, filter_buttons};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::state::{label, pill};
-use crate::api::ui::parts::table::{pager, table};
+use crate::api::ui::parts::table::{cards, pager, table};
 use crate::api::ui::parts::tasks::{type_link, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, encoded, first_line, query_text, visible};
@@ -81,7 +81,7 @@ fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetter
             }
             @else { (empty("No unresolved dead letter matches these filters.", &[])) }
         } @else {
-            section.panel { (table(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
+            section.panel { (cards(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
         }
         (pager(first.as_deref(), next.as_deref(), &format!("looked at {} records", count(page.scanned))))
     }
@@ -98,7 +98,7 @@ fn row(view: &View, letter: &DeadLetter) -> Markup {
                 }
             }
             td { code { (letter.code) } }
-            td.detail { span.error title=(first_line(&letter.error, 400)) { (first_line(&letter.error, 80)) } }
+            td.message { span.error title=(first_line(&letter.error, 400)) { (first_line(&letter.error, 80)) } }
             td.time { (time(&letter.at)) }
         }
     }
@@ -152,7 +152,7 @@ fn actions(view: &View, detail: &DeadLetterDetail) -> Markup {
     };
     html! {
         @if view.may(Role::Operate) && detail.outcome.is_none() {
-            div.actions { (link("redrive", "Redrive…")) (link("edit", "Edit and submit…")) (link("drop", "Drop…")) }
+            div.actions { (link("redrive", "Redrive…")) (link("edit", "Edit and redrive…")) (link("drop", "Drop…")) }
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::failures::{COLUMNS, group_row};
 use crate::api::ui::parts::form::{Input, filter_buttons};
 use crate::api::ui::parts::notice::empty;
-use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::table::cards;
 use crate::api::ui::parts::{count, query_text};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 
@@ -40,7 +40,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
                         "; the " (rows.len()) " with the most tasks are listed"
                     }
                 }
-                (table(COLUMNS, &rows))
+                (cards(COLUMNS, &rows))
             }
         }
         p.quiet { "Attempts that failed and are retried are counted on the page of their type." }

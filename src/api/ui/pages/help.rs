@@ -3,6 +3,7 @@
 use maud::html;
 
 use crate::api::http::problem::ApiError;
+use crate::api::ui::parts::search::language;
 use crate::api::ui::parts::state::pill;
 use crate::api::ui::visit::{Answer, Body, Visit};
 use crate::model::record::state::State;
@@ -30,6 +31,7 @@ pub(in super::super) async fn show(_visit: &Visit) -> Result<Answer, ApiError> {
             h2 { "States" }
             dl.facts.wide { @for (state, meaning) in MEANINGS { div { dt { (pill(state)) } dd { (meaning) } } } }
         }
+        section.panel #search-language { h2 { "Search" } (language()) }
         section.panel #access {
             h2 { "Access" }
             p {

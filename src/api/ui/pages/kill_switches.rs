@@ -10,7 +10,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{commands, curl, curl_get, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
 use crate::api::ui::parts::notice::empty;
-use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::table::cards;
 use crate::api::ui::parts::tasks::type_link;
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, encoded, visible};
@@ -32,7 +32,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         @if rows.is_empty() {
             (empty("No kill switch is on. To set one:", &["kafleet kill-switch on TAG-OR-PREFIX --reason \"…\""]))
         } @else {
-            section.panel { (table(&["Tag or prefix", "Type", "Since", "Reason", ""], &rows)) }
+            section.panel { (cards(&["Tag or prefix", "Type", "Since", "Reason", ""], &rows)) }
         }
         (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill-switches")]))
     };
@@ -50,7 +50,7 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
             }
             td.time { (time(&kill.since)) }
             td.message { (visible(kill.reason.as_deref().unwrap_or_default())) }
-            td {
+            td.action {
                 @if view.may(Role::Operate) {
                     a.button href=(view.url(&format!("/kill-switches/{}/off", encoded(&kill.name)))) data-dialog { "Switch off…" }
                 }

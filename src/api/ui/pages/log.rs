@@ -66,7 +66,9 @@ pub(super) fn lines(page: &LogDocument) -> Markup {
                 @let number = page.from + n as u64;
                 li id={ "l" (number) }
                 value=(number) {
-                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) } code { (visible(&line.text)) }
+                    a href={ "#l" (number) } aria-label={ "line " (number) } { (number) }
+                    span.at title=(line.at) { (line.at.get(11..19).unwrap_or_default()) }
+                    code { (visible(&line.text)) }
                 }
             }
         }

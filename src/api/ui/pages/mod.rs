@@ -15,6 +15,7 @@ pub(super) mod kill_switches;
 pub(super) mod log;
 pub(super) mod login;
 pub(super) mod new;
+pub(super) mod new_many;
 pub(super) mod overview;
 pub(super) mod raw;
 pub(super) mod schedule_forms;

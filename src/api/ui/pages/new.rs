@@ -53,7 +53,11 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         ],
         ..form(visit, "/new", "", "New task", "Submit")
     };
-    let main = html! { (form.render()) (schema(&visit.view, chosen)) };
+    let main = html! {
+        (form.render())
+        p { "Many tasks: " a href=(visit.view.url("/new/many")) { "paste them or choose a file" } "." }
+        (schema(&visit.view, chosen))
+    };
     Ok(Body::new("New task", main).into())
 }
 

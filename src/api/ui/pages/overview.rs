@@ -17,7 +17,7 @@ use crate::api::ui::parts::failures::{self, group_query, group_row};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::statistics::{last_minute, tile};
-use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::table::{cards, table};
 use crate::api::ui::parts::tasks::{state_counts, type_link, worker_link};
 use crate::api::ui::parts::times::{millis, time};
 use crate::api::ui::parts::{View, count, first_line, search_text};
@@ -219,7 +219,7 @@ fn capacity(view: &View, workers: &Workers) -> Markup {
     html! {
         a.tile href=(view.url("/workers")) {
             span.value { (count(used)) span.quiet { " / " (count(slots)) } }
-            span.name { "slots of " (count(alive.len())) " live " (noun) }
+            span.name { "slots, " (count(alive.len())) " " (noun) }
         }
     }
 }
@@ -259,7 +259,7 @@ fn newest_errors(view: &View, failures: &Failures) -> Markup {
             @if rows.is_empty() {
                 p.quiet { "No retained task has failed." }
             } @else {
-                (table(failures::COLUMNS, &rows))
+                (cards(failures::COLUMNS, &rows))
                 p { a href=(view.url("/failures")) { "All failures" } }
             }
         }

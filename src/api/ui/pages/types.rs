@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::overview::{numbers_text, open_of};
 use crate::api::documents::{Failures, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage, TypeDocument, TypeLimits};
 use crate::api::handlers::{list as tasks, statistics, types, workers};
-use crate::api::http::problem::{ApiError, Code};
+use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::bar::{state_bar, usage};
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::facts;
@@ -17,7 +17,7 @@ use crate::api::ui::parts::json::{json_block, pretty};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::statistics::{ChartRange, charts, failed, ms_text};
-use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::table::{cards, table};
 use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line, search_text, visible};
@@ -149,12 +149,7 @@ pub(super) async fn charts_of(visit: &Visit, path: &str, task_type: Option<&str>
 }
 
 pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
-    let known = stored(types::type_list(&visit.api)).await?.types;
-    let unknown = || {
-        ApiError::new(Code::UnknownType, format!("there is no type `{}`", crate::model::task::id::clip(&visit.segment)))
-            .hint("create its topic with `kafleet topics apply`")
-    };
-    known.into_iter().find(|known| known.name == visit.segment).ok_or_else(unknown)
+    stored(types::type_of(&visit.api, &visit.segment)).await
 }
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
@@ -192,7 +187,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         @if let Some(schema) = &known.schema {
             details.panel #schema { summary { h2 { "Schema of the params" } } (json_block(&pretty(schema), None)) }
         }
-        (commands(&[format!("kafleet stats {name}"), format!("kafleet types -o json | jq '.types[] | select(.type == \"{name}\")'"), curl_get(&format!("/v1/types/{name}/backlog"))]))
+        (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
     };
     Ok(Body::new(name.clone(), main).into())
 }
@@ -292,7 +287,7 @@ fn errors_of(view: &View, failures: Result<Failures, ApiError>) -> Markup {
             Ok(failures) if failures.groups.is_empty() => {}
             Ok(failures) => {
                 @let rows: Vec<Markup> = failures.groups.iter().take(FAILED).map(|group| group_row(view, group, failures.at_least)).collect();
-                section.panel #errors { h2 { "Errors of failed tasks" } (table(failures::COLUMNS, &rows)) }
+                section.panel #errors { h2 { "Errors of failed tasks" } (cards(failures::COLUMNS, &rows)) }
             }
             Err(error) => { (missing("The errors", &error.document())) }
         }

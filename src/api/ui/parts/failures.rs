@@ -43,7 +43,7 @@ pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: b
                 }
                 @if more > 0 { span.quiet { " and " (more) " more" } }
             }
-            td {
+            td.action {
                 @if view.may(Role::Operate) {
                     a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &query)])) { "Retry…" }
                 }

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 /// Messages after actions by code: URLs carry codes, never text.
 const DONE: &[(&str, &str)] = &[
     ("submitted", "The task was submitted."),
+    ("submitted_many", "The tasks were submitted."),
     ("exists", "The same task already existed; nothing was submitted."),
     ("cancel_requested", "The cancel was requested. Running attempts receive a request to stop."),
     ("retried", "The retry was accepted: the task runs again."),
@@ -28,7 +29,6 @@ const DONE: &[(&str, &str)] = &[
     ("redriven_partly", "Some dead letters were redriven; those still listed were refused or are more than the limit."),
     ("dropped", "The dead letter was dropped."),
     ("dropped_partly", "Some dead letters were dropped; those still listed were refused or are more than the limit."),
-    ("resubmitted", "The corrected task was submitted, and the dead letter was dropped."),
 ];
 
 /// Outcome of an action.

@@ -17,14 +17,21 @@ pub(in super::super) fn search_form(view: &View, text: &str) -> Markup {
         }
         details.more #language {
             summary { "Search language" }
-            p {
-                "Terms with a qualifier, such as " code { "type:resize,thumb state:failed -tag:test \"build main\"" }
-                ". A comma means any of, a minus means not. Other words are the id of a task, or a part of the name. \
-                 Params are not searched: use tags."
-            }
-            dl.keys {
-                @for (_, name, description) in Qualifier::ALL { dt { code { (name) ":" } } dd { (description) } }
-            }
+            (language())
+        }
+    }
+}
+
+/// Terms of the search language.
+pub(in super::super) fn language() -> Markup {
+    html! {
+        p {
+            "Terms with a qualifier, such as " code { "type:resize,thumb state:failed -tag:test \"build main\"" }
+            ". A comma means any of, a minus means not. Other words are the id of a task, or a part of the name. \
+             Params are not searched: use tags."
+        }
+        dl.keys {
+            @for (_, name, description) in Qualifier::ALL { dt { code { (name) ":" } } dd { (description) } }
         }
     }
 }

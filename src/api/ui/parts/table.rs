@@ -4,9 +4,18 @@ use maud::{Markup, html};
 
 /// Table with a heading row. Columns of numbers begin with `#`, which is not shown.
 pub(in super::super) fn table(columns: &[&str], rows: &[Markup]) -> Markup {
+    markup(columns, rows, false)
+}
+
+/// Table whose rows are cards on narrow screens: without headings, its `message` on a line of its own.
+pub(in super::super) fn cards(columns: &[&str], rows: &[Markup]) -> Markup {
+    markup(columns, rows, true)
+}
+
+fn markup(columns: &[&str], rows: &[Markup], are_cards: bool) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="table" {
-            table {
+            table.cards[are_cards] {
                 thead { tr { @for column in columns {
                     @match column.strip_prefix('#') {
                         Some(name) => { th.number scope="col" { (name) } }

@@ -1,0 +1,144 @@
+//! Form that submits many tasks, pasted or from a file.
+
+use data_encoding::HEXLOWER;
+use maud::{Render, html};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+
+use super::{form, form_page};
+use crate::api::documents::{BatchItem, BatchOutcome, ItemOutcome};
+use crate::api::handlers::batch;
+use crate::api::http::problem::{ApiError, Code};
+use crate::api::ui::parts::command::curl;
+use crate::api::ui::parts::form::{Form, Input};
+use crate::api::ui::parts::{count, first_line};
+use crate::api::ui::visit::{Answer, Redirect, Visit};
+
+/// Refused tasks that are named.
+const NAMED: usize = 10;
+
+pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
+    let fresh = uuid::Uuid::now_v7().to_string();
+    let hint = "one JSON document per line, such as {\"type\": \"resize\", \"params\": {…}, \"tags\": [\"a\"]}, or a \
+                JSON array; at most 10,000 tasks";
+    Ok(form_page(&Form {
+        effect: html! {
+            p { "Each task is accepted or refused by itself. Accepted ones are not submitted again when the form is." }
+        },
+        inputs: vec![
+            html! { input type="hidden" name="form" value=(visit.value("form").unwrap_or(&fresh)); },
+            html! {
+                div.field.app {
+                    label for="f-file" { "File" }
+                    input #f-file type="file" accept=".json,.ndjson,.jsonl,.txt" data-into="f-tasks";
+                }
+            },
+            Input {
+                name: "tasks",
+                label: "Tasks",
+                value: visit.entered.get("tasks"),
+                required: true,
+                lines: 16,
+                hint,
+                ..Input::default()
+            }
+            .render(),
+        ],
+        back: "/new".into(),
+        commands: vec![
+            "kafleet submit --file tasks.ndjson".into(),
+            curl("POST", "/v1/batches", Some("[{\"type\": \"TYPE\", \"params\": {}}]")),
+        ],
+        ..form(visit, "/new", "many", "New tasks", "Submit")
+    }))
+}
+
+pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
+    let items = items(visit.entered.get("tasks").unwrap_or_default(), visit.entered.get("form").unwrap_or_default())?;
+    let outcome = visit.act(batch::create, Some(&Value::Array(items))).await?;
+    let outcome: BatchOutcome = serde_json::from_value(outcome).map_err(|_| ApiError::internal())?;
+    if outcome.accepted < outcome.items.len() {
+        return Err(refusal(&outcome));
+    }
+    Ok(Redirect { path: "/tasks".into(), after: None, done: "submitted_many" })
+}
+
+/// Reads the tasks. Those without an id get one of the form and their text, so that a form that is submitted again, also
+/// after changes elsewhere in it, names the same tasks.
+fn items(text: &str, form: &str) -> Result<Vec<Value>, ApiError> {
+    let wrong = |at: usize, why: String| ApiError::new(Code::BadJson, format!("task {at}: {why}")).pointer("/tasks");
+    let found: Vec<Value> = match text.trim_start().starts_with('[') {
+        true => serde_json::from_str(text)
+            .map_err(|why| ApiError::new(Code::BadJson, format!("`tasks`: {why}")).pointer("/tasks"))?,
+        false => {
+            let lines = text.lines().filter(|line| !line.trim().is_empty()).enumerate();
+            let read = lines.map(|(n, line)| serde_json::from_str(line).map_err(|why| wrong(n + 1, why.to_string())));
+            read.collect::<Result<_, _>>()?
+        }
+    };
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut items = Vec::new();
+    for (n, item) in found.into_iter().enumerate() {
+        let Value::Object(mut task) = item else { return Err(wrong(n + 1, "it is not a JSON object".to_owned())) };
+        if !task.contains_key("id") {
+            let same = seen.entry(digest(&task)).or_default();
+            *same += 1;
+            let id = format!("{form}-{}-{same}", digest(&task));
+            task.insert("id".to_owned(), id.into());
+        }
+        items.push(task.into());
+    }
+    Ok(items)
+}
+
+fn digest(task: &Map<String, Value>) -> String {
+    let text = serde_json::to_vec(task).unwrap_or_default();
+    HEXLOWER.encode(&Sha256::digest(text)[..8])
+}
+
+/// Error with the first tasks that were not accepted.
+fn refusal(outcome: &BatchOutcome) -> ApiError {
+    let bad: Vec<&BatchItem> = outcome.items.iter().filter(|item| item.outcome != ItemOutcome::Accepted).collect();
+    let named = bad.iter().take(NAMED).map(|item| {
+        let why = item.problem.as_ref().map(|problem| first_line(&problem.detail, 200)).unwrap_or_default();
+        format!("task {}: {why}", item.index + 1)
+    });
+    let more = if bad.len() > NAMED { "; …" } else { "" };
+    let detail = format!(
+        "{} of {} tasks were not accepted: {}{more}",
+        count(bad.len()),
+        count(outcome.items.len()),
+        named.collect::<Vec<_>>().join("; ")
+    );
+    ApiError::new(Code::BadField, detail)
+        .pointer("/tasks")
+        .hint("correct them and submit the form again: the accepted ones are not submitted twice")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(text: &str) -> Vec<String> {
+        items(text, "f").unwrap().iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn tasks_keep_their_ids_when_others_change() {
+        let (a, b, own) = (r#"{"type":"a"}"#, r#"{"type":"b"}"#, r#"{"type":"b","id":"own"}"#);
+        let first = ids(&format!("{a}\n\n{b}\n{a}\n{own}\n"));
+        assert_eq!(first[3], "own");
+        assert!(first[0] != first[2] && first[0] != first[1], "{first:?}");
+        assert_eq!(ids(&format!("{a}\n{a}\n{own}")), [&first[0], &first[2], &first[3]].map(Clone::clone));
+        assert_eq!(ids(&format!("[{b}, {a}]")), [&first[1], &first[0]].map(Clone::clone));
+    }
+
+    #[test]
+    fn mistake_names_the_task() {
+        for (text, part) in [("{}\n{odd", "task 2"), ("{}\n7", "task 2: it is not"), ("[{}", "`tasks`: ")] {
+            let detail = items(text, "f").unwrap_err().document().detail;
+            assert!(detail.contains(part), "{text}: {detail}");
+        }
+    }
+}

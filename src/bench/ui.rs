@@ -1,0 +1,332 @@
+//! `bench ui`: pages of the web UI beside the calls of the API: size, time and CPU of a page, cost of open tabs, and
+//! the time after which a tab shows a change.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, ETAG, IF_NONE_MATCH};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::api_fleet::ApiFleet;
+use super::latency::percentile;
+use super::load;
+use super::watch::{MAX_CONNECTING, OTHER_FILES, kib_each};
+use super::{ROUND_DEADLINE, Report, Services};
+use crate::model::task::id::TaskId;
+use crate::runtime::raise_open_files;
+
+/// Name of the tasks.
+const NAME: &str = "ui";
+/// Rounds of each figure of a page.
+const ROUNDS: u64 = 3;
+/// Loads of the first page.
+const LOADS: usize = 20;
+/// Time between two changes of the task of a tab: longer than the pace of its stream.
+const PAUSE: Duration = Duration::from_millis(700);
+/// Number of tasks that change on the busy fleet.
+const BUSY_TASKS: u64 = 100;
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Ui {
+    /// Number of tasks.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(200..=1_000_000))]
+    pub tasks: u64,
+    /// Requests per page and round.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=100_000))]
+    pub reads: u64,
+    /// Open tabs, each with its stream.
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=5_000))]
+    pub tabs: u64,
+    /// Tabs among them that show the list of tasks; the others show a task each.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(0..=5_000))]
+    pub busy: u64,
+    /// Events per second on the busy fleet.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub rate: u64,
+    /// Duration of the busy fleet, in seconds.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub seconds: u64,
+    /// Number of changes that a tab shows.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub changes: u64,
+}
+
+pub async fn ui(bench: &Ui, services: &Services) -> anyhow::Result<Report> {
+    let settings = [
+        ("tasks", bench.tasks.to_string()),
+        ("reads", bench.reads.to_string()),
+        ("tabs", format!("{}, {} of them of the list of tasks", bench.tabs, bench.busy.min(bench.tabs))),
+        ("events", format!("{}/s for {} s", bench.rate, bench.seconds)),
+    ];
+    let mut report = Report::new("ui", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let files = bench.tabs * 2 + OTHER_FILES;
+    let room = raise_open_files(files);
+    if room < files {
+        bail!("this process may open {room} files: raise the limit (`ulimit -n`), or use fewer tabs");
+    }
+    let fleet = Arc::new(ApiFleet::open(services, NAME, bench.tasks).await?);
+    let client = Client::new(&fleet.address)?;
+    first_page(&client, &mut report).await?;
+    pages(&client, &fleet, bench, &mut report).await?;
+    let quiet = changes(&client, &fleet, bench.changes, 1).await?;
+    report.budget("change shown, idle fleet: median", "ms", vec![percentile(quiet, 500)], 300.0);
+    open_tabs(&client, &fleet, bench, &mut report).await?;
+    report.checked = true;
+    match Arc::into_inner(fleet) {
+        Some(fleet) => fleet.close().await?,
+        None => bail!("the benchmark still uses its fleet"),
+    }
+    Ok(report)
+}
+
+fn id(number: u64) -> anyhow::Result<TaskId> {
+    Ok(TaskId::parse(&load::name_of(NAME, number))?)
+}
+
+/// Browser of many tabs.
+#[derive(Clone)]
+struct Client {
+    http: reqwest::Client,
+    address: String,
+}
+
+/// Response to the refresh of a page.
+struct Look {
+    status: u16,
+    tag: String,
+}
+
+impl Client {
+    fn new(address: &str) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder().no_proxy().timeout(ROUND_DEADLINE).build()?;
+        Ok(Self { http, address: address.to_owned() })
+    }
+
+    /// Requests a path as a browser does; returns the compressed body.
+    async fn get(&self, path: &str, media: &str) -> anyhow::Result<Vec<u8>> {
+        let request = self.http.get(format!("http://{}{path}", self.address)).header(ACCEPT, media);
+        let request = if media == JSON { request } else { request.header(ACCEPT_ENCODING, "gzip") };
+        let response = request.send().await?;
+        let status = response.status();
+        let body = response.bytes().await?;
+        if !status.is_success() {
+            bail!("GET {path} failed with {status}: {}", String::from_utf8_lossy(&body));
+        }
+        Ok(body.into())
+    }
+
+    /// Refreshes a page, like the script of an open tab.
+    async fn look(&self, path: &str, tag: &str) -> anyhow::Result<Look> {
+        let request = self.http.get(format!("http://{}{path}", self.address)).header(ACCEPT, HTML);
+        let request = request.header(ACCEPT_ENCODING, "gzip").header("kafleet-part", "main").header(IF_NONE_MATCH, tag);
+        let response = request.send().await?;
+        let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default().to_owned();
+        let status = response.status().as_u16();
+        response.bytes().await?;
+        Ok(Look { status, tag })
+    }
+
+    /// Opens the stream of a topic.
+    async fn stream(&self, topic: &str) -> anyhow::Result<Stream> {
+        let mut stream = TcpStream::connect(&self.address).await.context("a tab could not connect")?;
+        let request = format!("GET /ui/live?on={topic} HTTP/1.1\r\nhost: {}\r\n\r\n", self.address);
+        stream.write_all(request.as_bytes()).await?;
+        let mut stream = Stream(stream);
+        let begun = stream.next().await?;
+        if !begun.starts_with("HTTP/1.1 200") {
+            bail!("the stream of `{topic}` was refused: {begun}");
+        }
+        Ok(stream)
+    }
+}
+
+const HTML: &str = "text/html";
+const JSON: &str = "application/json";
+
+/// Live updates of a tab.
+struct Stream(TcpStream);
+
+impl Stream {
+    /// Waits for the next text.
+    async fn next(&mut self) -> anyhow::Result<String> {
+        let mut buffer = vec![0; 4_096];
+        match self.0.read(&mut buffer).await? {
+            0 => bail!("a stream has ended"),
+            length => Ok(String::from_utf8_lossy(&buffer[..length]).into_owned()),
+        }
+    }
+
+    /// Waits until the page is stale.
+    async fn stale(&mut self) -> anyhow::Result<()> {
+        while !self.next().await?.contains("event: ") {}
+        Ok(())
+    }
+}
+
+/// Size and duration of the first page with its style sheet and script.
+async fn first_page(client: &Client, report: &mut Report) -> anyhow::Result<()> {
+    let whole =
+        client.http.get(format!("http://{}/", client.address)).header(ACCEPT, HTML).send().await?.text().await?;
+    let assets: Vec<&str> = whole.split('"').filter(|part| part.starts_with("/ui/app.")).collect();
+    if assets.len() != 2 {
+        bail!("the page names {} assets, not a style sheet and a script", assets.len());
+    }
+    let (mut bytes, mut took) = (0, Vec::new());
+    for _ in 0..LOADS {
+        let client = Client::new(&client.address)?;
+        let started = Instant::now();
+        bytes = client.get("/", HTML).await?.len();
+        for asset in &assets {
+            bytes += client.get(asset, "*/*").await?.len();
+        }
+        took.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    report.budget("first page, compressed", "kB", vec![bytes as f64 / 1e3], 60.0);
+    report.budget("first page, new connection: median", "ms", vec![percentile(took, 500)], 100.0);
+    Ok(())
+}
+
+/// CPU of the API for each page, beside the call with the same data.
+async fn pages(client: &Client, fleet: &ApiFleet, bench: &Ui, report: &mut Report) -> anyhow::Result<()> {
+    let task = id(0)?;
+    let (of_task, json_of_task) = (format!("/tasks/{task}"), format!("/v1/tasks/{task}"));
+    let list = ("list of 50", "/tasks?q=level%3Aany", "/v1/tasks?level=any&limit=50");
+    for (name, page, call) in [list, ("task", &of_task, &json_of_task), ("overview", "/", "/v1/types")] {
+        for (path, media, label) in [(page, HTML, "page"), (call, JSON, "JSON")] {
+            let mut costs = Vec::new();
+            for _ in 0..ROUNDS {
+                let from = fleet.api.cost().cpu;
+                for _ in 0..bench.reads {
+                    client.get(path, media).await?;
+                }
+                let cpu = fleet.api.cost().cpu.saturating_sub(from);
+                costs.push(cpu.as_secs_f64() * 1e3 / bench.reads as f64);
+            }
+            let label = format!("CPU of a {label}: {name}");
+            match (name, media) {
+                ("list of 50", HTML) => report.budget(&label, "ms", costs, 2.0),
+                _ => report.add(&label, "ms", costs),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Changes a task that a tab shows; returns the times in ms until the tab has the change.
+async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> anyhow::Result<Vec<f64>> {
+    let task = id(task)?;
+    let path = format!("/tasks/{task}");
+    let mut stream = client.stream(&format!("tree:{task}")).await?;
+    let mut tag = client.look(&path, "").await?.tag;
+    let mut took = Vec::new();
+    for attempt in 1..=changes {
+        tokio::time::sleep(PAUSE).await;
+        let started = Instant::now();
+        fleet.start_attempt(&task, attempt as u32).await?;
+        loop {
+            if started.elapsed() > ROUND_DEADLINE {
+                bail!("a tab does not show a change of `{task}`");
+            }
+            stream.stale().await?;
+            let look = client.look(&path, &tag).await?;
+            if look.status == 200 && look.tag != tag {
+                tag = look.tag;
+                break;
+            }
+        }
+        took.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(took)
+}
+
+/// Counts of the tabs.
+#[derive(Default)]
+struct Counts {
+    looks: AtomicU64,
+    /// Looks that are refused because there are too many.
+    refused: AtomicU64,
+}
+
+/// Keeps a page open: refreshes it whenever it is stale.
+async fn tab(
+    client: Client,
+    (topic, path): (String, String),
+    counts: Arc<Counts>,
+    slot: OwnedSemaphorePermit,
+) -> anyhow::Result<()> {
+    let mut stream = client.stream(&topic).await?;
+    let mut tag = client.look(&path, "").await?.tag;
+    drop(slot);
+    loop {
+        stream.stale().await?;
+        let look = client.look(&path, &tag).await?;
+        counts.looks.fetch_add(1, Relaxed);
+        match look.status {
+            200 | 304 => tag = look.tag,
+            503 => drop(counts.refused.fetch_add(1, Relaxed)),
+            status => bail!("the refresh of {path} failed with {status}"),
+        }
+    }
+}
+
+/// Cost of open tabs while the fleet is idle and while it is busy.
+async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &mut Report) -> anyhow::Result<()> {
+    let empty = fleet.settle().await;
+    let counts = Arc::new(Counts::default());
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTING));
+    let mut tabs = JoinSet::new();
+    for n in 0..bench.tabs {
+        let task = id(BUSY_TASKS + n % (bench.tasks - BUSY_TASKS))?;
+        let page = match n < bench.busy {
+            true => ("fleet".to_owned(), format!("/tasks?q=level%3Aany&tab={}", n % 8)),
+            false => (format!("tree:{task}"), format!("/tasks/{task}")),
+        };
+        tabs.spawn(tab(client.clone(), page, counts.clone(), slots.clone().acquire_owned().await?));
+    }
+    drop(slots.acquire_many(MAX_CONNECTING as u32).await?);
+    let open = fleet.settle().await;
+    report.budget(
+        "memory of an open tab",
+        "KiB",
+        vec![kib_each(open.resident_bytes, empty.resident_bytes, bench.tabs)],
+        40.0,
+    );
+    let span = Duration::from_secs(bench.seconds);
+    report.add("API CPU with open tabs, idle fleet", "% of a core", vec![fleet.cpu_share(span).await * 100.0]);
+    let load = tokio::spawn(keep_busy(fleet.clone(), bench.rate));
+    let before = counts.looks.load(Relaxed);
+    let share = fleet.cpu_share(span).await;
+    let looks = counts.looks.load(Relaxed) - before;
+    let shown = changes(client, fleet, bench.changes, BUSY_TASKS - 1).await;
+    load.abort();
+    let stopped = load.await;
+    if let Ok(Err(why)) = stopped {
+        return Err(why);
+    }
+    let shown = shown?;
+    report.budget("API CPU with open tabs, busy fleet", "% of a core", vec![share * 100.0], 50.0);
+    report.add("refreshes of the tabs", "1/s", vec![looks as f64 / span.as_secs_f64()]);
+    report.add("refreshes refused", "in all", vec![counts.refused.load(Relaxed) as f64]);
+    report.budget("change shown, busy fleet: median", "ms", vec![percentile(shown.clone(), 500)], 300.0);
+    report.add("change shown, busy fleet: longest", "ms", vec![percentile(shown, 1_000)]);
+    match tabs.try_join_next() {
+        Some(ended) => ended?.context("a tab was closed"),
+        None => Ok(()),
+    }
+}
+
+/// Starts attempts of tasks that no tab shows alone, at a steady rate, until it is aborted.
+async fn keep_busy(fleet: Arc<ApiFleet>, rate: u64) -> anyhow::Result<()> {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate)?);
+    for n in 0_u64.. {
+        ticks.tick().await;
+        // The last one is that of the tab whose changes are measured.
+        fleet.start_attempt(&id(2 + n % (BUSY_TASKS - 3))?, u32::try_from(n / (BUSY_TASKS - 3))? + 1).await?;
+    }
+    Ok(())
+}
