@@ -59,5 +59,11 @@ fn conflict(own: Option<&TypeConfig>, is_registered: bool) -> Option<&'static st
     if own.handler.is_some() {
         return Some("its section in `[types]` has a `handler`; hint: remove one of them");
     }
+    if own.isolation_tasks.is_some() || own.isolation_memory.is_some() {
+        return Some(
+            "its section in `[types]` has `isolation_tasks` or `isolation_memory`, which are for Rust types; \
+             hint: set `max_tasks` or `memory` of the app",
+        );
+    }
     own.schema.is_some().then_some("its section in `[types]` has a `schema`, which comes from the app; hint: remove it")
 }

@@ -23,6 +23,8 @@ use crate::telemetry::init_logs;
 pub(super) const TARGET_APP: &str = "main";
 /// Last part of the error of a Python without the SDK.
 const NO_SDK: &str = "No module named kafleet";
+/// Last part of the error of a Python before 3.11, which does not know `-P`.
+const OLD_PYTHON: &str = "Try `python -h' for more information.";
 
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct TargetArgs {
@@ -71,7 +73,8 @@ fn command_of(target: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
     let folder = if is_file { folder.parent().unwrap_or(cwd) } else { cwd };
     let python = python(folder, |name| std::env::var_os(name).map(PathBuf::from));
     eprint_line(format_args!("python {python}"));
-    Ok(vec![python, "-m".to_owned(), "kafleet".to_owned(), target.to_owned()])
+    // Without `-P` a file of the folder would replace the standard module of its name.
+    Ok([&*python, "-P", "-m", "kafleet", target].map(str::to_owned).to_vec())
 }
 
 /// Returns the Python of the active virtual environment, of `.venv` in the folder or above it, of the folder of this
@@ -145,8 +148,11 @@ fn start_failure(why: &str, command: &[String]) -> Failure {
     let (message, hint) = why.rsplit_once("; hint: ").map_or((why, None), |(message, hint)| (message, Some(hint)));
     let failure = Failure::failed(message);
     match (command.first(), hint) {
-        (Some(python), _) if message.ends_with(NO_SDK) => {
-            failure.hint(format_args!("install the SDK: {python} -m pip install kafleet-sdk"))
+        (Some(python), _) if message.ends_with(NO_SDK) => failure.hint(format_args!(
+            "install the SDK from a checkout of kafleet: {python} -m pip install PATH_OF_THE_CHECKOUT/sdk/python"
+        )),
+        (Some(python), _) if message.ends_with(OLD_PYTHON) => {
+            failure.hint(format_args!("the SDK needs Python 3.11 or newer; `{python}` is older"))
         }
         (_, Some(hint)) => failure.hint(hint),
         (_, None) => failure,
@@ -274,9 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn missing_sdk_is_reported_with_the_command_that_installs_it() {
-        let why = "the app `main` ended before it was ready: exit code 1: /v/python: No module named kafleet; hint: x";
-        let failure = start_failure(why, &["/v/python".to_owned()]);
-        assert_eq!(failure.hint.as_deref(), Some("install the SDK: /v/python -m pip install kafleet-sdk"));
+    fn unsuitable_python_is_reported_with_the_remedy() {
+        for (last, remedy) in [
+            ("/v/python: No module named kafleet", "checkout of kafleet: /v/python -m pip install PATH_OF_THE_CHECKOUT"),
+            ("Try `python -h' for more information.", "the SDK needs Python 3.11 or newer; `/v/python` is older"),
+        ] {
+            let why = format!("the app `main` ended before it was ready: exit code 1: {last}; hint: x");
+            let hint = start_failure(&why, &["/v/python".to_owned()]).hint.unwrap();
+            assert!(hint.contains(remedy), "{hint}");
+        }
     }
 }

@@ -25,6 +25,8 @@ use crate::runtime::Health;
 
 /// Time without a process after which the worker is not ready.
 const DOWN_AFTER: Duration = Duration::from_secs(30);
+/// Age at which a process without attempts counts as serving: an app may die as soon as it is ready, again and again.
+const STEADY_AFTER: Duration = Duration::from_secs(10);
 /// Interval of the check.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
@@ -67,9 +69,9 @@ pub struct AppPool {
 struct State {
     table: SlotTable<Waiting>,
     processes: Vec<Arc<ProcessHandle>>,
-    /// Time since which no process serves.
+    /// Time since which no process has served.
     down_since: Option<Instant>,
-    /// Reason why the last start has failed.
+    /// Reason why the last start has failed, or why a process has died before its first attempt.
     last_failure: Option<String>,
 }
 
@@ -78,6 +80,8 @@ struct ProcessHandle {
     id: ProcessId,
     pid: u32,
     session: Session,
+    /// Time since which the process is ready.
+    since: Instant,
     requests: mpsc::UnboundedSender<Request>,
     /// Notified when the process should be replaced.
     replace: Notify,
@@ -192,7 +196,8 @@ impl AppPool {
 
     /// Returns the reason why no process has served for long.
     fn down_reason(&self) -> Option<String> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        state.note_serving();
         let since = state.down_since.filter(|since| since.elapsed() >= DOWN_AFTER)?;
         let seconds = since.elapsed().as_secs();
         let why = state.last_failure.as_deref().unwrap_or("its processes are not ready yet");
@@ -205,14 +210,13 @@ impl AppPool {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             pid: process.pid(),
             session: process.session().clone(),
+            since: Instant::now(),
             requests,
             replace: Notify::new(),
         });
         let left = self.settings.max_tasks.map(varied);
         let granted = {
             let mut state = self.state.lock();
-            state.down_since = None;
-            state.last_failure = None;
             state.processes.push(handle.clone());
             state.table.add(handle.id, process.slots(), left)
         };
@@ -235,13 +239,27 @@ impl AppPool {
 
     fn remove(&self, process: &ProcessHandle) {
         let mut state = self.state.lock();
+        state.note_serving();
         state.table.remove(process.id);
         state.processes.retain(|known| known.id != process.id);
         state.note_down();
     }
+
+    fn note_failure(&self, why: String) {
+        self.state.lock().last_failure = Some(why);
+    }
 }
 
 impl State {
+    /// Notes that a process serves, if one has run attempts or is ready for some time.
+    fn note_serving(&mut self) {
+        let serves = |process: &Arc<ProcessHandle>| !self.table.is_closed(process.id) && process.is_steady();
+        if self.down_since.is_some() && self.processes.iter().any(serves) {
+            self.down_since = None;
+            self.last_failure = None;
+        }
+    }
+
     fn note_down(&mut self) {
         if self.table.serving() == 0 {
             self.down_since.get_or_insert_with(Instant::now);
@@ -254,6 +272,10 @@ impl State {
 }
 
 impl ProcessHandle {
+    fn is_steady(&self) -> bool {
+        self.session.has_run() || self.since.elapsed() >= STEADY_AFTER
+    }
+
     /// Ends a process that runs no attempts. A process that still executes an abandoned attempt is killed.
     fn finish(&self) {
         let request = match self.session.stuck() {

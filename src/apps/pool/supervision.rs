@@ -102,7 +102,7 @@ impl AppPool {
                 Err(why) => {
                     let reason = why.to_string();
                     tracing::error!(app = self.name(), process = number, %reason, "a process of an app cannot be started");
-                    self.state.lock().last_failure = Some(reason);
+                    self.note_failure(reason);
                     self.pause(backoff).await;
                 }
             }
@@ -132,6 +132,9 @@ impl AppPool {
             let end = process.run(receiver, |event| pool.process_event(&own, event)).await;
             pool.remove(&own);
             pool.log_end(&own, &end);
+            if !own.is_steady() && !end.is_expected {
+                pool.note_failure(end.message.clone());
+            }
             end
         });
         Supervised { handle, supervisor: Some(supervisor) }

@@ -241,7 +241,7 @@ impl MessageReader {
         let end = tokio::select! {
             biased;
             end = self.read_lines(reader) => end,
-            () = self.session.0.out.run() => StreamEnd::Closed,
+            violation = self.session.0.out.run() => StreamEnd::Violated(violation),
         };
         self.session.refuse_attempts();
         end
@@ -256,6 +256,9 @@ impl MessageReader {
                 Ok(used) => buffer.drain(..used),
                 Err(violation) => return StreamEnd::Violated(violation),
             };
+            if let Some(violation) = self.session.0.out.overflow() {
+                return StreamEnd::Violated(violation);
+            }
             if buffer.len() > MAX_LINE_BYTES {
                 let why = format!("a line of more than {MAX_LINE_BYTES} bytes");
                 return StreamEnd::Violated(Violation(why));
