@@ -38,8 +38,12 @@ pub fn register(
     }
     let has_order = types.iter().any(|(_, _, policy)| policy.order.is_some_and(|order| order != Order::None));
     let slots = section.processes().saturating_mul(app.slots());
-    let settings =
-        PoolSettings { processes: section.processes(), max_tasks: section.max_tasks, overlap: section.overlap };
+    let settings = PoolSettings {
+        processes: section.processes(),
+        max_tasks: section.max_tasks,
+        memory: section.memory,
+        overlap: section.overlap,
+    };
     let pool = AppPool::new(app, settings, has_order);
     for (task_type, schema, policy) in types {
         let handler = Arc::new(AppHandler::new(pool.clone()));

@@ -109,6 +109,12 @@ impl SendBuffer {
         self.buffer.lock().bytes.is_empty()
     }
 
+    /// Number of bytes that are not written.
+    pub(super) fn unwritten(&self) -> usize {
+        let buffer = self.buffer.lock();
+        buffer.bytes.len() - buffer.sent
+    }
+
     /// Returns whether the app can have read something of the message that starts here.
     pub(super) fn is_begun(&self, start: u64) -> bool {
         self.buffer.lock().written > start

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
-use super::setup::{Setup, SetupOptions};
+use super::setup::{Ended, Setup, SetupOptions};
+use crate::apps::conformance::{self, CaseReport, CaseResult};
 use crate::apps::pool::{AppPool, OpenedApp};
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{Limits, VERSION, Welcome};
@@ -40,6 +43,8 @@ pub(super) struct TargetArgs {
 pub(super) enum AppVerb {
     /// Start each app once and show its types, or the reason why a worker would refuse it
     Check(TargetArgs),
+    /// Play recorded sessions and faults against an app, and show which rules of the protocol it breaks
+    Test(TargetArgs),
 }
 
 impl TargetArgs {
@@ -112,6 +117,35 @@ pub(super) async fn stop(apps: &[Arc<AppPool>]) {
     futures::future::join_all(apps.iter().map(|pool| pool.stop())).await;
 }
 
+/// Ends the worker if an app is down for minutes, so that others take its partitions. Replaces the processes of apps on
+/// SIGHUP.
+pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), Failure> {
+    if setup.apps.is_empty() {
+        return Ok(());
+    }
+    for pool in setup.apps.iter().cloned() {
+        let drain = setup.shutdown.drain.clone();
+        running.spawn(async move {
+            let why = drain.run_until_cancelled(pool.given_up()).await;
+            ("worker", why.map_or(Ok(()), |why| Err(anyhow::anyhow!(why))))
+        });
+    }
+    let hangups = signal(SignalKind::hangup());
+    let mut hangups = hangups.map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
+    let (apps, drain) = (setup.apps.clone(), setup.shutdown.drain.clone());
+    running.spawn(async move {
+        let reloads = async {
+            while hangups.recv().await.is_some() {
+                tracing::info!("SIGHUP: replacing the processes of all apps");
+                futures::future::join_all(apps.iter().map(|pool| pool.reload())).await;
+            }
+        };
+        drain.run_until_cancelled(reloads).await;
+        ("worker", Ok(()))
+    });
+    Ok(())
+}
+
 fn welcome(config: &Config, name: &str, section: &AppConfig, dev: bool) -> Welcome {
     let worker = &config.worker;
     Welcome {
@@ -160,8 +194,52 @@ fn start_failure(why: &str, command: &[String]) -> Failure {
 }
 
 pub(super) async fn app(verb: AppVerb, globals: &Globals, registry: Registry) -> Outcome {
-    let AppVerb::Check(args) = verb;
     init_logs("warn");
+    match verb {
+        AppVerb::Check(args) => check_apps(&args, globals, registry).await,
+        AppVerb::Test(args) => test(&args, &globals.output()).await,
+    }
+}
+
+/// Plays all cases against the app of the target.
+async fn test(args: &TargetArgs, output: &Output) -> Outcome {
+    let Some(section) = args.section()? else {
+        return Err(Failure::new(Code::NotFound, "there is no app")
+            .hint("name one: `kafleet app test tasks.py`, `kafleet app test -- COMMAND`"));
+    };
+    let reports = conformance::run(&program(TARGET_APP, &section, &[])).await;
+    let reports = reports.map_err(|why| start_failure(&why.to_string(), &section.command))?;
+    if output.is_json() {
+        output.json(&reports)?;
+    } else {
+        output.table(report_rows(&reports))?;
+    }
+    let count = |is: fn(&CaseResult) -> bool| reports.iter().filter(|report| is(&report.result)).count();
+    let failed = count(|result| matches!(result, CaseResult::Failed(_)));
+    let skipped = count(|result| matches!(result, CaseResult::Skipped(_)));
+    let played = reports.len() - skipped;
+    if failed > 0 {
+        return Err(Failure::failed(format_args!("the app breaks the protocol in {failed} of {played} cases"))
+            .hint("the rules are in docs/app-protocol.md"));
+    }
+    eprint_line(format_args!("the app passes {played} cases; {skipped} were skipped"));
+    Ok(Code::Ok)
+}
+
+fn report_rows(reports: &[CaseReport]) -> Rows {
+    let mut rows = Rows::new(["CASE", "RESULT", "REASON"]);
+    for report in reports {
+        let (result, reason) = match &report.result {
+            CaseResult::Passed => ("passed", Field::Empty),
+            CaseResult::Skipped(why) => ("skipped", Field::Text(why.clone())),
+            CaseResult::Failed(why) => ("failed", Field::Text(format!("rule: {}\nthe app: {why}", report.rule))),
+        };
+        rows.add([Field::from(&*report.case), Field::from(result), reason]);
+    }
+    rows
+}
+
+async fn check_apps(args: &TargetArgs, globals: &Globals, registry: Registry) -> Outcome {
     let options = SetupOptions {
         unused: &["kafka", "redis", "api", "tracker", "ops", "schedules", "callbacks", "email"],
         app: args.section()?,
@@ -282,7 +360,10 @@ mod tests {
     #[test]
     fn unsuitable_python_is_reported_with_the_remedy() {
         for (last, remedy) in [
-            ("/v/python: No module named kafleet", "checkout of kafleet: /v/python -m pip install PATH_OF_THE_CHECKOUT"),
+            (
+                "/v/python: No module named kafleet",
+                "checkout of kafleet: /v/python -m pip install PATH_OF_THE_CHECKOUT",
+            ),
             ("Try `python -h' for more information.", "the SDK needs Python 3.11 or newer; `/v/python` is older"),
         ] {
             let why = format!("the app `main` ended before it was ready: exit code 1: {last}; hint: x");

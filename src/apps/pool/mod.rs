@@ -1,11 +1,13 @@
 //! Processes of an app: started, replaced and ended, and shared by the attempts of its types.
 
 mod permit;
+mod replacement;
 mod slots;
+mod status;
 mod supervision;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,18 +19,15 @@ use tokio_util::sync::CancellationToken;
 pub use self::permit::AppHandler;
 use self::permit::Waiting;
 use self::slots::{ProcessId, SlotTable};
+use self::status::PoolMetrics;
 use super::declaration::Declaration;
 use super::process::{AppProcess, AppProgram, Request, StartError};
 use super::protocol::Welcome;
 use super::session::Session;
+use crate::model::units::bytes::Bytes;
 use crate::runtime::Health;
+use crate::telemetry::AppMetrics;
 
-/// Time without a process after which the worker is not ready.
-const DOWN_AFTER: Duration = Duration::from_secs(30);
-/// Age at which a process without attempts counts as serving: an app may die as soon as it is ready, again and again.
-const STEADY_AFTER: Duration = Duration::from_secs(10);
-/// Interval of the check.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
@@ -47,6 +46,8 @@ pub struct PoolSettings {
     pub processes: u32,
     /// Attempts after which a process is replaced. `None`: no limit.
     pub max_tasks: Option<u32>,
+    /// Memory of a process above which it is replaced. `None`: no limit.
+    pub memory: Option<Bytes>,
     /// A process ends only when its replacement is ready.
     pub overlap: bool,
 }
@@ -64,6 +65,8 @@ pub struct AppPool {
     first: Mutex<Option<AppProcess>>,
     supervisors: Mutex<JoinSet<()>>,
     stop: CancellationToken,
+    /// Set when the pool serves.
+    metrics: OnceLock<PoolMetrics>,
 }
 
 struct State {
@@ -127,6 +130,7 @@ impl AppPool {
             slots,
             supervisors: Mutex::default(),
             stop: CancellationToken::new(),
+            metrics: OnceLock::new(),
         })
     }
 
@@ -151,14 +155,16 @@ impl AppPool {
     }
 
     /// Starts the other processes and keeps all of them running. `health` gets the reason if none serves for long.
-    pub fn serve(self: &Arc<Self>, health: Health) {
+    pub fn serve(self: &Arc<Self>, health: Health, metrics: &AppMetrics) {
+        // Fails if the pool already serves.
+        let _ = self.metrics.set(PoolMetrics::new(self.name(), metrics));
         let mut first = self.first.lock().take();
         self.state.lock().down_since = Some(Instant::now());
         let mut supervisors = self.supervisors.lock();
         for number in 0..self.settings.processes {
             supervisors.spawn(self.clone().keep(number, first.take()));
         }
-        supervisors.spawn(self.clone().report_down(health));
+        supervisors.spawn(status::report(self.clone(), health));
     }
 
     /// Ends all processes; running attempts may finish for some seconds.
@@ -177,31 +183,6 @@ impl AppPool {
             // Dropping a process kills it.
             supervisors.shutdown().await;
         }
-    }
-
-    async fn report_down(self: Arc<Self>, health: Health) {
-        let part = format!("app `{}`", self.name());
-        let check = async {
-            loop {
-                tokio::time::sleep(CHECK_INTERVAL).await;
-                match self.down_reason() {
-                    Some(why) => health.set(&part, why),
-                    None => health.clear(&part),
-                }
-            }
-        };
-        self.stop.run_until_cancelled(check).await;
-        health.clear(&part);
-    }
-
-    /// Returns the reason why no process has served for long.
-    fn down_reason(&self) -> Option<String> {
-        let mut state = self.state.lock();
-        state.note_serving();
-        let since = state.down_since.filter(|since| since.elapsed() >= DOWN_AFTER)?;
-        let seconds = since.elapsed().as_secs();
-        let why = state.last_failure.as_deref().unwrap_or("its processes are not ready yet");
-        Some(format!("no process has served for {seconds} s: {why}"))
     }
 
     /// Adds a process, which gets attempts from now on.
@@ -226,56 +207,20 @@ impl AppPool {
 
     /// Starts no more attempts in a process, which ends when it runs none.
     fn close(&self, process: &ProcessHandle) {
-        let is_finished = {
-            let mut state = self.state.lock();
-            let is_finished = state.table.close(process.id);
-            state.note_down();
-            is_finished
-        };
+        let is_finished = self.state.lock().close(process.id);
         if is_finished {
             process.finish();
         }
     }
-
-    fn remove(&self, process: &ProcessHandle) {
-        let mut state = self.state.lock();
-        state.note_serving();
-        state.table.remove(process.id);
-        state.processes.retain(|known| known.id != process.id);
-        state.note_down();
-    }
-
-    fn note_failure(&self, why: String) {
-        self.state.lock().last_failure = Some(why);
-    }
 }
 
 impl State {
-    /// Notes that a process serves, if one has run attempts or is ready for some time.
-    fn note_serving(&mut self) {
-        let serves = |process: &Arc<ProcessHandle>| !self.table.is_closed(process.id) && process.is_steady();
-        if self.down_since.is_some() && self.processes.iter().any(serves) {
-            self.down_since = None;
-            self.last_failure = None;
-        }
-    }
-
-    fn note_down(&mut self) {
-        if self.table.serving() == 0 {
-            self.down_since.get_or_insert_with(Instant::now);
-        }
-    }
-
     fn process(&self, id: ProcessId) -> Option<Arc<ProcessHandle>> {
         self.processes.iter().find(|process| process.id == id).cloned()
     }
 }
 
 impl ProcessHandle {
-    fn is_steady(&self) -> bool {
-        self.session.has_run() || self.since.elapsed() >= STEADY_AFTER
-    }
-
     /// Ends a process that runs no attempts. A process that still executes an abandoned attempt is killed.
     fn finish(&self) {
         let request = match self.session.stuck() {

@@ -99,8 +99,8 @@ impl Ended {
         let restart = match cause {
             Cause::Unread => Some(Restart::Shared),
             Cause::Killed(restart) => Some(*restart),
-            Cause::Crashed if !is_only => Some(Restart::Alone),
-            Cause::Crashed | Cause::Garbled => None,
+            Cause::Crashed | Cause::OutOfMemory if !is_only => Some(Restart::Alone),
+            Cause::Crashed | Cause::OutOfMemory | Cause::Garbled => None,
         };
         Self { answer: Err(death(cause, message)), restart }
     }
@@ -245,4 +245,3 @@ fn failure_of(error: Error) -> Failure {
     let message = excerpt(error.message.as_bytes(), MAX_MESSAGE_CHARS);
     Failure { then, message, kind: valid_kind(error.kind).into() }
 }
-

@@ -88,6 +88,8 @@ pub enum Cause {
     Crashed,
     /// The process ended before it could read its only attempt.
     Unread,
+    /// The worker killed the process because of its memory.
+    OutOfMemory,
     /// The process violated the protocol.
     Garbled,
     /// The worker killed the process because of another attempt.
@@ -184,6 +186,16 @@ impl Session {
     /// Number of attempts that hold their slots without a result.
     pub fn stuck(&self) -> usize {
         self.0.state.lock().stuck.len()
+    }
+
+    /// Number of `spawn` calls without a reply.
+    pub fn calls(&self) -> usize {
+        self.0.state.lock().calls
+    }
+
+    /// Size of the messages that the app has not read, in bytes, without those in the buffer of the socket.
+    pub fn unread_bytes(&self) -> usize {
+        self.0.out.unwritten()
     }
 
     /// Sends a ping, unless earlier messages are not written yet.

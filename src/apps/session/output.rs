@@ -6,8 +6,8 @@ use super::attempt::{Call, Entry};
 use super::{MessageReader, Session};
 use crate::apps::children::{bad_child, read_children, read_continuation};
 use crate::apps::protocol::{
-    self, Attach, Continue, Log, MAX_CALLS, MAX_CHILDREN_BYTES, Progress, Reply, ReplyError, Spawn, SpawnedTasks, ToApp,
-    Violation, Warn,
+    self, Attach, Continue, Log, MAX_CALLS, MAX_CHILDREN_BYTES, Progress, Reply, ReplyError, Spawn, SpawnedTasks,
+    ToApp, Violation, Warn,
 };
 use crate::handlers::context::{MAX_CHILDREN, Note};
 use crate::handlers::failure::excerpt;
