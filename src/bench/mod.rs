@@ -6,6 +6,7 @@
 //! Load generators and observers call the blocking broker traits on their own threads: the async client's change of
 //! thread per call would be measured as well.
 
+mod app;
 mod baseline;
 mod check;
 pub mod child_role;
@@ -45,6 +46,7 @@ use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConf
 use crate::store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
 
+pub use app::{AppBench, app};
 pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
 pub use idle::{Idle, idle};

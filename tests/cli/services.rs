@@ -238,6 +238,18 @@ fn worker_stays_within_its_memory_limit() {
     );
 }
 
+#[test]
+fn app_is_measured_with_and_without_kafka() {
+    let Some(fleet) = Fleet::new() else { return };
+    let sizes = ["--tasks", "20000", "--rounds", "1", "--seconds", "1", "--slots", "10", "-o", "json"];
+    let report = fleet.run(&[&["bench", "app"][..], &sizes].concat()).exits_with(0).json();
+    let names: Vec<_> = report["figures"].as_array().unwrap().iter().map(|figure| figure["name"].clone()).collect();
+    for name in ["worker rate", "worker CPU", "loop rate", "loop CPU", "latency at 1000/s: p99", "worker to loop"] {
+        assert!(names.contains(&json!(name)), "{name}: {report}");
+    }
+    assert!(report["checked"] == true && report["ratio"].as_f64().unwrap() > 0.0, "{report}");
+}
+
 impl Fleet {
     /// Waits until a group has committed this many tasks of the type.
     fn wait_committed(&self, group: &str, tasks: i64) {
