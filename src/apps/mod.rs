@@ -2,11 +2,13 @@
 //!
 //! A worker keeps long-lived processes of an app and sends them attempts over a socket. [`protocol`] has the messages,
 //! [`session`] the exchange with one process over any stream, [`declaration`] the types that an app declares, [`process`]
-//! one running process, [`pool`] all processes of an app, and [`register`]
-//! the registration of its types.
+//! one running process, [`pool`] all processes of an app, [`register`]
+//! the registration of its types, and [`conformance`] the check of a program against the protocol.
 
 mod children;
+pub mod conformance;
 pub mod declaration;
+mod memory;
 pub mod pool;
 pub mod process;
 pub mod protocol;

@@ -70,13 +70,24 @@ pub struct AppProcess {
     has_order: bool,
 }
 
+/// Started process without a session. Dropping it kills its process group.
+pub(super) struct Launched {
+    pub child: Child,
+    pub group: Group,
+    pub output: OutputTail,
+    /// The worker's end of the socket.
+    pub stream: Option<UnixStream>,
+}
+
 /// Request to a process.
 #[derive(Debug)]
 pub enum Request {
     /// End the stream; the running attempts may finish.
     Stop,
-    /// Kill the process, for this reason.
+    /// Kill the process, for this reason. Its attempts run again.
     Kill(String),
+    /// Kill the process because of its memory, as described.
+    OutOfMemory(String),
 }
 
 /// End of a process.
@@ -95,6 +106,19 @@ pub struct ProcessEnd {
 pub struct StartError {
     pub app: String,
     pub why: String,
+}
+
+impl ProcessEnd {
+    /// Reason as a label of metrics.
+    pub fn reason(&self) -> &'static str {
+        match &self.cause {
+            _ if self.is_expected => "replaced",
+            Cause::Crashed | Cause::Unread => "crashed",
+            Cause::OutOfMemory => "memory",
+            Cause::Garbled => "garbled",
+            Cause::Killed(_) => "killed",
+        }
+    }
 }
 
 impl AppProgram {
@@ -136,23 +160,31 @@ impl AppProgram {
         Ok((process, declaration))
     }
 
-    async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
+    /// Starts a process without a session.
+    pub(super) async fn launch(&self, number: u32) -> io::Result<Launched> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (output, output_writer) = io::pipe()?;
         let command = self.command(number, theirs.into(), output_writer.into())?;
         // Forking a large process takes milliseconds.
         let (child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
+        let label = format!("{}[{}]: ", self.name, child.id().unwrap_or_default());
+        let output = OutputTail::start(pipe::Receiver::from_owned_fd(output.into())?, Some(label));
+        Ok(Launched { child, group, output, stream: Some(UnixStream::from_std(ours)?) })
+    }
+
+    async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
+        let Launched { child, group, output, stream } = self.launch(number).await?;
+        let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
         let pid = child.id().unwrap_or_default();
-        let output = pipe::Receiver::from_owned_fd(output.into())?;
-        let (reader, writer) = UnixStream::from_std(ours)?.into_split();
+        let (reader, writer) = stream.into_split();
         let (sender, events) = mpsc::unbounded_channel();
         let (session, declared, driver) = Session::open(reader, writer, welcome, sender);
         let process = AppProcess {
             session,
             child,
             group,
-            output: OutputTail::start(output, Some(format!("{}[{pid}]: ", self.name))),
+            output,
             driver: driver.boxed().fuse(),
             events,
             pid,
@@ -223,6 +255,10 @@ impl AppProcess {
                     Some(Request::Kill(why)) => {
                         self.session.refuse_attempts();
                         break self.kill(Cause::Killed(Restart::Shared), why).await;
+                    }
+                    Some(Request::OutOfMemory(why)) => {
+                        self.session.refuse_attempts();
+                        break self.kill(Cause::OutOfMemory, why).await;
                     }
                     // Without senders the pool has ended.
                     Some(Request::Stop) | None => break self.stop().await,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -20,6 +20,8 @@ pub const MAX_LINE_BYTES: usize = 8 << 20;
 pub const MAX_SLOTS: u32 = 1_000;
 /// Maximum number of unanswered `spawn` calls of one process.
 pub const MAX_CALLS: usize = 16;
+/// Maximum size of the replies that wait for an app that does not read them, in bytes.
+pub const MAX_UNREAD_REPLIES_BYTES: usize = 32 << 20;
 /// Maximum size of the children of one attempt that are published with its result, in bytes.
 pub const MAX_CHILDREN_BYTES: usize = 64 << 20;
 /// Maximum length of a failure kind.
@@ -279,10 +281,50 @@ pub struct Pong {
 #[derive(Debug, Deserialize)]
 pub struct Spawn {
     pub n: u64,
-    pub tasks: Vec<Box<RawValue>>,
+    pub tasks: SpawnedTasks,
     /// Number for the reply: the children are published at once.
     #[serde(default)]
     pub call: Option<u64>,
+}
+
+/// Tasks of a `spawn`. Those beyond the maximum number of children are counted, but not kept.
+#[derive(Debug, Default)]
+pub struct SpawnedTasks {
+    pub kept: Vec<Box<RawValue>>,
+    /// Number of all tasks.
+    pub count: usize,
+    /// Size of the kept tasks, in bytes.
+    pub bytes: usize,
+}
+
+impl<'de> Deserialize<'de> for SpawnedTasks {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(TasksVisitor)
+    }
+}
+
+struct TasksVisitor;
+
+impl<'de> Visitor<'de> for TasksVisitor {
+    type Value = SpawnedTasks;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an array of tasks")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut tasks: S) -> Result<SpawnedTasks, S::Error> {
+        let mut read = SpawnedTasks::default();
+        while read.count < MAX_CHILDREN {
+            let Some(task) = tasks.next_element::<Box<RawValue>>()? else { return Ok(read) };
+            read.count += 1;
+            read.bytes += task.get().len();
+            read.kept.push(task);
+        }
+        while tasks.next_element::<IgnoredAny>()?.is_some() {
+            read.count += 1;
+        }
+        Ok(read)
+    }
 }
 
 /// Continuation of a task.
@@ -417,6 +459,13 @@ mod tests {
             assert!(why.starts_with("an invalid message: ") && why.len() < 500, "{why}");
         }
         assert!(parse(&[b'['; 100_000]).is_err());
+    }
+
+    #[test]
+    fn tasks_beyond_the_limit_are_counted_and_not_kept() {
+        let line = format!(r#"{{"spawn":{{"n":1,"tasks":[{}1]}}}}"#, "{},".repeat(600_000));
+        let Ok(FromApp::Spawn(spawn)) = parse(line.as_bytes()) else { panic!("a valid message") };
+        assert_eq!((spawn.tasks.count, spawn.tasks.kept.len()), (600_001, MAX_CHILDREN));
     }
 
     #[test]

@@ -38,8 +38,12 @@ pub fn register(
     }
     let has_order = types.iter().any(|(_, _, policy)| policy.order.is_some_and(|order| order != Order::None));
     let slots = section.processes().saturating_mul(app.slots());
-    let settings =
-        PoolSettings { processes: section.processes(), max_tasks: section.max_tasks, overlap: section.overlap };
+    let settings = PoolSettings {
+        processes: section.processes(),
+        max_tasks: section.max_tasks,
+        memory: section.memory,
+        overlap: section.overlap,
+    };
     let pool = AppPool::new(app, settings, has_order);
     for (task_type, schema, policy) in types {
         let handler = Arc::new(AppHandler::new(pool.clone()));
@@ -58,6 +62,12 @@ fn conflict(own: Option<&TypeConfig>, is_registered: bool) -> Option<&'static st
     let own = own?;
     if own.handler.is_some() {
         return Some("its section in `[types]` has a `handler`; hint: remove one of them");
+    }
+    if own.isolation_tasks.is_some() || own.isolation_memory.is_some() {
+        return Some(
+            "its section in `[types]` has `isolation_tasks` or `isolation_memory`, which are for Rust types; \
+             hint: set `max_tasks` or `memory` of the app",
+        );
     }
     own.schema.is_some().then_some("its section in `[types]` has a `schema`, which comes from the app; hint: remove it")
 }

@@ -1,5 +1,9 @@
 //! Messages on their way to an app. A sender never waits: what the stream does not take at once is written later.
+//!
+//! The buffer is bounded: an app gets another attempt only after it has answered one, which it can only after it has read
+//! it; there is one cancel per attempt; and replies that are not read are limited.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -7,13 +11,15 @@ use parking_lot::Mutex;
 use tokio::io::AsyncWrite;
 use tokio::sync::Notify;
 
+use super::protocol::{MAX_UNREAD_REPLIES_BYTES, Violation};
+
 /// Capacity of the buffer that is kept when it is empty, in bytes.
 const KEPT_BYTES: usize = 64 << 10;
 
 /// Writing side of a stream.
 pub(super) struct SendBuffer {
     buffer: Mutex<Buffer>,
-    /// Notified when bytes remain in the buffer.
+    /// Notified when bytes remain in the buffer, and when the replies exceed their limit.
     more: Notify,
 }
 
@@ -30,6 +36,12 @@ struct Buffer {
     /// Position in the stream of the end of all messages, and of the end of the last attempt.
     end: u64,
     attempt_end: u64,
+    /// Replies that are not written: their ends in the stream, and their sizes.
+    replies: VecDeque<(u64, usize)>,
+    /// Size of these replies, in bytes.
+    replies_bytes: usize,
+    /// A reply was dropped because too many were not read.
+    is_overfull: bool,
 }
 
 impl SendBuffer {
@@ -42,26 +54,39 @@ impl SendBuffer {
             written: 0,
             end: 0,
             attempt_end: 0,
+            replies: VecDeque::new(),
+            replies_bytes: 0,
+            is_overfull: false,
         };
         Self { buffer: Mutex::new(buffer), more: Notify::new() }
     }
 
     /// Sends a message. It is dropped if the stream has ended.
     pub(super) fn send(&self, line: &[u8]) {
-        self.push(line, false);
+        self.push(&mut self.buffer.lock(), line);
     }
 
-    /// Sends the message that starts an attempt.
-    pub(super) fn send_attempt(&self, line: &[u8]) {
-        self.push(line, true);
-    }
-
-    fn push(&self, line: &[u8], is_attempt: bool) {
+    /// Sends the message that starts an attempt. Returns its start in the stream.
+    pub(super) fn send_attempt(&self, line: &[u8]) -> u64 {
         let mut buffer = self.buffer.lock();
-        buffer.end += line.len() as u64;
-        if is_attempt {
-            buffer.attempt_end = buffer.end;
+        let start = buffer.end;
+        buffer.attempt_end = start + line.len() as u64;
+        self.push(&mut buffer, line);
+        start
+    }
+
+    /// Sends a reply. If too many replies are not read it is dropped, and [`SendBuffer::run`] ends.
+    pub(super) fn send_reply(&self, line: &[u8]) {
+        let mut buffer = self.buffer.lock();
+        if buffer.reserve_reply(line.len()) {
+            self.push(&mut buffer, line);
+        } else {
+            self.more.notify_one();
         }
+    }
+
+    fn push(&self, buffer: &mut Buffer, line: &[u8]) {
+        buffer.end += line.len() as u64;
         if buffer.writer.is_none() || buffer.closing {
             return;
         }
@@ -84,6 +109,24 @@ impl SendBuffer {
         self.buffer.lock().bytes.is_empty()
     }
 
+    /// Number of bytes that are not written.
+    pub(super) fn unwritten(&self) -> usize {
+        let buffer = self.buffer.lock();
+        buffer.bytes.len() - buffer.sent
+    }
+
+    /// Returns whether the app can have read something of the message that starts here.
+    pub(super) fn is_begun(&self, start: u64) -> bool {
+        self.buffer.lock().written > start
+    }
+
+    /// Returns the violation of an app that does not read its replies.
+    pub(super) fn overflow(&self) -> Option<Violation> {
+        let is_overfull = self.buffer.lock().is_overfull;
+        let why = || format!("it does not read: replies of more than {MAX_UNREAD_REPLIES_BYTES} bytes wait for it");
+        is_overfull.then(|| Violation(why()))
+    }
+
     /// Returns whether the app cannot have read the last attempt. `is_reset`: the app closed the stream with unread
     /// bytes.
     pub(super) fn is_attempt_unread(&self, is_reset: bool) -> bool {
@@ -91,16 +134,37 @@ impl SendBuffer {
         buffer.written < buffer.attempt_end || (is_reset && buffer.end == buffer.attempt_end)
     }
 
-    /// Writes the remaining bytes until the returned future is dropped.
-    pub(super) async fn run(&self) {
+    /// Writes the remaining bytes until the app turns out not to read its replies.
+    pub(super) async fn run(&self) -> Violation {
+        let mut is_writing = false;
         loop {
-            self.more.notified().await;
-            std::future::poll_fn(|cx| self.buffer.lock().poll_write(cx)).await;
+            tokio::select! {
+                biased;
+                () = self.more.notified() => is_writing = true,
+                () = std::future::poll_fn(|cx| self.buffer.lock().poll_write(cx)), if is_writing => is_writing = false,
+            }
+            if let Some(violation) = self.overflow() {
+                return violation;
+            }
         }
     }
 }
 
 impl Buffer {
+    /// Counts a reply. Returns false if the replies that are not written would be too large.
+    fn reserve_reply(&mut self, bytes: usize) -> bool {
+        while let Some((_, written)) = self.replies.pop_front_if(|(end, _)| *end <= self.written) {
+            self.replies_bytes -= written;
+        }
+        if self.is_overfull || self.replies_bytes + bytes > MAX_UNREAD_REPLIES_BYTES {
+            self.is_overfull = true;
+            return false;
+        }
+        self.replies_bytes += bytes;
+        self.replies.push_back((self.end + bytes as u64, bytes));
+        true
+    }
+
     /// Writes until the buffer is empty or the stream takes no more.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.sent < self.bytes.len()

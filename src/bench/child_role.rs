@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use super::app::BenchApp;
 use super::{FAN, NOOP, ROUND_DEADLINE, Services, load};
 use crate::api::ApiSetup;
 use crate::broker::kafka::baseline::RawLoop;
@@ -52,6 +53,15 @@ pub enum ChildRole {
         isolation: Isolation,
         fan: bool,
     },
+    /// A worker of an app.
+    AppWorker {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        app: BenchApp,
+    },
+    /// A process of an app.
+    App,
     /// A worker of several types whose attempts sleep.
     Sleeper {
         services: Services,
@@ -109,6 +119,7 @@ pub fn run() -> anyhow::Result<()> {
         ChildRole::RawProduce { services, prefix, records, events } => {
             load::raw_produce(&services, &prefix, records, events)
         }
+        ChildRole::App => super::app::serve(),
         role => tokio::runtime::Runtime::new()?.block_on(run_async(role)),
     }
 }
@@ -147,7 +158,15 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         ChildRole::Publish { services, prefix, events_partitions, tasks } => {
             load::publish_tracked(&services, &prefix, events_partitions, tasks).await
         }
-        ChildRole::Raw { .. } | ChildRole::RawProduce { .. } => Ok(()),
+        ChildRole::AppWorker { services, prefix, events_partitions, app } => {
+            let (pool, registry) = app.open().await?;
+            let setup = worker(&services, &prefix, events_partitions, registry)?;
+            pool.serve(setup.health.clone(), &setup.metrics.apps);
+            let outcome = crate::worker::run(setup, shutdown).await;
+            pool.stop().await;
+            outcome
+        }
+        ChildRole::App | ChildRole::Raw { .. } | ChildRole::RawProduce { .. } => Ok(()),
     }
 }
 

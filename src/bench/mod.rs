@@ -7,6 +7,7 @@
 //! thread per call would be measured as well.
 
 mod api_fleet;
+mod app;
 mod baseline;
 mod check;
 pub mod child_role;
@@ -48,6 +49,7 @@ use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConf
 use crate::store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
 
+pub use app::{AppBench, app};
 pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
 pub use idle::{Idle, idle};

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows, eprint_line};
-use super::setup::{Setup, SetupOptions};
+use super::setup::{Ended, Setup, SetupOptions};
+use crate::apps::conformance::{self, CaseReport, CaseResult};
 use crate::apps::pool::{AppPool, OpenedApp};
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{Limits, VERSION, Welcome};
@@ -23,6 +26,8 @@ use crate::telemetry::init_logs;
 pub(super) const TARGET_APP: &str = "main";
 /// Last part of the error of a Python without the SDK.
 const NO_SDK: &str = "No module named kafleet";
+/// Last part of the error of a Python before 3.11, which does not know `-P`.
+const OLD_PYTHON: &str = "Try `python -h' for more information.";
 
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct TargetArgs {
@@ -38,6 +43,8 @@ pub(super) struct TargetArgs {
 pub(super) enum AppVerb {
     /// Start each app once and show its types, or the reason why a worker would refuse it
     Check(TargetArgs),
+    /// Play recorded sessions and faults against an app, and show which rules of the protocol it breaks
+    Test(TargetArgs),
 }
 
 impl TargetArgs {
@@ -71,7 +78,8 @@ fn command_of(target: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
     let folder = if is_file { folder.parent().unwrap_or(cwd) } else { cwd };
     let python = python(folder, |name| std::env::var_os(name).map(PathBuf::from));
     eprint_line(format_args!("python {python}"));
-    Ok(vec![python, "-m".to_owned(), "kafleet".to_owned(), target.to_owned()])
+    // Without `-P` a file of the folder would replace the standard module of its name.
+    Ok([&*python, "-P", "-m", "kafleet", target].map(str::to_owned).to_vec())
 }
 
 /// Returns the Python of the active virtual environment, of `.venv` in the folder or above it, of the folder of this
@@ -107,6 +115,35 @@ pub(super) async fn check(setup: &mut Setup) -> Result<(), Failure> {
 /// Ends all processes of apps.
 pub(super) async fn stop(apps: &[Arc<AppPool>]) {
     futures::future::join_all(apps.iter().map(|pool| pool.stop())).await;
+}
+
+/// Ends the worker if an app is down for minutes, so that others take its partitions. Replaces the processes of apps on
+/// SIGHUP.
+pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), Failure> {
+    if setup.apps.is_empty() {
+        return Ok(());
+    }
+    for pool in setup.apps.iter().cloned() {
+        let drain = setup.shutdown.drain.clone();
+        running.spawn(async move {
+            let why = drain.run_until_cancelled(pool.given_up()).await;
+            ("worker", why.map_or(Ok(()), |why| Err(anyhow::anyhow!(why))))
+        });
+    }
+    let hangups = signal(SignalKind::hangup());
+    let mut hangups = hangups.map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
+    let (apps, drain) = (setup.apps.clone(), setup.shutdown.drain.clone());
+    running.spawn(async move {
+        let reloads = async {
+            while hangups.recv().await.is_some() {
+                tracing::info!("SIGHUP: replacing the processes of all apps");
+                futures::future::join_all(apps.iter().map(|pool| pool.reload())).await;
+            }
+        };
+        drain.run_until_cancelled(reloads).await;
+        ("worker", Ok(()))
+    });
+    Ok(())
 }
 
 fn welcome(config: &Config, name: &str, section: &AppConfig, dev: bool) -> Welcome {
@@ -145,8 +182,11 @@ fn start_failure(why: &str, command: &[String]) -> Failure {
     let (message, hint) = why.rsplit_once("; hint: ").map_or((why, None), |(message, hint)| (message, Some(hint)));
     let failure = Failure::failed(message);
     match (command.first(), hint) {
-        (Some(python), _) if message.ends_with(NO_SDK) => {
-            failure.hint(format_args!("install the SDK: {python} -m pip install kafleet-sdk"))
+        (Some(python), _) if message.ends_with(NO_SDK) => failure.hint(format_args!(
+            "install the SDK from a checkout of kafleet: {python} -m pip install PATH_OF_THE_CHECKOUT/sdk/python"
+        )),
+        (Some(python), _) if message.ends_with(OLD_PYTHON) => {
+            failure.hint(format_args!("the SDK needs Python 3.11 or newer; `{python}` is older"))
         }
         (_, Some(hint)) => failure.hint(hint),
         (_, None) => failure,
@@ -154,8 +194,52 @@ fn start_failure(why: &str, command: &[String]) -> Failure {
 }
 
 pub(super) async fn app(verb: AppVerb, globals: &Globals, registry: Registry) -> Outcome {
-    let AppVerb::Check(args) = verb;
     init_logs("warn");
+    match verb {
+        AppVerb::Check(args) => check_apps(&args, globals, registry).await,
+        AppVerb::Test(args) => test(&args, &globals.output()).await,
+    }
+}
+
+/// Plays all cases against the app of the target.
+async fn test(args: &TargetArgs, output: &Output) -> Outcome {
+    let Some(section) = args.section()? else {
+        return Err(Failure::new(Code::NotFound, "there is no app")
+            .hint("name one: `kafleet app test tasks.py`, `kafleet app test -- COMMAND`"));
+    };
+    let reports = conformance::run(&program(TARGET_APP, &section, &[])).await;
+    let reports = reports.map_err(|why| start_failure(&why.to_string(), &section.command))?;
+    if output.is_json() {
+        output.json(&reports)?;
+    } else {
+        output.table(report_rows(&reports))?;
+    }
+    let count = |is: fn(&CaseResult) -> bool| reports.iter().filter(|report| is(&report.result)).count();
+    let failed = count(|result| matches!(result, CaseResult::Failed(_)));
+    let skipped = count(|result| matches!(result, CaseResult::Skipped(_)));
+    let played = reports.len() - skipped;
+    if failed > 0 {
+        return Err(Failure::failed(format_args!("the app breaks the protocol in {failed} of {played} cases"))
+            .hint("the rules are in docs/app-protocol.md"));
+    }
+    eprint_line(format_args!("the app passes {played} cases; {skipped} were skipped"));
+    Ok(Code::Ok)
+}
+
+fn report_rows(reports: &[CaseReport]) -> Rows {
+    let mut rows = Rows::new(["CASE", "RESULT", "REASON"]);
+    for report in reports {
+        let (result, reason) = match &report.result {
+            CaseResult::Passed => ("passed", Field::Empty),
+            CaseResult::Skipped(why) => ("skipped", Field::Text(why.clone())),
+            CaseResult::Failed(why) => ("failed", Field::Text(format!("rule: {}\nthe app: {why}", report.rule))),
+        };
+        rows.add([Field::from(&*report.case), Field::from(result), reason]);
+    }
+    rows
+}
+
+async fn check_apps(args: &TargetArgs, globals: &Globals, registry: Registry) -> Outcome {
     let options = SetupOptions {
         unused: &["kafka", "redis", "api", "tracker", "ops", "schedules", "callbacks", "email"],
         app: args.section()?,
@@ -274,9 +358,17 @@ mod tests {
     }
 
     #[test]
-    fn missing_sdk_is_reported_with_the_command_that_installs_it() {
-        let why = "the app `main` ended before it was ready: exit code 1: /v/python: No module named kafleet; hint: x";
-        let failure = start_failure(why, &["/v/python".to_owned()]);
-        assert_eq!(failure.hint.as_deref(), Some("install the SDK: /v/python -m pip install kafleet-sdk"));
+    fn unsuitable_python_is_reported_with_the_remedy() {
+        for (last, remedy) in [
+            (
+                "/v/python: No module named kafleet",
+                "checkout of kafleet: /v/python -m pip install PATH_OF_THE_CHECKOUT",
+            ),
+            ("Try `python -h' for more information.", "the SDK needs Python 3.11 or newer; `/v/python` is older"),
+        ] {
+            let why = format!("the app `main` ended before it was ready: exit code 1: {last}; hint: x");
+            let hint = start_failure(&why, &["/v/python".to_owned()]).hint.unwrap();
+            assert!(hint.contains(remedy), "{hint}");
+        }
     }
 }

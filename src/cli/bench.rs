@@ -17,6 +17,8 @@ pub(super) enum BenchVerb {
     Publish(bench::PublishBench),
     /// Drain a backlog of no-op tasks in one worker process; baseline: a plain librdkafka loop
     Worker(bench::WorkerBench),
+    /// Drain a backlog of no-op tasks through an app; baseline: the app driven without Kafka
+    App(bench::AppBench),
     /// Project an event log into Redis in one tracker process; baseline: plain writes
     Tracker(bench::TrackerBench),
     /// The whole tracked path: publish, run, project into Redis
@@ -43,7 +45,7 @@ pub(super) enum BenchVerb {
     Ui(bench::Ui),
     /// Peak memory of a worker: long backlog, large params, many types
     Memory(bench::MemoryBench),
-    /// All except `memory`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
+    /// All except `app`, `memory`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
     #[command(hide = true)]
@@ -108,6 +110,7 @@ async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<Report> {
     match verb {
         BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &services)).await,
         BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &services)).await,
+        BenchVerb::App(app) => blocking(move || bench::app(&app, &services)).await,
         BenchVerb::Sleep(sleep) => blocking(move || bench::sleep(&sleep, &services)).await,
         BenchVerb::Tracker(tracker) => bench::tracker(&tracker, &services).await,
         BenchVerb::E2e(e2e) => bench::e2e(&e2e, &services).await,

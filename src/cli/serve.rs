@@ -57,6 +57,7 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     let mut running = setup.start_ops().await?;
     let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.start_worker(&mut running, setup.worker(broker, args.types, partitions));
+    apps::watch(&setup, &mut running)?;
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }

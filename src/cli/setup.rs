@@ -312,7 +312,7 @@ impl Setup {
         let types = known.filter(|name| setup.types.is_empty() || setup.types.iter().any(|chosen| **chosen == ***name));
         let needs = RequiredTopics::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
         let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
-        self.apps.iter().for_each(|pool| pool.serve(self.health.clone()));
+        self.apps.iter().for_each(|pool| pool.serve(self.health.clone(), &self.metrics.apps));
         let shutdown = self.shutdown.clone();
         running.spawn(async move {
             let _topics = topics;

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::document::{Document, join};
-use super::rules::positive;
-use super::shape::{Finding, misfits, table};
+use super::rules::{MIN_MEMORY, positive};
+use super::shape::{Finding, bad_value, misfits, table};
 use super::type_rules::type_problems;
-use super::{Config, TopicsConfig, TypeConfig};
+use super::{Bytes, Config, TopicsConfig, TypeConfig};
 use crate::model::task::id::clip;
 use crate::model::units::duration::Millis;
 
@@ -59,6 +59,10 @@ pub struct AppConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub max_tasks: Option<u32>,
+    /// Memory of a process with its child processes. Above it, a process that has grown by 20 % since its start is
+    /// replaced; above 1.5 times of it, a process is killed. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
     /// Time until a process is ready.
     pub start_timeout: Millis,
     /// A process ends only when its replacement is ready. `false`: it ends first, where two do not fit.
@@ -75,6 +79,7 @@ impl Default for AppConfig {
             slots: None,
             types: None,
             max_tasks: None,
+            memory: None,
             start_timeout: Millis::secs(60),
             overlap: true,
         }
@@ -104,6 +109,9 @@ fn app_problems(document: &Document, name: &str, app: &AppConfig) -> Vec<Finding
         found.push(
             Finding::new(join(&at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"),
         );
+    }
+    if app.memory.is_some_and(|memory| memory < MIN_MEMORY) {
+        found.push(bad_value(document, &join(&at, "memory"), &format!("at least `{MIN_MEMORY}`")));
     }
     if app.types.as_ref().is_some_and(Vec::is_empty) {
         let what = format!("`types` in {} is empty", table(&at));

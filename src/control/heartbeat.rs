@@ -78,6 +78,9 @@ pub struct TypeStatus {
     /// closed.
     #[serde(default)]
     pub stopped: Option<String>,
+    /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_down: Option<String>,
     /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
     #[serde(default)]
     pub refused: Vec<i32>,

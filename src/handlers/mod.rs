@@ -30,6 +30,7 @@ pub(crate) mod output_tail;
 pub mod permit;
 pub(crate) mod reaper;
 mod registry;
+pub(crate) mod resident_memory;
 mod schema;
 pub mod testing;
 

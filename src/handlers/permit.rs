@@ -33,4 +33,7 @@ pub enum Acquired {
 pub trait PermitSource: Send + Sync {
     /// Takes a permit, or waits for one in turn.
     fn acquire(&self, sharing: Sharing) -> Acquired;
+
+    /// Returns the reason why there have been no permits for long, although none are in use.
+    fn down_reason(&self) -> Option<String>;
 }

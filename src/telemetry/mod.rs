@@ -55,6 +55,7 @@ pub struct Metrics {
     pub worker: WorkerMetrics,
     pub tracker: TrackerMetrics,
     pub schedules: ScheduleMetrics,
+    pub apps: AppMetrics,
     pub http: HttpMetrics,
 }
 
@@ -106,6 +107,24 @@ pub struct TrackerMetrics {
     pub removed: IntCounterVec,
     pub aged: IntCounterVec,
     pub lost: IntCounterVec,
+}
+
+/// Metrics of the processes of apps, by app.
+#[derive(Clone)]
+pub struct AppMetrics {
+    pub processes: IntGaugeVec,
+    /// By reason: `replaced`, `crashed`, `garbled`, `killed`, `memory`, `not_ready`.
+    pub process_ends: IntCounterVec,
+    pub attempts: IntCounterVec,
+    pub slots: IntGaugeVec,
+    pub busy_slots: IntGaugeVec,
+    /// Types that wait for a free slot.
+    pub waiting: IntGaugeVec,
+    /// `spawn` calls without a reply.
+    pub calls: IntGaugeVec,
+    /// Messages that the apps have not read.
+    pub unread_bytes: IntGaugeVec,
+    pub memory_bytes: IntGaugeVec,
 }
 
 /// Metrics of recurring schedules, in the tracker that fires them.
@@ -171,6 +190,7 @@ impl Metrics {
             worker: WorkerMetrics::new(&new)?,
             tracker: TrackerMetrics::new(&new)?,
             schedules: ScheduleMetrics::new(&new)?,
+            apps: AppMetrics::new(&new)?,
             http: HttpMetrics::new(&new)?,
             registry: new.0,
         })
@@ -264,6 +284,28 @@ impl WorkerMetrics {
                 "Partitions taken over from a worker that did not release them, because it died or lost its connection.",
                 &["type"],
             )?,
+        })
+    }
+}
+
+impl AppMetrics {
+    fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
+        let gauge = |name, help| new.gauge(name, help, &["app"]);
+        let counter = |name, help, labels: &[&str]| new.counter(name, help, labels);
+        Ok(Self {
+            processes: gauge("kafleet_app_processes", "Processes of the app that get attempts.")?,
+            process_ends: counter(
+                "kafleet_app_process_ends_total",
+                "Processes of the app that ended or did not become ready, by reason.",
+                &["app", "reason"],
+            )?,
+            attempts: counter("kafleet_app_attempts_total", "Attempts sent to the app.", &["app"])?,
+            slots: gauge("kafleet_app_slots", "Attempts that the processes of the app run at once.")?,
+            busy_slots: gauge("kafleet_app_busy_slots", "Slots that are reserved or run an attempt.")?,
+            waiting: gauge("kafleet_app_waiting", "Requests of types for a free slot.")?,
+            calls: gauge("kafleet_app_calls", "Requests of attempts for children that have no reply yet.")?,
+            unread_bytes: gauge("kafleet_app_unread_bytes", "Bytes of messages that the app has not read.")?,
+            memory_bytes: gauge("kafleet_app_memory_bytes", "Resident memory of the app with its child processes.")?,
         })
     }
 }

@@ -271,6 +271,21 @@ async fn open_circuit_and_missing_start_offset_are_named() {
 }
 
 #[tokio::test]
+async fn app_without_a_process_is_named_with_its_reason() {
+    let fleet = fleet().await;
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
+    let why_down = "the app `shop`: no process has served for 40 s: exit code 1: no module";
+    let status = json!({"type": "echo", "slots": 9, "in_flight": 0, "waiting": 2, "paused": false, "partitions": [0, 1],
+        "app_down": why_down, "finished": {}});
+    send_heartbeat(&fleet, "w-1", status, Vec::new()).await;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::AppDown, Reason::QueuedBehind]);
+    let message = &answer.findings[0].message;
+    assert!(message.contains(why_down) && message.contains("fix the app"), "{message}");
+}
+
+#[tokio::test]
 async fn running_task_reports_its_last_heartbeat() {
     let fleet = fleet().await;
     fleet.echo("a").await;

@@ -15,6 +15,9 @@ def send(**message):
     line.flush()
 
 
+kept = []
+
+
 def run(params):
     match params.get("do"):
         case "exit":
@@ -31,6 +34,13 @@ def run(params):
             signal.pause()
         case "child":
             return subprocess.run(["cat"], capture_output=True, text=True).stdout
+        case "grow":
+            kept.append(b"x" * (params["mib"] << 20))
+            if params.get("hang"):
+                signal.pause()
+            return os.getpid()
+        case "parent":
+            return os.getppid()
         case "pid":
             return os.getpid()
     return params["x"] * 2

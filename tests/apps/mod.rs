@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
 use kafleet::apps::process::{AppProcess, AppProgram, ProcessEnd, Request};
 use kafleet::apps::protocol::{self, Limits, Welcome};
 use kafleet::apps::session::{Ended, RunningAttempt, StuckCounter};
+use kafleet::handlers::Handler;
 use kafleet::handlers::context::Restart;
 use kafleet::handlers::testing::TestRun;
 use kafleet::model::json::RawJson;
+use kafleet::runtime::Health;
+use kafleet::telemetry::Metrics;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -186,4 +191,40 @@ async fn failed_start_gives_the_reason_and_a_remedy() {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
+}
+
+/// Runs an attempt of the app with threads, and returns the process that has run it.
+async fn run_in(pool: &Arc<AppPool>, params: Value) -> i64 {
+    let (cx, _) = TestRun::new().begin("work");
+    let attempt = AppHandler::new(pool.clone()).start(&RawJson::of(&params).unwrap(), cx).unwrap();
+    let answer = timeout(DEADLINE, attempt).await.expect("the attempt ends").unwrap();
+    answer.text().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reload_replaces_a_process_and_lets_its_attempts_finish() {
+    let opened = OpenedApp::open(program(&["python3", "threads.py"]), welcome()).await.unwrap();
+    let pool = AppPool::new(opened, PoolSettings { processes: 1, max_tasks: None, memory: None, overlap: true }, false);
+    let metrics = Metrics::new().unwrap();
+    pool.serve(Health::default(), &metrics.apps);
+    let first = run_in(&pool, json!({})).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("go");
+    let running = {
+        let (pool, params) = (pool.clone(), json!({"do": "wait", "file": file}));
+        tokio::spawn(async move { run_in(&pool, params).await })
+    };
+    timeout(DEADLINE, async {
+        while metrics.apps.attempts.with_label_values(&["shop"]).get() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the attempt is sent");
+    timeout(DEADLINE, pool.reload()).await.expect("the process is replaced");
+    assert_ne!(run_in(&pool, json!({})).await, first);
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(running.await.unwrap(), first);
+    assert_gone(Pid::from_raw(first as i32));
+    pool.stop().await;
 }

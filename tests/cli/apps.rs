@@ -16,14 +16,14 @@ fn apps_folder() -> PathBuf {
 }
 
 /// A `kafleet dev` process with an app.
-struct Dev {
+pub(super) struct Dev {
     daemon: Daemon,
     api: String,
 }
 
 impl Dev {
     /// Runs an app as the target.
-    fn with_target(app: &[&str]) -> Self {
+    pub(super) fn with_target(app: &[&str]) -> Self {
         let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--"]);
         command.args(app).current_dir(apps_folder());
         Self::start(command)
@@ -54,16 +54,22 @@ impl Dev {
     }
 
     /// Runs a task to its end and returns its status.
-    fn task(&self, task_type: &str, params: &Value, options: &[&str]) -> Value {
+    pub(super) fn task(&self, task_type: &str, params: &Value, options: &[&str]) -> Value {
         let params = params.to_string();
         let words = [&["submit", task_type, &params, "--wait", "-o", "json"], options].concat();
         self.run(&words).json()
     }
 
-    fn result(&self, task_type: &str, params: &Value) -> Value {
+    pub(super) fn result(&self, task_type: &str, params: &Value) -> Value {
         let status = self.task(task_type, params, &[]);
         assert_eq!(status["state"], "succeeded", "{status}");
         status["result"].clone()
+    }
+
+    fn metrics(&self) -> String {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await }).unwrap()
     }
 
     /// Waits until all tasks have ended, and returns them.
@@ -268,6 +274,66 @@ fn process_is_replaced_after_its_attempts() {
     let first = pid_of(&dev.result("double", &json!({"do": "pid"})));
     block_until("another process runs the attempts", || pid_of(&dev.result("double", &json!({"do": "pid"}))) != first);
     wait_until_gone(first);
+}
+
+#[test]
+fn process_above_its_memory_is_replaced_between_attempts() {
+    let text = "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\nmemory = \"64MiB\"\n";
+    let dev = Dev::with_config(text);
+    let first = pid_of(&dev.result("double", &json!({"do": "grow", "mib": 70})));
+    block_until("another process runs the attempts", || pid_of(&dev.result("double", &json!({"do": "pid"}))) != first);
+    wait_until_gone(first);
+    for metric in ["process_ends_total{app=\"a\",reason=\"replaced\"}", "processes{app=\"a\"}", "slots{app=\"a\"}"] {
+        block_until(metric, || dev.metrics().contains(&format!("kafleet_app_{metric} 1\n")));
+    }
+}
+
+#[test]
+fn process_far_above_its_memory_is_killed() {
+    let text = "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\nmemory = \"64MiB\"\n";
+    let dev = Dev::with_config(text);
+    let pid = pid_of(&dev.result("double", &json!({"do": "pid"})));
+    let status = dev.task("double", &json!({"do": "grow", "mib": 200, "hang": true}), &["--retries", "0"]);
+    assert_eq!((&status["state"], &status["error"]["kind"]), (&json!("failed"), &json!("crashed")), "{status}");
+    let why = status["error"]["message"].as_str().unwrap();
+    assert!(why.contains("of memory, more than 1.5 times `memory` (64MiB)"), "{why}");
+    wait_until_gone(pid);
+    assert_eq!(dev.result("double", &json!({"x": 1})), json!(2));
+    block_until("the end is counted", || {
+        dev.metrics().contains("kafleet_app_process_ends_total{app=\"a\",reason=\"memory\"} 1")
+    });
+}
+
+#[test]
+fn limits_of_isolation_are_refused_for_types_of_apps() {
+    for key in ["isolation_tasks = 5", "isolation_memory = \"1GiB\""] {
+        let text = format!("[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\n[types.double]\n{key}\n");
+        let folder = config_folder(&text.replace("FOLDER", &apps_folder().to_string_lossy()));
+        let mut check = kafleet(["app", "check", "--config"]);
+        check.arg(folder.path().join("kafleet.toml"));
+        run(check).exits_with(1).stderr_has(&[
+            "declares the type `double`",
+            "are for Rust types",
+            "set `max_tasks` or `memory`",
+        ]);
+    }
+}
+
+#[test]
+fn python_file_named_like_a_standard_module_does_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("json.py", "raise ImportError('not the standard module')\n");
+    write("socket.py", "raise ImportError('not the standard module')\n");
+    write("own.py", "NAME = 'greet'\n");
+    write(
+        "tasks.py",
+        "import json\nimport own\nfrom kafleet import App\napp = App()\n@app.task(name=own.NAME)\ndef f() -> None: ...\n",
+    );
+    let mut check = kafleet(["app", "check", "tasks.py"]);
+    let sdk = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sdk/python");
+    check.current_dir(folder.path()).env("PYTHONPATH", sdk).env_remove("VIRTUAL_ENV");
+    run(check).exits_with(0).stdout_has(&["main  greet"]);
 }
 
 #[test]

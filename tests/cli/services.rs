@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use kafleet::broker::kafka::Kafka;
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_blocking};
@@ -113,6 +115,28 @@ fn deleted_topics_make_roles_unready_until_applied() {
     for address in [&worker, &api, &tracker] {
         is(address, 503, ".events`: the topic does not exist");
     }
+    drop(roles);
+}
+
+#[test]
+fn hangup_replaces_the_processes_of_apps() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps");
+    let app = format!("[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"{folder}\"\nprocesses = 1");
+    let Some(mut fleet) = Fleet::with(&app) else { return };
+    fleet.run(&["topics", "apply"]).exits_with(0);
+    let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
+    let roles = [Daemon::start(fleet.command(&["tracker"])), Daemon::start(fleet.command(&["worker"]))];
+    let listens: Value = serde_json::from_str(&api.wait_for_line("API listening")).expect("a log line as JSON");
+    fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
+    let result = |what: &str| {
+        let params = json!({"do": what}).to_string();
+        let status = fleet.run(&["submit", "double", &params, "--wait=100s", "-o", "json"]).exits_with(0).json();
+        status["result"].as_i64().unwrap() as i32
+    };
+    let (process, worker) = (result("pid"), result("parent"));
+    kill(Pid::from_raw(worker), Signal::SIGHUP).unwrap();
+    wait_blocking("another process runs the attempts", || (result("pid") != process).then_some(()));
+    assert_eq!(result("parent"), worker);
     drop(roles);
 }
 
@@ -252,6 +276,18 @@ fn pages_of_the_ui_are_measured_against_their_budgets() {
     );
     let page = budgets.iter().find(|figure| figure["name"] == "first page, compressed").unwrap();
     assert!(page["median"].as_f64() < page["budget"].as_f64(), "{page}");
+}
+
+#[test]
+fn app_is_measured_with_and_without_kafka() {
+    let Some(fleet) = Fleet::new() else { return };
+    let sizes = ["--tasks", "20000", "--rounds", "1", "--seconds", "1", "--slots", "10", "-o", "json"];
+    let report = fleet.run(&[&["bench", "app"][..], &sizes].concat()).exits_with(0).json();
+    let names: Vec<_> = report["figures"].as_array().unwrap().iter().map(|figure| figure["name"].clone()).collect();
+    for name in ["worker rate", "worker CPU", "loop rate", "loop CPU", "latency at 1000/s: p99", "worker to loop"] {
+        assert!(names.contains(&json!(name)), "{name}: {report}");
+    }
+    assert!(report["checked"] == true && report["ratio"].as_f64().unwrap() > 0.0, "{report}");
 }
 
 impl Fleet {

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,7 @@ def load(target: str) -> App:
     if name.endswith(".py") or "/" in name:
         name = _module_of(Path(name))
     else:
-        sys.path.insert(0, os.getcwd())
+        _make_importable(os.getcwd())
     try:
         module = importlib.import_module(name)
     except SyntaxError as error:
@@ -44,12 +45,20 @@ def _module_of(path: Path) -> str:
         folder = folder.parent
     if not all(part.isidentifier() for part in parts):
         raise Unable(f"`{path.name}` cannot be imported: `{'.'.join(parts)}` is not a module name; hint: rename the file")
-    sys.path.insert(0, str(folder))
+    _make_importable(str(folder))
     name = ".".join(parts)
     found = importlib.util.find_spec(parts[0])
     if len(parts) == 1 and found and found.origin and Path(found.origin).resolve() != path:
         raise Unable(f"`{path.name}` has the name of the module `{found.origin}`; hint: rename the file")
     return name
+
+
+def _make_importable(folder: str) -> None:
+    """Adds a folder to the path, behind the standard library and before installed packages: a file of the folder does not
+    replace the standard module of its name, which other modules need."""
+    library = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
+    library |= {os.path.join(path, "lib-dynload") for path in library}
+    sys.path.insert(1 + max((n for n, path in enumerate(sys.path) if path in library), default=-1), folder)
 
 
 def _missing(error: ModuleNotFoundError, target: str) -> str:

@@ -80,6 +80,18 @@ def test_file_with_the_name_of_another_module_is_refused(tmp_path: Path) -> None
     assert "`my-tasks` is not a module name; hint: rename the file" in unable(tmp_path, "my-tasks.py")
 
 
+def test_file_with_the_name_of_a_standard_module_does_no_harm(tmp_path: Path) -> None:
+    harm = "raise ImportError('not the standard module')"
+    tasks = "import calendar, queue, textwrap, helper, pytest\n" + APP
+    tasks += "@app.task\ndef t_a() -> list[str]:\n    return [helper.NAME, pytest.NAME, calendar.day_name[0]]\n"
+    own = {"helper": "NAME = 'helper'", "pytest": "NAME = 'own pytest'"}
+    write(tmp_path, {"tasks": tasks, "calendar": harm, "queue": harm, "textwrap": harm, **own})
+    for target in ("tasks.py", "tasks"):
+        with Worker(target, cwd=tmp_path) as worker:
+            worker.welcome()
+            assert worker.run("t-a")["ok"]["output"] == ["helper", "own pytest", "Monday"]
+
+
 def test_wrong_declaration_is_shown(tmp_path: Path) -> None:
     message = unable(tmp_path, tasks=APP + "@app.task\ndef f(path) -> None: ...\n")
     assert "tasks.py:3: the parameter `path` of `f` has no annotation" in message

@@ -1,11 +1,13 @@
 //! Processes of an app: started, replaced and ended, and shared by the attempts of its types.
 
 mod permit;
+mod replacement;
 mod slots;
+mod status;
 mod supervision;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,16 +19,15 @@ use tokio_util::sync::CancellationToken;
 pub use self::permit::AppHandler;
 use self::permit::Waiting;
 use self::slots::{ProcessId, SlotTable};
+use self::status::PoolMetrics;
 use super::declaration::Declaration;
 use super::process::{AppProcess, AppProgram, Request, StartError};
 use super::protocol::Welcome;
 use super::session::Session;
+use crate::model::units::bytes::Bytes;
 use crate::runtime::Health;
+use crate::telemetry::AppMetrics;
 
-/// Time without a process after which the worker is not ready.
-const DOWN_AFTER: Duration = Duration::from_secs(30);
-/// Interval of the check.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
@@ -45,6 +46,8 @@ pub struct PoolSettings {
     pub processes: u32,
     /// Attempts after which a process is replaced. `None`: no limit.
     pub max_tasks: Option<u32>,
+    /// Memory of a process above which it is replaced. `None`: no limit.
+    pub memory: Option<Bytes>,
     /// A process ends only when its replacement is ready.
     pub overlap: bool,
 }
@@ -62,14 +65,16 @@ pub struct AppPool {
     first: Mutex<Option<AppProcess>>,
     supervisors: Mutex<JoinSet<()>>,
     stop: CancellationToken,
+    /// Set when the pool serves.
+    metrics: OnceLock<PoolMetrics>,
 }
 
 struct State {
     table: SlotTable<Waiting>,
     processes: Vec<Arc<ProcessHandle>>,
-    /// Time since which no process serves.
+    /// Time since which no process has served.
     down_since: Option<Instant>,
-    /// Reason why the last start has failed.
+    /// Reason why the last start has failed, or why a process has died before its first attempt.
     last_failure: Option<String>,
 }
 
@@ -78,6 +83,8 @@ struct ProcessHandle {
     id: ProcessId,
     pid: u32,
     session: Session,
+    /// Time since which the process is ready.
+    since: Instant,
     requests: mpsc::UnboundedSender<Request>,
     /// Notified when the process should be replaced.
     replace: Notify,
@@ -123,6 +130,7 @@ impl AppPool {
             slots,
             supervisors: Mutex::default(),
             stop: CancellationToken::new(),
+            metrics: OnceLock::new(),
         })
     }
 
@@ -147,14 +155,16 @@ impl AppPool {
     }
 
     /// Starts the other processes and keeps all of them running. `health` gets the reason if none serves for long.
-    pub fn serve(self: &Arc<Self>, health: Health) {
+    pub fn serve(self: &Arc<Self>, health: Health, metrics: &AppMetrics) {
+        // Fails if the pool already serves.
+        let _ = self.metrics.set(PoolMetrics::new(self.name(), metrics));
         let mut first = self.first.lock().take();
         self.state.lock().down_since = Some(Instant::now());
         let mut supervisors = self.supervisors.lock();
         for number in 0..self.settings.processes {
             supervisors.spawn(self.clone().keep(number, first.take()));
         }
-        supervisors.spawn(self.clone().report_down(health));
+        supervisors.spawn(status::report(self.clone(), health));
     }
 
     /// Ends all processes; running attempts may finish for some seconds.
@@ -175,44 +185,19 @@ impl AppPool {
         }
     }
 
-    async fn report_down(self: Arc<Self>, health: Health) {
-        let part = format!("app `{}`", self.name());
-        let check = async {
-            loop {
-                tokio::time::sleep(CHECK_INTERVAL).await;
-                match self.down_reason() {
-                    Some(why) => health.set(&part, why),
-                    None => health.clear(&part),
-                }
-            }
-        };
-        self.stop.run_until_cancelled(check).await;
-        health.clear(&part);
-    }
-
-    /// Returns the reason why no process has served for long.
-    fn down_reason(&self) -> Option<String> {
-        let state = self.state.lock();
-        let since = state.down_since.filter(|since| since.elapsed() >= DOWN_AFTER)?;
-        let seconds = since.elapsed().as_secs();
-        let why = state.last_failure.as_deref().unwrap_or("its processes are not ready yet");
-        Some(format!("no process has served for {seconds} s: {why}"))
-    }
-
     /// Adds a process, which gets attempts from now on.
     fn add(&self, process: &AppProcess, requests: mpsc::UnboundedSender<Request>) -> Arc<ProcessHandle> {
         let handle = Arc::new(ProcessHandle {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             pid: process.pid(),
             session: process.session().clone(),
+            since: Instant::now(),
             requests,
             replace: Notify::new(),
         });
         let left = self.settings.max_tasks.map(varied);
         let granted = {
             let mut state = self.state.lock();
-            state.down_since = None;
-            state.last_failure = None;
             state.processes.push(handle.clone());
             state.table.add(handle.id, process.slots(), left)
         };
@@ -222,32 +207,14 @@ impl AppPool {
 
     /// Starts no more attempts in a process, which ends when it runs none.
     fn close(&self, process: &ProcessHandle) {
-        let is_finished = {
-            let mut state = self.state.lock();
-            let is_finished = state.table.close(process.id);
-            state.note_down();
-            is_finished
-        };
+        let is_finished = self.state.lock().close(process.id);
         if is_finished {
             process.finish();
         }
     }
-
-    fn remove(&self, process: &ProcessHandle) {
-        let mut state = self.state.lock();
-        state.table.remove(process.id);
-        state.processes.retain(|known| known.id != process.id);
-        state.note_down();
-    }
 }
 
 impl State {
-    fn note_down(&mut self) {
-        if self.table.serving() == 0 {
-            self.down_since.get_or_insert_with(Instant::now);
-        }
-    }
-
     fn process(&self, id: ProcessId) -> Option<Arc<ProcessHandle>> {
         self.processes.iter().find(|process| process.id == id).cloned()
     }

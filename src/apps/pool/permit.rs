@@ -99,6 +99,11 @@ impl PermitSource for TypePermits {
         self.pool.hand_out(granted);
         Acquired::Later(receiver)
     }
+
+    fn down_reason(&self) -> Option<String> {
+        let why = self.pool.down_reason()?;
+        Some(format!("the app `{}`: {why}", self.pool.name()))
+    }
 }
 
 impl AppPool {
@@ -127,8 +132,7 @@ impl AppPool {
         let freed = {
             let mut state = self.state.lock();
             if lease.is_running {
-                state.table.close(lease.id);
-                state.note_down();
+                state.close(lease.id);
             }
             state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
             state.table.free(lease.id, lease.sharing)
@@ -163,6 +167,9 @@ impl Lease {
             None => return Box::pin(std::future::ready(crate::apps::session::Ended::unsent().settle(&cx))),
         };
         self.is_running = true;
+        if let Some(metrics) = self.pool.metrics.get() {
+            metrics.attempts.inc();
+        }
         Box::pin(async move {
             let ended = attempt.end().await;
             self.is_running = false;

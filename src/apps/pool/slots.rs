@@ -69,6 +69,25 @@ impl<W> SlotTable<W> {
         self.processes.iter().filter(|entry| !entry.is_closing).count()
     }
 
+    /// Makes a process due for replacement.
+    pub(super) fn use_up(&mut self, id: ProcessId) {
+        if let Some(entry) = self.entry(id) {
+            entry.left = Some(0);
+        }
+    }
+
+    /// Number of waiting attempts.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Number of slots of processes that start attempts, and of all slots in use.
+    pub(super) fn slots(&self) -> (u64, u64) {
+        let open = self.processes.iter().filter(|entry| !entry.is_closing);
+        let busy = self.processes.iter().map(|entry| u64::from(entry.running)).sum();
+        (open.map(|entry| u64::from(entry.slots)).sum(), busy)
+    }
+
     /// Returns whether a process is due for replacement.
     pub(super) fn is_used_up(&self, id: ProcessId) -> bool {
         self.processes.iter().any(|entry| entry.id == id && entry.left == Some(0))

@@ -8,6 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::replacement::watch_memory;
+use super::status::count_end;
 use super::{AppPool, ProcessHandle};
 use crate::apps::process::{AppProcess, ProcessEnd, Request, StartError};
 use crate::apps::session::SessionEvent;
@@ -103,6 +105,7 @@ impl AppPool {
                     let reason = why.to_string();
                     tracing::error!(app = self.name(), process = number, %reason, "a process of an app cannot be started");
                     self.state.lock().last_failure = Some(reason);
+                    count_end(self, "not_ready");
                     self.pause(backoff).await;
                 }
             }
@@ -129,9 +132,13 @@ impl AppPool {
         let handle = self.add(&process, requests);
         let (pool, own) = (self.clone(), handle.clone());
         let supervisor = tokio::spawn(async move {
-            let end = process.run(receiver, |event| pool.process_event(&own, event)).await;
-            pool.remove(&own);
-            pool.log_end(&own, &end);
+            let end = tokio::select! {
+                biased;
+                end = process.run(receiver, |event| pool.process_event(&own, event)) => end,
+                never = watch_memory(&pool, &own) => match never {},
+            };
+            pool.state.lock().remove(own.id);
+            note_end(&pool, &own, &end);
             end
         });
         Supervised { handle, supervisor: Some(supervisor) }
@@ -151,15 +158,6 @@ impl AppPool {
         }
         self.close(process);
         process.replace.notify_one();
-    }
-
-    fn log_end(&self, process: &ProcessHandle, end: &ProcessEnd) {
-        let app = self.name();
-        if end.is_expected {
-            tracing::info!(app, pid = process.pid, reason = %end.message, "a process of an app has ended");
-        } else {
-            tracing::warn!(app, pid = process.pid, reason = %end.message, "a process of an app has died");
-        }
     }
 
     async fn wait_for_replacement(&self, current: &mut Supervised) -> Next {
@@ -193,6 +191,20 @@ impl AppPool {
         // Fails if the process has ended.
         let _ = process.handle.requests.send(Request::Stop);
         let _ = timeout(END_DEADLINE, process.ended()).await;
+    }
+}
+
+/// Logs and counts the end of a process, and keeps the reason if it has not served.
+fn note_end(pool: &AppPool, process: &ProcessHandle, end: &ProcessEnd) {
+    let (app, pid, reason) = (pool.name(), process.pid, &end.message);
+    count_end(pool, end.reason());
+    if end.is_expected {
+        tracing::info!(app, pid, %reason, "a process of an app has ended");
+        return;
+    }
+    tracing::warn!(app, pid, %reason, "a process of an app has died");
+    if !process.is_steady() {
+        pool.state.lock().last_failure = Some(reason.clone());
     }
 }
 

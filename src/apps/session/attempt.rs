@@ -5,7 +5,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Cause, Phase, Session, SessionEvent, StuckCounter, death};
-use crate::apps::children::bad_child;
 use crate::apps::protocol::{self, Error, Start, Success, ToApp, TraceFields, Violation, valid_kind};
 use crate::handlers::context::Restart;
 use crate::handlers::failure::excerpt;
@@ -19,7 +18,10 @@ const MAX_MESSAGE_CHARS: usize = 4_000;
 pub(super) struct Entry {
     pub cx: Context,
     answer: oneshot::Sender<Answered>,
-    /// Size of the children to publish with the result, in bytes.
+    /// Start of the attempt's message in the stream.
+    start: u64,
+    /// Number and size (bytes) of the children to publish with the result.
+    pub children: usize,
     pub children_bytes: usize,
     /// Reason why the children cannot be published.
     pub bad_children: Option<Failure>,
@@ -61,6 +63,10 @@ pub struct RunningAttempt {
 }
 
 impl Entry {
+    fn new(cx: Context, answer: oneshot::Sender<Answered>, start: u64) -> Self {
+        Self { cx, answer, start, children: 0, children_bytes: 0, bad_children: None, calls: Vec::new() }
+    }
+
     pub(super) fn end(self, ended: Ended) {
         // The receiver is dropped if the attempt has been abandoned.
         let _ = self.answer.send(Answered { ended, calls: self.calls });
@@ -93,8 +99,8 @@ impl Ended {
         let restart = match cause {
             Cause::Unread => Some(Restart::Shared),
             Cause::Killed(restart) => Some(*restart),
-            Cause::Crashed if !is_only => Some(Restart::Alone),
-            Cause::Crashed | Cause::Garbled => None,
+            Cause::Crashed | Cause::OutOfMemory if !is_only => Some(Restart::Alone),
+            Cause::Crashed | Cause::OutOfMemory | Cause::Garbled => None,
         };
         Self { answer: Err(death(cause, message)), restart }
     }
@@ -114,10 +120,9 @@ impl Session {
         let line = attempt_line(n, params, cx).map_err(|failure| Box::new(Ended::of_answer(Err(failure))))?;
         state.last = n;
         let (answer, receiver) = oneshot::channel();
-        let entry = Entry { cx: cx.clone(), answer, children_bytes: 0, bad_children: None, calls: Vec::new() };
-        state.attempts.insert(n, entry);
         // Under the lock, so that attempts are sent in the order of their numbers.
-        self.0.out.send_attempt(&line);
+        let start = self.0.out.send_attempt(&line);
+        state.attempts.insert(n, Entry::new(cx.clone(), answer, start));
         drop(state);
         Ok(RunningAttempt { session: self.clone(), n, cx: cx.clone(), stuck: stuck.clone(), answer: Some(receiver) })
     }
@@ -142,6 +147,10 @@ impl Session {
     fn end_attempt(&self, n: u64, answer: impl FnOnce(Option<Failure>) -> Answer) -> Result<(), Violation> {
         let mut state = self.0.state.lock();
         state.check_number(n)?;
+        // An app that answers without reading would get more and more attempts.
+        if state.attempts.get(&n).is_some_and(|entry| !self.0.out.is_begun(entry.start)) {
+            return Err(Violation(format!("an answer to the attempt {n}, which the app has not read")));
+        }
         let stuck = state.stuck.remove(&n);
         let entry = state.attempts.remove(&n);
         drop((state, stuck));
@@ -235,11 +244,4 @@ fn failure_of(error: Error) -> Failure {
     };
     let message = excerpt(error.message.as_bytes(), MAX_MESSAGE_CHARS);
     Failure { then, message, kind: valid_kind(error.kind).into() }
-}
-
-/// Failure of an attempt with too many children in memory.
-pub(super) fn too_many_children(bytes: usize) -> Failure {
-    bad_child(&format!(
-        "the unpublished children of the attempt have more than {bytes} bytes; hint: publish them at once"
-    ))
 }

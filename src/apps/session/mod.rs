@@ -88,6 +88,8 @@ pub enum Cause {
     Crashed,
     /// The process ended before it could read its only attempt.
     Unread,
+    /// The worker killed the process because of its memory.
+    OutOfMemory,
     /// The process violated the protocol.
     Garbled,
     /// The worker killed the process because of another attempt.
@@ -186,6 +188,16 @@ impl Session {
         self.0.state.lock().stuck.len()
     }
 
+    /// Number of `spawn` calls without a reply.
+    pub fn calls(&self) -> usize {
+        self.0.state.lock().calls
+    }
+
+    /// Size of the messages that the app has not read, in bytes, without those in the buffer of the socket.
+    pub fn unread_bytes(&self) -> usize {
+        self.0.out.unwritten()
+    }
+
     /// Sends a ping, unless earlier messages are not written yet.
     pub fn ping(&self, now_ms: i64) {
         if self.0.out.is_idle() {
@@ -241,7 +253,7 @@ impl MessageReader {
         let end = tokio::select! {
             biased;
             end = self.read_lines(reader) => end,
-            () = self.session.0.out.run() => StreamEnd::Closed,
+            violation = self.session.0.out.run() => StreamEnd::Violated(violation),
         };
         self.session.refuse_attempts();
         end
@@ -256,6 +268,9 @@ impl MessageReader {
                 Ok(used) => buffer.drain(..used),
                 Err(violation) => return StreamEnd::Violated(violation),
             };
+            if let Some(violation) = self.session.0.out.overflow() {
+                return StreamEnd::Violated(violation);
+            }
             if buffer.len() > MAX_LINE_BYTES {
                 let why = format!("a line of more than {MAX_LINE_BYTES} bytes");
                 return StreamEnd::Violated(Violation(why));

@@ -2,14 +2,14 @@
 
 use data_encoding::BASE64;
 
-use super::attempt::{Call, too_many_children};
+use super::attempt::{Call, Entry};
 use super::{MessageReader, Session};
 use crate::apps::children::{bad_child, read_children, read_continuation};
 use crate::apps::protocol::{
-    self, Attach, Continue, Log, MAX_CALLS, MAX_CHILDREN_BYTES, Progress, Reply, ReplyError, Spawn, ToApp, Violation,
-    Warn,
+    self, Attach, Continue, Log, MAX_CALLS, MAX_CHILDREN_BYTES, Progress, Reply, ReplyError, Spawn, SpawnedTasks,
+    ToApp, Violation, Warn,
 };
-use crate::handlers::context::Note;
+use crate::handlers::context::{MAX_CHILDREN, Note};
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Child, Context, Failure};
 use crate::model::event::log_line::MAX_LINE_BYTES;
@@ -65,39 +65,32 @@ impl MessageReader {
             return Ok(());
         };
         cx.record_activity();
-        let children = read_children(&spawn.tasks, &cx, now_ms(), self.session.0.max_params);
         match spawn.call {
-            Some(call) => self.publish_now(spawn.n, call, cx, children),
-            None => {
-                let bytes = spawn.tasks.iter().map(|task| task.get().len()).sum();
-                self.add_children(spawn.n, bytes, &cx, children);
-            }
+            Some(call) => self.publish_now(spawn.n, call, cx, &spawn.tasks),
+            None => self.add_children(spawn.n, &cx, &spawn.tasks),
         }
         Ok(())
     }
 
-    /// Adds children that are published with the result.
-    fn add_children(&self, n: u64, bytes: usize, cx: &Context, children: Result<Vec<Child>, Failure>) {
-        let accepted = self.session.with_entry(n, |entry| {
-            entry.children_bytes = entry.children_bytes.saturating_add(bytes);
-            match children {
-                Ok(children) if entry.children_bytes <= MAX_CHILDREN_BYTES => children,
-                Ok(_) => {
-                    entry.bad_children.get_or_insert_with(|| too_many_children(MAX_CHILDREN_BYTES));
-                    Vec::new()
-                }
-                Err(failure) => {
-                    entry.bad_children.get_or_insert(failure);
-                    Vec::new()
-                }
-            }
-        });
-        accepted.into_iter().flatten().for_each(|child| cx.spawn_child(child));
+    fn read(&self, cx: &Context, tasks: &SpawnedTasks) -> Result<Vec<Child>, Failure> {
+        read_children(&tasks.kept, cx, now_ms(), self.session.0.max_params)
+    }
+
+    /// Adds children that are published with the result. Children beyond the limits are not decoded.
+    fn add_children(&self, n: u64, cx: &Context, tasks: &SpawnedTasks) {
+        let accepted = self.session.with_entry(n, |entry| entry.accept_children(tasks)).unwrap_or_default();
+        if !accepted {
+            return;
+        }
+        match self.read(cx, tasks) {
+            Ok(children) => children.into_iter().for_each(|child| cx.spawn_child(child)),
+            Err(failure) => drop(self.session.with_entry(n, |entry| entry.refuse_children(failure))),
+        }
     }
 
     /// Publishes children in the background and replies.
-    fn publish_now(&self, n: u64, call: u64, cx: Context, children: Result<Vec<Child>, Failure>) {
-        let children = match children {
+    fn publish_now(&self, n: u64, call: u64, cx: Context, tasks: &SpawnedTasks) {
+        let children = match check_count(tasks.count).and_then(|()| self.read(&cx, tasks)) {
             Ok(children) => children,
             Err(failure) => return self.session.reply(call, Err(failure)),
         };
@@ -130,12 +123,38 @@ impl MessageReader {
         cx.record_activity();
         match read_continuation(&message.task) {
             Ok(continuation) => cx.then(continuation),
-            Err(failure) => {
-                self.session.with_entry(message.n, |entry| entry.bad_children.get_or_insert(failure).kind.len());
-            }
+            Err(failure) => drop(self.session.with_entry(message.n, |entry| entry.refuse_children(failure))),
         }
         Ok(())
     }
+}
+
+impl Entry {
+    /// Counts children. Returns false if the attempt fails because of its children.
+    fn accept_children(&mut self, tasks: &SpawnedTasks) -> bool {
+        self.children = self.children.saturating_add(tasks.count);
+        self.children_bytes = self.children_bytes.saturating_add(tasks.bytes);
+        if self.bad_children.is_none() {
+            self.bad_children = check_count(self.children).and_then(|()| check_bytes(self.children_bytes)).err();
+        }
+        self.bad_children.is_none()
+    }
+
+    /// Fails the attempt when it is answered, unless it fails because of other children.
+    fn refuse_children(&mut self, why: Failure) {
+        self.bad_children.get_or_insert(why);
+    }
+}
+
+fn check_count(children: usize) -> Result<(), Failure> {
+    let why = || bad_child(&format!("the attempt spawned {children} children: at most {MAX_CHILDREN} are allowed"));
+    if children > MAX_CHILDREN { Err(why()) } else { Ok(()) }
+}
+
+fn check_bytes(bytes: usize) -> Result<(), Failure> {
+    let why = "the unpublished children of the attempt have more than";
+    let why = || bad_child(&format!("{why} {MAX_CHILDREN_BYTES} bytes; hint: publish them at once"));
+    if bytes > MAX_CHILDREN_BYTES { Err(why()) } else { Ok(()) }
 }
 
 impl Session {
@@ -149,7 +168,7 @@ impl Session {
         };
         let line = protocol::line(&ToApp::Reply(reply));
         if line.len() <= protocol::MAX_LINE_BYTES {
-            return self.0.out.send(&line);
+            return self.0.out.send_reply(&line);
         }
         let failure = bad_child("the reply is too large; hint: publish fewer children at once");
         self.reply(call, Err(failure));

@@ -297,18 +297,62 @@ async fn slow_reader_does_not_stop_the_worker_from_reading() {
     let params = format!("\"{}\"", "x".repeat(1 << 20));
     let (_, _, first) = app.start(&params).await;
     let (_, _, second) = app.start(&params).await;
-    for n in [1, 2] {
-        app.send(json!({"error": {"n": n, "outcome": "dead", "kind": "bad_params", "message": "m"}})).await;
-    }
-    for attempt in [first, second] {
-        assert_eq!(ended(attempt).await.answer.unwrap_err().then, Fail::Dead);
-    }
+    let answer = |n| json!({"error": {"n": n, "outcome": "dead", "kind": "bad_params", "message": "m"}});
+    app.send(answer(1)).await;
+    assert_eq!(ended(first).await.answer.unwrap_err().then, Fail::Dead);
     assert!(app.session.is_attempt_unread(&StreamEnd::Closed));
     for n in [1, 2] {
         assert_eq!(app.receive().await["attempt"]["n"], n);
     }
-    app.settle().await;
+    app.send(answer(2)).await;
+    assert_eq!(ended(second).await.answer.unwrap_err().then, Fail::Dead);
     assert!(!app.session.is_attempt_unread(&StreamEnd::Closed) && app.session.is_attempt_unread(&StreamEnd::Reset));
+}
+
+#[tokio::test]
+async fn app_that_does_not_read_its_replies_is_ended() {
+    let mut app = Fixture::open(1 << 10).await;
+    app.send(json!({"ready": {"protocol": 1, "types": []}})).await;
+    app.declared.take().unwrap().await.unwrap().unwrap();
+    let (_, _, _attempt) = app.start("1").await;
+    // The reply quotes the name of the unknown field.
+    let field = "x".repeat(4 << 20);
+    for call in 0..10 {
+        let call = json!({"spawn": {"n": 1, "call": call, "tasks": [{"type": "b", (field.as_str()): 1}]}});
+        // The session ends before it has read everything.
+        let _ = app.to_worker.write_all(format!("{call}\n").as_bytes()).await;
+    }
+    let violation = app.violation().await;
+    assert!(violation.contains("it does not read: replies of more than 33554432 bytes wait"), "{violation}");
+}
+
+#[tokio::test]
+async fn answer_to_an_unread_attempt_is_a_violation() {
+    let mut app = Fixture::open(1 << 10).await;
+    app.send(json!({"ready": {"protocol": 1, "slots": 2, "types": []}})).await;
+    app.declared.take().unwrap().await.unwrap().unwrap();
+    let (_, _, _first) = app.start(&format!("\"{}\"", "x".repeat(1 << 20))).await;
+    let (_, _, _second) = app.start("1").await;
+    app.send(json!({"ok": {"n": 2}})).await;
+    let violation = app.violation().await;
+    assert_eq!(violation, "an answer to the attempt 2, which the app has not read");
+}
+
+#[tokio::test]
+async fn too_many_children_are_refused_before_they_are_decoded() {
+    let mut app = Fixture::serving(false).await;
+    let (_, _, attempt) = app.start("1").await;
+    app.receive().await;
+    let why = "the attempt spawned 600001 children: at most 100000 are allowed";
+    let tasks = format!("[{}0]", "0,".repeat(600_000));
+    app.send_bytes(format!("{{\"spawn\":{{\"n\":1,\"call\":1,\"tasks\":{tasks}}}}}\n").as_bytes()).await;
+    let error = app.receive().await["reply"]["error"].take();
+    assert!(error["kind"] == "bad_child" && error["message"].as_str().unwrap().contains(why), "{error}");
+    app.send(json!({"spawn": {"n": 1, "tasks": [{"type": "b"}]}})).await;
+    app.send_bytes(format!("{{\"spawn\":{{\"n\":1,\"tasks\":{tasks}}}}}\n").as_bytes()).await;
+    app.send(json!({"ok": {"n": 1}})).await;
+    let failure = ended(attempt).await.answer.unwrap_err();
+    assert!(failure.message.contains("spawned 600002 children") && &*failure.kind == "bad_child", "{failure}");
 }
 
 #[tokio::test]

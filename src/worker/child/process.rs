@@ -17,6 +17,7 @@ use super::{ARGV0, ChildMetrics, Program};
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::output_tail::OutputTail;
 use crate::handlers::reaper::{self, Group, describe_status};
+use crate::handlers::resident_memory::resident_bytes;
 use crate::handlers::{Answer, Context, Failure};
 use crate::model::json::RawJson;
 use crate::telemetry::LOG_FORMAT;
@@ -94,10 +95,7 @@ impl ChildProcess {
 
     /// Resident memory in bytes; 0 if unknown.
     pub(super) fn resident_bytes(&self) -> u64 {
-        let Some(pid) = self.child.id() else { return 0 };
-        let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-        let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-        pages * page_bytes()
+        self.child.id().map_or(0, resident_bytes)
     }
 
     /// Runs one attempt. If this future is dropped before its end, the process cannot be used again.
@@ -235,9 +233,4 @@ fn limit_memory(bytes: u64) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-fn page_bytes() -> u64 {
-    // SAFETY: sysconf has no side effects.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

@@ -88,6 +88,7 @@ impl Dispatcher {
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
             stopped: self.tasks.circuit.stopped().cloned(),
+            app_down: self.permits.down_reason(),
             refused: assignment.refused.clone(),
             running: running.collect(),
             task_type,

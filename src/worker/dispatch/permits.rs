@@ -82,6 +82,11 @@ impl Permits {
         }
     }
 
+    /// Returns the reason why there are no permits.
+    pub(super) fn down_reason(&self) -> Option<String> {
+        self.source.as_ref()?.down_reason()
+    }
+
     /// Takes the permit of the task that was taken last.
     pub(super) fn take(&mut self) -> Option<Permit> {
         self.next.take()

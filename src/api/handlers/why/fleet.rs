@@ -125,7 +125,8 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     Finding { quiet_ms, message: finding.message + &received, ..finding }
 }
 
-/// Explains why the worker that owns a partition starts no task of it: no start offset, or an open circuit breaker.
+/// Explains why the worker that owns a partition starts no task of it: no start offset, an open circuit breaker, or an app that is
+/// down.
 fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32) -> Vec<Finding> {
     let mut findings = Vec::new();
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {
@@ -140,6 +141,10 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
                 Reason::CircuitOpen,
                 format!("its worker has stopped starting `{task_type}` tasks: {why}; fix the cause, then {what}"),
             )
+        }));
+        findings.extend(status.app_down.as_ref().map(|why| {
+            let what = "fix the app; the worker starts it again and again";
+            Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {why}; {what}"))
         }));
     }
     findings

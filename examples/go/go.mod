@@ -1,0 +1,3 @@
+module checksums
+
+go 1.22

@@ -1,0 +1,275 @@
+//! `bench app`: one worker process drains a backlog of no-op tasks through the processes of an app. Baseline: the same app
+//! driven without Kafka, at full speed and at a steady rate.
+
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+
+use super::child_role::ChildRole;
+use super::process::{Process, ROLE};
+use super::round::{Round, add_rounds, measure};
+use super::{BenchTopics, NOOP, Report, Services, load, micros, own_cpu};
+use crate::apps::pool::{AppHandler, AppPool, OpenedApp};
+use crate::apps::process::AppProgram;
+use crate::apps::protocol::{Limits, VERSION, Welcome};
+use crate::apps::register::register;
+use crate::config::{AppConfig, Config};
+use crate::handlers::testing::TestRun;
+use crate::handlers::{Handler, Registry};
+use crate::model::json::RawJson;
+use crate::runtime::Health;
+use crate::telemetry::Metrics;
+
+/// Attempts per second of the measurement of latency.
+const RATE: u64 = 1_000;
+/// Part of the tasks that is run unmeasured before.
+const WARM_UP_PART: u64 = 10;
+/// Maximum time until all processes serve.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct AppBench {
+    /// Tasks in each round.
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    pub tasks: u64,
+    /// Number of rounds; the median is reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub rounds: u32,
+    /// Partitions of the task topic.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub partitions: u32,
+    /// Linger of producers (librdkafka's `linger.ms`), in milliseconds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub linger: u32,
+    /// Processes of the app.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub processes: u32,
+    /// Concurrent attempts in one process.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub slots: u32,
+    /// Duration of the measurement of latency, in seconds.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: u64,
+    /// App to measure, which declares the type `noop` [default: a loop in this program].
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// App of a benchmark.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BenchApp {
+    /// Empty: the loop in this program.
+    command: Vec<String>,
+    processes: u32,
+    slots: u32,
+}
+
+/// Figures of an app that is driven without Kafka.
+struct LoopRound {
+    rate: f64,
+    cpu: Duration,
+    /// Durations of attempts at a steady rate, in ascending order.
+    latencies: Vec<Duration>,
+}
+
+pub fn app(bench: &AppBench, services: &Services) -> anyhow::Result<Report> {
+    let services = services.linger(bench.linger);
+    let app = BenchApp { command: bench.command.clone(), processes: bench.processes, slots: bench.slots };
+    let command = if app.command.is_empty() { "a loop in Rust".to_owned() } else { app.command.join(" ") };
+    let settings = [
+        ("tasks", bench.tasks.to_string()),
+        ("partitions", bench.partitions.to_string()),
+        ("params", "200 B".to_owned()),
+        ("linger", format!("{} ms", bench.linger)),
+        ("processes", bench.processes.to_string()),
+        ("slots", bench.slots.to_string()),
+        ("app", command),
+    ];
+    let mut report = Report::new("app", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let (mut work, mut loops) = (Vec::new(), Vec::new());
+    for round in 1..=bench.rounds {
+        eprintln!("round {round} of {}", bench.rounds);
+        loops.push(tokio::runtime::Handle::current().block_on(loop_round(bench, &app))?);
+        work.push(worker_round(bench, &app, &services)?);
+    }
+    add_rounds(&mut report, "worker", bench.tasks, &work);
+    report.add("loop rate", "attempts/s", loops.iter().map(|round| round.rate).collect());
+    report.add("loop CPU", "µs/attempt", loops.iter().map(|round| micros(round.cpu, bench.tasks)).collect());
+    for (name, percent) in [("median", 50), ("p99", 99)] {
+        let at = |round: &LoopRound| micros(percentile(&round.latencies, percent), 1);
+        report.add(&format!("latency at {RATE}/s: {name}"), "µs", loops.iter().map(at).collect());
+    }
+    let ratios = work.iter().zip(&loops).map(|(work, alone)| work.rate / alone.rate).collect();
+    report.add("worker to loop", "", ratios);
+    report.ratio = report.figures.last().map(|figure| figure.median);
+    report.checked = true;
+    Ok(report)
+}
+
+/// Measures a worker from its first commit to its last.
+fn worker_round(bench: &AppBench, app: &BenchApp, services: &Services) -> anyhow::Result<Round> {
+    let topics = BenchTopics::prepare(services, bench.partitions, bench.partitions)?;
+    load::fill(&topics, bench.tasks)?;
+    let role = ChildRole::AppWorker {
+        services: services.clone(),
+        prefix: topics.names.prefix.clone(),
+        events_partitions: bench.partitions,
+        app: app.clone(),
+    };
+    let (group, tasks) = (topics.names.group(NOOP), topics.names.tasks(NOOP));
+    // Connects the commit reader before the measurement.
+    topics.committed(&group, &tasks)?;
+    let process = Process::start("worker", &role)?;
+    let round = measure(process, &topics.kafka, bench.tasks, || {
+        let committed = topics.committed(&group, &tasks)?;
+        Ok((committed, committed >= bench.tasks))
+    })?;
+    load::check_events(&topics, bench.partitions, bench.tasks)?;
+    Ok(round)
+}
+
+/// Drives the app from this process.
+async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRound> {
+    let (pool, _) = app.open().await?;
+    let metrics = Metrics::new()?;
+    pool.serve(Health::default(), &metrics.apps);
+    let measured = async {
+        wait_for_processes(&pool, &metrics).await?;
+        let handler = AppHandler::new(pool.clone());
+        let params = RawJson::parse(load::params().as_bytes())?;
+        drive(&handler, &params, bench.tasks / WARM_UP_PART, &pool).await?;
+        let (cpu, started) = (own_cpu(), Instant::now());
+        drive(&handler, &params, bench.tasks, &pool).await?;
+        let (rate, cpu) = (bench.tasks as f64 / started.elapsed().as_secs_f64(), own_cpu().saturating_sub(cpu));
+        Ok(LoopRound { rate, cpu, latencies: steadily(&handler, &params, bench.seconds * RATE).await? })
+    };
+    let measured = measured.await;
+    pool.stop().await;
+    measured
+}
+
+/// Runs attempts, so many at once that one always waits for each slot.
+async fn drive(handler: &AppHandler, params: &RawJson, attempts: u64, pool: &AppPool) -> anyhow::Result<()> {
+    let at_once = 2 * pool.processes() as usize * pool.slots() as usize;
+    let mut answers = futures::stream::iter(0..attempts).map(|_| attempt(handler, params)).buffer_unordered(at_once);
+    while let Some(answer) = answers.next().await {
+        answer?;
+    }
+    Ok(())
+}
+
+/// Runs attempts at a steady rate; returns their durations in ascending order.
+async fn steadily(handler: &AppHandler, params: &RawJson, attempts: u64) -> anyhow::Result<Vec<Duration>> {
+    // Late ticks follow at once, so that the rate is kept.
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE as u32);
+    let mut running = futures::stream::FuturesUnordered::new();
+    let mut latencies = Vec::new();
+    let mut started = 0;
+    while started < attempts || !running.is_empty() {
+        tokio::select! {
+            biased;
+            Some(latency) = running.next() => latencies.push(latency?),
+            _ = ticks.tick(), if started < attempts => {
+                started += 1;
+                running.push(async {
+                    let from = Instant::now();
+                    attempt(handler, params).await.map(|()| from.elapsed())
+                });
+            }
+        }
+    }
+    latencies.sort_unstable();
+    Ok(latencies)
+}
+
+async fn attempt(handler: &AppHandler, params: &RawJson) -> anyhow::Result<()> {
+    let (cx, _) = TestRun::new().begin(NOOP);
+    let started = handler.start(params, cx).map_err(|why| anyhow::anyhow!("{why}"))?;
+    match started.await {
+        Ok(_) => Ok(()),
+        Err(failure) => bail!("an attempt has failed: {failure}"),
+    }
+}
+
+async fn wait_for_processes(pool: &AppPool, metrics: &Metrics) -> anyhow::Result<()> {
+    let serving = metrics.apps.processes.with_label_values(&[pool.name()]);
+    let all_serve = async {
+        while serving.get() < i64::from(pool.processes()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let seconds = START_DEADLINE.as_secs();
+    tokio::time::timeout(START_DEADLINE, all_serve)
+        .await
+        .with_context(|| format!("not all processes serve after {seconds} s"))
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted.get(sorted.len().saturating_sub(1) * percent / 100).copied().unwrap_or_default()
+}
+
+impl BenchApp {
+    /// Starts the app for its declaration.
+    pub(super) async fn open(&self) -> anyhow::Result<(Arc<AppPool>, Registry)> {
+        let section = AppConfig { processes: Some(self.processes), ..AppConfig::default() };
+        let types = Some(vec![NOOP.to_owned()]);
+        let (mut command, mut env) = (self.command.clone(), std::collections::BTreeMap::new());
+        if command.is_empty() {
+            let binary = std::env::current_exe().context("cannot find this program's executable")?;
+            command = vec![binary.to_string_lossy().into_owned(), "bench".to_owned(), "child-role".to_owned()];
+            env.insert(ROLE.to_owned(), serde_json::to_string(&ChildRole::App)?);
+        }
+        let program = AppProgram {
+            name: "bench".to_owned(),
+            command,
+            cwd: std::env::current_dir()?,
+            env,
+            start_timeout: START_DEADLINE,
+            types: types.clone(),
+            slots: Some(self.slots),
+            has_order: false,
+        };
+        let welcome = Welcome {
+            protocol: VERSION,
+            app: program.name.clone(),
+            worker: "bench".to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            types,
+            slots: program.slots,
+            grace_ms: 5_000,
+            limits: Limits::new(1 << 20, 256 << 10),
+            dev: false,
+        };
+        let opened = OpenedApp::open(program, welcome).await?;
+        let (mut config, mut registry) = (Config::default(), Registry::default());
+        let pool = register(opened, &section, &mut config, &mut registry);
+        Ok((pool.map_err(|problems| anyhow::anyhow!(problems.join("; ")))?, registry))
+    }
+}
+
+/// Runs the app: a loop that answers every attempt with `null`.
+pub(super) fn serve() -> anyhow::Result<()> {
+    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let mut writer = BufWriter::new(socket.try_clone()?);
+    let mut reader = BufReader::with_capacity(64 << 10, socket);
+    writeln!(writer, r#"{{"ready":{{"protocol":1,"types":[{{"name":"{NOOP}"}}]}}}}"#)?;
+    writer.flush()?;
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        if let Some(rest) = line.strip_prefix(b"{\"attempt\":{\"n\":") {
+            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            writer.write_all(&[b"{\"ok\":{\"n\":", &rest[..digits], b"}}\n"].concat())?;
+        }
+        if reader.buffer().is_empty() {
+            writer.flush()?;
+        }
+        line.clear();
+    }
+    Ok(())
+}
