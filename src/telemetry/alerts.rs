@@ -67,6 +67,12 @@ pub const ALERTS: &[Alert] = &[
         "{{ $value }} tasks of the type {{ $labels.type }} wait, and no worker serves the type.",
     ),
     page(
+        "KafleetAppDown",
+        "2m",
+        "sum by (app) (kafleet_app_processes) == 0",
+        "No process of the app {{ $labels.app }} serves: tasks of its types wait.",
+    ),
+    page(
         "KafleetNoTracker",
         "5m",
         r#"absent(kafleet_process_info{role="tracker"})"#,

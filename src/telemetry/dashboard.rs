@@ -144,6 +144,42 @@ const ROWS: &[(&str, &[Panel])] = &[
         ],
     ),
     (
+        "Apps",
+        &[
+            panel(
+                "Processes",
+                "short",
+                &[
+                    ("sum by (app) (kafleet_app_processes)", "{{app}}"),
+                    (
+                        "sum by (app, reason) (increase(kafleet_app_process_ends_total[$__rate_interval]))",
+                        "{{app}} ended: {{reason}}",
+                    ),
+                ],
+            ),
+            panel(
+                "Attempts",
+                "ops",
+                &[("sum by (app) (rate(kafleet_app_attempts_total[$__rate_interval]))", "{{app}}")],
+            ),
+            panel(
+                "Slots in use",
+                "percentunit",
+                &[("sum by (app) (kafleet_app_busy_slots) / sum by (app) (kafleet_app_slots)", "{{app}}")],
+            ),
+            panel(
+                "Waiting for a slot, calls without a reply",
+                "short",
+                &[
+                    ("sum by (app) (kafleet_app_waiting)", "{{app}} types waiting"),
+                    ("sum by (app) (kafleet_app_calls)", "{{app}} calls"),
+                ],
+            ),
+            panel("Memory", "bytes", &[("sum by (app) (kafleet_app_memory_bytes)", "{{app}}")]),
+            panel("Unread messages", "bytes", &[("sum by (app) (kafleet_app_unread_bytes)", "{{app}}")]),
+        ],
+    ),
+    (
         "Trackers",
         &[
             panel(
