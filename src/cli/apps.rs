@@ -123,7 +123,8 @@ pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), F
     if setup.apps.is_empty() {
         return Ok(());
     }
-    for pool in setup.apps.iter().cloned() {
+    for pool in &setup.apps {
+        let pool = pool.clone();
         let drain = setup.shutdown.drain.clone();
         running.spawn(async move {
             let why = drain.run_until_cancelled(pool.given_up()).await;

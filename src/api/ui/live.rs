@@ -193,7 +193,7 @@ impl Live {
         drop(trees);
         match notice {
             Notice::Changed { types: Some(names), .. } => {
-                self.mark_types(now, |name| names.iter().any(|it| **it == *name))
+                self.mark_types(now, |name| names.iter().any(|it| **it == *name));
             }
             Notice::Changed { types: None, .. } | Notice::Gap => self.mark_types(now, |_| true),
         }

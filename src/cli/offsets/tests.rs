@@ -247,7 +247,7 @@ mod moves {
     }
 
     impl JoiningBroker {
-        fn new(inner: Arc<dyn Broker>) -> Arc<dyn Broker> {
+        fn new(inner: Arc<dyn Broker>) -> Arc<Self> {
             Arc::new(Self { inner, member: Arc::default() })
         }
     }
@@ -340,7 +340,7 @@ mod moves {
     #[tokio::test]
     async fn move_is_taken_back_if_a_worker_joins_meanwhile() {
         let broker = consumed().await;
-        let joining = JoiningBroker::new(broker.clone());
+        let joining: Arc<dyn Broker> = JoiningBroker::new(broker.clone());
         let refused = move_commits(&joining.client(), &names("small"), "echo", "small").await.unwrap_err();
         assert!(refused.message.contains("the group `kafleet.tasks.echo` has members"), "{refused:?}");
         let settings = read_control(&broker.client(), &names("echo")).await.unwrap();

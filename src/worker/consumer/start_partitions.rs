@@ -35,6 +35,9 @@ struct Delay {
     backoff: Backoff,
 }
 
+/// Topic with numbers of partitions.
+type TopicPartitions = (Arc<str>, Vec<i32>);
+
 impl PendingStart {
     pub(super) fn add(&mut self, partitions: Vec<Partition>) {
         self.partitions.extend(partitions);
@@ -131,7 +134,7 @@ impl GroupConsumer {
 
     /// Determines where the last owner of each partition ended, and resumes there. Returns the partitions of topics
     /// that cannot be started yet.
-    fn start_partitions(&mut self, partitions: &[Partition]) -> Result<Vec<(Arc<str>, Vec<i32>)>, BrokerError> {
+    fn start_partitions(&mut self, partitions: &[Partition]) -> Result<Vec<TopicPartitions>, BrokerError> {
         let mut found = self.find(partitions)?;
         let mut starts = Vec::new();
         let mut left = Vec::new();
