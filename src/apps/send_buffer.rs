@@ -189,3 +189,35 @@ impl Buffer {
         Poll::Ready(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn app_that_does_not_read_its_replies_is_a_violation() {
+        let (worker, _app) = tokio::io::duplex(1 << 10);
+        let buffer = SendBuffer::new(Box::new(worker));
+        let reply = vec![b'x'; 4 << 20];
+        (0..8).for_each(|_| buffer.send_reply(&reply));
+        assert!(buffer.overflow().is_none(), "{} bytes may wait", 8 * reply.len());
+        buffer.send_reply(&reply);
+        let Violation(why) = buffer.run().await;
+        assert_eq!(why, "it does not read: replies of more than 33554432 bytes wait for it");
+    }
+
+    #[tokio::test]
+    async fn replies_that_are_read_do_not_count() {
+        let (worker, mut app) = tokio::io::duplex(1 << 20);
+        let buffer = SendBuffer::new(Box::new(worker));
+        let reply = vec![b'x'; 1 << 20];
+        let mut read = vec![0; reply.len()];
+        for _ in 0..64 {
+            buffer.send_reply(&reply);
+            app.read_exact(&mut read).await.unwrap();
+        }
+        assert!(buffer.overflow().is_none() && buffer.is_idle());
+    }
+}

@@ -96,7 +96,7 @@ struct Client {
 }
 
 /// Response to the refresh of a page.
-struct Look {
+struct PageRead {
     status: u16,
     tag: String,
 }
@@ -121,14 +121,14 @@ impl Client {
     }
 
     /// Refreshes a page, like the script of an open tab.
-    async fn look(&self, path: &str, tag: &str) -> anyhow::Result<Look> {
+    async fn read(&self, path: &str, tag: &str) -> anyhow::Result<PageRead> {
         let request = self.http.get(format!("http://{}{path}", self.address)).header(ACCEPT, HTML);
         let request = request.header(ACCEPT_ENCODING, "gzip").header("kafleet-part", "main").header(IF_NONE_MATCH, tag);
         let response = request.send().await?;
         let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default().to_owned();
         let status = response.status().as_u16();
         response.bytes().await?;
-        Ok(Look { status, tag })
+        Ok(PageRead { status, tag })
     }
 
     /// Opens the stream of a topic.
@@ -222,7 +222,7 @@ async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> 
     let task = id(task)?;
     let path = format!("/tasks/{task}");
     let mut stream = client.stream(&format!("tree:{task}")).await?;
-    let mut tag = client.look(&path, "").await?.tag;
+    let mut tag = client.read(&path, "").await?.tag;
     let mut took = Vec::new();
     for attempt in 1..=changes {
         tokio::time::sleep(PAUSE).await;
@@ -233,9 +233,9 @@ async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> 
                 bail!("a tab does not show a change of `{task}`");
             }
             stream.stale().await?;
-            let look = client.look(&path, &tag).await?;
-            if look.status == 200 && look.tag != tag {
-                tag = look.tag;
+            let page = client.read(&path, &tag).await?;
+            if page.status == 200 && page.tag != tag {
+                tag = page.tag;
                 break;
             }
         }
@@ -247,8 +247,8 @@ async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> 
 /// Counts of the tabs.
 #[derive(Default)]
 struct Counts {
-    looks: AtomicU64,
-    /// Looks that are refused because there are too many.
+    reads: AtomicU64,
+    /// Reads that are refused because there are too many.
     refused: AtomicU64,
 }
 
@@ -260,14 +260,14 @@ async fn tab(
     slot: OwnedSemaphorePermit,
 ) -> anyhow::Result<()> {
     let mut stream = client.stream(&topic).await?;
-    let mut tag = client.look(&path, "").await?.tag;
+    let mut tag = client.read(&path, "").await?.tag;
     drop(slot);
     loop {
         stream.stale().await?;
-        let look = client.look(&path, &tag).await?;
-        counts.looks.fetch_add(1, Relaxed);
-        match look.status {
-            200 | 304 => tag = look.tag,
+        let page = client.read(&path, &tag).await?;
+        counts.reads.fetch_add(1, Relaxed);
+        match page.status {
+            200 | 304 => tag = page.tag,
             503 => drop(counts.refused.fetch_add(1, Relaxed)),
             status => bail!("the refresh of {path} failed with {status}"),
         }
@@ -299,9 +299,9 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
     let span = Duration::from_secs(bench.seconds);
     report.add("API CPU with open tabs, idle fleet", "% of a core", vec![fleet.cpu_share(span).await * 100.0]);
     let load = tokio::spawn(keep_busy(fleet.clone(), bench.rate));
-    let before = counts.looks.load(Relaxed);
+    let before = counts.reads.load(Relaxed);
     let share = fleet.cpu_share(span).await;
-    let looks = counts.looks.load(Relaxed) - before;
+    let reads = counts.reads.load(Relaxed) - before;
     let shown = changes(client, fleet, bench.changes, BUSY_TASKS - 1).await;
     load.abort();
     let stopped = load.await;
@@ -310,7 +310,7 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
     }
     let shown = shown?;
     report.budget("API CPU with open tabs, busy fleet", "% of a core", vec![share * 100.0], 50.0);
-    report.add("refreshes of the tabs", "1/s", vec![looks as f64 / span.as_secs_f64()]);
+    report.add("refreshes of the tabs", "1/s", vec![reads as f64 / span.as_secs_f64()]);
     report.add("refreshes refused", "in all", vec![counts.refused.load(Relaxed) as f64]);
     report.budget("change shown, busy fleet: median", "ms", vec![percentile(shown.clone(), 500)], 300.0);
     report.add("change shown, busy fleet: longest", "ms", vec![percentile(shown, 1_000)]);

@@ -4,13 +4,14 @@
 //! them. Hand-written ones are checked against the code that decodes the data.
 
 mod app_protocol;
+mod configuration;
 mod monitoring;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kafleet::api::documents;
-use kafleet::config::{Overrides, load_with};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::task::field::{Change, Scope};
@@ -456,32 +457,6 @@ fn example_control_records_are_decoded() {
 fn dead_letter_example_matches_the_schema() {
     assert_eq!(fits("dead-letter-headers.json", &read("examples/dead-letter.json")), Ok(()));
     assert!(fits("dead-letter-headers.json", &json!({"kafleet_code": "schema"})).is_err());
-}
-
-/// Loads the sample at the root with an empty environment.
-#[test]
-fn sample_configuration_is_valid() {
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("kafleet.toml");
-    let loaded =
-        load_with(Some(&sample), &Overrides::default(), &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
-    assert!(["echo", "foreach"].iter().all(|name| loaded.config.types.contains_key(*name)));
-    let program = &loaded.config.types["word-count"].command[0];
-    assert!(Path::new(program).is_file(), "`{program}` of the sample does not exist");
-}
-
-/// Checks that all configuration keys are documented, and no others.
-#[test]
-fn configuration_keys_are_documented() {
-    let text = include_str!("../../docs/configuration.md");
-    let schema = kafleet::config::schema();
-    for (section, part) in schema["properties"].as_object().unwrap() {
-        assert!(text.contains(&format!("`[{section}")), "docs/configuration.md does not describe `[{section}]`");
-        let name = part["$ref"].as_str().or(part["additionalProperties"]["$ref"].as_str()).unwrap_or_default();
-        let keys = schema.pointer(name.trim_start_matches('#')).and_then(|part| part["properties"].as_object());
-        for key in keys.into_iter().flatten().map(|(key, _)| key) {
-            assert!(text.contains(&format!("`{key}`")), "docs/configuration.md does not explain `{section}.{key}`");
-        }
-    }
 }
 
 /// Checks that docs/wire.md names all headers and event kinds.

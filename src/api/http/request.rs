@@ -81,9 +81,12 @@ impl ApiRequest {
         read_json(&self.body)
     }
 
-    /// Parses an optional body.
+    /// Parses an optional body; `null` is none.
     pub(crate) fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
-        if self.body.is_empty() { Ok(T::default()) } else { self.json() }
+        match self.body.trim_ascii() {
+            b"" | b"null" => Ok(T::default()),
+            _ => self.json(),
+        }
     }
 }
 

@@ -48,16 +48,24 @@ impl Drop for Driver {
     }
 }
 
+/// Starts the driver of this folder. Returns its port, or `None` if it ends at once.
+fn start_driver(folder: &Path) -> Option<(DriverProcess, String)> {
+    let mut command = Command::new(folder.join("chromedriver"));
+    command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = command.spawn().unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
+    let output = BufReader::new(process.stdout.take().unwrap());
+    let process = DriverProcess(process);
+    let port_of = |line: String| Some(line.split_once("successfully on port ")?.1.trim_end_matches('.').to_owned());
+    let port = output.lines().map_while(Result::ok).find_map(port_of)?;
+    Some((process, port))
+}
+
 impl Driver {
     /// Starts the driver and a browser of this folder.
     pub async fn start(folder: &Path) -> Self {
-        let mut command = Command::new(folder.join("chromedriver"));
-        command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().unwrap_or_else(|why| panic!("{}: {why}", folder.display()));
-        let output = BufReader::new(process.stdout.take().unwrap());
-        let process = DriverProcess(process);
-        let port_of = |line: String| Some(line.split_once("successfully on port ")?.1.trim_end_matches('.').to_owned());
-        let port = output.lines().map_while(Result::ok).find_map(port_of).expect("the driver names its port");
+        // It ends at once if the free port that it has chosen for IPv6 is in use for IPv4.
+        let started = (0..5).find_map(|_| start_driver(folder));
+        let (process, port) = started.expect("the driver names its port in one of five starts");
         let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(DEADLINE).build().unwrap();
         let mut driver = Self { http, session: format!("http://127.0.0.1:{port}/session"), _process: process };
         let arguments =

@@ -15,7 +15,6 @@ use driver::Driver;
 mod actions;
 mod appearance;
 mod driver;
-mod large;
 mod live;
 mod outages;
 
