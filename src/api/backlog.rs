@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 use super::handlers::types::backlog_of;
 use super::state::Api;
@@ -18,16 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Measures until the guard is dropped.
 pub(crate) fn measure(api: Arc<Api>) -> DropGuard {
-    let stop = CancellationToken::new();
-    let stopped = stop.clone();
-    runtime::spawn(async move {
-        tokio::select! {
-            biased;
-            () = stopped.cancelled() => {}
-            () = measure_regularly(&api) => {}
-        }
-    });
-    stop.drop_guard()
+    runtime::spawn_guarded(async move { measure_regularly(&api).await })
 }
 
 async fn measure_regularly(api: &Api) {

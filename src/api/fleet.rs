@@ -32,10 +32,10 @@ impl Fleet {
 
     /// Writes or deletes a control record, and waits until this API has read it.
     pub(crate) async fn write_control(&self, key: ControlKey, record: Option<ControlRecord>) -> Result<(), ApiError> {
-        let (link, names) = (self.publisher.link(), self.publisher.names());
+        let (producer, names) = (self.publisher.producer(), self.publisher.names());
         let written = match record {
-            Some(record) => control::put(link, names, &key, &record).await,
-            None => control::delete(link, names, &key).await,
+            Some(record) => control::put(producer, names, &key, &record).await,
+            None => control::delete(producer, names, &key).await,
         };
         let position = written.map_err(ApiError::from_write)?;
         tracing::info!(%key, "control record written");
@@ -50,7 +50,7 @@ impl Fleet {
         key: &ScheduleKey,
         record: Option<&T>,
     ) -> Result<(), ApiError> {
-        let written = control::put_schedule(self.publisher.link(), self.publisher.names(), key, record).await;
+        let written = control::put_schedule(self.publisher.producer(), self.publisher.names(), key, record).await;
         let position = written.map_err(ApiError::from_write)?;
         tracing::info!(%key, "schedule record written");
         // The write is done; only this API's own view may lag.

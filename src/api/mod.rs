@@ -38,7 +38,7 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 /// API without a listener, for callers that pass requests in themselves. Background tasks end when it is dropped.
 pub struct Open {
     pub router: axum::Router,
-    link: Arc<SharedProducer>,
+    producer: Arc<SharedProducer>,
     _listening: [tokio_util::sync::DropGuard; 4],
     _following: [control::follow::TopicFollower; 2],
 }
@@ -55,10 +55,10 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let live = ui::listen(api.live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
     let bulk = handlers::bulk::start(api.clone());
     let backlog = backlog::measure(api.clone());
-    let link = api.publisher.link().clone();
+    let producer = api.publisher.producer().clone();
     Ok(Open {
         router: http::router::router(api),
-        link,
+        producer,
         _listening: [listening, live, bulk, backlog],
         _following: [state, beats],
     })
@@ -77,7 +77,7 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
     let api = open(setup, address, &shutdown)?;
     tracing::info!(%address, "API listening");
     http::serve::serve(listener, api.router.clone(), &shutdown).await;
-    Ok(api.link.flush(FLUSH_DEADLINE).await?)
+    Ok(api.producer.flush(FLUSH_DEADLINE).await?)
 }
 
 /// Serves `/healthz`, `/readyz` and `/metrics` for a role that has no API.

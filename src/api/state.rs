@@ -78,8 +78,9 @@ impl Api {
         let access = Access::new(&setup.config, address)?;
         let transactional_id = setup.names.api_sender(&uuid::Uuid::now_v7().to_string());
         let broker = setup.broker.client().with_deadline(KAFKA_DEADLINE).with_limit(BROKER_CALLS);
-        let link = SharedProducer::open(setup.broker, None)?;
-        let publisher = Publisher::new(link, setup.names, setup.events_partitions, "kafleet/api");
+        let producer = SharedProducer::open(setup.broker, None)?;
+        let publisher = Publisher::new(producer, setup.names, setup.events_partitions, "kafleet/api")
+            .with_counter(&setup.metrics.tasks.submitted);
         let reads = Reads {
             store: setup.store.clone(),
             broker: broker.clone(),

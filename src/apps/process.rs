@@ -372,9 +372,15 @@ impl AppProcess {
             None => status.map_or_else(|| "it closed its socket".to_owned(), describe_status),
         };
         let output = self.output.last_lines().await;
-        let last = output.lines().last().map(|line| format!(": {line}")).unwrap_or_default();
-        format!("ended before it was ready: {how}{last}; hint: started in `{}`; set `cwd`", cwd.display())
+        let reason = reason_line(&output).map(|line| format!(": {line}")).unwrap_or_default();
+        format!("ended before it was ready: {how}{reason}; hint: started in `{}`; set `cwd`", cwd.display())
     }
+}
+
+/// Line of the output that names the error: the last one, without what Node writes after the message.
+fn reason_line(output: &str) -> Option<&str> {
+    let is_detail = |line: &&str| line.is_empty() || line.starts_with([' ', '{', '}']) || line.starts_with("Node.js v");
+    output.lines().rev().find(|line| !is_detail(line)).or_else(|| output.lines().last())
 }
 
 /// Makes the process the preferred victim of the kernel's OOM killer. Async-signal-safe.
@@ -389,4 +395,23 @@ fn prefer_as_victim() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason_line;
+
+    #[test]
+    fn reason_of_a_failed_start_is_the_line_with_the_error() {
+        let node = "node:internal/modules/package_json_reader:266\n  throw new ERR_MODULE_NOT_FOUND(name);\n        ^\n\n\
+            Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'kafleet' imported from /t.ts\n    at load (loader:1:2) {\n  \
+            code: 'ERR_MODULE_NOT_FOUND'\n}\n\nNode.js v24.21.0";
+        let expected = "Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'kafleet' imported from /t.ts";
+        assert_eq!(reason_line(node), Some(expected));
+        let python =
+            "Traceback (most recent call last):\n  File \"t.py\", line 1\nModuleNotFoundError: No module named 'numpy'";
+        assert_eq!(reason_line(python), Some("ModuleNotFoundError: No module named 'numpy'"));
+        assert_eq!(reason_line("{}"), Some("{}"), "a detail is better than nothing");
+        assert_eq!(reason_line(""), None);
+    }
 }

@@ -154,7 +154,7 @@ async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRoun
     measured
 }
 
-/// Runs attempts, so many at once that one always waits for each slot.
+/// Runs attempts. At any time one of them waits for each slot.
 async fn drive(handler: &AppHandler, params: &RawJson, attempts: u64, pool: &AppPool) -> anyhow::Result<()> {
     let at_once = 2 * pool.processes() as usize * pool.slots() as usize;
     let mut answers = futures::stream::iter(0..attempts).map(|_| attempt(handler, params)).buffer_unordered(at_once);

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::publish::raw_produce_round;
 use super::worker::raw_round;
 use super::{BenchTopics, Common, EVENTS_PARTITIONS, Report, Services, blocking};
+use crate::store::redis::Redis;
 
 /// Rates of the baselines, in tasks per second.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +28,7 @@ impl Baseline {
         })
         .await?;
         let store = services.redis(&topics.names.prefix)?;
-        let started = Instant::now();
-        store.plain_writes(EVENTS_PARTITIONS, common.tasks, bytes).await?;
-        let writes = common.tasks as f64 / started.elapsed().as_secs_f64();
+        let writes = plain_write_rate(&store, common.tasks, bytes).await?;
         store.clear().await?;
         blocking(move || {
             drop(topics);
@@ -43,6 +42,13 @@ impl Baseline {
     pub(super) fn together(&self) -> f64 {
         1.0 / (1.0 / self.produce + 1.0 / self.raw_loop + 1.0 / self.writes)
     }
+}
+
+/// Measures plain writes of records of this size, in records per second.
+pub(super) async fn plain_write_rate(store: &Redis, records: u64, bytes: usize) -> anyhow::Result<f64> {
+    let started = Instant::now();
+    store.plain_writes(EVENTS_PARTITIONS, records, bytes).await?;
+    Ok(records as f64 / started.elapsed().as_secs_f64())
 }
 
 /// Adds the figures of the baselines and of their combination.

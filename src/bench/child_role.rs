@@ -1,5 +1,6 @@
 //! Roles of a benchmark, each run in a child process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy
 use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry, Schema};
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
-use crate::runtime::{Health, Shutdown};
+use crate::runtime::{self, Health, Shutdown};
 use crate::telemetry::Metrics;
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
@@ -70,6 +71,20 @@ pub enum ChildRole {
         slots: u32,
         sleep_ms: u64,
     },
+    /// A worker of several types, of which some share a group.
+    Types {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        /// Types of this worker.
+        types: Vec<String>,
+        /// All types; the first `own` of them have groups of their own.
+        all: Vec<String>,
+        own: u32,
+        slots: u32,
+        /// File to create once the worker has its partitions, if any.
+        ready: Option<PathBuf>,
+    },
     Tracker {
         services: Services,
         prefix: String,
@@ -122,6 +137,16 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         ChildRole::Sleeper { services, prefix, events_partitions, types, slots, sleep_ms } => {
             let registry = sleepers(types, slots, Duration::from_millis(sleep_ms));
             crate::worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
+        }
+        ChildRole::Types { services, prefix, events_partitions, types, all, own, slots, ready } => {
+            let setup = worker(&services, &prefix, events_partitions, noops(&types, slots))?;
+            let names = setup.names.clone().with_groups(super::types::groups(&all, own));
+            // Set here because the worker sets its own reasons only once it runs.
+            setup.health.set(crate::control::HEALTH_PART, "not started");
+            let reporting = ready.map(|file| runtime::spawn(report_ready(setup.health.clone(), file)));
+            let outcome = crate::worker::run(WorkerSetup { names, ..setup }, shutdown).await;
+            reporting.iter().for_each(tokio::task::JoinHandle::abort);
+            outcome
         }
         ChildRole::Tracker { services, prefix, events_partitions } => {
             crate::tracker::run(tracker(&services, &prefix, events_partitions)?, shutdown).await
@@ -201,6 +226,25 @@ fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Regist
         registry.add(FAN, Registered { handler: Arc::new(Fan), schema: Schema::any(), policy });
     }
     registry
+}
+
+fn noops(types: &[String], slots: u32) -> Registry {
+    let mut registry = Registry::default();
+    for name in types {
+        let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
+        registry.add(name, Registered { handler: Arc::new(Noop), schema: Schema::any(), policy });
+    }
+    registry
+}
+
+/// Creates a file as soon as the worker is ready.
+async fn report_ready(health: Health, file: PathBuf) {
+    while !health.reasons().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    if let Err(error) = std::fs::write(&file, "") {
+        tracing::error!(%error, file = %file.display(), "cannot report that the worker is ready");
+    }
 }
 
 fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::baseline::{Baseline, add_baselines};
 use super::fleet::{BenchFleet, Spent, add_costs};
 use super::{Common, EVENTS_PARTITIONS, Report, Services, check, load};
+use crate::publish::Publisher;
 
 /// Tasks per publish call.
 const CALL: u64 = 20_000;
@@ -50,12 +51,7 @@ async fn one_round(common: &Common, services: &Services) -> anyhow::Result<E2eRo
     let mut fleet = BenchFleet::open(services, common.partitions, common.slots).await?;
     let from = fleet.costs().await?;
     let started = Instant::now();
-    let mut next = 0;
-    while next < common.tasks {
-        let end = (next + CALL).min(common.tasks);
-        load::publish(&fleet.publisher, "bench", next..end).await?;
-        next = end;
-    }
+    publish_all(&fleet.publisher, common.tasks).await?;
     let published = started.elapsed();
     fleet.wait_for(common.tasks + 1).await?;
     let took = started.elapsed();
@@ -69,4 +65,14 @@ async fn one_round(common: &Common, services: &Services) -> anyhow::Result<E2eRo
         publish_rate: common.tasks as f64 / published.as_secs_f64(),
         spent: Spent { from, to },
     })
+}
+
+async fn publish_all(publisher: &Publisher, tasks: u64) -> anyhow::Result<()> {
+    let mut next = 0;
+    while next < tasks {
+        let end = (next + CALL).min(tasks);
+        load::publish(publisher, "bench", next..end).await?;
+        next = end;
+    }
+    Ok(())
 }

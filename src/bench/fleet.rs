@@ -43,16 +43,7 @@ impl BenchFleet {
         let topics = blocking(move || BenchTopics::prepare(&at, partitions, EVENTS_PARTITIONS)).await?;
         let prefix = topics.names.prefix.clone();
         let store = services.redis(&prefix)?;
-        let worker = ChildRole::Worker {
-            services: services.clone(),
-            prefix: prefix.clone(),
-            events_partitions: EVENTS_PARTITIONS,
-            slots,
-            order: Order::None,
-            isolation: Isolation::None,
-            fan: true,
-        };
-        let worker = Process::start("worker", &worker)?;
+        let worker = start_worker(services, prefix.clone(), slots)?;
         let role = ChildRole::Tracker { services: services.clone(), prefix, events_partitions: EVENTS_PARTITIONS };
         let tracker = Process::start("tracker", &role)?;
         let producer = topics.producer().await?;
@@ -118,6 +109,19 @@ impl BenchFleet {
         blocking(stop).await?;
         Ok(self.store.clear().await?)
     }
+}
+
+fn start_worker(services: &Services, prefix: String, slots: u32) -> anyhow::Result<Process> {
+    let role = ChildRole::Worker {
+        services: services.clone(),
+        prefix,
+        events_partitions: EVENTS_PARTITIONS,
+        slots,
+        order: Order::None,
+        isolation: Isolation::None,
+        fan: true,
+    };
+    Process::start("worker", &role)
 }
 
 pub(super) fn partitions() -> Vec<u32> {

@@ -1,12 +1,13 @@
 //! Load of the benchmarks: tasks with 200 bytes of params and the headers of a tracked publish.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::{BenchTopics, CALL_DEADLINE, NOOP, Services};
+use super::{BenchTopics, CALL_DEADLINE, EVENTS_PARTITIONS, NOOP, Services, blocking};
 use crate::broker::kafka::baseline::RawProduce;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{
@@ -96,7 +97,7 @@ impl Filler {
         &self,
         names: &Names,
         task_type: &str,
-        numbers: std::ops::Range<u64>,
+        numbers: Range<u64>,
         params: &str,
     ) -> anyhow::Result<()> {
         let topic = names.tasks(task_type);
@@ -194,8 +195,19 @@ impl Log {
         2 * self.shape.roots
     }
 
+    /// Creates the topics and fills the events topic.
+    pub(super) async fn prepare(self, services: &Services, task_partitions: u32) -> anyhow::Result<BenchTopics> {
+        let services = services.clone();
+        blocking(move || {
+            let topics = BenchTopics::prepare(&services, task_partitions, EVENTS_PARTITIONS)?;
+            self.fill(&topics)?;
+            Ok(topics)
+        })
+        .await
+    }
+
     /// Fills the events topic and waits for all acknowledgements.
-    pub(super) fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
+    fn fill(&self, topics: &BenchTopics) -> anyhow::Result<()> {
         let mut writer =
             LogWriter { filler: Filler::new(topics)?, topic: topics.names.events(), topics, value: Vec::new() };
         let model = task(0)?;
@@ -207,20 +219,26 @@ impl Log {
         let mut next = 0;
         while next < self.tasks {
             let end = (next + self.window).min(self.tasks);
-            for n in next..end {
-                writer.submitted(&Task { id: self.shape.id(n)?, ..model.clone() })?;
-            }
-            for attempt in 1..=self.shape.retries {
-                for n in next..end {
-                    writer.retrying(&Task { id: self.shape.id(n)?, ..model.clone() }, attempt)?;
-                }
-            }
-            for n in next..end {
-                writer.succeeded(&Task { id: self.shape.id(n)?, ..model.clone() }, self.shape.retries + 1)?;
-            }
+            self.write_window(&mut writer, next..end, &model)?;
             next = end;
         }
         writer.filler.end()
+    }
+
+    /// Writes the events of the tasks with these numbers: first all `submitted`, at last all `succeeded`.
+    fn write_window(&self, writer: &mut LogWriter<'_>, numbers: Range<u64>, model: &Task) -> anyhow::Result<()> {
+        for n in numbers.clone() {
+            writer.submitted(&Task { id: self.shape.id(n)?, ..model.clone() })?;
+        }
+        for attempt in 1..=self.shape.retries {
+            for n in numbers.clone() {
+                writer.retrying(&Task { id: self.shape.id(n)?, ..model.clone() }, attempt)?;
+            }
+        }
+        for n in numbers {
+            writer.succeeded(&Task { id: self.shape.id(n)?, ..model.clone() }, self.shape.retries + 1)?;
+        }
+        Ok(())
     }
 }
 
@@ -299,7 +317,7 @@ pub(super) fn name_of(name: &str, n: u64) -> String {
 }
 
 /// Publishes tasks in one call and waits for their acknowledgements.
-pub(super) async fn publish(publisher: &Publisher, name: &str, numbers: std::ops::Range<u64>) -> anyhow::Result<()> {
+pub(super) async fn publish(publisher: &Publisher, name: &str, numbers: Range<u64>) -> anyhow::Result<()> {
     let params = RawJson::parse(params().as_bytes())?;
     let mut tasks = Vec::new();
     for n in numbers {

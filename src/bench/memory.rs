@@ -96,15 +96,7 @@ impl Part {
     fn run(&self, bench: &MemoryBench, services: &Services) -> anyhow::Result<(Cost, Duration)> {
         let topics = BenchTopics::prepare(services, bench.partitions, bench.partitions)?;
         self.fill(&topics, bench.partitions)?;
-        let role = ChildRole::Sleeper {
-            services: services.clone(),
-            prefix: topics.names.prefix.clone(),
-            events_partitions: bench.partitions,
-            types: self.types,
-            slots: SLOTS,
-            sleep_ms: SLEEP.as_millis() as u64,
-        };
-        let mut worker = Process::start("worker", &role)?;
+        let mut worker = self.start_worker(&topics, bench.partitions, services)?;
         let started = Instant::now();
         while !self.is_done(&topics)? {
             worker.check()?;
@@ -118,6 +110,18 @@ impl Part {
         worker.stop()?;
         load::check_events(&topics, bench.partitions, self.all())?;
         Ok((cost, took))
+    }
+
+    fn start_worker(&self, topics: &BenchTopics, partitions: u32, services: &Services) -> anyhow::Result<Process> {
+        let role = ChildRole::Sleeper {
+            services: services.clone(),
+            prefix: topics.names.prefix.clone(),
+            events_partitions: partitions,
+            types: self.types,
+            slots: SLOTS,
+            sleep_ms: SLEEP.as_millis() as u64,
+        };
+        Process::start("worker", &role)
     }
 
     fn fill(&self, topics: &BenchTopics, partitions: u32) -> anyhow::Result<()> {

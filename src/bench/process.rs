@@ -1,5 +1,6 @@
 //! Child process of a benchmark, with its resource usage.
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,27 @@ impl Process {
             line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
         };
         Cost { cpu: cpu_of(pid), peak_bytes: kib("VmHWM:") * 1024, resident_bytes: kib("VmRSS:") * 1024 }
+    }
+
+    /// Number of threads.
+    pub(super) fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.child.id())).map_or(0, Iterator::count)
+    }
+
+    /// Number of established TCP connections.
+    pub(super) fn connections(&self) -> usize {
+        let pid = self.child.id();
+        let tables = ["tcp", "tcp6"].map(|name| std::fs::read_to_string(format!("/proc/{pid}/net/{name}")));
+        let lines = tables.iter().flatten().flat_map(|table| table.lines());
+        // The fourth field is the state, the tenth the inode.
+        let established = lines.filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            (*fields.get(3)? == "01").then(|| format!("socket:[{}]", fields.get(9).copied().unwrap_or_default()))
+        });
+        let established: BTreeSet<String> = established.collect();
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        links.filter(|link| link.to_str().is_some_and(|link| established.contains(link))).count()
     }
 
     /// Returns an error if the process has failed.

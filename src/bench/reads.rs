@@ -95,13 +95,7 @@ pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<Report>
 
 async fn one_round(bench: &Reads, services: &Services) -> anyhow::Result<ReadsRound> {
     let log = Log { tasks: bench.tasks, window: WINDOW, shape: Shape::default() };
-    let at = services.clone();
-    let topics = blocking(move || {
-        let topics = BenchTopics::prepare(&at, 1, EVENTS_PARTITIONS)?;
-        log.fill(&topics)?;
-        Ok(topics)
-    });
-    let topics = topics.await?;
+    let topics = log.prepare(services, 1).await?;
     let store = services.redis(&topics.names.prefix)?;
     let (mut api, client) = open_api(services, &topics).await?;
     let role = ChildRole::Tracker {
@@ -149,11 +143,7 @@ async fn open_api(services: &Services, topics: &BenchTopics) -> anyhow::Result<(
     let client =
         Client { http: reqwest::Client::builder().no_proxy().build()?, base: format!("http://127.0.0.1:{port}") };
     let until = Instant::now() + START;
-    let is_ready = async || {
-        let answer = client.http.get(format!("{}/readyz", client.base)).send().await;
-        answer.is_ok_and(|answer| answer.status().is_success())
-    };
-    while !is_ready().await {
+    while !client.is_ready().await {
         process.check()?;
         if Instant::now() > until {
             bail!("the API is not ready after {} s", START.as_secs());
@@ -170,6 +160,11 @@ struct Client {
 }
 
 impl Client {
+    async fn is_ready(&self) -> bool {
+        let answer = self.http.get(format!("{}/readyz", self.base)).send().await;
+        answer.is_ok_and(|answer| answer.status().is_success())
+    }
+
     /// Returns the duration of a read in ms; `None` if the task is not yet visible.
     async fn read(&self, log: Log, number: u64) -> anyhow::Result<Option<f64>> {
         let id = log.shape.id(number)?;

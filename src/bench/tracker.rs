@@ -1,9 +1,10 @@
 //! `bench tracker`: one tracker process projects an existing log into Redis. Baseline: plain writes of the same bytes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use super::baseline::plain_write_rate;
 use super::child_role::ChildRole;
 use super::fleet::partitions;
 use super::load::{Log, Shape};
@@ -77,23 +78,14 @@ pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Resul
 
 async fn one_round(bench: &TrackerBench, services: &Services) -> anyhow::Result<TrackerRound> {
     let log = Log { tasks: bench.common.tasks, window: bench.window, shape: bench.shape };
-    let at = services.clone();
-    let many = bench.common.partitions;
-    let topics = blocking(move || {
-        let topics = BenchTopics::prepare(&at, many, EVENTS_PARTITIONS)?;
-        log.fill(&topics)?;
-        Ok(topics)
-    });
-    let topics = topics.await?;
+    let topics = log.prepare(services, bench.common.partitions).await?;
     let store = services.redis(&topics.names.prefix)?;
     let before = store.usage().await?;
     let projection = projection(services, &topics, &store, log).await?;
     let after = store.usage().await?;
     check_all(&store, log).await?;
     let bytes = record_bytes(&store, log).await?;
-    let started = Instant::now();
-    store.plain_writes(EVENTS_PARTITIONS, log.tasks, bytes).await?;
-    let plain_rate = log.tasks as f64 / started.elapsed().as_secs_f64();
+    let plain_rate = plain_write_rate(&store, log.tasks, bytes).await?;
     store.clear().await?;
     Ok(TrackerRound::of(projection, plain_rate, &before, after))
 }

@@ -198,15 +198,7 @@ async fn pages(client: &Client, fleet: &ApiFleet, bench: &Ui, report: &mut Repor
     let list = ("list of 50", "/tasks?q=level%3Aany", "/v1/tasks?level=any&limit=50");
     for (name, page, call) in [list, ("task", &of_task, &json_of_task), ("overview", "/", "/v1/types")] {
         for (path, media, label) in [(page, HTML, "page"), (call, JSON, "JSON")] {
-            let mut costs = Vec::new();
-            for _ in 0..ROUNDS {
-                let from = fleet.api.cost().cpu;
-                for _ in 0..bench.reads {
-                    client.get(path, media).await?;
-                }
-                let cpu = fleet.api.cost().cpu.saturating_sub(from);
-                costs.push(cpu.as_secs_f64() * 1e3 / bench.reads as f64);
-            }
+            let costs = read_costs(client, fleet, (path, media), bench.reads).await?;
             let label = format!("CPU of a {label}: {name}");
             match (name, media) {
                 ("list of 50", HTML) => report.budget(&label, "ms", costs, 2.0),
@@ -217,31 +209,54 @@ async fn pages(client: &Client, fleet: &ApiFleet, bench: &Ui, report: &mut Repor
     Ok(())
 }
 
+/// CPU of the API for a request, in ms, in each round.
+async fn read_costs(
+    client: &Client,
+    fleet: &ApiFleet,
+    (path, media): (&str, &str),
+    reads: u64,
+) -> anyhow::Result<Vec<f64>> {
+    let mut costs = Vec::new();
+    for _ in 0..ROUNDS {
+        let from = fleet.api.cost().cpu;
+        for _ in 0..reads {
+            client.get(path, media).await?;
+        }
+        let cpu = fleet.api.cost().cpu.saturating_sub(from);
+        costs.push(cpu.as_secs_f64() * 1e3 / reads as f64);
+    }
+    Ok(costs)
+}
+
 /// Changes a task that a tab shows; returns the times in ms until the tab has the change.
 async fn changes(client: &Client, fleet: &ApiFleet, changes: u64, task: u64) -> anyhow::Result<Vec<f64>> {
     let task = id(task)?;
-    let path = format!("/tasks/{task}");
     let mut stream = client.stream(&format!("tree:{task}")).await?;
-    let mut tag = client.read(&path, "").await?.tag;
+    let mut tag = client.read(&format!("/tasks/{task}"), "").await?.tag;
     let mut took = Vec::new();
     for attempt in 1..=changes {
         tokio::time::sleep(PAUSE).await;
         let started = Instant::now();
         fleet.start_attempt(&task, attempt as u32).await?;
-        loop {
-            if started.elapsed() > ROUND_DEADLINE {
-                bail!("a tab does not show a change of `{task}`");
-            }
-            stream.stale().await?;
-            let page = client.read(&path, &tag).await?;
-            if page.status == 200 && page.tag != tag {
-                tag = page.tag;
-                break;
-            }
-        }
+        tag = changed_tag(client, &mut stream, &task, &tag).await?;
         took.push(started.elapsed().as_secs_f64() * 1e3);
     }
     Ok(took)
+}
+
+/// Waits until a tab shows another content of its task; returns the tag of that content.
+async fn changed_tag(client: &Client, stream: &mut Stream, task: &TaskId, tag: &str) -> anyhow::Result<String> {
+    let (started, path) = (Instant::now(), format!("/tasks/{task}"));
+    loop {
+        if started.elapsed() > ROUND_DEADLINE {
+            bail!("a tab does not show a change of `{task}`");
+        }
+        stream.stale().await?;
+        let page = client.read(&path, tag).await?;
+        if page.status == 200 && page.tag != tag {
+            return Ok(page.tag);
+        }
+    }
 }
 
 /// Counts of the tabs.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use super::api_fleet::{ApiFleet, SETTLE_TIME};
@@ -106,17 +107,9 @@ impl Watchers {
             let mut stream = TcpStream::connect(address).await.context("a client could not connect")?;
             let request = format!("GET {} HTTP/1.1\r\nhost: {address}\r\n\r\n", path(n));
             stream.write_all(request.as_bytes()).await?;
-            let received = self.received.clone();
-            let ended = self.ended.clone();
+            let (received, ended) = (self.received.clone(), self.ended.clone());
             self.clients.spawn(async move {
-                let mut slot = Some(slot);
-                let mut buffer = vec![0; 4_096];
-                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                    // Each event has one such line, and is not split, because it is written at once.
-                    let events = buffer[..length].windows(7).filter(|word| word == b"event: ").count();
-                    received.fetch_add(u64::from(events > 0), Relaxed);
-                    slot = slot.filter(|_| events == 0);
-                }
+                count_events(stream, slot, &received).await;
                 ended.fetch_add(1, Relaxed);
             });
         }
@@ -132,6 +125,18 @@ impl Watchers {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(())
+    }
+}
+
+/// Counts the events that a client receives; its slot is free once the first has arrived.
+async fn count_events(mut stream: TcpStream, slot: OwnedSemaphorePermit, received: &AtomicU64) {
+    let mut slot = Some(slot);
+    let mut buffer = vec![0; 4_096];
+    while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+        // Each event has one such line, and is not split, because it is written at once.
+        let events = buffer[..length].windows(7).filter(|word| word == b"event: ").count();
+        received.fetch_add(u64::from(events > 0), Relaxed);
+        slot = slot.filter(|_| events == 0);
     }
 }
 

@@ -109,22 +109,25 @@ pub(super) fn raw_round(topics: &BenchTopics, common: &Common, services: &Servic
 
 fn worker_round(topics: &BenchTopics, bench: &WorkerBench, services: &Services) -> anyhow::Result<Round> {
     let common = &bench.common;
-    let role = ChildRole::Worker {
-        services: services.clone(),
-        prefix: topics.names.prefix.clone(),
-        events_partitions: common.partitions,
-        slots: common.slots,
-        order: bench.order,
-        isolation: if bench.isolation { Isolation::Process } else { Isolation::None },
-        fan: false,
-    };
     // Connects the commit reader before the measurement.
     topics.is_committed(NOOP)?;
-    let process = Process::start("worker", &role)?;
+    let process = Process::start("worker", &worker_role(topics, bench, services))?;
     let events = topics.names.events();
     measure(process, &topics.kafka, common.tasks, || {
         let written = topics.records(&events, common.partitions)?;
         // Commits are part of the work, and are read only at the end.
         Ok((written, written >= common.tasks && topics.is_committed(NOOP)?))
     })
+}
+
+fn worker_role(topics: &BenchTopics, bench: &WorkerBench, services: &Services) -> ChildRole {
+    ChildRole::Worker {
+        services: services.clone(),
+        prefix: topics.names.prefix.clone(),
+        events_partitions: bench.common.partitions,
+        slots: bench.common.slots,
+        order: bench.order,
+        isolation: if bench.isolation { Isolation::Process } else { Isolation::None },
+        fan: false,
+    }
 }

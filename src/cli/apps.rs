@@ -28,6 +28,10 @@ pub(super) const TARGET_APP: &str = "main";
 const NO_SDK: &str = "No module named kafleet";
 /// Last part of the error of a Python before 3.11, which does not know `-P`.
 const OLD_PYTHON: &str = "Try `python -h' for more information.";
+/// Code in Node's message about a package that is not installed.
+const NO_PACKAGE: &str = "[ERR_MODULE_NOT_FOUND]: Cannot find package";
+/// Code in Node's message about TypeScript, which it does not run before version 22.18.
+const OLD_NODE: &str = "[ERR_UNKNOWN_FILE_EXTENSION]";
 
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct TargetArgs {
@@ -92,6 +96,15 @@ fn python(folder: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> String {
     found.map_or_else(|| "python3".to_owned(), |file| file.to_string_lossy().into_owned())
 }
 
+/// Adds the app of the target on the command line.
+pub(super) fn add_target(config: &mut Config, app: AppConfig) -> Result<(), Failure> {
+    if config.apps.insert(TARGET_APP.to_owned(), app).is_some() {
+        let why = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
+        return Err(Failure::usage(why).hint("rename the section"));
+    }
+    Ok(())
+}
+
 /// Starts each app of the configuration for its declaration, and registers the declared types. `environment` is added to
 /// that of the apps.
 pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev: bool) -> Result<(), Failure> {
@@ -131,6 +144,10 @@ pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), F
             ("worker", why.map_or(Ok(()), |why| Err(anyhow::anyhow!(why))))
         });
     }
+    reload_on_hangup(setup, running)
+}
+
+fn reload_on_hangup(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), Failure> {
     let hangups = signal(SignalKind::hangup());
     let mut hangups = hangups.map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
     let (apps, drain) = (setup.apps.clone(), setup.shutdown.drain.clone());
@@ -189,6 +206,10 @@ fn start_failure(why: &str, command: &[String]) -> Failure {
         (Some(python), _) if message.ends_with(OLD_PYTHON) => {
             failure.hint(format_args!("the SDK needs Python 3.11 or newer; `{python}` is older"))
         }
+        (Some(_), _) if message.contains(NO_PACKAGE) => failure.hint("run `npm install` in the folder of the app"),
+        (Some(node), _) if message.contains(OLD_NODE) => {
+            failure.hint(format_args!("Node runs TypeScript from version 22.18 on; `{node}` is older"))
+        }
         (_, Some(hint)) => failure.hint(hint),
         (_, None) => failure,
     }
@@ -210,11 +231,7 @@ async fn test(args: &TargetArgs, output: &Output) -> Outcome {
     };
     let reports = conformance::run(&program(TARGET_APP, &section, &[])).await;
     let reports = reports.map_err(|why| start_failure(&why.to_string(), &section.command))?;
-    if output.is_json() {
-        output.json(&reports)?;
-    } else {
-        output.table(report_rows(&reports))?;
-    }
+    output.json_or_table(&reports, |reports| report_rows(reports))?;
     let count = |is: fn(&CaseResult) -> bool| reports.iter().filter(|report| is(&report.result)).count();
     let failed = count(|result| matches!(result, CaseResult::Failed(_)));
     let skipped = count(|result| matches!(result, CaseResult::Skipped(_)));
@@ -284,20 +301,20 @@ struct TypeDocument<'a> {
 
 fn show(output: &Output, setup: &Setup) -> Outcome {
     let documents: Vec<AppDocument<'_>> = setup.apps.iter().map(|pool| document(pool, setup)).collect();
-    if output.is_json() {
-        output.json(&documents)?;
-        return Ok(Code::Ok);
-    }
+    output.json_or_table(&documents, |documents| app_rows(documents))?;
+    Ok(Code::Ok)
+}
+
+fn app_rows(documents: &[AppDocument<'_>]) -> Rows {
     let mut rows = Rows::new(["APP", "TYPE", "PARAMS", "POLICY"]);
-    for app in &documents {
+    for app in documents {
         for kind in &app.types {
             let policy: Vec<String> = kind.policy.iter().map(|(key, value)| format!("{key} = {value}")).collect();
             let policy = if policy.is_empty() { Field::Empty } else { Field::Text(policy.join(", ")) };
             rows.add([Field::from(app.app), Field::from(kind.name), Field::Text(params_text(kind.params)), policy]);
         }
     }
-    output.table(rows)?;
-    Ok(Code::Ok)
+    rows
 }
 
 fn document<'a>(pool: &'a Arc<AppPool>, setup: &'a Setup) -> AppDocument<'a> {
@@ -359,13 +376,18 @@ mod tests {
     }
 
     #[test]
-    fn unsuitable_python_is_reported_with_the_remedy() {
+    fn unsuitable_installation_is_reported_with_the_remedy() {
         for (last, remedy) in [
             (
                 "/v/python: No module named kafleet",
                 "checkout of kafleet: /v/python -m pip install PATH_OF_THE_CHECKOUT",
             ),
             ("Try `python -h' for more information.", "the SDK needs Python 3.11 or newer; `/v/python` is older"),
+            ("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'kafleet' imported from /t.ts", "run `npm install`"),
+            (
+                "TypeError [ERR_UNKNOWN_FILE_EXTENSION]: Unknown file extension \".ts\"",
+                "22.18 on; `/v/python` is older",
+            ),
         ] {
             let why = format!("the app `main` ended before it was ready: exit code 1: {last}; hint: x");
             let hint = start_failure(&why, &["/v/python".to_owned()]).hint.unwrap();

@@ -78,22 +78,23 @@ pub(super) async fn attachments(verb: AttachmentsVerb, globals: &Globals) -> Out
             show(&output, &put, std::slice::from_ref(&put), "")?;
         }
         AttachmentsVerb::Get(GetArgs { id, name, to }) => {
-            let data = client.get_bytes(&path(&id, &name)).await?;
-            match to {
-                Some(file) => std::fs::write(&file, data)
-                    .map_err(|why| Failure::failed(format_args!("`{}` cannot be written: {why}", file.display())))?,
-                None => std::io::stdout().lock().write_all(&data)?,
-            }
+            write(&client.get_bytes(&path(&id, &name)).await?, to.as_deref())?;
         }
         AttachmentsVerb::Delete(DeleteArgs { id, name }) => {
             let deleted: AttachmentDocument = client.call(Method::DELETE, &path(&id, &name), None::<&()>).await?;
-            match output.is_json() {
-                true => output.json(&deleted)?,
-                false => output.line(&format!("`{name}` of `{id}` is deleted"))?,
-            }
+            output.json_or_line(&deleted, |_| format!("`{name}` of `{id}` is deleted"))?;
         }
     }
     Ok(Code::Ok)
+}
+
+/// Writes data to a file, or to stdout without one.
+fn write(data: &[u8], file: Option<&Path>) -> Result<(), Failure> {
+    match file {
+        Some(file) => std::fs::write(file, data)
+            .map_err(|why| Failure::failed(format_args!("`{}` cannot be written: {why}", file.display()))),
+        None => Ok(std::io::stdout().lock().write_all(data)?),
+    }
 }
 
 /// Reads a file, or stdin for `-`, up to the API's limit; a larger one is an error.

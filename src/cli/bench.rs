@@ -39,11 +39,13 @@ pub(super) enum BenchVerb {
     Unannounced(bench::Unannounced),
     /// Very many clients watching one API: cost while idle, and cost of a change
     Watch(bench::Watch),
+    /// Many types in one group: idle resources, a flood of one type, a hot type, the restart of a worker
+    Types(bench::TypesBench),
     /// Pages of the web UI: size, CPU beside the API's calls, open tabs, time until a change is shown
     Ui(bench::Ui),
     /// Peak memory of a worker: long backlog, large params, many types
     Memory(bench::MemoryBench),
-    /// All except `app`, `memory`, `timers`, `ui`, `unannounced` and `watch`, one after the other
+    /// All except `app`, `memory`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
     #[command(hide = true)]
@@ -115,6 +117,7 @@ async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<Report> {
         BenchVerb::Latency(latency) => bench::latency(&latency, &services).await,
         BenchVerb::Fanin(fanin) => bench::fanin(&fanin, &services).await,
         BenchVerb::Memory(memory) => blocking(move || bench::memory(&memory, &services)).await,
+        BenchVerb::Types(types) => blocking(move || bench::types(&types, &services)).await,
         BenchVerb::Timers(timers) => bench::timers(&timers, &services).await,
         BenchVerb::Reads(reads) => bench::reads(&reads, &services).await,
         BenchVerb::Unannounced(unannounced) => bench::unannounced(&unannounced, &services).await,

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
 use super::list::check_query;
-use super::output::{Field, Output, Rows, eprint_line};
+use super::output::{Field, Output, Rows};
 use super::wait;
 use crate::api::documents::{BulkAction, BulkPreview, BulkProgress, BulkRequest, BulkSelection, Status, TaskPage};
 use crate::model::units::duration::Millis;
@@ -78,14 +78,8 @@ async fn act(action: BulkAction, args: BulkArgs, globals: &Globals) -> Outcome {
     if let Some(wait) = args.wait {
         return wait::finish(&client, &output, task, wait, started).await;
     }
-    if output.is_json() {
-        output.json(&task)?;
-    } else {
-        output.line(&task.id)?;
-    }
-    if output.terminal {
-        eprint_line(format_args!("follow it with `kafleet watch {}`", task.id));
-    }
+    output.json_or_line(&task, |task| task.id.clone())?;
+    output.hint_to_follow(&task.id);
     Ok(Code::Ok)
 }
 
@@ -105,25 +99,25 @@ fn show_preview(preview: &BulkPreview, output: &Output) -> Outcome {
 async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let page: TaskPage = globals.client()?.get(&["v1", "bulk"], &vec![("limit", args.limit.to_string())]).await?;
-    if output.is_json() {
-        output.json(&page)?;
-        return Ok(Code::Ok);
-    }
+    output.json_or_list(&page, |page| rows(&page.tasks), "nobody has ordered a bulk action lately")?;
+    Ok(Code::Ok)
+}
+
+fn rows(tasks: &[Status]) -> Rows {
     let mut rows = Rows::new(["ID", "STATE", "DONE", "SKIPPED", "REFUSED", "BY", "SEEN", "ACTION"]);
-    for task in page.tasks {
+    for task in tasks {
         let progress = task.progress.as_ref().and_then(|progress| serde_json::from_str(progress.text()).ok());
         let BulkProgress { done, skipped, refused, .. } = progress.unwrap_or_default();
         rows.add([
-            Field::Text(task.id),
+            Field::Text(task.id.clone()),
             Field::Text(task.state.to_string()),
             Field::Number(done),
             Field::Number(skipped),
             Field::Number(refused),
             task.fields.creator.clone().into(),
-            task.seen_at.into(),
+            task.seen_at.clone().into(),
             task.fields.name.clone().into(),
         ]);
     }
-    output.list(rows, "nobody has ordered a bulk action lately")?;
-    Ok(Code::Ok)
+    rows
 }

@@ -40,13 +40,16 @@ pub(super) async fn cancel(args: CancelArgs, globals: &Globals) -> Outcome {
     }
     if output.is_json() {
         output.json(&outcome)?;
-    } else if outcome.already_requested == Some(true) {
-        eprint_line(format_args!("cancellation of `{}` was already requested", outcome.id));
     } else {
-        eprint_line(format_args!(
-            "cancellation of `{}` requested; follow it with `kafleet status {0} --wait`",
-            outcome.id
-        ));
+        eprint_line(message(&outcome));
     }
     Ok(Code::Ok)
+}
+
+fn message(outcome: &CancelOutcome) -> String {
+    let id = &outcome.id;
+    match outcome.already_requested {
+        Some(true) => format!("cancellation of `{id}` was already requested"),
+        _ => format!("cancellation of `{id}` requested; follow it with `kafleet status {id} --wait`"),
+    }
 }

@@ -32,13 +32,16 @@ pub(super) async fn children(args: ChildrenArgs, globals: &Globals) -> Outcome {
         output.json(&found)?;
         return Ok(Code::Ok);
     }
-    let empty = match is_first {
-        true => format!("`{id}` has no children; `kafleet submit TYPE PARAMS --parent {id}` adds one"),
-        false => format!("`{id}` has no more children"),
-    };
-    output.list(rows(&found.tasks, "ID", now_ms()), empty)?;
+    output.list(rows(&found.tasks, "ID", now_ms()), empty_message(&id, is_first))?;
     if let Some(cursor) = &found.next {
         eprint_line(format_args!("there are more: --cursor {cursor}"));
     }
     Ok(Code::Ok)
+}
+
+fn empty_message(id: &str, is_first: bool) -> String {
+    match is_first {
+        true => format!("`{id}` has no children; `kafleet submit TYPE PARAMS --parent {id}` adds one"),
+        false => format!("`{id}` has no more children"),
+    }
 }

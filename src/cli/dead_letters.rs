@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::Query;
+use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::list::resolve_time;
@@ -59,6 +59,27 @@ pub(super) struct Selection {
 }
 
 impl Selection {
+    fn filters(self) -> Result<Query, Failure> {
+        let values = [
+            ("type", self.task_type),
+            ("code", self.code),
+            ("from", Self::time(self.from.as_deref())?),
+            ("to", Self::time(self.to.as_deref())?),
+        ];
+        Ok(values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+    }
+
+    fn document(self) -> Result<DeadLetterSelection, Failure> {
+        let Some(task_type) = self.task_type else {
+            return Err(
+                Failure::usage("neither ids nor --type are given").hint("`kafleet dead-letters list` shows the ids")
+            );
+        };
+        let from = Self::time(self.from.as_deref())?;
+        let to = Self::time(self.to.as_deref())?;
+        Ok(DeadLetterSelection { task_type, code: self.code, from, to, limit: None })
+    }
+
     fn time(text: Option<&str>) -> Result<Option<String>, Failure> {
         text.map(|text| resolve_time(text, now_ms())).transpose()
     }
@@ -105,28 +126,8 @@ pub(super) async fn dead_letters(verb: DeadLettersVerb, globals: &Globals) -> Ou
 async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
-    let limit = args.limit as usize;
-    let Selection { task_type, code, from, to } = args.selection;
-    let values = [
-        ("type", task_type),
-        ("code", code),
-        ("from", Selection::time(from.as_deref())?),
-        ("to", Selection::time(to.as_deref())?),
-    ];
-    let filters: Query = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-    let mut found = DeadLetterPage { letters: Vec::new(), next: args.cursor, scanned: 0 };
-    loop {
-        let mut query = filters.clone();
-        query.push(("limit", PAGE.min(limit - found.letters.len()).to_string()));
-        query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
-        let page: DeadLetterPage = client.get(&["v1", "dead-letters"], &query).await?;
-        found.letters.extend(page.letters);
-        found.next = page.next;
-        found.scanned += page.scanned;
-        if found.next.is_none() || found.letters.len() >= limit {
-            break;
-        }
-    }
+    let filters = args.selection.filters()?;
+    let found = pages(&client, &filters, args.limit as usize, args.cursor).await?;
     if output.is_json() {
         output.json(&found)?;
         return Ok(Code::Ok);
@@ -140,6 +141,28 @@ async fn list(args: ListArgs, globals: &Globals) -> Outcome {
         eprint_line(format_args!("there are more: --cursor {cursor}"));
     }
     Ok(Code::Ok)
+}
+
+/// Reads pages until `limit` dead letters are found, or the list ends.
+async fn pages(
+    client: &Client,
+    filters: &Query,
+    limit: usize,
+    cursor: Option<String>,
+) -> Result<DeadLetterPage, Failure> {
+    let mut found = DeadLetterPage { letters: Vec::new(), next: cursor, scanned: 0 };
+    loop {
+        let mut query = filters.clone();
+        query.push(("limit", PAGE.min(limit - found.letters.len()).to_string()));
+        query.extend(found.next.take().map(|cursor| ("cursor", cursor)));
+        let page: DeadLetterPage = client.get(&["v1", "dead-letters"], &query).await?;
+        found.letters.extend(page.letters);
+        found.next = page.next;
+        found.scanned += page.scanned;
+        if found.next.is_none() || found.letters.len() >= limit {
+            return Ok(found);
+        }
+    }
 }
 
 fn rows(letters: &[DeadLetter]) -> Rows {
@@ -159,10 +182,11 @@ fn rows(letters: &[DeadLetter]) -> Rows {
 async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let record: DeadLetterDetail = globals.client()?.get(&["v1", "dead-letters", &args.letter], &Query::new()).await?;
-    if output.is_json() {
-        output.json(&record)?;
-        return Ok(Code::Ok);
-    }
+    output.json_or_line(&record, detail_text)?;
+    Ok(Code::Ok)
+}
+
+fn detail_text(record: &DeadLetterDetail) -> String {
     let letter = &record.letter;
     let done = match record.outcome {
         Some(DeadLetterOutcome::Dropped) => " (dropped)",
@@ -171,7 +195,17 @@ async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
         None => "",
     };
     let mut lines = vec![format!("{}{done}", letter.id), format!("  {}: {}", letter.code, one_line(&letter.error))];
-    let fields = [
+    let fields = detail_fields(record).into_iter();
+    lines.extend(fields.filter_map(|(name, value)| Some(format!("  {name:<14} {}", one_line(&value?)))));
+    for (name, value) in &record.headers {
+        lines.push(format!("  {:<14} {}", one_line(name), one_line(value.as_deref().unwrap_or("-"))));
+    }
+    lines.join("\n")
+}
+
+fn detail_fields(record: &DeadLetterDetail) -> [(&'static str, Option<String>); 9] {
+    let letter = &record.letter;
+    [
         ("task", letter.task.clone()),
         ("run", letter.run.map(|run| run.to_string())),
         ("at", Some(letter.at.clone())),
@@ -181,13 +215,7 @@ async fn show(args: ShowArgs, globals: &Globals) -> Outcome {
         ("key", record.key.clone()),
         ("params", record.params.as_ref().map(ToString::to_string)),
         ("value, base64", record.value_base64.clone()),
-    ];
-    lines.extend(fields.into_iter().filter_map(|(name, value)| Some(format!("  {name:<14} {}", one_line(&value?)))));
-    for (name, value) in &record.headers {
-        lines.push(format!("  {:<14} {}", one_line(name), one_line(value.as_deref().unwrap_or("-"))));
-    }
-    output.line(&lines.join("\n"))?;
-    Ok(Code::Ok)
+    ]
 }
 
 fn changed_params(which: &ResolveArgs, text: &str) -> Result<RedriveDeadLetter, Failure> {
@@ -213,18 +241,23 @@ async fn resolve(
     } else {
         resolve_named(&args.letters, verb, changes.as_ref(), globals).await?
     };
-    if output.is_json() {
-        output.json(&outcome)?;
-    } else {
-        output.line(&format!("{} {done}, {} refused", outcome.done.len(), outcome.refused.len()))?;
-        for refusal in &outcome.refused {
-            eprint_line(format_args!("{}: {}", refusal.letter, refusal.why));
-        }
-        if outcome.more {
-            eprint_line("more dead letters match: run this again, or raise --limit");
-        }
+    output.json_or_line(&outcome, |outcome| {
+        format!("{} {done}, {} refused", outcome.done.len(), outcome.refused.len())
+    })?;
+    if !output.is_json() {
+        eprint_rest(&outcome);
     }
     Ok(if outcome.refused.is_empty() { Code::Ok } else { Code::Failed })
+}
+
+/// Reports refused dead letters, and that more are selected.
+fn eprint_rest(outcome: &DeadLetterResults) {
+    for refusal in &outcome.refused {
+        eprint_line(format_args!("{}: {}", refusal.letter, refusal.why));
+    }
+    if outcome.more {
+        eprint_line("more dead letters match: run this again, or raise --limit");
+    }
 }
 
 async fn resolve_named(
@@ -244,24 +277,12 @@ async fn resolve_named(
 
 /// Resolves the selected dead letters over as many requests as needed; a refused one is not retried.
 async fn resolve_selected(args: ResolveArgs, verb: &str, globals: &Globals) -> Result<DeadLetterResults, Failure> {
-    let Selection { task_type, code, from, to } = args.selection;
-    let Some(task_type) = task_type else {
-        return Err(
-            Failure::usage("neither ids nor --type are given").hint("`kafleet dead-letters list` shows the ids")
-        );
-    };
-    let from = Selection::time(from.as_deref())?;
-    let to = Selection::time(to.as_deref())?;
+    let mut selection = args.selection.document()?;
     let client = globals.client()?;
     let limit = args.limit as usize;
     let mut all = DeadLetterResults { done: Vec::new(), refused: Vec::new(), more: false };
     loop {
-        let batch_limit = Some((limit - all.done.len()).min(PAGE));
-        let task_type = task_type.clone();
-        let code = code.clone();
-        let from = from.clone();
-        let to = to.clone();
-        let selection = DeadLetterSelection { task_type, code, from, to, limit: batch_limit };
+        selection.limit = Some((limit - all.done.len()).min(PAGE));
         let outcome: DeadLetterResults = client.post(&["v1", "dead-letters", verb], Some(&selection)).await?;
         let progress = !outcome.done.is_empty();
         all.done.extend(outcome.done);

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::client::Method;
-use super::exit::{Code, Outcome};
+use super::client::{Client, Method};
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
 use crate::api::documents::{KillSwitchDocument, KillSwitches, SetKillSwitch};
@@ -41,19 +41,13 @@ pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outc
     let client = globals.client()?;
     let output = globals.output();
     match verb {
-        KillSwitchVerb::On(OnArgs { name, task_type, reason }) => {
-            let body = SetKillSwitch { task_type, reason };
-            let set: KillSwitchDocument =
-                client.call(Method::PUT, &["v1", "kill-switches", &name], Some(&body)).await?;
+        KillSwitchVerb::On(args) => {
+            let set = set(&client, args).await?;
             show(&output, &set, std::slice::from_ref(&set))
         }
         KillSwitchVerb::Off(OffArgs { name }) => {
-            let removed: KillSwitchDocument =
-                client.call(Method::DELETE, &["v1", "kill-switches", &name], None::<&()>).await?;
-            match output.is_json() {
-                true => output.json(&removed),
-                false => output.line(&format!("the kill switch `{name}` is off")),
-            }
+            let removed = remove(&client, &name).await?;
+            output.json_or_line(&removed, |_| format!("the kill switch `{name}` is off"))
         }
         KillSwitchVerb::List => {
             let found: KillSwitches = client.get(&["v1", "kill-switches"], &Vec::new()).await?;
@@ -63,8 +57,17 @@ pub(super) async fn kill_switch(verb: KillSwitchVerb, globals: &Globals) -> Outc
     Ok(Code::Ok)
 }
 
+async fn set(client: &Client, args: OnArgs) -> Result<KillSwitchDocument, Failure> {
+    let OnArgs { name, task_type, reason } = args;
+    client.call(Method::PUT, &["v1", "kill-switches", &name], Some(&SetKillSwitch { task_type, reason })).await
+}
+
+async fn remove(client: &Client, name: &str) -> Result<KillSwitchDocument, Failure> {
+    client.call(Method::DELETE, &["v1", "kill-switches", name], None::<&()>).await
+}
+
 /// Prints the API's document as JSON, or a table.
-fn show(output: &Output, document: &impl Serialize, kills: &[KillSwitchDocument]) -> Result<(), super::exit::Failure> {
+fn show(output: &Output, document: &impl Serialize, kills: &[KillSwitchDocument]) -> Result<(), Failure> {
     if output.is_json() {
         return output.json(document);
     }

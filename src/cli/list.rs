@@ -78,10 +78,9 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let now_ms = now_ms();
     args.query.as_deref().map_or(Ok(()), check_query)?;
     let filters = filters(&args, now_ms)?;
-    let limit = args.limit as usize;
     let levels = Levels::of(&args);
     let continued = args.cursor.is_some();
-    let found = pages(&client, &["v1", "tasks"], &filters, limit, args.cursor).await?;
+    let found = pages(&client, &["v1", "tasks"], &filters, args.limit as usize, args.cursor).await?;
     if output.is_json() {
         output.json(&found)?;
         return Ok(Code::Ok);
@@ -89,13 +88,18 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let filtered = continued || filters.iter().any(|(name, _)| !matches!(*name, "level" | "root"));
     let empty = levels.empty_message(filtered, found.next.is_some());
     output.list(rows(&found.tasks, levels.header(), now_ms), empty)?;
+    eprint_rest(&found);
+    Ok(Code::Ok)
+}
+
+/// Names the tasks that were not found, and the cursor of those not listed.
+fn eprint_rest(found: &TaskPage) {
     if !found.missing.is_empty() {
         eprint_line(format_args!("not found: {}", found.missing.join(", ")));
     }
     if let Some(cursor) = &found.next {
-        eprint_line(format_args!("{}: --cursor {cursor}", more_text(&found)));
+        eprint_line(format_args!("{}: --cursor {cursor}", more_text(found)));
     }
-    Ok(Code::Ok)
 }
 
 /// Reads pages until `limit` tasks are found, the list ends, or `MAX_SCANNED` tasks were scanned.

@@ -51,17 +51,18 @@ async fn read(client: &Client, output: &Output, args: &LogArgs) -> Outcome {
         shown |= !page.lines.is_empty();
         from = page.from + page.lines.len() as u64;
         if page.lines.is_empty() || from >= page.total {
-            if page.dropped > 0 {
-                eprint_line(format_args!(
-                    "{} lines were dropped by the worker: the task exceeded the log limit",
-                    page.dropped
-                ));
-            }
+            eprint_dropped(page.dropped);
             if !shown && !output.is_json() {
                 eprint_line(empty_message(id, begun, page.total));
             }
             return Ok(Code::Ok);
         }
+    }
+}
+
+fn eprint_dropped(lines: u32) {
+    if lines > 0 {
+        eprint_line(format_args!("{lines} lines were dropped by the worker: the task exceeded the log limit"));
     }
 }
 

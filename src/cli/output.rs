@@ -60,6 +60,41 @@ impl Output {
     pub(super) fn table(&self, rows: Rows) -> Result<(), Failure> {
         self.line(&rows.draw(self.paint, self.terminal))
     }
+
+    /// Writes a document as JSON, or its text.
+    pub(super) fn json_or_line<D: Serialize>(
+        &self,
+        document: &D,
+        text: impl FnOnce(&D) -> String,
+    ) -> Result<(), Failure> {
+        if self.is_json() { self.json(document) } else { self.line(&text(document)) }
+    }
+
+    /// Writes a document as JSON, or its rows as a table.
+    pub(super) fn json_or_table<D: Serialize>(
+        &self,
+        document: &D,
+        rows: impl FnOnce(&D) -> Rows,
+    ) -> Result<(), Failure> {
+        if self.is_json() { self.json(document) } else { self.table(rows(document)) }
+    }
+
+    /// Writes a document as JSON, or its rows as [`Self::list`] does.
+    pub(super) fn json_or_list<D: Serialize>(
+        &self,
+        document: &D,
+        rows: impl FnOnce(&D) -> Rows,
+        empty: impl std::fmt::Display,
+    ) -> Result<(), Failure> {
+        if self.is_json() { self.json(document) } else { self.list(rows(document), empty) }
+    }
+
+    /// Names the command that follows a task, if stdout is a terminal.
+    pub(super) fn hint_to_follow(&self, task: &str) {
+        if self.terminal {
+            eprint_line(format_args!("follow it with `kafleet watch {task}`"));
+        }
+    }
 }
 
 /// Returns whether to use colours. `NO_COLOR` counts if it is set and not empty (no-color.org).

@@ -110,10 +110,32 @@ async fn run(setup: Rebuild, target: String, output: Output, shutdown: &Shutdown
     }
 }
 
+/// Reports partitions and trees that are not built from the log.
+fn eprint_exceptions(plan: &RebuildPlan) {
+    if !plan.taken.is_empty() {
+        eprint_line(format_args!("trackers have already taken over {} of them", plan.taken.len()));
+    }
+    if plan.partial_trees > 0 {
+        eprint_line(format_args!(
+            "{} trees started before the log begins: they will be missing or incomplete",
+            plan.partial_trees
+        ));
+    }
+}
+
 fn to_failure(refusal: RebuildError) -> Failure {
     match refusal {
         RebuildError::Unsuitable(why) => from_message(Code::Failed, &why),
         RebuildError::Unavailable(why) => from_message(Code::Unavailable, &why),
+    }
+}
+
+const fn ending_name(ending: Ending) -> &'static str {
+    match ending {
+        Ending::TakenOver => "taken_over",
+        Ending::Complete => "complete",
+        Ending::Stopped => "stopped",
+        Ending::Different => "different",
     }
 }
 
@@ -168,15 +190,7 @@ impl RebuildView {
             numbers.len(),
             self.target
         ));
-        if !plan.taken.is_empty() {
-            eprint_line(format_args!("trackers have already taken over {} of them", plan.taken.len()));
-        }
-        if plan.partial_trees > 0 {
-            eprint_line(format_args!(
-                "{} trees started before the log begins: they will be missing or incomplete",
-                plan.partial_trees
-            ));
-        }
+        eprint_exceptions(plan);
         Ok(())
     }
 
@@ -184,10 +198,7 @@ impl RebuildView {
         let (passed, all) = progress.offsets();
         let compared = progress.compared.load(Relaxed);
         if !self.output.is_json() && !self.bar.is_hidden() {
-            self.bar.set_length(all);
-            self.bar.set_position(passed);
-            let what = if self.ready { "following".to_owned() } else { format!("{compared} keys compared") };
-            self.bar.set_message(what);
+            self.update_bar(passed, all, compared);
             return Ok(());
         }
         if self.lines.last.elapsed() < LINE || self.lines.reported == (passed, compared) {
@@ -203,6 +214,13 @@ impl RebuildView {
         }
         eprint_line(format_args!("{passed} of {all} events projected, {rate} a second; {compared} keys compared"));
         Ok(())
+    }
+
+    fn update_bar(&self, passed: u64, all: u64, compared: u64) {
+        self.bar.set_length(all);
+        self.bar.set_position(passed);
+        let what = if self.ready { "following".to_owned() } else { format!("{compared} keys compared") };
+        self.bar.set_message(what);
     }
 
     fn show_event(&mut self, event: RebuildEvent) -> Result<(), Failure> {
@@ -261,13 +279,7 @@ impl RebuildView {
     fn finish(&self, ending: Ending) -> Outcome {
         self.bar.finish_and_clear();
         if self.output.is_json() {
-            let how = match ending {
-                Ending::TakenOver => "taken_over",
-                Ending::Complete => "complete",
-                Ending::Stopped => "stopped",
-                Ending::Different => "different",
-            };
-            self.output.json_line(&json!({"event": "ended", "how": how}))?;
+            self.output.json_line(&json!({"event": "ended", "how": ending_name(ending)}))?;
         }
         match ending {
             Ending::TakenOver => {
@@ -286,13 +298,15 @@ impl RebuildView {
             }
             Ending::Stopped => Err(Failure::failed("stopped before the copy was complete")
                 .hint("run the same command again: it resumes where it stopped")),
-            Ending::Different => {
-                let which: Vec<String> = self.differing.iter().map(ToString::to_string).collect();
-                Err(Failure::failed(format_args!("the copy differs from the source in partition {}", which.join(", "))).hint(
-                    "do not switch yet: something else wrote to one of the stores, or the log was incomplete; empty the new store and run this again; if the result is the same, the source is wrong",
-                ))
-            }
+            Ending::Different => Err(self.difference_failure()),
         }
+    }
+
+    fn difference_failure(&self) -> Failure {
+        let which: Vec<String> = self.differing.iter().map(ToString::to_string).collect();
+        Failure::failed(format_args!("the copy differs from the source in partition {}", which.join(", "))).hint(
+            "do not switch yet: something else wrote to one of the stores, or the log was incomplete; empty the new store and run this again; if the result is the same, the source is wrong",
+        )
     }
 }
 

@@ -5,8 +5,7 @@ use tokio::time::Instant;
 
 use super::exit::{Code, Outcome};
 use super::globals::Globals;
-use super::output::eprint_line;
-use crate::api::documents::RetryTask;
+use crate::api::documents::{RetryOutcome, RetryTask};
 use crate::model::units::duration::Millis;
 
 #[derive(Debug, Args)]
@@ -33,13 +32,9 @@ pub(super) async fn retry(args: RetryArgs, globals: &Globals) -> Outcome {
     if let Some(wait) = args.wait {
         return super::wait::finish(&client, &output, outcome.status, wait, started).await;
     }
-    if output.is_json() {
-        output.json(&outcome)?;
-    } else {
-        output.line(&format!("{} is {} in run {}", outcome.status.id, outcome.status.state, outcome.run))?;
-    }
-    if output.terminal {
-        eprint_line(format_args!("follow it with `kafleet watch {}`", outcome.status.id));
-    }
+    let text =
+        |outcome: &RetryOutcome| format!("{} is {} in run {}", outcome.status.id, outcome.status.state, outcome.run);
+    output.json_or_line(&outcome, text)?;
+    output.hint_to_follow(&outcome.status.id);
     Ok(Code::Ok)
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::apps::TARGET_APP;
+use super::apps;
 use super::exit::{Code, Failure};
 use super::globals::Globals;
 use crate::api::{self, ApiSetup};
@@ -93,11 +93,8 @@ pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<L
 impl Setup {
     pub(super) fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
         let Loaded { mut config, path, folder } = load_config(globals, &options)?;
-        if let Some(app) = options.app
-            && config.apps.insert(TARGET_APP.to_owned(), app).is_some()
-        {
-            let why = format!("`[apps.{TARGET_APP}]` has the name of the app on the command line");
-            return Err(Failure::usage(why).hint("rename the section"));
+        if let Some(app) = options.app {
+            apps::add_target(&mut config, app)?;
         }
         if config.types.is_empty() && config.apps.is_empty() && registry.types().next().is_none() {
             register_samples(&mut registry);
@@ -343,7 +340,7 @@ impl Setup {
     /// Waits until all roles have ended, and ends the apps. A role that fails stops the others.
     pub(super) async fn run_until_stopped(&self, running: JoinSet<Ended>) -> Result<(), Failure> {
         let outcome = self.wait_for_roles(running).await;
-        tokio::select! { biased; () = super::apps::stop(&self.apps) => {}, () = self.shutdown.abort.cancelled() => {} }
+        tokio::select! { biased; () = apps::stop(&self.apps) => {}, () = self.shutdown.abort.cancelled() => {} }
         outcome
     }
 

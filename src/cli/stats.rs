@@ -61,11 +61,7 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
     if args.slowest {
         query.extend(args.task_type.map(|name| ("type", name)));
         let slowest: Slowest = client.get(&["v1", "stats", "slowest"], &query).await?;
-        if output.is_json() {
-            output.json(&slowest)?;
-        } else {
-            output.list(slowest_rows(&slowest), "no attempt has ended in the last hour")?;
-        }
+        output.json_or_list(&slowest, slowest_rows, "no attempt has ended in the last hour")?;
         return Ok(Code::Ok);
     }
     query.push(args.task_type.map_or(("by", "type".to_owned()), |name| ("type", name)));
@@ -76,11 +72,7 @@ pub(super) async fn stats(args: StatsArgs, globals: &Globals) -> Outcome {
     }
     query.extend(args.step.map(|step| ("step", step.to_string())));
     let stats: Stats = client.get(&["v1", "stats"], &query).await?;
-    if output.is_json() {
-        output.json(&stats)?;
-    } else {
-        output.list(rows(&stats), "nothing has been counted in this time; `kafleet submit` submits a task")?;
-    }
+    output.json_or_list(&stats, rows, "nothing has been counted in this time; `kafleet submit` submits a task")?;
     Ok(Code::Ok)
 }
 
@@ -89,24 +81,25 @@ pub(super) async fn failures(args: FailuresArgs, globals: &Globals) -> Outcome {
     let mut query = vec![("limit", args.limit.to_string())];
     query.extend(args.task_type.map(|name| ("type", name)));
     let failures: Failures = globals.client()?.get(&["v1", "failures"], &query).await?;
-    if output.is_json() {
-        output.json(&failures)?;
-        return Ok(Code::Ok);
-    }
+    output.json_or_list(&failures, failure_rows, "no task has failed or expired")?;
+    Ok(Code::Ok)
+}
+
+fn failure_rows(failures: &Failures) -> Rows {
     let mut rows = Rows::new(["TASKS", "TYPE", "LAST 24 H", "LAST", "NEWEST TASK", "WORKERS", "ERROR"]);
-    for group in failures.groups {
+    for group in &failures.groups {
+        let note = if group.newest_superseded { " (superseded)" } else { "" };
         rows.add([
             Field::Number(group.count),
-            Field::Text(group.task_type),
+            Field::Text(group.task_type.clone()),
             Field::Text(sparkline(&group.attempts_by_hour)),
-            Field::Text(group.last),
-            Field::Text(if group.newest_superseded { format!("{} (superseded)", group.newest) } else { group.newest }),
+            Field::Text(group.last.clone()),
+            Field::Text(format!("{}{note}", group.newest)),
             workers(&group.workers),
-            Field::Text(group.text),
+            Field::Text(group.text.clone()),
         ]);
     }
-    output.list(rows, "no task has failed or expired")?;
-    Ok(Code::Ok)
+    rows
 }
 
 /// Names of the workers, or their number if there are many.
@@ -168,25 +161,27 @@ fn rows(stats: &Stats) -> Rows {
         "WAIT MAX",
         "RUN MAX",
     ]);
-    for StatsSeries { task_type, points } in &stats.series {
-        let sum = |count: fn(&StatsPoint) -> u64| points.iter().map(count).sum::<u64>();
-        let longest = |longest: fn(&StatsPoint) -> Option<u64>| {
-            Field::from(points.iter().filter_map(longest).max().map(time_text))
-        };
-        rows.add([
-            Field::Text(task_type.clone()),
-            Field::Text(sparkline(&points.iter().map(ended).collect::<Vec<_>>())),
-            Field::Number(sum(|point| point.opened)),
-            Field::Number(sum(|point| point.succeeded)),
-            Field::Number(sum(|point| point.failed)),
-            Field::Number(sum(|point| point.cancelled + point.expired)),
-            Field::Number(sum(|point| point.retried)),
-            points.last().map_or(Field::Empty, |point| Field::Number(point.open)),
-            longest(|point| point.wait.max),
-            longest(|point| point.run.max),
-        ]);
-    }
+    stats.series.iter().for_each(|series| rows.add(row(series)));
     rows
+}
+
+fn row(series: &StatsSeries) -> [Field; 10] {
+    let StatsSeries { task_type, points } = series;
+    let sum = |count: fn(&StatsPoint) -> u64| points.iter().map(count).sum::<u64>();
+    let longest =
+        |longest: fn(&StatsPoint) -> Option<u64>| Field::from(points.iter().filter_map(longest).max().map(time_text));
+    [
+        Field::Text(task_type.clone()),
+        Field::Text(sparkline(&points.iter().map(ended).collect::<Vec<_>>())),
+        Field::Number(sum(|point| point.opened)),
+        Field::Number(sum(|point| point.succeeded)),
+        Field::Number(sum(|point| point.failed)),
+        Field::Number(sum(|point| point.cancelled + point.expired)),
+        Field::Number(sum(|point| point.retried)),
+        points.last().map_or(Field::Empty, |point| Field::Number(point.open)),
+        longest(|point| point.wait.max),
+        longest(|point| point.run.max),
+    ]
 }
 
 fn time_text(ms: u64) -> String {

@@ -28,11 +28,7 @@ pub(super) async fn status(args: StatusArgs, globals: &Globals) -> Outcome {
     if let Some(wait) = args.wait {
         return super::wait::finish(&client, &output, status, wait, started).await;
     }
-    if output.is_json() {
-        output.json(&status)?;
-    } else {
-        output.line(&render_task(&status, output.paint))?;
-    }
+    output.json_or_line(&status, |status| render_task(status, output.paint))?;
     Ok(Code::Ok)
 }
 

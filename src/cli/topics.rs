@@ -1,15 +1,17 @@
 //! `topics apply`: creates missing topics and updates their settings.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::apps::{self, TargetArgs};
-use super::exit::{Code, Outcome};
+use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Output, Rows};
 use super::serve::StartArgs;
 use super::setup::{Setup, SetupOptions, StartError, from_message};
-use crate::broker::{TopicChange, TopicOutcome};
+use crate::broker::{Client, TopicChange, TopicOutcome};
 use crate::handlers::Registry;
 use crate::telemetry::init_logs;
 use crate::topics::apply;
@@ -29,7 +31,7 @@ pub(super) struct ApplyArgs {
 }
 
 /// Deadline for creating and altering all topics.
-const APPLY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
+const APPLY_DEADLINE: Duration = Duration::from_secs(60);
 
 pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Registry) -> Outcome {
     let TopicsVerb::Apply(args) = verb;
@@ -45,17 +47,20 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
     )?;
     apps::check(&mut setup).await?;
     let client = setup.kafka()?.client();
-    let what = format!("kafka at `{}`", setup.brokers());
-    let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
-    setup
-        .wait_for("kafka", &what, hint, args.start.start_timeout.into(), |deadline| {
-            let client = client.with_deadline(deadline);
-            let prefix = setup.names.topics();
-            async move { client.topics(&prefix).await.map(drop).map_err(StartError::from) }
-        })
-        .await?;
+    wait_for_brokers(&setup, &client, args.start.start_timeout.into()).await?;
     let outcomes = apply(&client, &setup.config, &setup.registry, APPLY_DEADLINE).await;
     show(&globals.output(), &outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?)
+}
+
+async fn wait_for_brokers(setup: &Setup, client: &Client, timeout: Duration) -> Result<(), Failure> {
+    let what = format!("kafka at `{}`", setup.brokers());
+    let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
+    let attempt = |deadline| {
+        let client = client.with_deadline(deadline);
+        let prefix = setup.names.topics();
+        async move { client.topics(&prefix).await.map(drop).map_err(StartError::from) }
+    };
+    setup.wait_for("kafka", &what, hint, timeout, attempt).await
 }
 
 fn show(output: &Output, outcomes: &[TopicOutcome]) -> Outcome {

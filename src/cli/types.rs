@@ -80,25 +80,17 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
 pub(super) async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
-    let shown = match args.verb {
+    match args.verb {
         None => {
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
-            if output.is_json() {
-                output.json(&types)?;
-                return Ok(Code::Ok);
-            }
-            types.types
+            let empty = "no task types; add `[types.NAME]` to kafleet.toml and run `kafleet topics apply`";
+            output.json_or_list(&types, |types| rows(&types.types), empty)?;
         }
         Some(verb) => {
             let changed = change(&client, verb).await?;
-            if output.is_json() {
-                output.json(&changed)?;
-                return Ok(Code::Ok);
-            }
-            vec![changed]
+            output.json_or_table(&changed, |changed| rows(std::slice::from_ref(changed)))?;
         }
-    };
-    output.list(rows(&shown), "no task types; add `[types.NAME]` to kafleet.toml and run `kafleet topics apply`")?;
+    }
     Ok(Code::Ok)
 }
 
@@ -146,23 +138,25 @@ fn rows(types: &[TypeDocument]) -> Rows {
         "UNSUCCESSFUL",
         "WORK",
     ]);
-    for document in types {
-        let count = |wanted: &dyn Fn(State) -> bool| {
-            Field::Number(document.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
-        };
-        rows.add([
-            Field::Text(document.name.clone()),
-            Field::from(if document.topic { "yes" } else { "no" }),
-            Field::Number(document.backlog),
-            count(&|state| state == State::Queued),
-            count(&|state| state == State::Running),
-            count(&|state| state.category() == Category::Pending && !matches!(state, State::Queued | State::Running)),
-            count(&|state| state.category() == Category::Successful),
-            count(&|state| state.category() == Category::Failed),
-            status_notes(document),
-        ]);
-    }
+    types.iter().for_each(|document| rows.add(row(document)));
     rows
+}
+
+fn row(document: &TypeDocument) -> [Field; 9] {
+    let count = |wanted: &dyn Fn(State) -> bool| {
+        Field::Number(document.counts.iter().filter(|(state, _)| wanted(**state)).map(|(_, count)| count).sum())
+    };
+    [
+        Field::Text(document.name.clone()),
+        Field::from(if document.topic { "yes" } else { "no" }),
+        Field::Number(document.backlog),
+        count(&|state| state == State::Queued),
+        count(&|state| state == State::Running),
+        count(&|state| state.category() == Category::Pending && !matches!(state, State::Queued | State::Running)),
+        count(&|state| state.category() == Category::Successful),
+        count(&|state| state.category() == Category::Failed),
+        status_notes(document),
+    ]
 }
 
 fn numbers(numbers: &[i32]) -> String {
@@ -236,12 +230,17 @@ echo  yes          6       4        2              4        100            11  s
     }
 
     #[test]
-    fn omitted_limits_keep_their_values() {
+    fn rates_are_parsed_or_rejected() {
         let rate = parse_rate("10/5m").unwrap();
         assert_eq!((rate.count, rate.per, parse_rate("100/s").unwrap().per), (10, Millis::secs(300), Millis::secs(1)));
         for bad in ["10", "x/s", "0/s", "10/w", "/s", "10/"] {
             assert!(parse_rate(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn omitted_limits_keep_their_values() {
+        let rate = parse_rate("10/5m").unwrap();
         let known = TypeLimits { slots: Some(4), max_concurrency: Some(9), rate: None, live: vec!["slots".into()] };
         let args = LimitArgs {
             name: "echo".into(),

@@ -48,11 +48,7 @@ pub(super) async fn update(args: UpdateArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
     let status: Status = client.call(Method::PATCH, &["v1", "tasks", &id], Some(&request)).await?;
-    if output.is_json() {
-        output.json(&status)?;
-    } else {
-        output.line(&render_task(&status, output.paint))?;
-    }
+    output.json_or_line(&status, |status| render_task(status, output.paint))?;
     Ok(Code::Ok)
 }
 

@@ -27,21 +27,23 @@ pub(super) async fn workers(args: WorkersArgs, globals: &Globals) -> Outcome {
     if !args.all {
         answer.workers.retain(|worker| worker.state != WorkerState::Stopped);
     }
-    if output.is_json() {
-        output.json(&answer)?;
-    } else if args.running {
-        output.list(
-            running(&answer.workers),
+    if args.running {
+        output.json_or_list(
+            &answer,
+            |answer| running(&answer.workers),
             "no task is running; `kafleet list --level any --state queued` lists queued tasks",
         )?;
     } else {
-        let none = match args.all {
-            true => "no worker has sent a heartbeat; `kafleet worker` starts one",
-            false => "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` includes stopped ones",
-        };
-        output.list(rows(&answer.workers), none)?;
+        output.json_or_list(&answer, |answer| rows(&answer.workers), empty_message(args.all))?;
     }
     Ok(Code::Ok)
+}
+
+fn empty_message(all: bool) -> &'static str {
+    match all {
+        true => "no worker has sent a heartbeat; `kafleet worker` starts one",
+        false => "no worker is alive; `kafleet worker` starts one, `kafleet workers --all` includes stopped ones",
+    }
 }
 
 fn rows(workers: &[WorkerDocument]) -> Rows {
@@ -118,16 +120,8 @@ mod tests {
     use super::*;
     use crate::cli::output::Paint;
 
-    #[test]
-    fn types_show_slots_in_use() {
-        let type_summary = |name: &str, in_flight, slots, paused| TypeStatus {
-            task_type: name.into(),
-            in_flight,
-            slots,
-            paused,
-            ..TypeStatus::default()
-        };
-        let worker = WorkerDocument {
+    fn worker(types: Vec<TypeStatus>) -> WorkerDocument {
+        WorkerDocument {
             id: "host-abc".into(),
             state: WorkerState::Alive,
             age_ms: 2_100,
@@ -138,17 +132,26 @@ mod tests {
             version: "0.1.0".into(),
             held_bytes: 0,
             in_flight: 3,
-            types: vec![
-                type_summary("echo", 3, 8, false),
-                TypeStatus { group: Some("small".into()), ..type_summary("resize", 0, 4, true) },
-                TypeStatus { stopped: Some("why".into()), refused: vec![1, 3], ..type_summary("shaky", 1, 2, false) },
-            ],
+            types,
             running: Vec::new(),
-        };
+        }
+    }
+
+    fn type_status(name: &str, in_flight: u32, slots: u32, paused: bool) -> TypeStatus {
+        TypeStatus { task_type: name.into(), in_flight, slots, paused, ..TypeStatus::default() }
+    }
+
+    #[test]
+    fn types_show_slots_in_use() {
+        let types = vec![
+            type_status("echo", 3, 8, false),
+            TypeStatus { group: Some("small".into()), ..type_status("resize", 0, 4, true) },
+            TypeStatus { stopped: Some("why".into()), refused: vec![1, 3], ..type_status("shaky", 1, 2, false) },
+        ];
         let expected = "\
 WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     TYPES
 host-abc  alive  2s ago     0.1.0            3  small (1)  echo 3/8, resize 0/4 paused, shaky 1/2 stopped refuses 1,3";
-        assert_eq!(rows(&[worker]).draw(Paint(false), false), expected);
+        assert_eq!(rows(&[worker(types)]).draw(Paint(false), false), expected);
         assert_eq!((seconds(7).as_str(), seconds(61_000).as_str()), ("0s", "61s"));
     }
 }

@@ -77,25 +77,29 @@ pub(super) fn problems(config: &EmailConfig) -> Vec<Finding> {
     if let Err(why) = parse_mailbox(&config.from) {
         found.push(Finding::new(at("from"), format!("`email.from`: {why}")));
     }
+    found.extend(login_problems(config));
+    for (n, text) in config.recipients.iter().enumerate() {
+        if let Err(why) = AddressPattern::new(text) {
+            found.push(Finding::new(format!("{AT}/recipients/{n}"), format!("`email.recipients[{n}]`: {why}")));
+        }
+    }
+    found
+}
+
+fn login_problems(config: &EmailConfig) -> Vec<Finding> {
+    let at = |key: &str| join(AT, key);
+    let mut found = Vec::new();
     let secrets = [config.password.is_some(), config.password_file.is_some()];
-    let has_username = config.username.is_some();
     let has_password = secrets.contains(&true);
     if secrets == [true, true] {
-        found.push(Finding::new(
-            at("password_file"),
-            "`email` has both `password` and `password_file`: remove one of them",
-        ));
-    } else if has_password != has_username {
+        let what = "`email` has both `password` and `password_file`: remove one of them";
+        found.push(Finding::new(at("password_file"), what));
+    } else if has_password != config.username.is_some() {
         found.push(Finding::new(at("username"), "`email` needs both a username and a password, or neither"));
     }
     if has_password && config.tls == MailTls::None {
         let what = "`email.tls` is `none`: the password would be sent unencrypted";
         found.push(Finding::new(at("tls"), what).hint("use `starttls` or `tls`, or no password"));
-    }
-    for (n, text) in config.recipients.iter().enumerate() {
-        if let Err(why) = AddressPattern::new(text) {
-            found.push(Finding::new(format!("{AT}/recipients/{n}"), format!("`email.recipients[{n}]`: {why}")));
-        }
     }
     found
 }

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Config;
+use crate::model::task::id::clip;
 
 /// Names under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     pub prefix: String,
     groups: Arc<TypeGroups>,
+    /// Topics that tasks may name for replies: names, or beginnings followed by `*`.
+    reply_to: Arc<[String]>,
 }
 
 /// Consumer groups that types share, by name.
@@ -38,14 +41,37 @@ impl TypeGroups {
 impl Names {
     /// Names of a fleet whose types have groups of their own.
     pub fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), groups: Arc::default() }
+        Self { prefix: prefix.to_owned(), groups: Arc::default(), reply_to: Arc::default() }
     }
     /// Names of a configuration.
     pub fn of(config: &Config) -> Self {
-        Self::new(&config.topics.prefix).with_groups(TypeGroups::of(config))
+        let reply_to = config.topics.reply_to.as_slice();
+        Self::new(&config.topics.prefix).with_groups(TypeGroups::of(config)).with_reply_topics(reply_to)
     }
     pub fn with_groups(self, groups: TypeGroups) -> Self {
         Self { groups: Arc::new(groups), ..self }
+    }
+    /// Sets the topics that tasks may name for replies.
+    pub fn with_reply_topics(self, patterns: &[String]) -> Self {
+        Self { reply_to: patterns.into(), ..self }
+    }
+    /// Refuses topics that tasks may not name for replies: those that are not configured, and the fleet's own.
+    pub fn check_reply_topic(&self, topic: &str) -> Result<(), String> {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(beginning) => topic.starts_with(beginning),
+            None => topic == pattern,
+        };
+        if topic.starts_with(&self.topics()) {
+            return Err(format!("`{}` is a topic of kafleet itself: replies need a topic of their own", clip(topic)));
+        }
+        if self.reply_to.iter().any(fits) {
+            return Ok(());
+        }
+        let allowed = match &*self.reply_to {
+            [] => "none".to_owned(),
+            some => some.iter().map(|pattern| format!("`{pattern}`")).collect::<Vec<_>>().join(", "),
+        };
+        Err(format!("`{}` is not allowed for replies; `topics.reply_to` allows: {allowed}", clip(topic)))
     }
     pub fn groups(&self) -> &TypeGroups {
         &self.groups

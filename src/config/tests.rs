@@ -98,6 +98,7 @@ fn invalid_values_are_reported_with_allowed_values() {
         ("[types.a]\ntimeout = -1", "`-1` is not a duration"),
         ("[types.a]\ntimeout = \"99999999999999999999s\"", "is not a duration"),
         ("[worker]\nmemory_limit = \"1 TiB\"", "`1 TiB` is not a size: `128MiB`"),
+        ("[topics]\nreply_to = [\"kafleet.replies\"]", "is not a topic outside of `kafleet.*`"),
         ("[types.a]\npublish_results = \"yes\"", "is not `true` or `false`"),
         ("[types.a]\nhandler = \"exec\"\ncommand = \"ls -l\"", "`types.a.command`: `ls -l` is not a list"),
         ("[worker]\ngrace = 1979-05-27", "`1979-05-27` is not a duration"),

@@ -35,6 +35,9 @@ pub struct TopicsConfig {
     pub record_retention: Millis,
     /// Interval at which every role checks its topics and their settings.
     pub check_interval: Millis,
+    /// Topics that tasks may name in `reply_to`: names, or beginnings followed by `*`. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reply_to: Vec<String>,
 }
 
 impl Default for TopicsConfig {
@@ -50,6 +53,7 @@ impl Default for TopicsConfig {
             max_tree_age: Millis::secs(30 * DAY),
             record_retention: Millis::secs(7 * DAY),
             check_interval: Millis::secs(60),
+            reply_to: Vec::new(),
         }
     }
 }
@@ -73,6 +77,17 @@ pub(super) fn problems(document: &Document, topics: &TopicsConfig) -> Vec<Findin
     if !good {
         let rule = format!("a prefix: 1 to {MAX_PREFIX_CHARS} characters of A-Z a-z 0-9 . _ -, not beginning with `.`");
         found.push(bad_value(document, "/topics/prefix", &rule));
+    }
+    let is_topic = |name: &str| (1..=249).contains(&name.len()) && name.bytes().all(allowed);
+    for (n, pattern) in topics.reply_to.iter().enumerate() {
+        let beginning = pattern.strip_suffix('*').unwrap_or(pattern);
+        if !is_topic(beginning) || beginning.starts_with(&format!("{}.", topics.prefix)) {
+            let rule = format!(
+                "a topic outside of `{}.*`, or the beginning of one followed by `*`, such as `shop.replies` or `team-*`",
+                topics.prefix
+            );
+            found.push(bad_value(document, &format!("/topics/reply_to/{n}"), &rule));
+        }
     }
     found
 }

@@ -80,15 +80,17 @@ fn http(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
     if kind.method.as_deref().is_some_and(|method| !["POST", "PUT", "PATCH"].contains(&method)) {
         found.push(bad_value(document, &join(at, "method"), "one of `POST`, `PUT`, `PATCH`"));
     }
-    for (name, value) in &kind.headers {
-        let header = join(&join(at, "headers"), name);
-        if name.is_empty() || !name.bytes().all(is_token_byte) {
-            found.push(Finding::new(header, format!("`{name}` is not a valid header name")));
-        } else if value.contains(['\r', '\n', '\0']) {
-            found.push(Finding::new(header, format!("the header `{name}` has a line break in its value")));
-        }
-    }
+    found.extend(kind.headers.iter().filter_map(|(name, value)| header(at, name, value)));
     found
+}
+
+fn header(at: &str, name: &str, value: &str) -> Option<Finding> {
+    let pointer = join(&join(at, "headers"), name);
+    if name.is_empty() || !name.bytes().all(is_token_byte) {
+        return Some(Finding::new(pointer, format!("`{name}` is not a valid header name")));
+    }
+    let is_broken = value.contains(['\r', '\n', '\0']);
+    is_broken.then(|| Finding::new(pointer, format!("the header `{name}` has a line break in its value")))
 }
 
 /// Checks reserved names: of the built-in types only the policy can be set, and only if they are enabled.
@@ -124,20 +126,23 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         ("method", HandlerKind::Http, kind.method.is_some()),
         ("headers", HandlerKind::Http, !kind.headers.is_empty()),
     ];
-    let outside = matches!(kind.handler, Some(HandlerKind::Exec | HandlerKind::Http));
-    let isolated = (outside && kind.isolation == Some(Isolation::Process)).then(|| {
-        let what =
-            format!("`isolation` in {} has no effect: the handler runs nothing in the worker's process", table(at));
-        Finding::new(join(at, "isolation"), what).hint("remove it")
-    });
     let wrong = keys.into_iter().filter(|(_, owner, set)| *set && kind.handler != Some(*owner));
     wrong
         .map(|(key, owner, _)| {
             let what = format!("`{key}` in {} is only used by the handler `{}`", table(at), owner.name());
             Finding::new(join(at, key), what).hint(format!("add `handler = \"{}\"`, or remove `{key}`", owner.name()))
         })
-        .chain(isolated)
+        .chain(useless_isolation(at, kind))
         .collect()
+}
+
+fn useless_isolation(at: &str, kind: &TypeConfig) -> Option<Finding> {
+    let is_outside = matches!(kind.handler, Some(HandlerKind::Exec | HandlerKind::Http));
+    (is_outside && kind.isolation == Some(Isolation::Process)).then(|| {
+        let what =
+            format!("`isolation` in {} has no effect: the handler runs nothing in the worker's process", table(at));
+        Finding::new(join(at, "isolation"), what).hint("remove it")
+    })
 }
 
 /// Checks that error kinds are words and in one list only.

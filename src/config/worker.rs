@@ -12,6 +12,10 @@ use crate::model::units::duration::Millis;
 /// Maximum size of params and results. Records may have 4 MiB; the rest is for headers and the enclosing event.
 pub const MAX_PAYLOAD: Bytes = Bytes(3 << 20);
 
+/// Usual names of headers that contain a correlation id.
+const CORRELATION_HEADERS: [&str; 5] =
+    ["correlation-id", "correlation_id", "x-correlation-id", "x-request-id", "kafka_correlationId"];
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkerConfig {
@@ -35,6 +39,9 @@ pub struct WorkerConfig {
     pub max_params: Bytes,
     /// Maximum size of results; larger ones fail as `result_too_large`.
     pub max_output: Bytes,
+    /// Headers of a task that are copied to its result, for producers that recognise it by them. Upper and lower case are
+    /// the same.
+    pub correlation_headers: Vec<String>,
 }
 
 impl Default for WorkerConfig {
@@ -49,6 +56,7 @@ impl Default for WorkerConfig {
             inline_retry_max: Millis::secs(30),
             max_params: Bytes(1 << 20),
             max_output: Bytes(256 << 10),
+            correlation_headers: CORRELATION_HEADERS.map(str::to_owned).into(),
         }
     }
 }

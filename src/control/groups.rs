@@ -6,7 +6,7 @@ use super::Group;
 
 /// Records of groups by type. Without a record the commits are in the type's own group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupRecords(BTreeMap<String, Group>);
+pub struct GroupRecords(pub(super) BTreeMap<String, Group>);
 
 /// Reason why a type must not be consumed in its configured group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,14 +25,6 @@ pub enum MisplacedCommits {
 }
 
 impl GroupRecords {
-    pub(super) fn insert(&mut self, task_type: String, group: Group) {
-        self.0.insert(task_type, group);
-    }
-
-    pub(super) fn remove(&mut self, task_type: &str) {
-        self.0.remove(task_type);
-    }
-
     /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares one.
     pub fn group_of<'a>(&'a self, task_type: &'a str) -> &'a str {
         self.0.get(task_type).map_or(task_type, |group| &group.group)
@@ -76,9 +68,9 @@ mod tests {
             group: "small".into(),
             moving_to: moving_to.map(str::to_owned),
         };
-        records.insert("a".into(), group(None));
+        records.0.insert("a".into(), group(None));
         assert_eq!(records.check("a", "small"), Ok(()));
-        records.insert("a".into(), group(Some("a")));
+        records.0.insert("a".into(), group(Some("a")));
         for configured in ["a", "small"] {
             assert!(matches!(records.check("a", configured), Err(MisplacedCommits::Moving { .. })));
         }

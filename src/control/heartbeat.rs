@@ -158,11 +158,7 @@ impl Sink for Listener {
             // Heartbeats of newer builds may be incompatible; one warning is enough.
             _ if self.misread == 0 => {
                 self.misread += 1;
-                tracing::warn!(
-                    topic = record.topic,
-                    offset = record.offset,
-                    "a heartbeat cannot be decoded; further ones are not logged"
-                );
+                warn_misread(record);
             }
             _ => {}
         }
@@ -175,4 +171,9 @@ impl Sink for Listener {
     fn whole(&mut self) {}
 
     fn trouble(&mut self, _why: Option<&str>) {}
+}
+
+fn warn_misread(record: &RecordRef<'_>) {
+    let (topic, offset) = (record.topic, record.offset);
+    tracing::warn!(topic, offset, "a heartbeat cannot be decoded; further ones are not logged");
 }

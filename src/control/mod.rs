@@ -240,65 +240,65 @@ fn is_true(flag: &bool) -> bool {
 
 /// Writes a record and returns its position.
 pub async fn put(
-    link: &SharedProducer,
+    producer: &SharedProducer,
     names: &Names,
     key: &ControlKey,
     record: &ControlRecord,
 ) -> Result<Position, BrokerError> {
     let value = serde_json::to_vec(record).map_err(|why| BrokerError::Invalid(why.to_string()))?;
-    write(link, names, key, Some(&value)).await
+    write(producer, names, key, Some(&value)).await
 }
 
 /// Records that the commits of a type are in this consumer group, and returns the position of the record.
 pub async fn record_group(
-    link: &SharedProducer,
+    producer: &SharedProducer,
     names: &Names,
     task_type: &str,
     group: &str,
 ) -> Result<Position, BrokerError> {
-    put_group(link, names, task_type, group, None).await
+    put_group(producer, names, task_type, group, None).await
 }
 
 /// Records that the commits of a type are being moved to another consumer group.
 pub async fn record_group_move(
-    link: &SharedProducer,
+    producer: &SharedProducer,
     names: &Names,
     task_type: &str,
     from: &str,
     to: &str,
 ) -> Result<Position, BrokerError> {
-    put_group(link, names, task_type, from, Some(to.to_owned())).await
+    put_group(producer, names, task_type, from, Some(to.to_owned())).await
 }
 
 async fn put_group(
-    link: &SharedProducer,
+    producer: &SharedProducer,
     names: &Names,
     task_type: &str,
     group: &str,
     moving_to: Option<String>,
 ) -> Result<Position, BrokerError> {
     let record = Group { v: CONTROL_VERSION, at_ms: now_ms(), group: group.to_owned(), moving_to };
-    put(link, names, &ControlKey::Group(task_type.to_owned()), &ControlRecord::Group(record)).await
+    put(producer, names, &ControlKey::Group(task_type.to_owned()), &ControlRecord::Group(record)).await
 }
 
 /// Removes a key.
-pub async fn delete(link: &SharedProducer, names: &Names, key: &ControlKey) -> Result<Position, BrokerError> {
-    write(link, names, key, None).await
+pub async fn delete(producer: &SharedProducer, names: &Names, key: &ControlKey) -> Result<Position, BrokerError> {
+    write(producer, names, key, None).await
 }
 
 /// Writes a record of a schedule; `None` deletes its key.
 pub async fn put_schedule<T: Serialize>(
-    link: &SharedProducer,
+    producer: &SharedProducer,
     names: &Names,
     key: &schedules::ScheduleKey,
     record: Option<&T>,
 ) -> Result<Position, BrokerError> {
     let value = record.map(serde_json::to_vec).transpose().map_err(|why| BrokerError::Invalid(why.to_string()))?;
-    write(link, names, key, value.as_deref()).await
+    write(producer, names, key, value.as_deref()).await
 }
 
 async fn write(
-    link: &SharedProducer,
+    producer: &SharedProducer,
     names: &Names,
     key: &impl std::fmt::Display,
     value: Option<&[u8]>,
@@ -307,7 +307,7 @@ async fn write(
     let key = key.to_string();
     let record =
         ProducerRecord { topic: &topic, partition: Some(PARTITION), key: Some(key.as_bytes()), value, headers: &[] };
-    link.deliver(record, PUBLISH_DEADLINE).await
+    producer.deliver(record, PUBLISH_DEADLINE).await
 }
 
 pub mod settings;

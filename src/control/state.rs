@@ -114,14 +114,7 @@ impl ControlState {
             }
             (ControlKey::Group(name), value) => {
                 let check = |group: &Group| check_type(&group.group).map_err(InvalidRecord::Value);
-                match value {
-                    Some(value) => {
-                        let group = read::<Group>(value)?;
-                        check(&group)?;
-                        self.groups.insert(name, group);
-                    }
-                    None => self.groups.remove(&name),
-                }
+                set(&mut self.groups.0, name, value, check)?;
             }
         }
         Ok(())

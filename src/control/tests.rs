@@ -147,11 +147,11 @@ async fn watch_follows_the_topic() {
     let broker = broker();
     let names = Names::new("t");
     let health = Health::default();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    put(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
-    delete(&link, &names, &ControlKey::Pause("echo".into())).await.unwrap();
-    put(&link, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
+    put(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    delete(&producer, &names, &ControlKey::Pause("echo".into())).await.unwrap();
+    put(&producer, &names, &ControlKey::Pause("foreach".into()), &pause).await.unwrap();
     broker.compact("t.control").unwrap();
     let topic = names.control();
     let sent = ProducerRecord {
@@ -168,12 +168,12 @@ async fn watch_follows_the_topic() {
     assert_eq!(watch.state().paused.keys().collect::<Vec<_>>(), ["foreach", "sent"]);
     let before = watch.generation();
     let mut changes = watch.changes();
-    let position = put(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    let position = put(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     in_time(watch.reached(position.offset)).await;
     assert!(in_time(changes.changed()).await.is_ok() && watch.generation() > before);
     assert!(watch.state().paused.contains_key("echo") && !watch.concerns_tasks());
     let cancel = ControlRecord::Cancel(Cancel { v: 1, asof: 1, at_ms: 1, subtree: true, reason: None, by: None });
-    let position = put(&link, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
+    let position = put(&producer, &names, &ControlKey::Cancel("a".into()), &cancel).await.unwrap();
     in_time(watch.reached(position.offset)).await;
     assert!(watch.concerns_tasks());
     assert_eq!(health.reasons(), []);
@@ -263,9 +263,9 @@ async fn last_known_state_holds_while_the_topic_is_unreachable() {
     let broker = Arc::new(Away(broker(), Default::default()));
     let names = Names::new("t");
     let health = Health::default();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
     let pause = ControlRecord::Pause(Pause { v: 1, at_ms: 1, reason: None });
-    put(&link, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
+    put(&producer, &names, &ControlKey::Pause("echo".into()), &pause).await.unwrap();
     let watch = ControlWatch::new(ControlState::default());
     let _follower = keep(watch.clone(), broker.clone(), &names, Some(health.clone()));
     in_time(watch.whole()).await;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::blocking_pool::BlockingPool;
 pub use super::interruption::{CancelReason, Interruption, Restart};
+use super::service::Services;
 use super::{Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
 use crate::model::json::RawJson;
@@ -56,6 +57,8 @@ pub struct Attempt {
     ended: AtomicBool,
     /// Created on first use: most attempts spawn nothing.
     spawned: OnceLock<Box<Mutex<Spawned>>>,
+    /// Created for types with services.
+    services: OnceLock<Box<Mutex<Services>>>,
 }
 
 /// State shared by all attempts of a type in a worker.
@@ -242,6 +245,7 @@ impl Context {
             activity: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             spawned: OnceLock::new(),
+            services: OnceLock::new(),
         }))
     }
 
@@ -451,6 +455,10 @@ impl Attempt {
 
     pub(super) fn spawned(&self) -> MutexGuard<'_, Spawned> {
         self.spawned.get_or_init(Box::default).lock()
+    }
+
+    pub(super) fn services(&self) -> MutexGuard<'_, Services> {
+        self.services.get_or_init(Box::default).lock()
     }
 
     /// Counts activity, in this process only.

@@ -25,6 +25,7 @@ mod continuations;
 #[doc(hidden)]
 pub mod egress;
 pub(crate) mod failure;
+mod from_fn;
 mod interruption;
 pub(crate) mod output_tail;
 pub mod permit;
@@ -32,6 +33,7 @@ pub(crate) mod reaper;
 mod registry;
 pub(crate) mod resident_memory;
 mod schema;
+pub mod service;
 pub mod testing;
 
 pub use context::{Child, Context};

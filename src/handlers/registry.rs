@@ -4,7 +4,13 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Handler, ParamsError, Schema, Task, Typed};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::from_fn::FromFn;
+use super::service::{Service, WithService};
+use super::{Context, Handler, ParamsError, Schema, Task, TaskResult, Typed};
 use crate::config::TypePolicy;
 use crate::model::json::RawJson;
 use crate::model::retry::RetryPolicy;
@@ -46,6 +52,22 @@ impl Registered {
         Self { handler: Arc::new(Typed::<T>::new()), schema: Schema::of::<T>(), policy }
     }
 
+    /// Describes a type whose attempts call a function of params and context, with the default policy. The schema is
+    /// that of the params.
+    pub fn of_fn<P, O, A>(run: impl Fn(P, Context) -> A + Send + Sync + 'static) -> Self
+    where
+        P: DeserializeOwned + JsonSchema + Send + 'static,
+        O: Serialize + Send,
+        A: Future<Output = TaskResult<O>> + Send + 'static,
+    {
+        Self { schema: Schema::of::<P>(), ..Self::new(FromFn::new(run)) }
+    }
+
+    /// Adds a service that is made before each attempt and disposed of after it; see [`super::service`].
+    pub fn with_service<S: Service>(self) -> Self {
+        Self { handler: Arc::new(WithService::<S>::new(self.handler)), ..self }
+    }
+
     /// Validates params against the schema and then with the handler, without running the task. Workers do not call it:
     /// they validate against the schema and leave the rest to [`Handler::start`], so that params are parsed once.
     pub fn validate(&self, params: &RawJson) -> Option<ParamsError> {
@@ -76,6 +98,14 @@ impl Registry {
     /// Registers a Rust task type.
     pub fn task<T: Task>(&mut self) -> &mut Self {
         self.add(T::TYPE, Registered::of::<T>())
+    }
+
+    /// Adds a service to all types registered so far.
+    pub fn service<S: Service>(&mut self) -> &mut Self {
+        for registered in self.types.values_mut() {
+            *registered = registered.clone().with_service::<S>();
+        }
+        self
     }
 
     /// Registers a type. An invalid, reserved or duplicate name is recorded as a problem; see [`Registry::problems`].

@@ -64,6 +64,8 @@ struct BatchPublish<'a> {
     out: Vec<u32>,
     /// Encoded events.
     values: Vec<u8>,
+    /// Accepted tasks of one type, not yet in the metric.
+    accepted: (Arc<str>, u64),
 }
 
 /// Encoded event: its partition, its slot, and its range in the buffer.
@@ -105,7 +107,7 @@ impl<'a> BatchPublish<'a> {
         let now = Instant::now();
         Self {
             publisher,
-            batch: publisher.link.burst(),
+            batch: publisher.producer.burst(),
             now_ms,
             time: time_text(now_ms),
             topic: ("".into(), String::new()),
@@ -118,6 +120,7 @@ impl<'a> BatchPublish<'a> {
             ended: false,
             out,
             values: Vec::new(),
+            accepted: ("".into(), 0),
         }
     }
 
@@ -138,6 +141,7 @@ impl<'a> BatchPublish<'a> {
             outcomes.drain(..).for_each(|(number, outcome)| self.settle(number, outcome));
             self.give_up_at_the_end();
         }
+        self.publisher.count(&self.accepted.0, self.accepted.1);
         self.slots.into_iter().map(Slot::outcome).collect()
     }
 
@@ -213,14 +217,21 @@ impl<'a> BatchPublish<'a> {
             Some(BatchRecord { key, value, token: self.batch.token(event.number) })
         });
         let partition = events.first().map_or(0, |event| event.partition as i32);
-        self.publisher.link.send_batch(&self.publisher.events_topic, partition, &records.collect::<Vec<_>>())
+        self.publisher.producer.send_batch(&self.publisher.events_topic, partition, &records.collect::<Vec<_>>())
     }
 
     fn settle(&mut self, number: u32, outcome: Outcome) {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
         let Slot::Open(open) = slot else { return };
         let done = match outcome {
-            Ok(position) if open.step != PublishStep::Record => Ok(Published { id: open.task.id.clone(), position }),
+            Ok(position) if open.step != PublishStep::Record => {
+                if self.accepted.0 != open.task.task_type {
+                    let (task_type, tasks) = std::mem::replace(&mut self.accepted, (open.task.task_type.clone(), 0));
+                    self.publisher.count(&task_type, tasks);
+                }
+                self.accepted.1 += 1;
+                Ok(Published { id: open.task.id.clone(), position })
+            }
             Ok(position) => {
                 open.task.position = position;
                 open.step = PublishStep::Announce;

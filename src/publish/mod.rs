@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::IntCounterVec;
+
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
@@ -121,7 +123,7 @@ impl PublishStep {
 /// Publishes tasks and events. Cheap to clone.
 #[derive(Clone)]
 pub struct Publisher {
-    link: Arc<SharedProducer>,
+    producer: Arc<SharedProducer>,
     names: Arc<Names>,
     events_topic: Arc<str>,
     events_partitions: u32,
@@ -129,18 +131,34 @@ pub struct Publisher {
     source: Arc<str>,
     /// Deadline of each send.
     deadline: Duration,
+    /// Counts the tasks that were accepted, by type.
+    submitted: Option<IntCounterVec>,
 }
 
 impl Publisher {
-    pub fn new(link: Arc<SharedProducer>, names: Names, events_partitions: u32, source: &str) -> Self {
+    pub fn new(producer: Arc<SharedProducer>, names: Names, events_partitions: u32, source: &str) -> Self {
         let events_topic = names.events().into();
         Self {
-            link,
+            producer,
             names: Arc::new(names),
             events_topic,
             events_partitions,
             source: source.into(),
             deadline: PUBLISH_DEADLINE,
+            submitted: None,
+        }
+    }
+
+    /// Counts published tasks, by type.
+    pub fn with_counter(self, submitted: &IntCounterVec) -> Self {
+        Self { submitted: Some(submitted.clone()), ..self }
+    }
+
+    pub(crate) fn count(&self, task_type: &str, tasks: u64) {
+        if let Some(submitted) = &self.submitted
+            && tasks > 0
+        {
+            submitted.with_label_values(&[task_type]).inc_by(tasks);
         }
     }
 
@@ -162,8 +180,8 @@ impl Publisher {
         self.events_partitions
     }
 
-    pub fn link(&self) -> &Arc<SharedProducer> {
-        &self.link
+    pub fn producer(&self) -> &Arc<SharedProducer> {
+        &self.producer
     }
 
     /// Publishes one task. An external task has no record, only the event. A task that starts later is deferred at
@@ -180,7 +198,7 @@ impl Publisher {
             let headers = task_headers(&task, &self.source);
             let headers = bytes_of(&headers);
             let record = task_record(&task, key.as_deref(), &topic, &headers);
-            let position = self.link.deliver(record, self.deadline).await.map_err(PublishError::NotPublished)?;
+            let position = self.producer.deliver(record, self.deadline).await.map_err(PublishError::NotPublished)?;
             task.position = position;
         }
         self.announce(task, now_ms).await
@@ -195,11 +213,14 @@ impl Publisher {
     pub async fn announce(&self, task: Task, now_ms: i64) -> Result<Published, PublishError> {
         let mut value = Vec::with_capacity(256);
         let sent = match submitted(&task, now_ms, &mut value) {
-            Ok(()) => self.link.deliver(self.event_record(task.id.root(), &value), self.deadline).await,
+            Ok(()) => self.producer.deliver(self.event_record(task.id.root(), &value), self.deadline).await,
             Err(error) => Err(error.into()),
         };
         match sent {
-            Ok(position) => Ok(Published { id: task.id, position }),
+            Ok(position) => {
+                self.count(&task.task_type, 1);
+                Ok(Published { id: task.id, position })
+            }
             Err(error) => Err(PublishError::NotAnnounced { task: Box::new(task), error }),
         }
     }
@@ -213,6 +234,7 @@ impl Publisher {
     ) -> Result<Published, PublishError> {
         let event = self.scheduled(&task, key, due_ms, now_ms);
         let position = self.publish_event(&event).await.map_err(PublishError::NotPublished)?;
+        self.count(&task.task_type, 1);
         Ok(Published { id: task.id, position })
     }
 
@@ -229,7 +251,7 @@ impl Publisher {
     pub async fn publish_event(&self, event: &Event) -> Result<Position, BrokerError> {
         let mut value = Vec::with_capacity(256);
         event.encode(&mut value)?;
-        self.link.deliver(self.event_record(event.key(), &value), self.deadline).await
+        self.producer.deliver(self.event_record(event.key(), &value), self.deadline).await
     }
 
     /// Appends lines to the log of an existing task, within the limits of [`lines_of`]. Handlers use `cx.log`

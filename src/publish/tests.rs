@@ -22,8 +22,8 @@ fn bench(faults: Faults, inline_delivery: bool, topics: &[String]) -> Bench {
     let broker = Memory::new(MemoryOptions { faults, inline_delivery, ..MemoryOptions::default() });
     let names = Names::new("t");
     broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL).unwrap();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
-    Bench { publisher: Publisher::new(link, names, 4, "test"), broker }
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
+    Bench { publisher: Publisher::new(producer, names, 4, "test"), broker }
 }
 
 fn both() -> [String; 2] {

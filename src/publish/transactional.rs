@@ -33,6 +33,7 @@ impl Publisher {
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
         let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotPublished)?;
+        tasks.iter().for_each(|ready| self.count(&ready.task.task_type, 1));
         // The last positions are those of the events, one per task; the positions of the records come before them.
         let events = &positions[positions.len().saturating_sub(tasks.len())..];
         let published = |(ready, at): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*at) };

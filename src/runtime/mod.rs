@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use simulated::{Hosted, host};
 
@@ -112,6 +112,20 @@ where
     let handle = tokio::spawn(Hosted::new(process, task));
     host.ends(process, handle.abort_handle());
     handle
+}
+
+/// Spawns a task that ends when the guard is dropped.
+pub fn spawn_guarded(task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    spawn(async move {
+        tokio::select! {
+            biased;
+            () = stopped.cancelled() => {}
+            () = task => {}
+        }
+    });
+    stop.drop_guard()
 }
 
 /// Runs a blocking loop on its own thread; the receiver gets its result, or an error if it panics. The loop is async

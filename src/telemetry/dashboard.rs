@@ -21,6 +21,14 @@ const ROWS: &[(&str, &[Panel])] = &[
         "Tasks",
         &[
             panel(
+                "Tasks submitted",
+                "ops",
+                &[(
+                    r#"sum by (type) (rate(kafleet_tasks_submitted_total{type=~"$type"}[$__rate_interval]))"#,
+                    "{{type}}",
+                )],
+            ),
+            panel(
                 "Attempts ended",
                 "ops",
                 &[(

@@ -62,6 +62,8 @@ pub struct Metrics {
 /// Metrics of attempts, by type.
 #[derive(Clone)]
 pub struct TaskMetrics {
+    /// Accepted tasks.
+    pub submitted: IntCounterVec,
     pub started: IntCounterVec,
     pub finished: IntCounterVec,
     pub in_flight: IntGaugeVec,
@@ -213,35 +215,28 @@ impl Metrics {
 
 impl TaskMetrics {
     fn new(new: &Registrar) -> Result<Self, prometheus::Error> {
+        let counter = |name, help, labels: &[&str]| new.counter(name, help, labels);
+        let gauge = |name, help| new.gauge(name, help, &["type"]);
+        let seconds = |name, help| new.histogram(name, help, &["type"], SECONDS);
         Ok(Self {
-            started: new.counter("kafleet_tasks_started_total", "Attempts started.", &["type"])?,
-            finished: new.counter(
-                "kafleet_tasks_finished_total",
-                "Attempts ended, by outcome.",
-                &["type", "outcome"],
-            )?,
-            in_flight: new.gauge("kafleet_tasks_in_flight", "Attempts running now.", &["type"])?,
-            slots: new.gauge("kafleet_type_slots", "Concurrent attempts allowed in this worker.", &["type"])?,
-            slots_stuck: new.gauge(
+            submitted: counter("kafleet_tasks_submitted_total", "Tasks accepted.", &["type"])?,
+            started: counter("kafleet_tasks_started_total", "Attempts started.", &["type"])?,
+            finished: counter("kafleet_tasks_finished_total", "Attempts ended, by outcome.", &["type", "outcome"])?,
+            in_flight: gauge("kafleet_tasks_in_flight", "Attempts running now.")?,
+            slots: gauge("kafleet_type_slots", "Concurrent attempts allowed in this worker.")?,
+            slots_stuck: gauge(
                 "kafleet_slots_stuck",
                 "Slots held by blocking attempts that have ended but do not stop.",
-                &["type"],
             )?,
-            paused: new.gauge("kafleet_type_paused", "1 while the type is paused.", &["type"])?,
-            type_stopped: new.gauge(
+            paused: gauge("kafleet_type_paused", "1 while the type is paused.")?,
+            type_stopped: gauge(
                 "kafleet_type_stopped",
                 "1 while this worker starts no tasks of the type because of too many failures.",
-                &["type"],
             )?,
-            queue_wait: new.histogram(
-                "kafleet_task_queue_wait_seconds",
-                "Time from creation to start.",
-                &["type"],
-                SECONDS,
-            )?,
-            run_time: new.histogram("kafleet_task_run_seconds", "Duration of an attempt.", &["type"], SECONDS)?,
-            retries: new.counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,
-            dead_letters: new.counter(
+            queue_wait: seconds("kafleet_task_queue_wait_seconds", "Time from creation to start.")?,
+            run_time: seconds("kafleet_task_run_seconds", "Duration of an attempt.")?,
+            retries: counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,
+            dead_letters: counter(
                 "kafleet_dead_letters_total",
                 "Records sent to the dead-letter topic.",
                 &["type", "code"],

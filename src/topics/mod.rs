@@ -12,6 +12,8 @@ use crate::handlers::Registry;
 use crate::handlers::builtin::{callback, email};
 use crate::model::units::duration::Millis;
 
+#[doc(hidden)]
+pub mod acls;
 mod check;
 mod watch;
 pub use check::{Finding, Severity, check};
@@ -115,8 +117,8 @@ pub async fn apply(
     let failed =
         |name: &str| outcomes.iter().any(|one| one.name == name && matches!(one.change, TopicChange::Failed(_)));
     if recorded.is_none() && !failed(&names.control()) && !failed(&names.events()) {
-        let link = client.shared_producer(None).await?;
-        set_fleet(&link, &names, wanted).await?;
+        let producer = client.shared_producer(None).await?;
+        set_fleet(&producer, &names, wanted).await?;
     }
     Ok(outcomes)
 }

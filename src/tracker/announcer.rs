@@ -10,7 +10,9 @@ use tokio::time::Instant;
 
 use super::setup::TrackerSetup;
 use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{BrokerError, Commit, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset};
+use crate::broker::{
+    BrokerError, Commit, CommitOutcomes, Consumer, ConsumerSpec, GroupEvent, Partition, RecordRef, StartOffset,
+};
 use crate::control::GroupRecords;
 use crate::control::settings::{FleetSettingsError, read_control_blocking};
 use crate::model::event::Event;
@@ -98,26 +100,31 @@ impl Announcer {
         let (processed, unstarted, last_commit) = (BTreeMap::new(), Vec::new(), Instant::now());
         let mut subscription =
             Subscription { announcer: self, consumer, processed, last_commit, committing: None, unstarted };
+        let outcome = self.consume(&mut subscription, &topics, backoff).await;
+        subscription.close();
+        outcome
+    }
+
+    async fn consume(
+        &self,
+        subscription: &mut Subscription<'_>,
+        topics: &[String],
+        backoff: &mut Backoff,
+    ) -> Result<(), BrokerError> {
         let mut last_topic_check = Instant::now();
-        let outcome = loop {
-            if self.shutdown.is_draining() {
-                break Ok(());
-            }
+        while !self.shutdown.is_draining() {
             if last_topic_check.elapsed() >= TOPIC_CHECK_INTERVAL {
                 last_topic_check = Instant::now();
                 // If Kafka is unavailable, the poll reports it.
                 if self.topics().is_ok_and(|now| now != topics) {
-                    break Ok(());
+                    break;
                 }
             }
-            if let Err(error) = subscription.poll().await {
-                break Err(error);
-            }
+            subscription.poll().await?;
             self.setup.health.clear(HEALTH_PART);
             backoff.reset();
-        };
-        subscription.close();
-        outcome
+        }
+        Ok(())
     }
 
     fn topics(&self) -> Result<Vec<String>, BrokerError> {
@@ -140,22 +147,8 @@ impl Announcer {
                 (event, outcome)
             });
             let outcomes: Vec<_> = written.buffered(BATCH).collect().await;
-            let mut failure = None;
-            events = Vec::new();
-            for (event, outcome) in outcomes {
-                match outcome {
-                    Ok(_) => {}
-                    // A policy can make the event too large for its topic; the worker's first event reveals the task
-                    // then.
-                    Err(error @ (BrokerError::TooLarge(_) | BrokerError::Invalid(_))) => {
-                        tracing::warn!(task = %event.id, %error, "a task cannot be announced");
-                    }
-                    Err(error) => {
-                        failure = Some(error);
-                        events.push(event);
-                    }
-                }
-            }
+            let failure;
+            (events, failure) = self.unannounced(outcomes);
             let Some(error) = failure else { return Ok(()) };
             if self.shutdown.is_draining() {
                 return Err(error);
@@ -163,6 +156,32 @@ impl Announcer {
             tracing::warn!(%error, waiting = events.len(), "cannot announce tasks; retrying");
             self.setup.health.set(HEALTH_PART, format!("tasks of foreign producers are not announced: {error}"));
             self.pause(backoff.next_wait()).await;
+        }
+    }
+
+    /// Counts the announced tasks, and returns the events to publish again with the last of their errors.
+    fn unannounced<T>(&self, outcomes: Vec<(Event, Result<T, BrokerError>)>) -> (Vec<Event>, Option<BrokerError>) {
+        let (mut events, mut failure) = (Vec::new(), None);
+        for (event, outcome) in outcomes {
+            match outcome {
+                Ok(_) => self.count(&event),
+                // A policy can make the event too large for its topic; the worker's first event reveals the task then.
+                Err(error @ (BrokerError::TooLarge(_) | BrokerError::Invalid(_))) => {
+                    tracing::warn!(task = %event.id, %error, "a task cannot be announced");
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    events.push(event);
+                }
+            }
+        }
+        (events, failure)
+    }
+
+    /// Counts an announced task.
+    fn count(&self, event: &Event) {
+        if let Some(announcement) = &event.task {
+            self.setup.metrics.tasks.submitted.with_label_values(&[&*announcement.task_type]).inc();
         }
     }
 
@@ -221,17 +240,20 @@ impl Subscription<'_> {
                     tracing::warn!(%error, "the announcer cannot seek to the beginning of the log");
                 }
             }
-            GroupEvent::Committed(outcomes) => {
-                let mut committing = self.committing.take().unwrap_or_default();
-                for (partition, outcome) in outcomes {
-                    let next = committing.remove(&partition);
-                    if let (Err(error), Some(next)) = (outcome, next) {
-                        tracing::debug!(%partition, %error, "a commit of the announcer failed; retrying");
-                        self.processed.entry(partition).or_insert(next);
-                    }
-                }
-            }
+            GroupEvent::Committed(outcomes) => self.committed(outcomes),
             GroupEvent::ClientError(error) => tracing::debug!(%error, "error in the announcer's consumer; continuing"),
+        }
+    }
+
+    /// Takes back the offsets of failed commits.
+    fn committed(&mut self, outcomes: CommitOutcomes) {
+        let mut committing = self.committing.take().unwrap_or_default();
+        for (partition, outcome) in outcomes {
+            let next = committing.remove(&partition);
+            if let (Err(error), Some(next)) = (outcome, next) {
+                tracing::debug!(%partition, %error, "a commit of the announcer failed; retrying");
+                self.processed.entry(partition).or_insert(next);
+            }
         }
     }
 
@@ -253,6 +275,18 @@ impl Subscription<'_> {
         if self.unstarted.is_empty() {
             return Ok(());
         }
+        let starts = self.start_offsets()?;
+        self.consumer.assign(&starts)?;
+        // Commit the chosen offset even if no record follows.
+        self.processed.extend(starts.into_iter().filter_map(|(partition, start)| match start {
+            StartOffset::At(offset) => Some((partition, offset)),
+            StartOffset::Beginning | StartOffset::End => None,
+        }));
+        self.unstarted.clear();
+        Ok(())
+    }
+
+    fn start_offsets(&mut self) -> Result<Vec<(Partition, StartOffset)>, BrokerError> {
         let committed = self.consumer.committed(&self.unstarted, CALL_DEADLINE)?;
         let mut starts = Vec::new();
         for (partition, committed) in self.unstarted.iter().zip(committed) {
@@ -262,14 +296,7 @@ impl Subscription<'_> {
             };
             starts.push((partition.clone(), start));
         }
-        self.consumer.assign(&starts)?;
-        // Commit the chosen offset even if no record follows.
-        self.processed.extend(starts.into_iter().filter_map(|(partition, start)| match start {
-            StartOffset::At(offset) => Some((partition, offset)),
-            StartOffset::Beginning | StartOffset::End => None,
-        }));
-        self.unstarted.clear();
-        Ok(())
+        Ok(starts)
     }
 
     fn worker_position(&self, partition: &Partition) -> Result<StartOffset, BrokerError> {

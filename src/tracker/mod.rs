@@ -23,8 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
-use crate::broker::{ConsumerSpec, Partition};
+use crate::broker::{Consumer, ConsumerSpec, Partition};
 use crate::runtime::{self, Shutdown};
 use announcer::Announcer;
 use consume::poll_loop::PollLoop;
@@ -44,13 +45,7 @@ const LAG_INTERVAL: Duration = Duration::from_secs(10);
 pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     setup.metrics.set_role("tracker");
     let setup = Arc::new(setup);
-    let spec = ConsumerSpec {
-        group: Some(setup.names.tracker_group()),
-        topics: vec![setup.names.events()],
-        prefetch_bytes: PREFETCH_BYTES,
-        ..ConsumerSpec::default()
-    };
-    let consumer = setup.broker.client().consumer(spec).await.map_err(TrackerStopped::Consumer)?;
+    let consumer = open_consumer(&setup).await?;
     let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
@@ -70,6 +65,16 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     Ok(())
 }
 
+async fn open_consumer(setup: &TrackerSetup) -> Result<Box<dyn Consumer>, TrackerStopped> {
+    let spec = ConsumerSpec {
+        group: Some(setup.names.tracker_group()),
+        topics: vec![setup.names.events()],
+        prefetch_bytes: PREFETCH_BYTES,
+        ..ConsumerSpec::default()
+    };
+    setup.broker.client().consumer(spec).await.map_err(TrackerStopped::Consumer)
+}
+
 /// Starts the announcer on a thread of its own. The receiver resolves when it has left its group.
 async fn start_announcer(
     setup: &Arc<TrackerSetup>,
@@ -83,6 +88,15 @@ async fn start_announcer(
     let announcer =
         broker.call(move |_, _| Announcer::open(setup, shutdown)).await.map_err(TrackerStopped::AnnouncerProducer)?;
     runtime::thread("kafleet-announcer", announcer.run()).map_err(TrackerStopped::AnnouncerThread).map(Some)
+}
+
+/// Waits. Returns true, at once, if the token is cancelled meanwhile.
+async fn is_stopped_within(wait: Duration, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => true,
+        () = tokio::time::sleep(wait) => false,
+    }
 }
 
 /// Measures how far the store is behind the log, per partition. Every tracker measures all partitions of the fleet.

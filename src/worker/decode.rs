@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::completions::DeliveryTag;
 use super::memory_budget::{Account, Charge, MemoryBudget};
+use super::results::{Headers, correlation};
 use crate::broker::{Record, RecordRef};
-use crate::config;
+use crate::config::{self, Names};
+use crate::model::task::header::REPLY_TO;
 use crate::model::task::partition::partition_of;
 use crate::model::task::{Position, Reject, Source, Task, read_task};
 
@@ -46,6 +48,8 @@ pub(super) struct InFlight {
     pub crashes: u8,
     /// Repetitions of the current attempt, which ended through no fault of its own.
     pub restarts: u8,
+    /// Headers to be copied to the result, if the task has one for other systems.
+    pub correlation: Option<Headers>,
 }
 
 impl InFlight {
@@ -91,6 +95,11 @@ pub(super) struct Decoder {
     pub type_index: usize,
     /// The type has a rate limit per key.
     pub has_rate_per_key: bool,
+    /// The type has a results topic.
+    pub publish_results: bool,
+    /// Names of headers that are copied to results.
+    pub correlation_headers: Arc<[String]>,
+    pub names: Names,
 }
 
 /// The records of one poll, whose memory is charged together.
@@ -116,7 +125,7 @@ impl PollBatch {
             value: record.value,
         };
         let size = record.value.map_or(0, <[u8]>::len);
-        match read_task(&source, record.headers()).and_then(|task| decoder.check_size(task, size)) {
+        match read_task(&source, record.headers()).and_then(|task| decoder.check(task, size)) {
             Ok(task) => Input::Task(Box::new(self.in_flight(decoder, record, task, tag))),
             Err(reject) => {
                 let _charge = self.charge(record.size());
@@ -143,6 +152,7 @@ impl PollBatch {
             suspect: false,
             crashes: 0,
             restarts: 0,
+            correlation: decoder.correlation(record, &task),
             task,
         }
     }
@@ -159,13 +169,27 @@ impl Decoder {
         PollBatch { task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }
 
-    fn check_size(&self, task: Task, size: usize) -> Result<Task, Reject> {
+    fn check(&self, task: Task, size: usize) -> Result<Task, Reject> {
+        if let Some(topic) = task.policy.as_deref().and_then(|policy| policy.reply_to.as_deref())
+            && let Err(why) = self.names.check_reply_topic(topic)
+        {
+            let message = format!("header `{REPLY_TO}`: {why}");
+            return Err(Reject { task: Some((task.id, task.run)), ..Reject::new("bad_header", message) });
+        }
         if size <= self.max_params {
             return Ok(task);
         }
         let message =
             format!("the params have {size} bytes: at most {} are allowed; pass a link instead", self.max_params);
         Err(Reject { task: Some((task.id, task.run)), ..Reject::new("too_large", message) })
+    }
+
+    /// Copies the headers for the result of a task, if it has one for other systems.
+    fn correlation(&self, record: &RecordRef<'_>, task: &Task) -> Option<Headers> {
+        let has_result = self.publish_results || task.policy.as_ref().is_some_and(|policy| policy.reply_to.is_some());
+        (has_result && task.has_foreign_headers)
+            .then(|| correlation(&self.correlation_headers, record.headers()))
+            .flatten()
     }
 
     /// Hash of the ordering key; tasks with equal hashes run one after the other.

@@ -212,7 +212,7 @@ impl EventWriter {
 }
 
 /// Returns whether a record can never be accepted as it is, whatever an operator changes.
-fn is_permanent(error: &BrokerError) -> bool {
+pub(super) fn is_permanent(error: &BrokerError) -> bool {
     matches!(error, BrokerError::TooLarge(_) | BrokerError::Invalid(_))
 }
 
@@ -266,7 +266,7 @@ impl Drop for RetryWait<'_> {
 }
 
 /// Small failure event that replaces a terminal event which is too large or permanently rejected.
-fn fallback_event(event: &Event, error: &BrokerError) -> Event {
+pub(super) fn fallback_event(event: &Event, error: &BrokerError) -> Event {
     let (kind, hint) = match error {
         BrokerError::TooLarge(_) => ("result_too_large", "; return a link instead"),
         _ => (RESULT_REFUSED, ""),

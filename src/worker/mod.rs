@@ -21,6 +21,7 @@ mod heartbeat;
 mod log_throttle;
 mod memory_budget;
 mod result_batch;
+mod results;
 mod type_metrics;
 mod type_start;
 
@@ -179,7 +180,8 @@ impl Shared {
         let (deliveries, undelivered) = Deliveries::new(completions.clone());
         let producer = setup.broker.client().shared_producer(Some(deliveries)).await.map_err(WorkerError::Producer)?;
         let source = format!("kafleet/{worker}");
-        let publisher = Publisher::new(producer.clone(), setup.names.clone(), setup.events_partitions, &source);
+        let publisher = Publisher::new(producer.clone(), setup.names.clone(), setup.events_partitions, &source)
+            .with_counter(&setup.metrics.tasks.submitted);
         let events = EventWriter::new(producer, publisher, worker, setup.health.clone());
         // A quarter of the memory is for records prefetched by the clients, half for tasks in flight, the rest for
         // events.

@@ -56,6 +56,8 @@ async fn atomic_batch_creates_a_tree_once() {
     assert_eq!(records(&fleet), before);
     let more = json!([{"type": "echo", "id": "c", "parent": "r"}, {"type": "echo", "id": "d", "parent": "r:c"}]);
     assert_eq!(send(&fleet, &more).await.accepted, 2, "the parent may exist already");
+    let submitted = |name: &str| fleet.metrics.tasks.submitted.with_label_values(&[name]).get();
+    assert_eq!((submitted("echo"), submitted("job")), (6, 1), "a repeated batch is not counted");
 }
 
 #[tokio::test]

@@ -208,7 +208,7 @@ async fn kill_switches_are_listed_and_deleted() {
 #[tokio::test]
 async fn workers_are_listed_with_their_state() {
     let fleet = fleet().await;
-    let link = SharedProducer::open(fleet.log.clone(), None).unwrap();
+    let producer = SharedProducer::open(fleet.log.clone(), None).unwrap();
     let heartbeat = |id: &str, state: &str, every_ms: u64| {
         json!({"v": 1, "id": id, "host": "h", "pid": 1, "version": "0.1.0", "state": state, "started_ms": now_ms() - 5_000,
             "at_ms": now_ms(), "every_ms": every_ms, "held_bytes": 7,
@@ -229,7 +229,7 @@ async fn workers_are_listed_with_their_state() {
         let value = value.as_deref().map(str::as_bytes);
         let record =
             ProducerRecord { topic: &topic, partition: Some(0), key: Some(id.as_bytes()), value, headers: &[] };
-        link.deliver(record, DEADLINE).await.unwrap();
+        producer.deliver(record, DEADLINE).await.unwrap();
     }
     use WorkerState::{Alive, Draining, Silent, Stopped};
     let expected =

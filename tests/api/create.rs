@@ -178,6 +178,7 @@ async fn repeated_request_returns_the_existing_task() {
     let (status, again) = fleet.post("/v1/tasks", body).await;
     assert_eq!((status, again["state"].as_str(), again["result"].as_str()), (200, Some("succeeded"), Some("done")));
     assert_eq!(published(&fleet, "echo").1, 1, "the task is published once");
+    assert_eq!(fleet.metrics.tasks.submitted.with_label_values(&["echo"]).get(), 1, "repetitions are not counted");
 }
 
 #[tokio::test]

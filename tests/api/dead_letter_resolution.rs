@@ -273,7 +273,7 @@ async fn record_resembling_a_marker_is_listed_and_hides_no_letter() {
     ];
     for headers in forms {
         let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value: None, headers };
-        let position = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        let position = fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
         all.push(DeadLetterId { task_type: "echo".into(), partition: 0, offset: position.offset }.to_string());
     }
     let mut listed = fleet.listed("").await;

@@ -96,7 +96,7 @@ impl Fleet {
             value: Some(given.value),
             headers: &all,
         };
-        let position = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        let position = self.publisher.producer().deliver(record, DEADLINE).await.unwrap();
         DeadLetterId { task_type: given.task_type.into(), partition, offset: position.offset }.to_string()
     }
 }
@@ -238,7 +238,7 @@ async fn letter_by_reference_is_read_from_its_source() {
             value: Some(value),
             headers: &headers,
         };
-        fleet.publisher.link().deliver(record, DEADLINE).await.unwrap()
+        fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap()
     };
     let by_reference = async |source| {
         let given = Given { source, reference: true, value: b"", code: "bad_json", key: "no id", task: None, ..LETTER };

@@ -1,6 +1,6 @@
 //! Faulty store and broker.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ pub struct Store {
     pub reads: AtomicUsize,
     /// Number of calls of `reserve`.
     pub reserves: AtomicUsize,
+    /// Checkpoint from which on one read finds no record, as if the store had been erased and projected again.
+    pub erased_at: AtomicI64,
 }
 
 /// Panics when the task with this id is read.
@@ -41,6 +43,7 @@ impl Store {
             subscriptions: AtomicUsize::default(),
             reads: AtomicUsize::default(),
             reserves: AtomicUsize::default(),
+            erased_at: AtomicI64::new(i64::MAX),
         }
     }
 
@@ -60,7 +63,13 @@ impl StoreTrait for Store {
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         assert!(ids.iter().all(|id| id.as_str() != PANICS), "a panic on purpose");
         self.reads.fetch_add(1, Ordering::SeqCst);
-        self.here().await?.nodes(partition, ids).await
+        let real = self.here().await?;
+        let checkpoint = real.checkpoints(&[partition]).await?[0].unwrap_or_default();
+        if checkpoint.offset >= self.erased_at.load(Ordering::SeqCst) {
+            self.erased_at.store(i64::MAX, Ordering::SeqCst);
+            return Ok(vec![None; ids.len()]);
+        }
+        real.nodes(partition, ids).await
     }
     async fn reserve(
         &self,

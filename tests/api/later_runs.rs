@@ -1,5 +1,7 @@
 //! Children added to a parent that already exists, was retried, or is being cancelled.
 
+use std::sync::atomic::Ordering;
+
 use kafleet::api::documents::{BatchOutcome, Status};
 use kafleet::model::record::state::State;
 use serde_json::json;
@@ -71,6 +73,19 @@ async fn child_is_created_again_in_a_later_run_of_its_parent() {
     .await;
     assert_eq!(fleet.post("/v1/tasks", child).await.0, 200);
     assert_eq!(fleet.status("p").await.children.total, 1);
+}
+
+#[tokio::test]
+async fn retry_is_accepted_although_the_store_is_erased_meanwhile() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let end = fleet.succeed("a", json!(1)).await;
+    fleet.folded().await;
+    // The request follows the result in the log.
+    fleet.store.erased_at.store(end.offset + 2, Ordering::SeqCst);
+    let (status, answer) = fleet.post("/v1/tasks/a/retry", json!({})).await;
+    assert_eq!((status, &answer["run"]), (202, &json!(2)), "{answer}");
+    assert_eq!(fleet.store.erased_at.load(Ordering::SeqCst), i64::MAX, "no read was without a record");
 }
 
 #[tokio::test]

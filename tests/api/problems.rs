@@ -59,6 +59,7 @@ async fn invalid_tasks_are_rejected_with_their_reasons() {
         (json!({"type": "echo", "on_failure": "shrug"}), 400, "bad_field", "/on_failure"),
         (json!({"type": "echo", "block_when_done": true}), 400, "bad_field", "/block_when_done"),
         (json!({"type": "anything", "external": true, "params": 1}), 400, "bad_field", "/params"),
+        (json!({"type": "echo", "reply_to": "not-allowed"}), 400, "bad_field", "/reply_to"),
         (json!({"type": "anything", "external": true, "delay": 1}), 400, "bad_field", "/delay"),
     ];
     for (body, status, code, pointer) in table {

@@ -235,12 +235,12 @@ async fn params_are_read_while_kafka_retains_them() {
 #[tokio::test]
 async fn params_of_foreign_producers_are_read() {
     let fleet = fleet().await;
-    let link = fleet.publisher.link();
+    let producer = fleet.publisher.producer();
     let topic = fleet.names.tasks("echo");
     let send = async |value: &str, headers: &[(&str, &[u8])]| {
         let record =
             ProducerRecord { topic: &topic, partition: Some(0), key: None, value: Some(value.as_bytes()), headers };
-        link.deliver(record, DEADLINE).await.unwrap()
+        producer.deliver(record, DEADLINE).await.unwrap()
     };
     let structured = r#"{"specversion":"1.0","id":"ce","source":"s","type":"echo","data":{"inside":1}}"#;
     let position = send(structured, &[("content-type", b"application/cloudevents+json")]).await;

@@ -32,7 +32,7 @@ async fn backlog(fleet: &Fleet, count: i64) -> Partition {
             value: Some(b"1"),
             headers: &[("ce_id", id.as_bytes()), ("ce_announced", b"1")],
         };
-        let position = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        let position = fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
         fleet.announce(&id, "echo", Some(position)).await;
     }
     partition
@@ -107,7 +107,7 @@ async fn position_in_a_long_queue_is_an_upper_bound() {
         ProducerRecord { topic: &partition.topic, partition: Some(1), key: None, value: Some(b"1"), headers: &[] };
     let records = vec![record; 1_200];
     fleet.log.transactional_producer("x").unwrap().send_all(&records, DEADLINE).unwrap();
-    let last = fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+    let last = fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
     fleet.announce("last", "echo", Some(last)).await;
     commit(&fleet, &partition, 0, "kf1 open 100 0 -");
     let answer = why(&fleet, "last").await;
@@ -212,7 +212,7 @@ async fn send_heartbeat(fleet: &Fleet, worker: &str, part: serde_json::Value, ru
         value: Some(value.as_bytes()),
         headers: &[],
     };
-    fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+    fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
     crate::api::fixture::until("the heartbeat is read", async || {
         let workers: serde_json::Value = fleet.get("/v1/workers").await;
         let in_flight_now =

@@ -64,8 +64,8 @@ pub struct Load {
 impl Load {
     pub fn new(apis: Arc<Apis>, kafka: &Cluster) -> Arc<Self> {
         let kafka = connect(kafka.addresses());
-        let link = SharedProducer::open(kafka, None).unwrap();
-        let publisher = Publisher::new(link, Names::new(PREFIX), EVENTS_PARTITIONS, "chaos");
+        let producer = SharedProducer::open(kafka, None).unwrap();
+        let publisher = Publisher::new(producer, Names::new(PREFIX), EVENTS_PARTITIONS, "chaos");
         let (published, rounds, probes, errors) = Default::default();
         Arc::new(Self { apis, publisher, published, rounds, probes, errors, is_over: AtomicBool::new(false) })
     }
@@ -182,7 +182,7 @@ impl Load {
         let deadline = Instant::now() + PATIENCE;
         let record =
             ProducerRecord { topic: &topic, partition: None, key: Some(key), value: Some(&value), headers: &headers };
-        while let Err(why) = self.publisher.link().deliver(record, SEND).await {
+        while let Err(why) = self.publisher.producer().deliver(record, SEND).await {
             if Instant::now() > deadline {
                 return Err(why.to_string());
             }

@@ -238,6 +238,29 @@ fn worker_stays_within_its_memory_limit() {
     );
 }
 
+/// All measurements, with few types and tasks.
+#[test]
+fn types_of_a_shared_group_are_measured() {
+    let Some(fleet) = Fleet::new() else { return };
+    let types = ["--types", "4", "--own", "2", "--partitions", "2", "--workers", "2", "--rounds", "1"];
+    let load = ["--seconds", "1", "--rate", "50", "--flood", "1000", "--tasks", "3000", "-o", "json"];
+    let report = fleet.run(&[&["bench", "types"][..], &types, &load].concat()).exits_with(0).json();
+    assert_eq!(report["checked"], json!(true), "{report}");
+    let figure = |name: &str| {
+        let figures = report["figures"].as_array().unwrap();
+        let found = figures.iter().find(|figure| figure["name"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {report}"))["median"].as_f64().unwrap()
+    };
+    let threads = |name: &str| figure(&format!("{name}: threads"));
+    // One client and one poll loop for four types, against two of each for two types.
+    assert!(threads("4 types in one group") < threads("2 types in groups of their own"), "{report}");
+    assert!(figure("4 types in one group: connections") >= 1.0);
+    assert!(figure("tasks of the others during the flood") > 0.0);
+    assert!(figure("shared to own group") > 0.0);
+    assert_eq!(figure("partitions of the restarted worker"), 4.0);
+    assert_eq!(figure("repeated attempts"), 0.0);
+}
+
 /// The figures of speed are not checked: they depend on the machine.
 #[test]
 fn pages_of_the_ui_are_measured_against_their_budgets() {

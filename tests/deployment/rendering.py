@@ -25,8 +25,8 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def run(*command):
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, cwd=ROOT)
+def run(*command, cwd=ROOT):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
 def template(values, version=KUBERNETES[-1]):

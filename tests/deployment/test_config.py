@@ -15,8 +15,9 @@ def check(text):
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(tomllib.loads(text))
 
 
-def test_compose_configuration_is_valid():
-    check((ROOT / "docker-compose.kafleet.toml").read_text())
+@pytest.mark.parametrize("file", ["docker-compose.kafleet.toml", "examples/python/primes/kafleet.toml"])
+def test_compose_configuration_is_valid(file):
+    check((ROOT / file).read_text())
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)

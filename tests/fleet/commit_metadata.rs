@@ -20,7 +20,7 @@ async fn worker_resumes_from_handwritten_commit(mut fleet: Fleet) {
             value: Some(b"{\"n\":1}"),
             headers: &headers,
         };
-        fleet.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
     }
     let commit = Commit {
         partition: Partition::new(fleet.names.tasks("echo"), 2),

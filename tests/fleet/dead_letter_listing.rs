@@ -92,7 +92,7 @@ async fn write_foreign_records(fleet: &Fleet) -> usize {
         value: Some(b"\xff"),
         headers: &[("x", b"\xfe")],
     };
-    fleet.publisher.link().deliver(garbage, DEADLINE).await.unwrap();
+    fleet.publisher.producer().deliver(garbage, DEADLINE).await.unwrap();
     7
 }
 

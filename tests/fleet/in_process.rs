@@ -97,8 +97,8 @@ impl Fleet {
         let names = Names::new(&config.topics.prefix);
         let control = settings::read_control(&broker.client(), &names).await.unwrap();
         let events_partitions = control.require_events_partitions(&names).unwrap();
-        let link = SharedProducer::open(broker.clone(), None).unwrap();
-        let publisher = Publisher::new(link, names.clone(), events_partitions, "test");
+        let producer = SharedProducer::open(broker.clone(), None).unwrap();
+        let publisher = Publisher::new(producer, names.clone(), events_partitions, "test");
         let (api, shutdown, roles) = (String::new(), Shutdown::new(), Vec::new());
         let mut fleet = Self {
             broker,
@@ -204,7 +204,7 @@ impl Fleet {
         let topic = self.names.tasks(task_type);
         let record =
             ProducerRecord { topic: &topic, partition: None, key: None, value: Some(value.as_bytes()), headers };
-        let position = self.publisher.link().deliver(record, DEADLINE).await.unwrap();
+        let position = self.publisher.producer().deliver(record, DEADLINE).await.unwrap();
         (position.partition, position.offset)
     }
 

@@ -21,6 +21,7 @@ macro_rules! cases {
     };
 }
 
+mod acls;
 mod atomic_batches;
 mod cancel_cli;
 mod cancel_latency;
@@ -35,6 +36,7 @@ mod fault_proxy;
 mod http_receiver;
 mod idempotent_creation;
 mod in_process;
+mod kafka_acls;
 mod large_tree;
 mod live_rebuild;
 mod notifications;

@@ -104,8 +104,8 @@ impl TrackerFleet {
             ProcessFleet::new(Path::new(env!("CARGO_BIN_EXE_kafleet")), brokers.clone(), unique("fleet"), types);
         let kafka = connect(brokers);
         let names = Names::new(&fleet.prefix);
-        let link = runtime.block_on(async { SharedProducer::open(kafka.clone(), None).unwrap() });
-        let publisher = Publisher::new(link, names.clone(), fleet.events_partitions, "test");
+        let producer = runtime.block_on(async { SharedProducer::open(kafka.clone(), None).unwrap() });
+        let publisher = Publisher::new(producer, names.clone(), fleet.events_partitions, "test");
         let released = Released::of(&kafka, &names.tasks("echo"));
         Self { fleet, runtime, kafka, names, publisher, released, expected: BTreeSet::new() }
     }
@@ -183,7 +183,7 @@ impl TrackerFleet {
         };
         let schedule = Schedule { v: CONTROL_VERSION, at_ms: from_ms, from_ms, paused: None, applied: false, spec };
         let key = ScheduleKey::Schedule(name.to_owned());
-        self.runtime.block_on(put_schedule(self.publisher.link(), &self.names, &key, Some(&schedule))).unwrap();
+        self.runtime.block_on(put_schedule(self.publisher.producer(), &self.names, &key, Some(&schedule))).unwrap();
         self.expected.extend((first..first + 3).map(|second| task_of(name, second * 1_000)));
     }
 }

@@ -201,7 +201,7 @@ fn dead_letters() {
     let topics = [names.dead("echo"), names.tasks("echo")];
     let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
     broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
-    let (link, index, topic) = (
+    let (producer, index, topic) = (
         SharedProducer::open(broker.clone(), None).unwrap(),
         dead_letters::DeadLetterIndex::default(),
         names.dead("echo"),
@@ -211,7 +211,7 @@ fn dead_letters() {
         let headers: Vec<(&str, &[u8])> =
             headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default())).collect();
         let record = ProducerRecord { topic: &topic, partition: Some(0), key: None, value, headers: &headers };
-        if runtime.block_on(link.deliver(record, Duration::from_secs(5))).is_err() {
+        if runtime.block_on(producer.deliver(record, Duration::from_secs(5))).is_err() {
             return;
         }
         let page = index.page(&*broker, &names, &dead_letters::Filter::default(), None, 3).unwrap();

@@ -70,8 +70,8 @@ async fn control_topic_is_read_past_transaction_markers() {
     let client = broker.client().with_deadline(DEADLINE);
     let names = Names::new(&config.topics.prefix);
     apply(&client, &config, &Registry::default(), DEADLINE).await.unwrap();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
-    mark_partition_consumed(&link, &names, "echo", 1).await.unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
+    mark_partition_consumed(&producer, &names, "echo", 1).await.unwrap();
     let topic = names.control();
     let record =
         ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };

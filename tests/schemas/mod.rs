@@ -3,6 +3,7 @@
 //! Generated schemas are compared with the files; `KAFLEET_UPDATE=1 cargo test --test standalone schemas` rewrites
 //! them. Hand-written ones are checked against the code that decodes the data.
 
+mod acls;
 mod app_protocol;
 mod configuration;
 mod monitoring;

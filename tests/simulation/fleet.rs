@@ -106,7 +106,7 @@ pub fn lifetimes(scenario: &Scenario) -> Lifetimes {
 }
 
 /// Publishes the scenario's lifetimes before any task, because later settings do not apply to trees that have ended.
-async fn publish_lifetimes(link: &Arc<SharedProducer>, names: &Names, scenario: &Scenario) {
+async fn publish_lifetimes(producer: &Arc<SharedProducer>, names: &Names, scenario: &Scenario) {
     let (topic, mut value) = (names.events(), Vec::new());
     Event::settings(lifetimes(scenario), crate::host::START_MS).encode(&mut value).unwrap();
     for partition in (0..scenario.events_partitions).filter(|_| scenario.retention_ms > 0) {
@@ -117,7 +117,7 @@ async fn publish_lifetimes(link: &Arc<SharedProducer>, names: &Names, scenario: 
             value: Some(&value),
             headers: &[],
         };
-        link.deliver(record, CALL).await.unwrap();
+        producer.deliver(record, CALL).await.unwrap();
     }
 }
 
@@ -142,9 +142,9 @@ impl Fleet {
         let config = Config { topics, ..Config::default() };
         let specs = kafleet::topics::specs(&config, &registry(&journal, scenario.has_notifications()));
         broker.apply_topics(&specs, CALL).unwrap();
-        let link = SharedProducer::open(broker.clone(), None).unwrap();
-        set_fleet(&link, &names, scenario.events_partitions).await.unwrap();
-        publish_lifetimes(&link, &names, &scenario).await;
+        let producer = SharedProducer::open(broker.clone(), None).unwrap();
+        set_fleet(&producer, &names, scenario.events_partitions).await.unwrap();
+        publish_lifetimes(&producer, &names, &scenario).await;
         let of = |topic: String, count: u32| (0..count).map(move |index| Partition::new(topic.as_str(), index as i32));
         let events: Vec<_> = of(names.events(), scenario.events_partitions).collect();
         let types: Vec<String> =

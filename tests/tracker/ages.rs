@@ -320,7 +320,7 @@ pub async fn heartbeat(fixture: &Fixture, worker: &str, every_ms: u64, state: He
         value: Some(&value),
         headers: &[],
     };
-    fixture.link.deliver(record, DEADLINE).await.unwrap();
+    fixture.producer.deliver(record, DEADLINE).await.unwrap();
 }
 
 /// Tasks of a silent worker are marked, and a cancel does not wait for it; tasks of a live worker are not.

@@ -23,7 +23,7 @@ impl Fixture {
     async fn put(&self, topic: &str, id: &str, headers: &[(&str, &[u8])]) -> i64 {
         let headers: Vec<(&str, &[u8])> = headers.iter().copied().chain([("ce_id", id.as_bytes())]).collect();
         let record = ProducerRecord { topic, partition: Some(1), key: None, value: Some(b"{}"), headers: &headers };
-        self.link.deliver(record, CALL).await.unwrap().offset
+        self.producer.deliver(record, CALL).await.unwrap().offset
     }
 
     async fn state_of(&self, id: &str) -> Option<State> {
@@ -57,6 +57,9 @@ pub async fn unannounced_tasks_are_announced(fixture: Fixture) {
     fixture.put(&other, "elsewhere", &[]).await;
     fixture.is_queued("elsewhere").await;
     tracker.expect_ready().await;
+    let submitted = |name: &str| tracker.metrics.tasks.submitted.with_label_values(&[name]).get();
+    // A task is counted when its announcement is acknowledged, which may be after its projection.
+    until("the tasks are counted", async || (submitted("plain"), submitted("other")) == (2, 1)).await;
     tracker.stop().await;
 }
 
@@ -70,7 +73,7 @@ pub async fn only_new_tasks_are_announced(fixture: Fixture) {
     let control = TopicSpec { name: fixture.names.control(), partitions: 1, replication: None, config: Vec::new() };
     fixture.broker.apply_topics(std::slice::from_ref(&control), CALL).unwrap();
     until_known(&*fixture.broker, &control.name, 1);
-    record_group(&fixture.link, &fixture.names, "plain", "small").await.unwrap();
+    record_group(&fixture.producer, &fixture.names, "plain", "small").await.unwrap();
     let commit = Commit { partition: Partition::new(topic.as_str(), 1), offset: 1, metadata: String::new() };
     fixture.broker.set_group_offsets(&fixture.names.group_id("plain", "small"), &[commit], CALL).unwrap();
     let first = fixture.tracker().await;

@@ -26,7 +26,7 @@ pub struct Fixture {
     pub store: Arc<dyn Store>,
     pub names: Names,
     pub partitions: u32,
-    pub link: Arc<SharedProducer>,
+    pub producer: Arc<SharedProducer>,
     /// Interval of the trackers' topic checks.
     pub topic_check: Millis,
 }
@@ -42,8 +42,8 @@ impl Fixture {
         let outcome = broker.apply_topics(&[spec], CALL).unwrap().remove(0);
         assert_eq!(outcome.change, TopicChange::Created);
         until_known(&*broker, &names.events(), partitions);
-        let link = SharedProducer::open(broker.clone(), None).unwrap();
-        Self { broker, store, names, partitions, link, topic_check: TopicsConfig::default().check_interval }
+        let producer = SharedProducer::open(broker.clone(), None).unwrap();
+        Self { broker, store, names, partitions, producer, topic_check: TopicsConfig::default().check_interval }
     }
 
     /// Changes a setting of the events topic.
@@ -91,7 +91,7 @@ impl Fixture {
         let topic = self.names.events();
         let record =
             ProducerRecord { topic: &topic, partition: Some(partition as i32), key: Some(b"k"), value, headers: &[] };
-        self.link.deliver(record, CALL).await.unwrap().offset
+        self.producer.deliver(record, CALL).await.unwrap().offset
     }
 
     pub async fn tracker(&self) -> Tracker {

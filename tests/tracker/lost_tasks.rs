@@ -31,7 +31,7 @@ async fn put_records(fixture: &Fixture, topic: &str, count: usize) {
             value: Some(b"1"),
             headers: &headers,
         };
-        fixture.link.deliver(record, DEADLINE).await.unwrap();
+        fixture.producer.deliver(record, DEADLINE).await.unwrap();
     }
 }
 
@@ -124,7 +124,7 @@ async fn lost_tasks_are_found_by_the_commits_of_the_recorded_group() {
     let memory = broker::Memory::new(broker::MemoryOptions::default());
     let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
     make_topics(&fixture);
-    kafleet::control::record_group(&fixture.link, &fixture.names, "root", "small").await.unwrap();
+    kafleet::control::record_group(&fixture.producer, &fixture.names, "root", "small").await.unwrap();
     let partition = Partition::new(fixture.names.tasks("root"), 0);
     put_records(&fixture, &partition.topic, 2).await;
     fixture.write(&[lies_at("waits", 0), lies_at("passed", 1)]).await;

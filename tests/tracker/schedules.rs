@@ -49,18 +49,25 @@ fn task(schedule: &Schedule, name: &str, n: i64) -> String {
 }
 
 async fn put(fixture: &Fixture, name: &str, schedule: &Schedule) {
-    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::Schedule(name.into()), Some(schedule)).await.unwrap();
+    put_schedule(&fixture.producer, &fixture.names, &ScheduleKey::Schedule(name.into()), Some(schedule)).await.unwrap();
 }
 
 async fn delete(fixture: &Fixture, name: &str) {
-    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::Schedule(name.into()), None::<&Schedule>).await.unwrap();
+    put_schedule(&fixture.producer, &fixture.names, &ScheduleKey::Schedule(name.into()), None::<&Schedule>)
+        .await
+        .unwrap();
 }
 
 async fn ask(fixture: &Fixture, name: &str, ask: &str, backfill: Option<Span>) {
     let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
-    put_schedule(&fixture.link, &fixture.names, &ScheduleKey::ScheduleRequest(name.into(), ask.into()), Some(&record))
-        .await
-        .unwrap();
+    put_schedule(
+        &fixture.producer,
+        &fixture.names,
+        &ScheduleKey::ScheduleRequest(name.into(), ask.into()),
+        Some(&record),
+    )
+    .await
+    .unwrap();
 }
 
 /// Reads the control topic as a new follower does.
@@ -124,6 +131,8 @@ pub async fn each_time_fires_once(fixture: Fixture) {
     // Counted after the transaction has returned.
     until("the firings are counted", || async { metric("fired") == 30 }).await;
     assert_eq!(metric("skipped"), 0);
+    let submitted = || tracker.metrics.tasks.submitted.with_label_values(&[TYPE]).get();
+    until("the tasks are counted", || async { submitted() == 30 }).await;
     tracker.expect_ready().await;
     tracker.stop().await;
 }

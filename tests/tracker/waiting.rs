@@ -89,7 +89,7 @@ async fn retry_keeps_the_cancel_of_a_child() {
         value: Some(b"1"),
         headers: &[("ce_announced", b"1")],
     };
-    let end = fixture.link.deliver(record, DEADLINE).await.unwrap().offset + 1;
+    let end = fixture.producer.deliver(record, DEADLINE).await.unwrap().offset + 1;
     let parent = placed("p", position);
     let first = fixture.tracker().await;
     fixture
@@ -145,7 +145,7 @@ async fn cancel_stays_until_its_worker_has_committed() {
 async fn cancel_is_withdrawn_after_the_commit_of_the_recorded_group() {
     let (fixture, _) = fixture(1);
     make_topics(&fixture);
-    kafleet::control::record_group(&fixture.link, &fixture.names, "root", "small").await.unwrap();
+    kafleet::control::record_group(&fixture.producer, &fixture.names, "root", "small").await.unwrap();
     let position = put_task(&fixture, "x").await;
     let tracker = fixture.tracker().await;
     fixture.write(&[placed("x", position), by(Kind::Started, "x", "w"), event(Kind::CancelRequested, "x")]).await;

@@ -1,4 +1,4 @@
-//! Children of attempts, and records on the results topic, which other systems read.
+//! Children of attempts.
 
 use kafleet::handlers::{Child, Failure};
 use kafleet::model::event::Kind as EventKind;
@@ -127,32 +127,7 @@ async fn thousand_children_are_published_without_a_round_trip_each() {
     fleet.send("parent", "p", "0").await;
     let worker = fleet.worker();
     fleet.wait_for_results(1_001).await;
+    assert_eq!(worker.metric("kafleet_tasks_submitted_total", "type=\"echo\""), 1_000.0);
     worker.stop().await;
     fleet.assert_clean("echo").await;
-}
-
-pub async fn results_for_other_systems(fleet: crate::worker::fleet::Fleet) {
-    fleet.send("published", "good", "{\"x\":1}").await;
-    fleet.send("published", "bad", "\"fail\"").await;
-    let worker = fleet.worker();
-    fleet.wait_for_results(2).await;
-    worker.stop().await;
-    let results = fleet.records(&fleet.names.results("published"), 1, 1).await;
-    assert_eq!(fleet.end_of(&fleet.names.results("published"), 0).await, 1, "a failure is not published as a result");
-    let header =
-        |wanted: &str| results[0].headers.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| value.clone());
-    assert_eq!((results[0].key.as_deref(), results[0].value.as_deref()), (Some(&b"good"[..]), Some(&b"{\"x\":1}"[..])));
-    assert_eq!((header("ce_id"), header("ce_type")), (Some(b"good".to_vec()), Some(b"published".to_vec())));
-}
-
-pub fn with_results() -> Kind {
-    let kind = Kind::new("published", |params: Value, _| async move {
-        if params == json!("fail") { Err(Failure::fail("no")) } else { ok(params) }
-    });
-    kind.publish_results()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn results_are_published_for_a_type_with_publish_results() {
-    results_for_other_systems(memory(1, &[with_results()]).await.0).await;
 }

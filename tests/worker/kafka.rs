@@ -7,7 +7,6 @@ use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::worker::children::{results_for_other_systems, with_results};
 use crate::worker::commits::{one_stuck, recreated, restart_with_metadata};
 use crate::worker::fleet::{DEADLINE, kafka, kafka_with};
 use crate::worker::malformed::{malformed_records, strict};
@@ -16,6 +15,7 @@ use crate::worker::rebalance::{added_partitions, brief, rolling};
 use crate::worker::removed::{
     commits_skip_only_removed_records_that_no_worker_has, lag_is_zero_after_a_transaction, one_slot,
 };
+use crate::worker::results::{every_end_is_published, plain, replies_are_correlated, with_results};
 use crate::worker::types::{Gate, Journal, counted};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,9 +31,15 @@ async fn malformed_records_become_dead_letters_with_reasons() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_are_published_for_a_type_with_publish_results() {
+async fn results_topic_has_every_end() {
     let Some(fleet) = kafka(1, &[with_results()]).await else { return };
-    results_for_other_systems(fleet).await;
+    every_end_is_published(fleet).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_have_the_headers_of_the_producer_that_name_a_correlation() {
+    let Some(fleet) = kafka(1, &[plain(), with_results()]).await else { return };
+    replies_are_correlated(fleet).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 //! the in-memory broker; core cases also on a real Kafka if `KAFLEET_TEST_KAFKA` is set, as `tests/services run`
 //! does.
 
+mod attempt_services;
 mod blocking;
 mod blocking_calls;
 mod children;
@@ -25,6 +26,7 @@ mod policy;
 mod rebalance;
 mod release;
 mod removed;
+mod results;
 mod shared_group_faults;
 mod shared_groups;
 mod stopping;

@@ -62,7 +62,9 @@ class TaskFailed(Exception):
         self.state: str = status["state"]
         """`failed`, `cancelled` or `expired`."""
         self.kind: str | None = error.get("kind")
-        """Stable name of its last error."""
+        """Stable name of its last error; `None` if it is a task below it that has failed."""
         self.message: str = error.get("message") or ""
-        reason = ": ".join(part for part in (self.kind, self.message) if part)
-        super().__init__(f"the task `{self.id}` is {self.state}{f': {reason}' if reason else ''}")
+        reason = "".join(f": {part}" for part in (self.kind, self.message) if part)
+        if status.get("own_state") == "succeeded":
+            reason = f" because of a task below it; hint: `kafleet why {self.id}` names that task"
+        super().__init__(f"the task `{self.id}` is {self.state}{reason}")

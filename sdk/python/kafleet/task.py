@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
@@ -73,6 +73,7 @@ class Options(TypedDict, total=False):
     max_backoff: Duration
     timeout: Duration
     total_timeout: Duration
+    reply_to: str
     on_failure: Literal["fail", "ignore"]
     options: Mapping[str, Any]
     fail_fast: bool
@@ -81,7 +82,7 @@ class Options(TypedDict, total=False):
     actions: Sequence[Mapping[str, Any]]
     checks: Sequence[Mapping[str, Any]]
     delay: Duration
-    at: str
+    at: str | datetime
     expires: Duration
     on: Literal["succeeded", "failed", "ended"]
     with_results: bool
@@ -91,7 +92,7 @@ Scope = Literal["submit", "spawn", "then"]
 _NOT_IN: dict[Scope, set[str]] = {
     "submit": {"on", "with_results"},
     "spawn": {"on", "with_results", "parent"},
-    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "options"},
+    "then": {"id", "parent", "delay", "at", "expires", "creator", "link", "total_timeout", "reply_to", "options"},
 }
 
 

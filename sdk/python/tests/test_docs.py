@@ -5,10 +5,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from driver import ROOT, Worker
+from driver import PATIENCE, ROOT, Worker
 
 from kafleet.testing import fleet
 
@@ -49,10 +48,10 @@ def test_blocks_are_python(page: Path) -> None:
 
 def test_first_example_of_python_and_its_tests_run(tmp_path: Path) -> None:
     first, tests = blocks(ROOT / "docs/python.md")[0], block_with("docs/python.md", "def test_greeting()")
-    tasks = module("tasks", first)
-    shown = module("shown", tests.replace("from kafleet", "from tasks import greet\nfrom kafleet", 1))
+    module("tasks", first)
+    module("shop", "from tasks import greet\ndef place_order(name): greet.submit(name)")
+    shown = module("shown", tests)
     shown.test_greeting()
-    vars(shown)["place_order"] = lambda name: tasks.greet.submit(name)
     shown.test_order_greets()
     (tmp_path / "tasks.py").write_text(first)
     with fleet("tasks.py", cwd=tmp_path) as running:
@@ -68,13 +67,24 @@ def test_smallest_app_of_the_protocol_page_runs(tmp_path: Path) -> None:
         assert worker.exit_code() == 0
 
 
-def test_migration_from_celery_runs() -> None:
-    library: dict[str, Any] = {
-        "make_thumbnail": lambda path, width: f"{path} at {width}",
-        "make_sheet": lambda title, thumbnails: f"{title}: {thumbnails}",
-        "send_report": lambda: None,
-    }
-    vars(module("shop_lib", "")).update(library)
-    module("shop", block_with("docs/from-celery.md", "from shop_lib"))
+SHOP_LIBRARY = """
+def make_thumbnail(path, width): return f"{path} at {width}"
+def make_sheet(title, thumbnails): return f"{title}: {thumbnails}"
+def send_report(): pass
+"""
+
+
+def test_migration_from_celery_runs(tmp_path: Path) -> None:
+    code = block_with("docs/from-celery.md", "from shop_lib")
+    module("shop_lib", SHOP_LIBRARY)
+    shop = module("shop", code)
     shown = module("shown", block_with("docs/from-celery.md", "def test_upload"))
     shown.test_upload_spawns_a_thumbnail_for_each_picture()
+    (tmp_path / "shop.py").write_text(code)
+    (tmp_path / "shop_lib.py").write_text(SHOP_LIBRARY)
+    paths = [f"{n}.jpg" for n in range(12)]
+    with fleet("shop.py", cwd=tmp_path):
+        handle = shop.upload.submit(paths, title="summer")
+        assert handle.result(PATIENCE) is None
+        sheet = shop.contact_sheet.handle(f"{handle.id}:then").result(PATIENCE)
+    assert sheet == f"summer: {[f'{path} at 200' for path in paths]}"

@@ -63,6 +63,18 @@ def test_continuation_has_the_results_of_the_children(now: bool) -> None:
     assert tasks.total.handle(f"{handle.id}:then").result(PATIENCE) == (60 if now else 50)
 
 
+def test_failure_of_a_child_is_named_as_the_reason() -> None:
+    handle = tasks.parent_of_failed.submit()
+    with pytest.raises(TaskFailed) as failed:
+        handle.result(PATIENCE)
+    assert str(failed.value) == (
+        f"the task `{handle.id}` is failed because of a task below it; hint: `kafleet why {handle.id}` names that task"
+    )
+    assert (failed.value.state, failed.value.kind) == ("failed", None)
+    with pytest.raises(TaskFailed, match="child` is failed: error: no such picture"):
+        tasks.fails.handle(f"{handle.id}:child").result(PATIENCE)
+
+
 def test_attempt_can_submit_tasks_of_the_same_fleet() -> None:
     assert tasks.leaf.handle(tasks.submits.submit().result(PATIENCE)).result(PATIENCE) == 5
 

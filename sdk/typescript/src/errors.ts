@@ -79,13 +79,16 @@ export class TaskFailed extends Error {
   readonly id: string;
   /** `failed`, `cancelled` or `expired`. */
   readonly state: string;
-  /** Stable name of its last error. */
+  /** Stable name of its last error; `undefined` if it is a task below it that has failed. */
   readonly kind: string | undefined;
   /** Message of its last error. */
   readonly reason: string;
 
-  constructor(status: { id: string; state: string; error?: { kind: string; message: string } | null }) {
-    const reason = status.error ? `: ${status.error.kind}: ${status.error.message}` : "";
+  constructor(status: { id: string; state: string; own_state?: string; error?: { kind: string; message: string } | null }) {
+    let reason = status.error ? `: ${status.error.kind}: ${status.error.message}` : "";
+    if (status.own_state === "succeeded") {
+      reason = ` because of a task below it; hint: \`kafleet why ${status.id}\` names that task`;
+    }
     super(`the task \`${status.id}\` is ${status.state}${reason}`);
     this.id = status.id;
     this.state = status.state;

@@ -54,6 +54,8 @@ export interface ChildOptions extends CommonOptions {
   creator?: string;
   link?: string;
   totalTimeout?: Duration;
+  /** Kafka topic that also receives the result. */
+  replyTo?: string;
   options?: Readonly<Record<string, unknown>>;
   delay?: Duration;
   at?: string | Date;
@@ -79,7 +81,7 @@ export type CallOptions = SubmitOptions & ThenOptions;
 export type Scope = "submit" | "spawn" | "then";
 
 const COMMON = "key name tags retries minBackoff maxBackoff timeout onFailure failFast maxFailed then actions checks";
-const CHILD = `${COMMON} id creator link totalTimeout options delay at expires`;
+const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
   submit: new Set(`${CHILD} parent`.split(" ")),
   spawn: new Set(CHILD.split(" ")),

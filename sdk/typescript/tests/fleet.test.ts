@@ -55,6 +55,17 @@ test("output of the handler is stored with the task", async () => {
   assert.equal(await note.text(), "hello");
 });
 
+test("failure of a child is named as the reason", async () => {
+  const handle = await tasks.parentOfFailed.submit();
+  await assert.rejects(handle.result(PATIENCE), (error: TaskFailed) => {
+    const hint = `hint: \`kafleet why ${handle.id}\` names that task`;
+    assert.equal(error.message, `the task \`${handle.id}\` is failed because of a task below it; ${hint}`);
+    return error.state === "failed" && error.kind === undefined;
+  });
+  const child = tasks.fails.handle(`${handle.id}:child`);
+  await assert.rejects(child.result(PATIENCE), /is failed: error: no such picture/);
+});
+
 for (const now of [false, true]) {
   test(`continuation has the results of the children, published ${now ? "at once" : "with the result"}`, async () => {
     const handle = await tasks.parent.submit({ now });

@@ -73,23 +73,24 @@ fn outcome_document(outcomes: Outcomes) -> BatchOutcome {
     let items: Vec<BatchItem> = outcomes
         .into_iter()
         .enumerate()
-        .map(|(index, (id, outcome))| {
-            let id = id.map(|id| id.to_string());
-            match outcome {
-                Ok(Submitted::Created(found) | Submitted::Existing(found)) => {
-                    let outcome = ItemOutcome::Accepted;
-                    BatchItem { index, id, outcome, position: Some(position(&found)), problem: None }
-                }
-                Err(error) => {
-                    let outcome = if error.may_have_happened() { ItemOutcome::Unknown } else { ItemOutcome::Refused };
-                    BatchItem { index, id, outcome, position: None, problem: Some(error.document()) }
-                }
-            }
-        })
+        .map(|(index, (id, outcome))| item_document(index, id.map(|id| id.to_string()), outcome))
         .collect();
     let count = |outcome| items.iter().filter(|item: &&BatchItem| item.outcome == outcome).count();
     let (accepted, refused) = (count(ItemOutcome::Accepted), count(ItemOutcome::Refused));
     BatchOutcome { accepted, refused, unknown: items.len() - accepted - refused, items }
+}
+
+fn item_document(index: usize, id: Option<String>, outcome: Outcome) -> BatchItem {
+    match outcome {
+        Ok(Submitted::Created(found) | Submitted::Existing(found)) => {
+            let outcome = ItemOutcome::Accepted;
+            BatchItem { index, id, outcome, position: Some(position(&found)), problem: None }
+        }
+        Err(error) => {
+            let outcome = if error.may_have_happened() { ItemOutcome::Unknown } else { ItemOutcome::Refused };
+            BatchItem { index, id, outcome, position: None, problem: Some(error.document()) }
+        }
+    }
 }
 
 /// Parses the items one by one, so that an invalid item does not fail the others.
@@ -199,14 +200,8 @@ impl Batch {
 
     /// Looks up parents outside the batch.
     async fn resolve_parents(&mut self, api: &Arc<Api>, level: &mut Vec<usize>) {
-        let mut children_by_parent: FxHashMap<TaskId, Vec<usize>> = FxHashMap::default();
-        for &index in &*level {
-            let parent = self.ids[index].as_ref().and_then(TaskId::parent_id);
-            if let Some(parent) = parent {
-                children_by_parent.entry(parent).or_default().push(index);
-            }
-        }
-        let lookups = children_by_parent
+        let lookups = self
+            .children_by_parent(level)
             .into_iter()
             .map(|(parent, children)| async move { (children, api.writes.find_parent(&parent).await) });
         let found: Vec<_> = stream::iter(lookups).buffer_unordered(MAX_CONCURRENT_LOOKUPS).collect().await;
@@ -219,6 +214,16 @@ impl Batch {
             }
         }
         level.retain(|&index| self.drafts[index].is_some());
+    }
+
+    fn children_by_parent(&self, level: &[usize]) -> FxHashMap<TaskId, Vec<usize>> {
+        let mut children_by_parent: FxHashMap<TaskId, Vec<usize>> = FxHashMap::default();
+        for &index in level {
+            if let Some(parent) = self.ids[index].as_ref().and_then(TaskId::parent_id) {
+                children_by_parent.entry(parent).or_default().push(index);
+            }
+        }
+        children_by_parent
     }
 
     fn inherit(&mut self, index: usize, (asof, run): Origin) {

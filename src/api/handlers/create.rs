@@ -18,7 +18,7 @@ use crate::api::read::notices::Subscription;
 use crate::api::read::status::status;
 use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
-use crate::api::write::validate::trace_of;
+use crate::api::write::validate::{Draft, trace_of};
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
@@ -28,36 +28,46 @@ const MAX_WAIT: Millis = Millis::secs(300);
 pub(crate) async fn create(mut request: ApiRequest) -> Result<Response, ApiError> {
     let api = request.api.clone();
     let wait = wait_parameter(&request)?;
-    let input: CreateTask = request.json()?;
-    let mut draft = api.writes.draft(input, now_ms(), trace_of(&request.headers).as_deref())?;
-    api.writes.check_types(&draft).await?;
-    if let Some(parent) = draft.id.parent_id() {
-        let parent = api.writes.find_parent(&parent).await?;
-        draft.new.asof = Some(parent.checkpoint.offset);
-        draft.new.run = parent.record.run;
-    }
+    let draft = draft_of(&request).await?;
     // Subscribe before publishing: if there are too many watchers, nothing has been published yet.
     let partition = api.publisher.partition_of(&draft.id);
     let subscription = wait
         .map(|wait| api.reads.notices.subscribe(partition, &draft.id).map(|subscription| (wait, subscription)))
         .transpose()?;
-    let publisher = api.clone();
-    // Free the body now, and its memory budget after publishing rather than at the end of the wait.
-    request.body = Bytes::new();
-    let memory = request.memory.take();
-    let submitted = detached(async move {
-        let submitted = publisher.writes.submit(draft).await;
-        drop(memory);
-        submitted
-    });
-    let submitted = submitted.await?;
-    let (found, created) = match submitted {
+    let (found, created) = match submit(&mut request, draft).await? {
         Submitted::Created(found) => (found, true),
         Submitted::Existing(found) => (found, false),
     };
     let Some((wait, subscription)) = subscription else { return Ok(answer(if created { 201 } else { 200 }, &found)) };
     let found = wait_finished(&api, found, wait, &subscription).await;
     Ok(answer(if found.record.state.is_terminal() { 200 } else { 202 }, &found))
+}
+
+/// Task of a request, which belongs to the present run of its parent.
+async fn draft_of(request: &ApiRequest) -> Result<Draft, ApiError> {
+    let writes = &request.api.writes;
+    let input: CreateTask = request.json()?;
+    let mut draft = writes.draft(input, now_ms(), trace_of(&request.headers).as_deref())?;
+    writes.check_types(&draft).await?;
+    if let Some(parent) = draft.id.parent_id() {
+        let parent = writes.find_parent(&parent).await?;
+        draft.new.asof = Some(parent.checkpoint.offset);
+        draft.new.run = parent.record.run;
+    }
+    Ok(draft)
+}
+
+async fn submit(request: &mut ApiRequest, draft: Draft) -> Result<Submitted, ApiError> {
+    let api = request.api.clone();
+    // Free the body now, and its memory budget after publishing rather than at the end of the wait.
+    request.body = Bytes::new();
+    let memory = request.memory.take();
+    let submitted = detached(async move {
+        let submitted = api.writes.submit(draft).await;
+        drop(memory);
+        submitted
+    });
+    submitted.await
 }
 
 fn wait_parameter(request: &ApiRequest) -> Result<Option<Duration>, ApiError> {

@@ -33,7 +33,7 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     }
     let mut policy = task.record.definition.policy.as_deref().cloned().unwrap_or_default();
     patch.apply(&mut policy);
-    check_policy(&policy)?;
+    check_policy(&policy, request.api.publisher.names())?;
     let message = format!("changed: {}", patch.fields().join(", "));
     let payload = Payload::Patched { patch: Some(Box::new(patch)) };
     let mut event = Event::new(payload, task.id.clone(), task.record.run, now_ms());

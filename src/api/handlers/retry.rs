@@ -12,7 +12,7 @@ use crate::api::read::status::status;
 use crate::api::state::Api;
 use crate::model::event::{Event, Payload};
 use crate::model::outbox::EffectKind;
-use crate::model::record::MAX_MESSAGE_CHARS;
+use crate::model::record::{HistoryEntry, MAX_MESSAGE_CHARS};
 use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_RUN, Position};
 use crate::runtime::now_ms;
@@ -49,17 +49,11 @@ pub(crate) fn check(task: &TaskView, only_failed: bool) -> Result<(), ApiError> 
         return if has_restartable(task) { Ok(()) } else { Err(nothing_failed(task)) };
     }
     if record.is_external() {
-        return Err(ApiError::new(
-            Code::ExternalTask,
-            format!("`{}` is an external task and can only be restarted by the system that runs it", task.id),
-        )
-        .hint("retry the failed tasks below it with `only_failed`"));
+        return Err(external(task));
     }
     if !record.definition.announced {
-        return Err(ApiError::new(
-            Code::NoParams,
-            format!("`{}` was never published: there is no record to run again", task.id),
-        ));
+        let why = format!("`{}` was never published: there is no record to run again", task.id);
+        return Err(ApiError::new(Code::NoParams, why));
     }
     Ok(())
 }
@@ -70,6 +64,11 @@ fn not_finished(task: &TaskView) -> ApiError {
         format!("`{}` is {}: only tasks that have ended can be retried", task.id, task.record.state),
     )
     .hint("wait for it to end, or cancel it first")
+}
+
+fn external(task: &TaskView) -> ApiError {
+    let why = format!("`{}` is an external task and can only be restarted by the system that runs it", task.id);
+    ApiError::new(Code::ExternalTask, why).hint("retry the failed tasks below it with `only_failed`")
 }
 
 /// Whether a retry with `only_failed` would start any task.
@@ -107,6 +106,13 @@ fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
     })
 }
 
+/// Returns the run that the request at this offset has started: the first one after run `before` in the later history,
+/// if any. The current run may be that of another retry that followed before this request was answered.
+fn started_run(history: &[HistoryEntry], before: u32, offset: i64) -> Option<u32> {
+    let later = history.iter().filter(|entry| entry.offset > offset && entry.run > before);
+    later.map(|entry| entry.run).min()
+}
+
 /// Waits until the retry request at `position` has been decided, and returns the task with its new run.
 async fn retry_outcome(
     api: &Api,
@@ -121,7 +127,8 @@ async fn retry_outcome(
         return Err(if none_restartable { nothing_failed(&found) } else { not_finished(&found) });
     }
     if !only_failed {
-        return Ok(RetryOutcome { status: status(&found), run: found.record.run });
+        let started = started_run(&found.record.history.entries, task.record.run, position.offset);
+        return Ok(RetryOutcome { status: status(&found), run: started.unwrap_or(found.record.run) });
     }
     let run = match restarted_run(&found, position) {
         Some(run) => run,
@@ -160,5 +167,27 @@ async fn wait_for_restarts(api: &Api, found: TaskView, position: Position) -> Re
         if !restarting || api.reads.shutdown.is_draining() || timeout_at(end, subscription.changed()).await.is_err() {
             return Ok(newest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::started_run;
+    use crate::model::event::Kind;
+    use crate::model::record::HistoryEntry;
+
+    #[test]
+    fn run_of_a_retry_is_the_one_that_follows_its_request() {
+        let entry = |kind, offset, run| HistoryEntry::of_fold(kind, run, (0, offset), String::new());
+        let history = [
+            entry(Kind::Failed, 3, 1),
+            entry(Kind::RetryRequested, 5, 1),
+            entry(Kind::Failed, 8, 2),
+            entry(Kind::RetryRequested, 9, 2),
+            entry(Kind::Succeeded, 12, 3),
+        ];
+        assert_eq!(started_run(&history, 1, 5), Some(2));
+        assert_eq!(started_run(&history, 2, 9), Some(3));
+        assert_eq!(started_run(&history, 3, 12), None, "the run has no events yet");
     }
 }

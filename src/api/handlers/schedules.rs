@@ -164,26 +164,31 @@ pub(crate) async fn run(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// `POST /v1/schedules/{id}/backfill`.
 pub(crate) async fn backfill(request: ApiRequest) -> Result<Response, ApiError> {
-    let now = now_ms();
-    let from_ms = time(&request, "from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
-    let to_ms = time(&request, "to")?.unwrap_or(now);
-    if to_ms > now {
-        return Err(bad_parameter("to", "it is in the future: a backfill covers past times only"));
-    }
-    if to_ms < from_ms {
-        return Err(bad_parameter("to", "it is before `from`"));
-    }
+    let span = backfill_span(&request)?;
     let known = find_schedule(&request.api, &request.segment).await?;
     request.api.types.check_type_exists(&known.spec.task.task_type).await?;
-    let mut times = firing_times(&known.spec)?.upcoming(from_ms - 1, MAX_BACKFILL + 1);
-    times.retain(|time| *time <= to_ms);
+    let mut times = firing_times(&known.spec)?.upcoming(span.from_ms - 1, MAX_BACKFILL + 1);
+    times.retain(|time| *time <= span.to_ms);
     if times.len() > MAX_BACKFILL {
         let why = format!("there are more than {MAX_BACKFILL} times between `from` and `to`");
         return Err(ApiError::new(Code::TooManyTimes, why).hint("split the backfill into shorter spans"));
     }
     let tasks = times.iter().map(|time| task_of(&request.segment, *time)).collect();
     let operation = request.operation("backfill_schedule", &request.segment, None);
-    request_runs(&request.api, operation, request_name(), Some(Span { from_ms, to_ms }), tasks).await
+    request_runs(&request.api, operation, request_name(), Some(span), tasks).await
+}
+
+fn backfill_span(request: &ApiRequest) -> Result<Span, ApiError> {
+    let now = now_ms();
+    let from_ms = time(request, "from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
+    let to_ms = time(request, "to")?.unwrap_or(now);
+    if to_ms > now {
+        return Err(bad_parameter("to", "it is in the future: a backfill covers past times only"));
+    }
+    if to_ms < from_ms {
+        return Err(bad_parameter("to", "it is before `from`"));
+    }
+    Ok(Span { from_ms, to_ms })
 }
 
 /// Makes requests of the same millisecond distinct.
@@ -286,17 +291,22 @@ async fn request_runs(
     let request = (id.clone(), name.clone());
     let key = ScheduleKey::ScheduleRequest(id.clone(), name);
     write_schedule(api, operation, key, Some(Arc::new(record))).await?;
+    let done = has_run(api, &request).await;
+    Ok(json_answer(202, &ScheduleRequestOutcome { id, tasks, done }))
+}
+
+/// Waits until the tracker has run a request. Returns false if it has not within the deadline.
+async fn has_run(api: &Api, request: &(String, String)) -> bool {
     let (end, mut changes) = (Instant::now() + READ_BACK_DEADLINE, api.fleet.control.changes());
-    let done = loop {
+    loop {
         changes.get_and_mark();
-        if !api.fleet.control.state().plan.requests.contains_key(&request) {
-            break true;
+        if !api.fleet.control.state().plan.requests.contains_key(request) {
+            return true;
         }
         if api.reads.shutdown.is_draining() || !matches!(timeout_at(end, changes.changed()).await, Ok(Ok(()))) {
-            break false;
+            return false;
         }
-    };
-    Ok(json_answer(202, &ScheduleRequestOutcome { id, tasks, done }))
+    }
 }
 
 async fn schedule_answer(api: &Api, status: u16, id: String, schedule: Arc<Schedule>) -> Result<Response, ApiError> {
@@ -316,14 +326,18 @@ async fn schedule_documents(
     let ended = task_states(api, last).await?;
     let mut documents = Vec::with_capacity(schedules.len());
     for ((id, schedule), state) in schedules.into_iter().zip(states) {
-        let known = api.types.check_type_exists(&schedule.spec.task.task_type).await;
-        let error = match known {
-            Err(error) if error.is(Code::UnknownType) => Some(error.document().detail),
-            _ => None,
-        };
+        let error = trouble(api, &schedule).await;
         documents.push(document(id, &schedule, &state, &ended, error));
     }
     Ok(documents)
+}
+
+/// Reason why a schedule cannot fire.
+async fn trouble(api: &Api, schedule: &Schedule) -> Option<String> {
+    match api.types.check_type_exists(&schedule.spec.task.task_type).await {
+        Err(error) if error.is(Code::UnknownType) => Some(error.document().detail),
+        _ => None,
+    }
 }
 
 /// Reads the states of tasks that have a record.

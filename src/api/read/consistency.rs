@@ -74,11 +74,13 @@ impl Reads {
         wanted.extend(ancestors.iter().cloned());
         let mut nodes = self.records(partition, &wanted).await?;
         let ancestor_records = nodes.split_off(ids.len());
-        let run_of =
-            |id: &TaskId| ancestor_records.get(ancestors.binary_search(id).ok()?)?.as_ref().map(|above| above.run);
+        let run_of = |id: &str| {
+            let index = ancestors.binary_search_by(|known| known.as_str().cmp(id)).ok()?;
+            ancestor_records.get(index)?.as_ref().map(|above| above.run)
+        };
         let found = ids.iter().zip(nodes).map(|(id, record)| {
             let record = record?;
-            let superseded = is_superseded(record.run, parent_ids(id).map(|above| run_of(&above)));
+            let superseded = is_superseded(record.run, id.ancestors().map(run_of));
             Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded })
         });
         Ok(found.collect())
@@ -165,7 +167,8 @@ impl Reads {
             return Err(later(not_visible_yet(task.partition, projected.unwrap_or_default(), target)));
         }
         let not_found = || ApiError::new(Code::NotFound, format!("the record of `{}` is no longer retained", task.id));
-        let found = self.read(&task.id).await.map_err(later)?.ok_or_else(not_found)?;
+        // The store may have lost the record since then, until it is projected again.
+        let found = self.find_optional(&task.id).await.map_err(later)?.ok_or_else(not_found)?;
         let ignored = found
             .record
             .history
@@ -226,9 +229,9 @@ fn parent_ids(id: &TaskId) -> impl Iterator<Item = TaskId> {
 
 /// Whether a task, or one of its ancestors, belongs to an earlier run of its parent. `above` are the runs of the
 /// ancestors, nearest first; `None` for unknown ones.
-fn is_superseded(run: u32, above: impl Iterator<Item = Option<u32>>) -> bool {
+fn is_superseded(run: u32, mut above: impl Iterator<Item = Option<u32>>) -> bool {
     let mut below = Some(run);
-    above.into_iter().any(|run| std::mem::replace(&mut below, run).zip(run).is_some_and(|(below, above)| below < above))
+    above.any(|run| std::mem::replace(&mut below, run).zip(run).is_some_and(|(below, above)| below < above))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 use super::fleet_feed::{FleetChanges, FleetFeed, too_many};
 use crate::api::backends::stored;
@@ -142,16 +142,7 @@ impl Drop for Subscription {
 
 /// Subscribes to the store, and resubscribes after errors, until the guard is dropped.
 pub(crate) fn listen(notices: Arc<Notices>, store: Arc<dyn Store>) -> DropGuard {
-    let stop = CancellationToken::new();
-    let stopped = stop.clone();
-    runtime::spawn(async move {
-        tokio::select! {
-            biased;
-            () = stopped.cancelled() => {}
-            () = subscribe(&notices, &*store) => {}
-        }
-    });
-    stop.drop_guard()
+    runtime::spawn_guarded(async move { subscribe(&notices, &*store).await })
 }
 
 async fn subscribe(notices: &Notices, store: &dyn Store) {

@@ -170,27 +170,7 @@ impl Live {
     /// Marks the topics that a notice concerns.
     fn mark(&self, notice: &Notice) {
         let now = Instant::now();
-        let trees = self.trees.lock();
-        match notice {
-            Notice::Changed { ids: Some(ids), .. } if !trees.is_empty() => {
-                let paths = ids.iter().flat_map(|id| std::iter::once(id.as_str()).chain(id.ancestors()));
-                for tree in paths.filter_map(|path| trees.get(path)) {
-                    tree.changed.send(now);
-                }
-            }
-            Notice::Changed { ids: Some(_), .. } => {}
-            Notice::Changed { ids: None, partition, .. } => {
-                for tree in trees.values().filter(|tree| tree.partition == *partition) {
-                    tree.changed.send(now);
-                }
-            }
-            Notice::Gap => {
-                for tree in trees.values() {
-                    tree.changed.send(now);
-                }
-            }
-        }
-        drop(trees);
+        self.mark_trees(now, notice);
         match notice {
             Notice::Changed { types: Some(names), .. } => {
                 self.mark_types(now, |name| names.iter().any(|it| **it == *name));
@@ -198,6 +178,22 @@ impl Live {
             Notice::Changed { types: None, .. } | Notice::Gap => self.mark_types(now, |_| true),
         }
         self.fleet.send(now);
+    }
+
+    fn mark_trees(&self, now: Instant, notice: &Notice) {
+        let trees = self.trees.lock();
+        let mark = |tree: &Tree| tree.changed.send(now);
+        match notice {
+            Notice::Changed { ids: Some(ids), .. } if !trees.is_empty() => {
+                let paths = ids.iter().flat_map(|id| std::iter::once(id.as_str()).chain(id.ancestors()));
+                paths.filter_map(|path| trees.get(path)).for_each(mark);
+            }
+            Notice::Changed { ids: Some(_), .. } => {}
+            Notice::Changed { ids: None, partition, .. } => {
+                trees.values().filter(|tree| tree.partition == *partition).for_each(mark);
+            }
+            Notice::Gap => trees.values().for_each(mark),
+        }
     }
 
     fn mark_types(&self, now: Instant, is_concerned: impl Fn(&str) -> bool) {
@@ -237,16 +233,7 @@ impl Drop for Subscription {
 
 /// Marks topics until the guard is dropped.
 pub(crate) fn listen(live: Arc<Live>, notices: Arc<Notices>, control: Arc<ControlWatch>) -> DropGuard {
-    let stop = CancellationToken::new();
-    let stopped = stop.clone();
-    runtime::spawn(async move {
-        tokio::select! {
-            biased;
-            () = stopped.cancelled() => {}
-            () = mark_changes(&live, &notices, &control) => {}
-        }
-    });
-    stop.drop_guard()
+    runtime::spawn_guarded(async move { mark_changes(&live, &notices, &control).await })
 }
 
 async fn mark_changes(live: &Live, notices: &Notices, control: &ControlWatch) {

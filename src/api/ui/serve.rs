@@ -234,13 +234,15 @@ async fn submit(
     visit.entered = Fields::parse(&text);
     match action(visit).await {
         Ok(redirect) => Ok(Answer::Redirect(redirect_path(&redirect))),
-        Err(error) => {
-            visit.problem = Some(error.clone().document());
-            match until(Instant::now() + PATIENCE, (page.show)(visit)).await {
-                Ok(answer @ Answer::Page(_)) => Ok(answer),
-                _ => Err(error),
-            }
-        }
+        Err(error) => show_again(visit, page, error).await,
+    }
+}
+
+async fn show_again(visit: &mut Visit, page: &Page, error: ApiError) -> Result<Answer, ApiError> {
+    visit.problem = Some(error.clone().document());
+    match until(Instant::now() + PATIENCE, (page.show)(visit)).await {
+        Ok(answer @ Answer::Page(_)) => Ok(answer),
+        _ => Err(error),
     }
 }
 

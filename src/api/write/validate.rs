@@ -7,6 +7,7 @@ use axum::http::HeaderMap;
 use super::Writes;
 use crate::api::documents::CreateTask;
 use crate::api::http::problem::{ApiError, Code};
+use crate::config::Names;
 use crate::model::json::RawJson;
 use crate::model::task::continuation::number_of;
 use crate::model::task::field::Change;
@@ -79,7 +80,7 @@ impl Writes {
             return Err(bad_field("block_when_done", "it applies to external tasks only".into()));
         }
         policy.rules.block_when_done = input.block_when_done.unwrap_or(true);
-        check_policy(&policy)?;
+        check_policy(&policy, self.publisher.names())?;
         policy.rules.check_all().map_err(|(at, why)| bad_field(at.trim_start_matches('/'), why))?;
         Ok(policy)
     }
@@ -170,9 +171,12 @@ fn check_external(input: &CreateTask) -> Result<(), ApiError> {
 }
 
 /// Validates a policy as a whole.
-pub(crate) fn check_policy(policy: &Policy) -> Result<(), ApiError> {
+pub(crate) fn check_policy(policy: &Policy, names: &Names) -> Result<(), ApiError> {
     if let Some((field, why)) = policy.errors().into_iter().next() {
         return Err(bad_field(&field, why));
+    }
+    if let Some(topic) = &policy.reply_to {
+        names.check_reply_topic(topic).map_err(|why| bad_field("reply_to", why))?;
     }
     if policy.expires_at_ms.zip(policy.not_before_ms).is_some_and(|(expires, start)| expires <= start) {
         return Err(bad_field("expires", "the task would expire before its start time".into()));

@@ -52,7 +52,7 @@ impl PoolMetrics {
 }
 
 impl AppPool {
-    /// Waits until the app has been down for so long that the worker should end, and returns the reason.
+    /// Waits until the app has been down for [`GIVE_UP_AFTER`], and returns the reason.
     pub async fn given_up(&self) -> String {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;

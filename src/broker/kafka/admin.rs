@@ -80,11 +80,11 @@ impl Cluster {
         let requested = list(partitions.iter().map(|partition| (partition, offset)))?;
         let listed = native::list_offsets(self.client.client(), &requested, deadline);
         let entries = listed.map_err(|native::AdminError { code, text }| {
-            self.after_failure(error::classified(code, format!("listing the ends of partitions: {text}")))
+            self.after_failure(error::classified(code, format!("listing the offsets of partitions: {text}")))
         })?;
         let known = entries.into_iter().filter(|entry| entry.error == RDKafkaErrorCode::NoError && entry.offset >= 0);
-        let ends: BTreeMap<Partition, i64> = known.map(|entry| (entry.partition, entry.offset)).collect();
-        Ok(partitions.iter().map(|partition| ends.get(partition).copied()).collect())
+        let offsets: BTreeMap<Partition, i64> = known.map(|entry| (entry.partition, entry.offset)).collect();
+        Ok(partitions.iter().map(|partition| offsets.get(partition).copied()).collect())
     }
 
     pub(super) fn apply_topics(

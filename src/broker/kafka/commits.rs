@@ -71,7 +71,7 @@ impl Commits {
         let mut again = Vec::new();
         for entry in entries {
             let Some(commit) = self.pending.remove(&entry.partition) else { continue };
-            let code = if entry.error == Code::NoError { code } else { entry.error };
+            let code = code_of(code, entry);
             if is_mixed && concerns_topic(code) {
                 again.push(commit);
                 continue;
@@ -118,12 +118,9 @@ pub(super) fn commit_and_wait<C: ClientContext>(
         let outcomes = match native::commit(client, &list_of_commits(&request)?, left) {
             None => vec![Err(BrokerError::InDoubt(format!("{what}: no answer after {deadline:?}")))],
             Some((code, entries)) if entries.is_empty() => vec![outcome(code, &request[0].partition, what)],
-            Some((code, entries)) => entries
-                .into_iter()
-                .map(|entry| {
-                    outcome(if entry.error == Code::NoError { code } else { entry.error }, &entry.partition, what)
-                })
-                .collect(),
+            Some((code, entries)) => {
+                entries.iter().map(|entry| outcome(code_of(code, entry), &entry.partition, what)).collect()
+            }
         };
         for error in outcomes.into_iter().filter_map(Result::err) {
             if failure.as_ref().is_none_or(|first| !first.is_transient() && error.is_transient()) {
@@ -132,6 +129,11 @@ pub(super) fn commit_and_wait<C: ClientContext>(
         }
     }
     failure.map_or(Ok(()), Err)
+}
+
+/// Returns the partition's own error, or else that of the request.
+fn code_of(request: Code, entry: &native::Entry) -> Code {
+    if entry.error == Code::NoError { request } else { entry.error }
 }
 
 fn outcome(code: Code, partition: &Partition, what: &str) -> Result<(), BrokerError> {

@@ -150,13 +150,20 @@ where
         headers: headers(record.headers)?,
         delivery_opaque: token,
     };
-    client.send(record_to_send).map_err(|(error, _)| match client.client().fatal_error() {
-        Some((code, reason)) => fatal(code, reason),
-        None => match error::code_of(&error) {
-            Some(code) => rejected(code, record.topic),
-            None => error::of(&error, &format!("sending to `{}`", record.topic)),
-        },
-    })
+    client.send(record_to_send).map_err(|(error, _)| send_error(client, &error, record.topic))
+}
+
+fn send_error<C>(client: &ThreadedProducer<C>, error: &KafkaError, topic: &str) -> BrokerError
+where
+    C: ProducerContext<DeliveryOpaque = usize> + 'static,
+{
+    if let Some((code, reason)) = client.client().fatal_error() {
+        return fatal(code, reason);
+    }
+    match error::code_of(error) {
+        Some(code) => rejected(code, topic),
+        None => error::of(error, &format!("sending to `{topic}`")),
+    }
 }
 
 fn rejected(code: RDKafkaErrorCode, topic: &str) -> BrokerError {

@@ -139,17 +139,22 @@ impl Settings {
         if spec.read_uncommitted {
             config.set("isolation.level", "read_uncommitted");
         }
-        if spec.topics.len() > 1 && !self.user.contains_key("fetch.wait.max.ms") {
-            config.set("fetch.wait.max.ms", SHARED_FETCH_WAIT_MS);
+        if spec.topics.len() > 1 {
+            self.set_default(&mut config, "fetch.wait.max.ms", SHARED_FETCH_WAIT_MS);
         }
         if spec.prefetch_bytes > 0 {
             for (key, value) in prefetch(spec.prefetch_bytes) {
-                if !self.user.contains_key(key) {
-                    config.set(key, value.to_string());
-                }
+                self.set_default(&mut config, key, value.to_string());
             }
         }
         config
+    }
+
+    /// Sets a property unless the user has set it.
+    fn set_default(&self, config: &mut ClientConfig, key: &str, value: impl Into<String>) {
+        if !self.user.contains_key(key) {
+            config.set(key, value);
+        }
     }
 
     pub(super) fn producer(&self) -> ClientConfig {

@@ -232,11 +232,15 @@ impl<'a> Demo<'a> {
         if self.open.len() >= MAX_OPEN {
             return Ok(());
         }
+        self.start_scenario().await
+    }
+
+    async fn start_scenario(&mut self) -> Result<(), Failure> {
         let Scenario { task, later } = scenario(self.next);
         self.next += 1;
         let created: Value = self.client.post(&["v1", "tasks"], Some(&task)).await?;
         self.open.extend(created["id"].as_str().map(str::to_owned));
-        self.due.extend(later.into_iter().map(|(ticks, call)| (now + ticks, call)));
+        self.due.extend(later.into_iter().map(|(ticks, call)| (self.ticks + ticks, call)));
         Ok(())
     }
 

@@ -102,25 +102,31 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
         found.extend(apps::check(&mut setup).await.err().map(|why| Finding::of("apps", why)));
         found.extend(setup.register().err().map(|why| Finding::of("types", why)));
-        let watermarks = match setup.kafka() {
-            Ok(broker) => kafka(&setup, &broker.client(), &mut found).await,
-            Err(why) => {
-                found.push(Finding::of("kafka", why));
-                None
-            }
-        };
-        if !args.no_redis {
-            match setup.redis() {
-                Ok(store) => found
-                    .extend(redis_findings(store, setup.config.topics.events_partitions, watermarks.as_deref()).await),
-                Err(why) => found.push(Finding::of("redis", why)),
-            }
-        }
+        check_services(&setup, !args.no_redis, &mut found).await;
     }
     if !args.no_api {
         found.push(api(globals).await);
     }
     show(&found, globals)
+}
+
+/// Checks Kafka and, if wanted, Redis.
+async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding>) {
+    let watermarks = match setup.kafka() {
+        Ok(broker) => kafka(setup, &broker.client(), found).await,
+        Err(why) => {
+            found.push(Finding::of("kafka", why));
+            None
+        }
+    };
+    if !with_redis {
+        return;
+    }
+    let partitions = setup.config.topics.events_partitions;
+    match setup.redis() {
+        Ok(store) => found.extend(redis_findings(store, partitions, watermarks.as_deref()).await),
+        Err(why) => found.push(Finding::of("redis", why)),
+    }
 }
 
 fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {
@@ -154,13 +160,18 @@ async fn kafka(setup: &Setup, client: &Client, found: &mut Vec<Finding>) -> Opti
         Err(why) => found.push(Finding::error("offsets", why.to_string())),
     }
     let watermarks = events_watermarks(client, setup).await?;
-    let mut newest = None;
-    for (partition, watermarks) in &watermarks {
-        newest = newest.max(newest_ms(client, partition, *watermarks).await);
-    }
-    found.extend(newest.and_then(|newest_ms| check_clock(newest_ms, now_ms())));
+    found.extend(clock_finding(client, &watermarks).await);
     found.push(check_cancels(client, &setup.names).await);
     Some(watermarks.into_iter().map(|(_, watermarks)| watermarks).collect())
+}
+
+/// Compares the clock of this host with the newest event.
+async fn clock_finding(client: &Client, watermarks: &[(Partition, Watermarks)]) -> Option<Finding> {
+    let mut newest = None;
+    for (partition, watermarks) in watermarks {
+        newest = newest.max(newest_ms(client, partition, *watermarks).await);
+    }
+    newest.and_then(|newest_ms| check_clock(newest_ms, now_ms()))
 }
 
 /// Returns the events partitions with their watermarks; `None` if one cannot be read.
@@ -357,15 +368,16 @@ fn check_progress(checkpoints: &[Option<Checkpoint>], watermarks: &[Watermarks])
             found.push(Finding::error(format!("events/{index}"), what).hint(hint));
         }
     }
-    if behind > LAG_EVENTS {
-        found.push(
-            Finding::warning("projection", format!("{behind} events not yet projected"))
-                .hint("run more trackers, or check their logs"),
-        );
-    } else {
-        found.push(Finding::ok("projection", format!("{behind} events not yet projected")));
-    }
+    found.push(lag_finding(behind));
     found
+}
+
+fn lag_finding(behind: i64) -> Finding {
+    let what = format!("{behind} events not yet projected");
+    if behind > LAG_EVENTS {
+        return Finding::warning("projection", what).hint("run more trackers, or check their logs");
+    }
+    Finding::ok("projection", what)
 }
 
 async fn api(globals: &Globals) -> Finding {
@@ -382,11 +394,7 @@ async fn api(globals: &Globals) -> Finding {
 
 fn show(found: &[Finding], globals: &Globals) -> Outcome {
     let output = globals.output();
-    if output.is_json() {
-        output.json(&found)?;
-    } else {
-        output.line(&text(found, output.paint))?;
-    }
+    output.json_or_line(&found, |found| text(found, output.paint))?;
     Ok(if found.iter().any(|one| one.verdict == Verdict::Error) { Code::Failed } else { Code::Ok })
 }
 

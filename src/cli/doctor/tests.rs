@@ -30,9 +30,9 @@ async fn missing_topic_has_no_second_finding_about_offsets() {
     let names = Names::new("t");
     let spec = |name: String| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec(names.control()), spec("t2.tasks.echo".into())], CALL_DEADLINE).unwrap();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
     let client = broker.client();
-    mark_partition_consumed(&link, &names, "echo", 0).await.unwrap();
+    mark_partition_consumed(&producer, &names, "echo", 0).await.unwrap();
     let mut config = Config::default();
     config.topics.prefix = "t".into();
     config.types.insert("echo".into(), TypeConfig::default());

@@ -13,6 +13,7 @@ use super::globals::Globals;
 use super::output::{Field, Rows};
 use super::setup::{Setup, SetupOptions};
 use crate::broker::{BrokerError, Client, Commit, Partition, Watermarks};
+use crate::config::Names;
 use crate::control::settings::{FleetSettings, FleetSettingsError, read_control};
 use crate::handlers::Registry;
 use crate::model::offsets::{Completed, Mark, Metadata};
@@ -134,32 +135,31 @@ async fn init(args: InitArgs, setup: &Setup, globals: &Globals) -> Outcome {
     let task_type = &args.target.task_type;
     let topic = setup.names.tasks(task_type);
     let client = setup.kafka()?.client();
-    // The group that contains the commits, which may differ from the configured one.
-    let settings = match read_control(&client, &setup.names).await {
-        Err(FleetSettingsError::Missing(_)) => FleetSettings::default(),
-        read => read.map_err(|why| failure(why.into(), task_type, &setup.names.control()))?,
-    };
-    let group = setup.names.group_id(task_type, settings.group_of(task_type));
+    let group = current_group(&client, &setup.names, task_type).await?;
     let Plan { changes, commits } = plan(&client, &topic, &group, &args.target, args.at).await?;
     let changes = match client.set_group_offsets(&group, commits).await {
         Ok(()) => changes,
         Err(BrokerError::Refused(why)) => {
             let refused: Vec<OffsetChange> = changes.into_iter().filter(OffsetChange::is_invalid).collect();
             if refused.is_empty() {
-                return Err(failure(BrokerError::Refused(why), &args.target.task_type, &group));
+                return Err(failure(BrokerError::Refused(why), task_type, &group));
             }
-            live::apply(&client, &setup.names, &args.target.task_type, &refused).await?;
+            live::apply(&client, &setup.names, task_type, &refused).await?;
             refused
         }
-        Err(why) => return Err(failure(why, &args.target.task_type, &group)),
+        Err(why) => return Err(failure(why, task_type, &group)),
     };
-    let output = globals.output();
-    if output.is_json() {
-        output.json(&changes)?;
-    } else {
-        output.table(rows(&changes))?;
-    }
+    globals.output().json_or_table(&changes, |changes| rows(changes))?;
     Ok(Code::Ok)
+}
+
+/// Returns the group that contains the commits of a type, which may differ from the configured one.
+async fn current_group(client: &Client, names: &Names, task_type: &str) -> Result<String, Failure> {
+    let settings = match read_control(client, names).await {
+        Err(FleetSettingsError::Missing(_)) => FleetSettings::default(),
+        read => read.map_err(|why| failure(why.into(), task_type, &names.control()))?,
+    };
+    Ok(names.group_id(task_type, settings.group_of(task_type)))
 }
 
 /// Offsets to commit.

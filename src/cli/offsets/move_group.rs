@@ -10,8 +10,8 @@ use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Rows};
 use crate::cli::setup::Setup;
 use crate::config::Names;
-use crate::control;
 use crate::control::settings::{FleetSettings, read_control};
+use crate::control::{self, MisplacedCommits};
 use crate::model::task::id::check_type;
 
 #[derive(Debug, Args)]
@@ -206,15 +206,15 @@ pub(in crate::cli) fn misplaced_commits(
     settings: &FleetSettings,
     task_type: &str,
 ) -> Option<(String, String)> {
-    let recorded = settings.group_of(task_type);
-    let configured = names.group_name(task_type);
-    if let Some(to) = settings.groups.moving_to(task_type) {
-        let what = format!("a move of its commits from the group `{recorded}` to `{to}` has not ended");
-        return Some((what, format!("run `kafleet offsets move {task_type} --to {to}` again if it was interrupted")));
+    match settings.groups.check(task_type, names.group_name(task_type)).err()? {
+        MisplacedCommits::Moving { from, to, .. } => {
+            let what = format!("a move of its commits from the group `{from}` to `{to}` has not ended");
+            Some((what, format!("run `kafleet offsets move {task_type} --to {to}` again if it was interrupted")))
+        }
+        MisplacedCommits::OtherGroup { recorded, configured, .. } => settings.is_type_consumed(task_type).then(|| {
+            let what = format!("its commits are in the group `{recorded}`, and its configured group is `{configured}`");
+            let command = format!("kafleet offsets move {task_type} --to {configured}");
+            (what, format!("stop the workers of both groups and run `{command}`"))
+        }),
     }
-    (recorded != configured && settings.is_type_consumed(task_type)).then(|| {
-        let what = format!("its commits are in the group `{recorded}`, and its configured group is `{configured}`");
-        let command = format!("kafleet offsets move {task_type} --to {configured}");
-        (what, format!("stop the workers of both groups and run `{command}`"))
-    })
 }

@@ -130,7 +130,7 @@ async fn running_workers_apply_offsets() {
     use crate::handlers::builtin::register_samples;
     use crate::runtime::{Health, Shutdown};
     let broker: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
-    let names = crate::config::Names::new("kafleet");
+    let names = Names::new("kafleet");
     let mut registry = Registry::default();
     let config = Config::default();
     register_samples(&mut registry);

@@ -141,13 +141,8 @@ pub(super) async fn schedules(verb: SchedulesVerb, globals: &Globals) -> Outcome
         SchedulesVerb::Create(args) => print(&output, create(*args, &client).await?),
         SchedulesVerb::Change(args) => print(&output, change(*args, &client).await?),
         SchedulesVerb::Delete(OneArgs { id }) => delete(&id, &client, &output).await,
-        SchedulesVerb::Pause(PauseArgs { id, reason }) => print(
-            &output,
-            client.call(Method::POST, &["v1", "schedules", &id, "pause"], Some(&PauseType { reason })).await?,
-        ),
-        SchedulesVerb::Resume(OneArgs { id }) => {
-            print(&output, client.call(Method::POST, &["v1", "schedules", &id, "resume"], Some(&ResumeType {})).await?)
-        }
+        SchedulesVerb::Pause(args) => print(&output, pause(args, &client).await?),
+        SchedulesVerb::Resume(OneArgs { id }) => print(&output, resume(&id, &client).await?),
         SchedulesVerb::Trigger(args) => trigger(args, &client, &output).await,
         SchedulesVerb::Backfill(args) => backfill(args, &client, &output).await,
         SchedulesVerb::Next(args) => next(args, &client, &output).await,
@@ -165,21 +160,13 @@ async fn all(client: &Client) -> Result<Schedules, Failure> {
 
 async fn list(client: &Client, output: &Output) -> Outcome {
     let all = all(client).await?;
-    if output.is_json() {
-        output.json(&all)?;
-        return Ok(Code::Ok);
-    }
-    output
-        .list(rows(all.schedules), "no schedules; `kafleet schedules create ID TYPE PARAMS --every 10m` creates one")?;
+    let empty = "no schedules; `kafleet schedules create ID TYPE PARAMS --every 10m` creates one";
+    output.json_or_list(&all, |all| rows(&all.schedules), empty)?;
     Ok(Code::Ok)
 }
 
 fn print(output: &Output, schedule: ScheduleDocument) -> Outcome {
-    if output.is_json() {
-        output.json(&schedule)?;
-    } else {
-        output.line(&view::render_schedule(&schedule, output.paint))?;
-    }
+    output.json_or_line(&schedule, |schedule| view::render_schedule(schedule, output.paint))?;
     Ok(Code::Ok)
 }
 
@@ -216,12 +203,17 @@ async fn remove(client: &Client, id: &str) -> Result<ScheduleDocument, Failure> 
 
 async fn delete(id: &str, client: &Client, output: &Output) -> Outcome {
     let deleted = remove(client, id).await?;
-    if output.is_json() {
-        output.json(&deleted)?;
-    } else {
-        output.line(&format!("{} is deleted", deleted.id))?;
-    }
+    output.json_or_line(&deleted, |deleted| format!("{} is deleted", deleted.id))?;
     Ok(Code::Ok)
+}
+
+async fn pause(args: PauseArgs, client: &Client) -> Result<ScheduleDocument, Failure> {
+    let PauseArgs { id, reason } = args;
+    client.call(Method::POST, &["v1", "schedules", &id, "pause"], Some(&PauseType { reason })).await
+}
+
+async fn resume(id: &str, client: &Client) -> Result<ScheduleDocument, Failure> {
+    client.call(Method::POST, &["v1", "schedules", id, "resume"], Some(&ResumeType {})).await
 }
 
 async fn trigger(args: TriggerArgs, client: &Client, output: &Output) -> Outcome {
@@ -233,15 +225,9 @@ async fn trigger(args: TriggerArgs, client: &Client, output: &Output) -> Outcome
         let status = wait_until_created(client, &task, wait, started).await?;
         return super::wait::finish(client, output, status, wait, started).await;
     }
-    if output.is_json() {
-        output.json(&outcome)?;
-    } else {
-        output.line(&task)?;
-    }
+    output.json_or_line(&outcome, |_| task.clone())?;
     print_pending(&outcome);
-    if output.terminal {
-        eprint_line(format_args!("follow it with `kafleet watch {task}`"));
-    }
+    output.hint_to_follow(&task);
     Ok(Code::Ok)
 }
 
@@ -282,18 +268,19 @@ async fn backfill(args: BackfillArgs, client: &Client, output: &Output) -> Outco
     if output.is_json() {
         output.json(&outcome)?;
     } else {
-        for task in &outcome.tasks {
-            output.line(task)?;
-        }
-        if outcome.tasks.is_empty() {
-            eprint_line(format_args!(
-                "the schedule has no times in this range; `kafleet schedules next {}` lists the next ones",
-                args.id
-            ));
-        }
+        let next = format!("`kafleet schedules next {}` lists the next ones", args.id);
+        print_lines(output, &outcome.tasks, format_args!("the schedule has no times in this range; {next}"))?;
     }
     print_pending(&outcome);
     Ok(Code::Ok)
+}
+
+/// Prints lines; without any, the message `empty` goes to stderr.
+fn print_lines(output: &Output, lines: &[String], empty: impl std::fmt::Display) -> Result<(), Failure> {
+    if lines.is_empty() {
+        eprint_line(empty);
+    }
+    lines.iter().try_for_each(|line| output.line(line))
 }
 
 async fn next(args: NextArgs, client: &Client, output: &Output) -> Outcome {
@@ -305,15 +292,8 @@ async fn next(args: NextArgs, client: &Client, output: &Output) -> Outcome {
     if output.is_json() {
         output.json(&times)?;
     } else {
-        for time in &times.times {
-            output.line(time)?;
-        }
-        if times.times.is_empty() {
-            eprint_line(format_args!(
-                "no more times; `kafleet schedules show {}` shows when the schedule ends",
-                args.id
-            ));
-        }
+        let empty = format!("no more times; `kafleet schedules show {}` shows when the schedule ends", args.id);
+        print_lines(output, &times.times, empty)?;
     }
     Ok(Code::Ok)
 }
@@ -322,26 +302,28 @@ fn rfc3339(text: &str) -> Result<String, Failure> {
     resolve_time(text, now_ms())
 }
 
-fn rows(schedules: Vec<ScheduleDocument>) -> Rows {
+fn rows(schedules: &[ScheduleDocument]) -> Rows {
     let mut rows =
         Rows::new(["ID", "TYPE", "WHEN", "NEXT", "LAST", "LAST STATE", "FIRED", "SKIPPED", "MISSED", "NOTE"]);
-    for schedule in schedules {
-        let when = schedule.spec.when();
-        let next = schedule.next.first().cloned().filter(|_| schedule.paused.is_none());
-        let trouble = schedule.error.is_some().then_some("cannot fire");
-        let note = schedule.paused.as_ref().map(|_| "paused").or(trouble).map(str::to_owned);
-        rows.add([
-            Field::Text(schedule.id),
-            Field::Text(schedule.spec.task.task_type),
-            Field::Text(when),
-            next.into(),
-            schedule.last.as_ref().map(|last| last.time.clone()).into(),
-            schedule.last.and_then(|last| last.state).map(|state| state.to_string()).into(),
-            Field::Number(schedule.fired),
-            Field::Number(schedule.skipped),
-            Field::Number(schedule.missed),
-            note.into(),
-        ]);
-    }
+    schedules.iter().for_each(|schedule| rows.add(row(schedule)));
     rows
+}
+
+fn row(schedule: &ScheduleDocument) -> [Field; 10] {
+    let next = schedule.next.first().cloned().filter(|_| schedule.paused.is_none());
+    let last = schedule.last.as_ref();
+    let trouble = schedule.error.is_some().then_some("cannot fire");
+    let note = schedule.paused.as_ref().map(|_| "paused").or(trouble).map(str::to_owned);
+    [
+        Field::Text(schedule.id.clone()),
+        Field::Text(schedule.spec.task.task_type.clone()),
+        Field::Text(schedule.spec.when()),
+        next.into(),
+        last.map(|last| last.time.clone()).into(),
+        last.and_then(|last| last.state).map(|state| state.to_string()).into(),
+        Field::Number(schedule.fired),
+        Field::Number(schedule.skipped),
+        Field::Number(schedule.missed),
+        note.into(),
+    ]
 }

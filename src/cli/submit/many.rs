@@ -56,11 +56,16 @@ impl Batcher {
             Some(line) => line,
             None => self.lines.recv().await?,
         };
-        let mut batch = match first {
-            Ok(line) => vec![line],
-            Err(why) => return Some((Err(why), self)),
-        };
-        let mut bytes = size(&batch[0]);
+        match first {
+            Ok(line) => Some((Ok(self.batch_of(line).await), self)),
+            Err(why) => Some((Err(why), self)),
+        }
+    }
+
+    /// Adds lines to the first one until the batch is full or [`LINGER`] is over.
+    async fn batch_of(&mut self, first: Line) -> Vec<Line> {
+        let mut bytes = size(&first);
+        let mut batch = vec![first];
         let end = tokio::time::Instant::now() + LINGER;
         while batch.len() < BATCH_LINES {
             match tokio::time::timeout_at(end, self.lines.recv()).await {
@@ -75,7 +80,7 @@ impl Batcher {
                 Ok(None) | Err(_) => break,
             }
         }
-        Some((Ok(batch), self))
+        batch
     }
 }
 
@@ -125,14 +130,7 @@ impl LineOutcome {
 async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineOutcome>, Failure> {
     let mut left = batch.map_err(|why| Failure::failed(format_args!("cannot read the input: {why}")))?;
     let first = left.first().map_or(0, |line| line.number);
-    let mut outcomes: Vec<LineOutcome> = Vec::with_capacity(left.len());
-    left.retain(|line| match &line.task {
-        Ok(_) => true,
-        Err(why) => {
-            outcomes.push(LineOutcome::refused(line, why));
-            false
-        }
-    });
+    let mut outcomes = refuse_invalid(&mut left);
     let deadline = Instant::now() + RETRY_TIMEOUT;
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(3));
     while !left.is_empty() {
@@ -147,6 +145,19 @@ async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineO
     Ok(outcomes)
 }
 
+/// Removes the lines without a task; returns their results.
+fn refuse_invalid(lines: &mut Vec<Line>) -> Vec<LineOutcome> {
+    let mut outcomes = Vec::with_capacity(lines.len());
+    lines.retain(|line| match &line.task {
+        Ok(_) => true,
+        Err(why) => {
+            outcomes.push(LineOutcome::refused(line, why));
+            false
+        }
+    });
+    outcomes
+}
+
 /// Sends one request. Lines with a final result move from `left` to `outcomes`.
 async fn attempt(
     client: &Client,
@@ -156,13 +167,7 @@ async fn attempt(
 ) -> Result<(), Failure> {
     let tasks: Vec<&RawValue> = left.iter().filter_map(|line| line.task.as_deref().ok()).collect();
     let answer = client.create_all(&tasks).await?;
-    let mut items: Vec<Option<BatchItem>> = left.iter().map(|_| None).collect();
-    for item in answer.items {
-        if let Some(slot) = items.get_mut(item.index) {
-            *slot = Some(item);
-        }
-    }
-    let mut items = items.into_iter();
+    let mut items = by_index(answer.items, left.len()).into_iter();
     left.retain(|line| match items.next().flatten() {
         Some(item) if last_try || !is_transient(item.problem.as_ref()) => {
             outcomes.push(LineOutcome::answered(line, &item));
@@ -175,6 +180,17 @@ async fn attempt(
         _ => true,
     });
     Ok(())
+}
+
+/// Places the results of `count` lines at their indexes; `None` for a line without a result.
+fn by_index(items: Vec<BatchItem>, count: usize) -> Vec<Option<BatchItem>> {
+    let mut placed: Vec<Option<BatchItem>> = (0..count).map(|_| None).collect();
+    for item in items {
+        if let Some(slot) = placed.get_mut(item.index) {
+            *slot = Some(item);
+        }
+    }
+    placed
 }
 
 fn is_transient(problem: Option<&Problem>) -> bool {
@@ -210,16 +226,22 @@ impl Summary {
                 self.bar.suspend(|| self.output.json_line(outcome))?;
             }
         }
-        let ids: Vec<&str> =
-            outcomes.iter().filter(|one| one.problem.is_none()).filter_map(|one| one.id.as_deref()).collect();
-        if !self.output.is_json() && !ids.is_empty() {
-            self.bar.suspend(|| self.output.line(&ids.join("\n")))?;
-        }
+        self.print_accepted(&outcomes)?;
         if let Some(last) = outcomes.last() {
             self.bar.set_position(last.end);
         }
         self.bar.set_message(self.text());
         Ok(())
+    }
+
+    /// Prints the ids of accepted tasks for people.
+    fn print_accepted(&self, outcomes: &[LineOutcome]) -> Result<(), Failure> {
+        let ids: Vec<&str> =
+            outcomes.iter().filter(|one| one.problem.is_none()).filter_map(|one| one.id.as_deref()).collect();
+        if self.output.is_json() || ids.is_empty() {
+            return Ok(());
+        }
+        self.bar.suspend(|| self.output.line(&ids.join("\n")))
     }
 
     fn report_line(&self, line: u64, problem: &Problem) {

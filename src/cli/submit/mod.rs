@@ -12,7 +12,7 @@ use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::field_args::FieldArgs;
 use super::globals::Globals;
-use super::output::{Output, eprint_line};
+use super::output::Output;
 use crate::api::documents::CreateTask;
 use crate::model::task::action::{Action, Callback, Check, ends};
 use crate::model::task::continuation::Continuation;
@@ -146,28 +146,14 @@ async fn submit_one(task: &CreateTask, wait: Option<Millis>, client: &Client, ou
     if let Some(wait) = wait {
         return super::wait::finish(client, output, status, wait, started).await;
     }
-    if output.is_json() {
-        output.json(&status)?;
-    } else {
-        output.line(&status.id)?;
-    }
-    if output.terminal {
-        eprint_line(format_args!("follow it with `kafleet watch {}`", status.id));
-    }
+    output.json_or_line(&status, |status| status.id.clone())?;
+    output.hint_to_follow(&status.id);
     Ok(Code::Ok)
 }
 
 fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
-    let stdin = |text: &Option<String>| text.as_deref() == Some("-");
-    let source = match &args.file {
-        Some(path) if path.as_os_str() != "-" => Some(Source::File(path.clone())),
-        Some(_) => Some(Source::Stdin),
-        None if stdin(&args.task_type) && args.params.is_none() => Some(Source::Stdin),
-        None if stdin(&args.params) => Some(Source::Stdin),
-        None => None,
-    };
     let task_type = args.task_type.clone().filter(|name| name != "-");
-    match (source, task_type) {
+    match (source(&args), task_type) {
         (Some(source), task_type) => Ok(Submission::Many { source, shape: shape(&args, task_type)? }),
         (None, Some(task_type)) => {
             let task = document(args.options, task_type)?;
@@ -180,6 +166,18 @@ fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
         (None, None) => {
             Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`"))
         }
+    }
+}
+
+/// Returns the source of the lines; `None` for one task.
+fn source(args: &SubmitArgs) -> Option<Source> {
+    let stdin = |text: &Option<String>| text.as_deref() == Some("-");
+    match &args.file {
+        Some(path) if path.as_os_str() != "-" => Some(Source::File(path.clone())),
+        Some(_) => Some(Source::Stdin),
+        None if stdin(&args.task_type) && args.params.is_none() => Some(Source::Stdin),
+        None if stdin(&args.params) => Some(Source::Stdin),
+        None => None,
     }
 }
 

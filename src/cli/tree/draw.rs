@@ -102,14 +102,6 @@ mod tests {
     const NOON: i64 = 1_769_860_800_000;
 
     fn node(id: &str, state: State, below: Vec<TreeNode>) -> TreeNode {
-        let of = |wanted: fn(&TreeNode) -> bool| below.iter().filter(|child| wanted(child)).count() as u64;
-        let children = Children {
-            total: below.len() as u64,
-            pending: of(|child| !child.state.is_terminal()),
-            failed: of(|child| child.state == State::Failed),
-            successful: of(|child| child.state == State::Succeeded),
-            by_state: Default::default(),
-        };
         TreeNode {
             id: id.into(),
             task_type: Some("digest".into()),
@@ -120,10 +112,21 @@ mod tests {
             progress: None,
             started_at: None,
             ended_at: None,
-            children,
+            children: children(&below),
             tree: Tree::default(),
             below,
             omitted: 0,
+        }
+    }
+
+    fn children(below: &[TreeNode]) -> Children {
+        let of = |wanted: fn(&TreeNode) -> bool| below.iter().filter(|child| wanted(child)).count() as u64;
+        Children {
+            total: below.len() as u64,
+            pending: of(|child| !child.state.is_terminal()),
+            failed: of(|child| child.state == State::Failed),
+            successful: of(|child| child.state == State::Succeeded),
+            by_state: Default::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::{Format, Globals};
-use super::output::eprint_line;
+use super::output::{Output, eprint_line};
 use super::task_view::tree_counts;
 use super::wait::code_of;
 use crate::api::documents::TreeNode;
@@ -41,16 +41,10 @@ pub(super) struct TreeArgs {
 pub(super) async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
     let client = globals.client()?;
     let output = globals.output();
-    let mut tree = fetch(&client, &args).await?;
-    if args.watch {
-        let bar = live_area(output.terminal && output.format == Format::Table);
-        while !tree.state.is_terminal() {
-            bar.set_message(draw::lines(&tree, output.paint, now_ms()).join("\n"));
-            tokio::time::sleep(REDRAW).await;
-            tree = refetch(&client, &args).await?;
-        }
-        bar.finish_and_clear();
-    }
+    let tree = match args.watch {
+        true => watch(&client, &args, &output).await?,
+        false => fetch(&client, &args).await?,
+    };
     match output.format {
         Format::Json => output.json(&tree)?,
         Format::Mermaid => output.line(mermaid(&tree).trim_end())?,
@@ -61,6 +55,19 @@ pub(super) async fn tree(args: TreeArgs, globals: &Globals) -> Outcome {
         }
     }
     Ok(if args.watch { code_of(tree.state) } else { Code::Ok })
+}
+
+/// Redraws the tree until its task has ended.
+async fn watch(client: &Client, args: &TreeArgs, output: &Output) -> Result<TreeNode, Failure> {
+    let mut tree = fetch(client, args).await?;
+    let bar = live_area(output.terminal && output.format == Format::Table);
+    while !tree.state.is_terminal() {
+        bar.set_message(draw::lines(&tree, output.paint, now_ms()).join("\n"));
+        tokio::time::sleep(REDRAW).await;
+        tree = refetch(client, args).await?;
+    }
+    bar.finish_and_clear();
+    Ok(tree)
 }
 
 async fn fetch(client: &Client, args: &TreeArgs) -> Result<TreeNode, Failure> {

@@ -54,6 +54,14 @@ impl Scope {
         }
     }
 
+    /// Returns the root of a watched tree.
+    fn root(&self) -> Option<&str> {
+        match self {
+            Self::Tree(root) => Some(root),
+            _ => None,
+        }
+    }
+
     /// Whether a task belongs to the scope. The stream of a type also reports tasks whose type could not be looked up.
     fn has(&self, status: &Status) -> bool {
         match self {
@@ -127,12 +135,8 @@ pub(super) async fn follow(client: &Client, output: &Output, scope: Scope) -> Ou
         if !std::mem::replace(&mut fleet.begun, true) {
             eprint_line(format_args!("watching {}", fleet.scope));
         }
-        for status in &refresh.found {
-            if fleet.scope.has(status) && fleet.shown.record(status)? {
-                show(output, status, Some(&label(status)))?;
-            }
-        }
-        if let Scope::Tree(root) = &fleet.scope
+        fleet.show_changed(&refresh.found, output)?;
+        if let Some(root) = fleet.scope.root()
             && let Some(code) = exit_code(root, &refresh)?
         {
             return Ok(code);
@@ -224,28 +228,48 @@ impl<'a> FleetWatch<'a> {
         Ok(refresh)
     }
 
+    /// Prints the tasks of the scope that differ from their last printed line.
+    fn show_changed(&mut self, found: &[Status], output: &Output) -> Result<(), Failure> {
+        for status in found {
+            if self.scope.has(status) && self.shown.record(status)? {
+                show(output, status, Some(&label(status)))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the tasks that could not be read before, and those that changes without ids may concern.
     async fn refresh_unnamed(&mut self, refresh: &mut Refresh) -> Result<(), Failure> {
         let mut ids = self.unread.clone();
         if let Some(partitions) = self.queue.take_unnamed() {
-            match &self.scope {
-                Scope::Tree(root) => match read_tree(self.client, root).await {
-                    Ok(found) => {
-                        self.tree_unreadable = false;
-                        refresh.found = found;
-                        refresh
-                            .missing
-                            .extend(refresh.found.iter().all(|status| status.id != *root).then(|| root.clone()));
-                    }
-                    Err(why) => self.retry_tree_later(why, partitions)?,
-                },
-                _ => {
+            match self.scope.root().map(str::to_owned) {
+                Some(root) => self.refresh_tree(&root, partitions, refresh).await?,
+                None => {
                     self.warn();
                     ids.extend(self.shown.open(&partitions));
                 }
             }
         }
         self.read(NamedTasks { ids, position: None }, refresh).await
+    }
+
+    async fn refresh_tree(
+        &mut self,
+        root: &str,
+        partitions: PartitionScope,
+        refresh: &mut Refresh,
+    ) -> Result<(), Failure> {
+        match read_tree(self.client, root).await {
+            Ok(found) => {
+                self.tree_unreadable = false;
+                if found.iter().all(|status| status.id != root) {
+                    refresh.missing.push(root.to_owned());
+                }
+                refresh.found = found;
+                Ok(())
+            }
+            Err(why) => self.retry_tree_later(why, partitions),
+        }
     }
 
     /// Schedules another read of the tree after a transient failure.
@@ -282,23 +306,29 @@ impl<'a> FleetWatch<'a> {
         };
         let mut reads = stream::iter(ids.into_iter().map(read)).buffered(MAX_CONCURRENT_READS);
         while let Some((id, answer)) = reads.next().await {
-            match answer {
-                Ok(status) => {
-                    self.unread.remove(&id);
-                    refresh.found.push(status);
-                }
-                Err(why) if why.code == Code::NotFound => {
-                    self.unread.remove(&id);
-                    refresh.missing.push(id);
-                }
-                Err(why) if why.code == Code::Denied => return Err(why),
-                Err(_) if self.unread.contains(&id) => {}
-                // Too many to remember: treat it as a change without ids.
-                Err(_) if self.unread.len() >= MAX_REREAD => self.queue.add_unnamed(PartitionScope::Everywhere),
-                Err(why) => {
-                    eprint_line(format_args!("cannot read task `{id}`, retrying: {}", why.message));
-                    self.unread.insert(id);
-                }
+            self.take(id, answer, refresh)?;
+        }
+        Ok(())
+    }
+
+    /// Handles the answer to the read of a task.
+    fn take(&mut self, id: String, answer: Result<Status, Failure>, refresh: &mut Refresh) -> Result<(), Failure> {
+        match answer {
+            Ok(status) => {
+                self.unread.remove(&id);
+                refresh.found.push(status);
+            }
+            Err(why) if why.code == Code::NotFound => {
+                self.unread.remove(&id);
+                refresh.missing.push(id);
+            }
+            Err(why) if why.code == Code::Denied => return Err(why),
+            Err(_) if self.unread.contains(&id) => {}
+            // Too many to remember: treat it as a change without ids.
+            Err(_) if self.unread.len() >= MAX_REREAD => self.queue.add_unnamed(PartitionScope::Everywhere),
+            Err(why) => {
+                eprint_line(format_args!("cannot read task `{id}`, retrying: {}", why.message));
+                self.unread.insert(id);
             }
         }
         Ok(())

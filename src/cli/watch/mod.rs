@@ -10,6 +10,7 @@ use super::output::{Output, Paint, one_line};
 use super::task_view::error_text;
 use super::wait::code_of;
 use crate::api::documents::Status;
+use crate::model::json::RawJson;
 use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
@@ -131,12 +132,15 @@ fn line(at: &str, status: &Status, label: Option<&str>, paint: Paint) -> String 
     if let Some(error) = &status.error {
         add(&error_text(error));
     }
-    match (&status.result, &status.progress) {
-        (Some(result), _) if status.state.is_terminal() => add(&one_line(&result.to_string())),
-        (_, Some(progress)) if !status.state.is_terminal() => add(&one_line(&progress.to_string())),
-        _ => {}
+    if let Some(value) = result_or_progress(status) {
+        add(&one_line(&value.to_string()));
     }
     text
+}
+
+/// Returns the result of an ended task, or the progress of an open one.
+fn result_or_progress(status: &Status) -> Option<&RawJson> {
+    if status.state.is_terminal() { status.result.as_ref() } else { status.progress.as_ref() }
 }
 
 #[cfg(test)]

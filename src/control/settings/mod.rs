@@ -129,14 +129,14 @@ impl FleetSettings {
 impl FleetSettings {
     fn take_group(&mut self, task_type: &str, value: Option<&[u8]>) {
         let Some(value) = value else {
-            self.groups.remove(task_type);
+            self.groups.0.remove(task_type);
             return;
         };
         // A record that cannot be decoded is ignored, as by processes that follow the topic.
         if let Ok(record) = serde_json::from_slice::<Group>(value)
             && check_type(&record.group).is_ok()
         {
-            self.groups.insert(task_type.to_owned(), record);
+            self.groups.0.insert(task_type.to_owned(), record);
         }
     }
 }
@@ -250,22 +250,22 @@ fn read_consumed(key: &str) -> Option<(String, i32)> {
 /// Records that a task partition has been consumed. From then on a missing commit means that the commit was lost, not
 /// that the partition is new.
 pub async fn mark_partition_consumed(
-    link: &SharedProducer,
+    producer: &SharedProducer,
     names: &Names,
     task_type: &str,
     partition: i32,
 ) -> Result<(), BrokerError> {
     let value = json!({"v": FLEET_VERSION, "at_ms": now_ms()}).to_string();
-    write(link, names, &format!("{CONSUMED}{task_type}/{partition}"), &value).await
+    write(producer, names, &format!("{CONSUMED}{task_type}/{partition}"), &value).await
 }
 
 /// Writes the fleet's settings.
-pub async fn set_fleet(link: &SharedProducer, names: &Names, events_partitions: u32) -> Result<(), BrokerError> {
+pub async fn set_fleet(producer: &SharedProducer, names: &Names, events_partitions: u32) -> Result<(), BrokerError> {
     let value = json!(FleetRecord { v: FLEET_VERSION, events_partitions }).to_string();
-    write(link, names, FLEET_KEY, &value).await
+    write(producer, names, FLEET_KEY, &value).await
 }
 
-async fn write(link: &SharedProducer, names: &Names, key: &str, value: &str) -> Result<(), BrokerError> {
+async fn write(producer: &SharedProducer, names: &Names, key: &str, value: &str) -> Result<(), BrokerError> {
     let record = ProducerRecord {
         topic: &names.control(),
         partition: Some(PARTITION),
@@ -273,7 +273,7 @@ async fn write(link: &SharedProducer, names: &Names, key: &str, value: &str) -> 
         value: Some(value.as_bytes()),
         headers: &[],
     };
-    link.deliver(record, PUBLISH_DEADLINE).await.map(drop)
+    producer.deliver(record, PUBLISH_DEADLINE).await.map(drop)
 }
 
 #[cfg(test)]

@@ -26,11 +26,12 @@ fn read(broker: &Arc<Memory>) -> Result<FleetSettings, FleetSettingsError> {
     read_control_blocking(&**broker, &names(), DEADLINE)
 }
 
-async fn put(link: &SharedProducer, key: Option<&str>, value: Option<&str>) {
+async fn put(producer: &SharedProducer, key: Option<&str>, value: Option<&str>) {
     let topic = names().control();
     let key = key.map(str::as_bytes);
     let value = value.map(str::as_bytes);
-    link.deliver(ProducerRecord { topic: &topic, partition: Some(0), key, value, headers: &[] }, DEADLINE)
+    producer
+        .deliver(ProducerRecord { topic: &topic, partition: Some(0), key, value, headers: &[] }, DEADLINE)
         .await
         .unwrap();
 }
@@ -54,12 +55,12 @@ fn empty_topic_has_no_settings() {
 #[tokio::test]
 async fn written_settings_are_read() {
     let broker = with_topic();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
-    set_fleet(&link, &names(), 16).await.unwrap();
-    mark_partition_consumed(&link, &names(), "echo", 3).await.unwrap();
-    mark_partition_consumed(&link, &names(), "re-size", 0).await.unwrap();
-    put(&link, Some("cancel/a:b"), Some("{}")).await;
-    put(&link, Some("consumed/odd"), Some("{}")).await;
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
+    set_fleet(&producer, &names(), 16).await.unwrap();
+    mark_partition_consumed(&producer, &names(), "echo", 3).await.unwrap();
+    mark_partition_consumed(&producer, &names(), "re-size", 0).await.unwrap();
+    put(&producer, Some("cancel/a:b"), Some("{}")).await;
+    put(&producer, Some("consumed/odd"), Some("{}")).await;
     let control = read(&broker).unwrap();
     assert_eq!(control.events_partitions, Some(16));
     assert_eq!(control.consumed, BTreeSet::from([("echo".to_owned(), 3), ("re-size".to_owned(), 0)]));
@@ -69,28 +70,28 @@ async fn written_settings_are_read() {
 #[tokio::test]
 async fn last_record_of_a_key_wins() {
     let broker = with_topic();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
-    set_fleet(&link, &names(), 4).await.unwrap();
-    set_fleet(&link, &names(), 8).await.unwrap();
-    mark_partition_consumed(&link, &names(), "echo", 0).await.unwrap();
-    mark_partition_consumed(&link, &names(), "echo", 1).await.unwrap();
-    put(&link, Some("consumed/echo/0"), None).await;
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
+    set_fleet(&producer, &names(), 4).await.unwrap();
+    set_fleet(&producer, &names(), 8).await.unwrap();
+    mark_partition_consumed(&producer, &names(), "echo", 0).await.unwrap();
+    mark_partition_consumed(&producer, &names(), "echo", 1).await.unwrap();
+    put(&producer, Some("consumed/echo/0"), None).await;
     let consumed = BTreeSet::from([("echo".to_owned(), 1)]);
     let expected = FleetSettings { events_partitions: Some(8), consumed, ..FleetSettings::default() };
     assert_eq!(read(&broker), Ok(expected.clone()));
     broker.compact("t.control").unwrap();
     assert_eq!(read(&broker), Ok(expected));
-    put(&link, Some("fleet"), None).await;
+    put(&producer, Some("fleet"), None).await;
     assert_eq!(read(&broker).unwrap().events_partitions, None);
 }
 
 #[tokio::test]
 async fn several_batches_are_read() {
     let broker = with_topic();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
     let count = BATCH as i32 + 10;
     let names = names();
-    let writes = (0..count).map(|partition| mark_partition_consumed(&link, &names, "echo", partition));
+    let writes = (0..count).map(|partition| mark_partition_consumed(&producer, &names, "echo", partition));
     assert!(futures::future::join_all(writes).await.iter().all(Result::is_ok));
     assert_eq!(read(&broker).unwrap().consumed.len(), count as usize);
 }
@@ -99,8 +100,8 @@ async fn several_batches_are_read() {
 #[tokio::test]
 async fn topic_ending_in_a_gap_is_read_to_its_end() {
     let broker = with_topic();
-    let link = SharedProducer::open(broker.clone(), None).unwrap();
-    set_fleet(&link, &names(), 4).await.unwrap();
+    let producer = SharedProducer::open(broker.clone(), None).unwrap();
+    set_fleet(&producer, &names(), 4).await.unwrap();
     let topic = names().control();
     let record =
         ProducerRecord { topic: &topic, partition: Some(0), key: Some(b"cancel/a"), value: Some(b"{}"), headers: &[] };
@@ -119,8 +120,8 @@ async fn invalid_settings_are_an_error() {
         ("nonsense", "cannot be read"),
     ] {
         let broker = with_topic();
-        let link = SharedProducer::open(broker.clone(), None).unwrap();
-        put(&link, Some("fleet"), Some(value)).await;
+        let producer = SharedProducer::open(broker.clone(), None).unwrap();
+        put(&producer, Some("fleet"), Some(value)).await;
         let error = read(&broker).unwrap_err().to_string();
         assert!(error.contains(reason), "{value} gave {error}");
     }

@@ -23,15 +23,19 @@ pub fn lines_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Stri
             lines.push(line.to_owned());
         }
     }
+    check_size(&lines).map_err(|why| (None, why))?;
+    Ok(lines)
+}
+
+fn check_size(lines: &[String]) -> Result<(), String> {
     let bytes: usize = lines.iter().map(String::len).sum();
     if lines.len() > MAX_EVENT_LINES || bytes > MAX_EVENT_BYTES {
-        let message = format!(
+        return Err(format!(
             "{} lines of {bytes} bytes: at most {MAX_EVENT_LINES} lines and {MAX_EVENT_BYTES} bytes are allowed at once",
             lines.len()
-        );
-        return Err((None, message));
+        ));
     }
-    Ok(lines)
+    Ok(())
 }
 
 #[cfg(test)]

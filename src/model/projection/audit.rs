@@ -47,16 +47,7 @@ impl AuditEntry {
         if event.extra.contains_key(BULK_FIELD) {
             return None;
         }
-        let (action, target) = match &event.payload {
-            Payload::CancelRequested(CancelScope { asof: None, .. }) => ("cancel", event.id.as_str()),
-            Payload::RetryRequested { new_run: None, only_failed, .. } => {
-                (if *only_failed { "retry_failed" } else { "retry" }, event.id.as_str())
-            }
-            Payload::Patched { .. } => ("edit", event.id.as_str()),
-            Payload::DeadDropped => ("drop", event.id.as_str()),
-            Payload::Operated { action: Some(action), target: Some(target) } => (&**action, &**target),
-            _ => return None,
-        };
+        let (action, target) = action_of(event)?;
         let clipped = |text: &str, chars| text.chars().take(chars).collect::<String>();
         Some(Self {
             offset: position.offset,
@@ -66,5 +57,19 @@ impl AuditEntry {
             target: clipped(target, MAX_ID_BYTES),
             reason: event.message.as_deref().map(|reason| clipped(reason, MAX_MESSAGE_CHARS)),
         })
+    }
+}
+
+/// Returns the action that an event requests, and its target.
+fn action_of(event: &Event) -> Option<(&str, &str)> {
+    match &event.payload {
+        Payload::CancelRequested(CancelScope { asof: None, .. }) => Some(("cancel", event.id.as_str())),
+        Payload::RetryRequested { new_run: None, only_failed, .. } => {
+            Some((if *only_failed { "retry_failed" } else { "retry" }, event.id.as_str()))
+        }
+        Payload::Patched { .. } => Some(("edit", event.id.as_str())),
+        Payload::DeadDropped => Some(("drop", event.id.as_str())),
+        Payload::Operated { action: Some(action), target: Some(target) } => Some((&**action, &**target)),
+        _ => None,
     }
 }

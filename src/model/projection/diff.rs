@@ -102,19 +102,7 @@ impl WorkingSet {
             self.records.deferred_bytes =
                 self.records.deferred_bytes.saturating_sub(u64::from(node.deferral.record_bytes));
             self.records.count(tally::removal(&node));
-            let entry = Entry { seen_ms: node.times.seen_ms, id };
-            let stored = IndexedFields::of(&node);
-            let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
-            changes.removed.push((index, entry.clone()));
-            move_entry(&mut changes, &Index::Timers, &entry.id, stored.timer, None);
-            move_entry(&mut changes, &Index::Effects, &entry.id, stored.effect, None);
-            move_entry(&mut changes, &Index::Ages, &entry.id, stored.age, None);
-            changes.deferred.extend(stored.has_deferred.then(|| (entry.id.clone(), None)));
-            move_failed(&mut changes, &mut counts, &entry.id, stored.failed(), None);
-            if let Some(task_type) = stored.task_type {
-                move_member(&mut changes, &mut counts, &entry, Some((task_type, stored.state)), None);
-            }
-            changes.gone.push(entry.id);
+            remove_node(&mut changes, &mut counts, id, &node);
         }
         counts.take(&mut changes);
         changes.statistics = self.records.statistics.take_changes()?;
@@ -126,6 +114,22 @@ fn sorted<K: Ord>(counts: FxHashMap<K, i64>) -> impl Iterator<Item = (K, i64)> {
     let mut sorted: Vec<_> = counts.into_iter().filter(|(_, change)| *change != 0).collect();
     sorted.sort();
     sorted.into_iter()
+}
+
+fn remove_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &TaskRecord) {
+    let entry = Entry { seen_ms: node.times.seen_ms, id };
+    let stored = IndexedFields::of(node);
+    let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
+    changes.removed.push((index, entry.clone()));
+    move_entry(changes, &Index::Timers, &entry.id, stored.timer, None);
+    move_entry(changes, &Index::Effects, &entry.id, stored.effect, None);
+    move_entry(changes, &Index::Ages, &entry.id, stored.age, None);
+    changes.deferred.extend(stored.has_deferred.then(|| (entry.id.clone(), None)));
+    move_failed(changes, counts, &entry.id, stored.failed(), None);
+    if let Some(task_type) = stored.task_type {
+        move_member(changes, counts, &entry, Some((task_type, stored.state)), None);
+    }
+    changes.gone.push(entry.id);
 }
 
 fn take_node(

@@ -103,15 +103,7 @@ fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     let record_bytes = node.deferral.record_bytes;
     if node.request_effects() < MAX_EFFECTS {
         requests::replace_cancel_effect(node, position, EffectKind::End { asof: position.offset });
-        let request = CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() };
-        node.requests.cancel = Some(Box::new(Cancel {
-            asof: position.offset,
-            due_ms: position.log_time_ms,
-            named: true,
-            subtree: true,
-            request,
-            ..Cancel::default()
-        }));
+        node.requests.cancel = Some(Box::new(overdue_cancel(position)));
     }
     node.history.push(entry(node.run, OVERDUE, position));
     if node.own.is_terminal() {
@@ -122,6 +114,17 @@ fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     node.deferral.record_bytes = 0;
     if record_bytes > 0 {
         records.record_deferred(id, DeferredRecord::Drop, record_bytes, 0);
+    }
+}
+
+fn overdue_cancel(position: LogPosition) -> Cancel {
+    Cancel {
+        asof: position.offset,
+        due_ms: position.log_time_ms,
+        named: true,
+        subtree: true,
+        request: CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() },
+        ..Cancel::default()
     }
 }
 

@@ -4,7 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::WorkingSet;
 use crate::model::event::Event;
-use crate::model::task::continuation::ids_below;
+use crate::model::task::continuation::{Continuation, ids_below};
 use crate::model::task::id::TaskId;
 
 impl WorkingSet {
@@ -16,24 +16,25 @@ impl WorkingSet {
         for event in events.into_iter().filter(|event| !event.kind().is_partition_wide()) {
             self.collect_path(&event.id, &mut seen, &mut ids);
             let policy = event.task.as_ref().and_then(|task| task.policy.as_ref());
+            let asked = policy.map_or(&[][..], |policy| &policy.rules.then);
             let then = event.payload.continuations();
-            if !then.is_empty() || policy.is_some_and(|policy| !policy.rules.then.is_empty()) {
-                let asked = policy.map_or(&[][..], |policy| &policy.rules.then);
-                let mut follow = Vec::new();
-                ids_below(&event.id, asked, 0, &mut follow);
-                // Handler continuations are numbered after those of the policy, which may be known from an earlier
-                // event.
-                let first = self
-                    .node(event.id.as_str())
-                    .and_then(|node| node.definition.policy.as_ref())
-                    .map_or(0, |policy| policy.rules.then.len());
-                ids_below(&event.id, then, first.max(asked.len()), &mut follow);
-                ids.extend(
-                    follow.into_iter().filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())),
-                );
+            if !then.is_empty() || !asked.is_empty() {
+                let follow = self.possible_continuations(&event.id, asked, then).into_iter();
+                ids.extend(follow.filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())));
             }
         }
         ids
+    }
+
+    /// Ids of the continuations that a policy asks for, and of those of the handler.
+    fn possible_continuations(&self, id: &TaskId, asked: &[Continuation], then: &[Continuation]) -> Vec<TaskId> {
+        let mut follow = Vec::new();
+        ids_below(id, asked, 0, &mut follow);
+        // Handler continuations are numbered after those of the policy, which may be known from an earlier event.
+        let known = self.node(id.as_str()).and_then(|node| node.definition.policy.as_ref());
+        let first = known.map_or(0, |policy| policy.rules.then.len());
+        ids_below(id, then, first.max(asked.len()), &mut follow);
+        follow
     }
 
     /// Ids of these tasks and their ancestors that are not loaded.

@@ -52,16 +52,6 @@ pub(super) fn report(node: &mut TaskRecord, event: &Event) -> Verdict {
 
 pub(super) fn history_entry(event: &Event, position: LogPosition, verdict: Verdict) -> HistoryEntry {
     let error = event.payload.error();
-    let message = event.message.as_deref().or(error.map(|error| error.message.as_str()));
-    let message = match &event.payload {
-        Payload::Reported { state: Some(state), .. } => {
-            Some(message.map_or(state.name().to_owned(), |message| format!("{state}: {message}")))
-        }
-        Payload::CancelRequested(CancelScope { with, .. }) => {
-            request_message(with.as_ref().map(TaskId::as_str), message)
-        }
-        _ => message.map(str::to_owned),
-    };
     HistoryEntry {
         kind: event.kind(),
         at_ms: event.at_ms,
@@ -69,11 +59,24 @@ pub(super) fn history_entry(event: &Event, position: LogPosition, verdict: Verdi
         run: event.run,
         attempt: event.attempt,
         worker: event.worker.clone(),
-        message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
+        message: message(event).map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
         error_kind: error.map(|error| clip(&error.kind).into()),
         took_ms: event.payload.started_at_ms().and_then(|began| u32::try_from(event.at_ms.checked_sub(began)?).ok()),
         by: event.by.clone(),
         ignored: verdict == Verdict::Ignored,
+    }
+}
+
+fn message(event: &Event) -> Option<String> {
+    let message = event.message.as_deref().or(event.payload.error().map(|error| error.message.as_str()));
+    match &event.payload {
+        Payload::Reported { state: Some(state), .. } => {
+            Some(message.map_or(state.name().to_owned(), |message| format!("{state}: {message}")))
+        }
+        Payload::CancelRequested(CancelScope { with, .. }) => {
+            request_message(with.as_ref().map(TaskId::as_str), message)
+        }
+        _ => message.map(str::to_owned),
     }
 }
 

@@ -139,18 +139,7 @@ pub(super) fn begin_run(node: &mut TaskRecord, run: u32) {
 /// Applies an announcement. Within a run the first one counts; another task with the same id and run is a conflict.
 pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Option<String> {
     if node.definition.announced {
-        let other_type = node.task_type.as_deref() != Some(&*task.task_type);
-        let other_hash = node.definition.hash.is_some() && task.hash.is_some() && node.definition.hash != task.hash;
-        if !other_type && !other_hash {
-            // The same task was published again, after a wait or for a retry.
-            node.definition.position = newest(node.definition.position, task.position);
-            return None;
-        }
-        let have = node.task_type.as_deref().unwrap_or_default();
-        return Some(format!(
-            "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
-            task.task_type
-        ));
+        return announce_again(node, id, task);
     }
     node.definition.announced = true;
     node.task_type = Some(task.task_type.clone());
@@ -162,6 +151,22 @@ pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) 
     let not_before_ms = task.policy.as_ref().and_then(|policy| policy.not_before_ms);
     node.times.ready_ms = (!node.is_external()).then(|| task.created_at_ms.max(not_before_ms.unwrap_or(i64::MIN)));
     None
+}
+
+/// Compares an announcement with the first one; returns the conflict if it is of another task.
+fn announce_again(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Option<String> {
+    let other_type = node.task_type.as_deref() != Some(&*task.task_type);
+    let other_hash = node.definition.hash.is_some() && task.hash.is_some() && node.definition.hash != task.hash;
+    if !other_type && !other_hash {
+        // The same task was published again, after a wait or for a retry.
+        node.definition.position = newest(node.definition.position, task.position);
+        return None;
+    }
+    let have = node.task_type.as_deref().unwrap_or_default();
+    Some(format!(
+        "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
+        task.task_type
+    ))
 }
 
 /// Newer of two positions in the same partition; a lower offset comes from a late event.

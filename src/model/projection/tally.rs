@@ -87,15 +87,19 @@ fn count_attempt(observation: &mut Observation, node: &mut TaskRecord, event: Op
         observation.retried = true;
         observation.errors.insert(0, error(event.payload.error(), false));
     }
-    let started_ms = event.payload.started_at_ms().filter(|_| event.kind() != Kind::Unknown);
-    observation.attempt = started_ms.map(|started_ms| SlowAttempt {
+    observation.attempt = ended_attempt(event);
+}
+
+fn ended_attempt(event: &Event) -> Option<SlowAttempt> {
+    let started_ms = event.payload.started_at_ms().filter(|_| event.kind() != Kind::Unknown)?;
+    Some(SlowAttempt {
         took_ms: duration(started_ms, event.at_ms),
         id: event.id.clone(),
         run: event.run,
         attempt: event.attempt,
         worker: event.worker.clone(),
         ended_at_ms: event.at_ms,
-    });
+    })
 }
 
 /// Time between two readings of the writers' clocks; 0 if they contradict each other.

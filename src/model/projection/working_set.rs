@@ -79,25 +79,31 @@ impl WorkingSet {
             self.records.slots.clear();
             return;
         }
-        let mut keep = FxHashSet::default();
+        let keep = self.with_ancestors(used);
+        self.records.slots.retain(|id, slot| {
+            slot.used = false;
+            keep.contains(id)
+        });
+    }
+
+    /// Adds the ancestors of these tasks, and the continuations of all.
+    fn with_ancestors(&self, ids: Vec<TaskId>) -> FxHashSet<TaskId> {
+        let mut all = FxHashSet::default();
         let mut follow = Vec::new();
-        for id in used {
+        for id in ids {
             let mut next = Some(id);
             while let Some(id) = next {
                 next = id.parent_id();
                 if let Some(node) = self.node(id.as_str()).filter(|node| node.has_continuations()) {
                     node.continuation_ids(&id, &mut follow);
                 }
-                if !keep.insert(id) {
+                if !all.insert(id) {
                     break;
                 }
             }
         }
-        keep.extend(follow);
-        self.records.slots.retain(|id, slot| {
-            slot.used = false;
-            keep.contains(id)
-        });
+        all.extend(follow);
+        all
     }
 
     /// Folds one event into the working set. The records it needs ([`WorkingSet::missing`]) must be loaded. After an

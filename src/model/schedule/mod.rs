@@ -12,7 +12,7 @@ use super::task::continuation::check_continuations;
 use super::task::document::{ScheduleFields, document};
 use super::task::field::Scope;
 use super::task::id::{TaskId, check_type, clip};
-use super::task::{MAX_TEXT_CHARS, Policy};
+use super::task::{MAX_TEXT_CHARS, Policy, Rules};
 use super::units::duration::Millis;
 
 pub mod step;
@@ -205,14 +205,7 @@ impl Template {
         let at_task = |field: &str| format!("task/{field}");
         errors.extend(self.policy.errors().into_iter().map(|(field, why)| SpecError::new(at_task(&field), why)));
         let rules = &self.policy.rules;
-        let message = |(at, why): (String, String)| format!("`{}`: {why}", at.trim_start_matches('/'));
-        errors.extend(check_continuations(&rules.then).err().map(|flaw| SpecError::new("task/then", message(flaw))));
-        let notifications =
-            [("task/actions", &rules.actions[..], &[][..]), ("task/checks", &[][..], &rules.checks[..])];
-        for (at, actions, checks) in notifications {
-            let flaw = NotificationRules { at: String::new(), actions, checks }.check().err();
-            errors.extend(flaw.map(|flaw| SpecError::new(at, message(flaw))));
-        }
+        errors.extend(flaws(rules));
         let at_a_time = |has_rules: &&NotificationRules<'_>| has_rules.checks.iter().any(|check| check.at.is_some());
         for has_rules in rules.all_rules().iter().filter(at_a_time) {
             let what = "`at` is a single time, but a schedule creates many tasks";
@@ -221,6 +214,21 @@ impl Template {
         }
         errors
     }
+}
+
+/// Invalid continuations and notifications of a schedule's tasks.
+fn flaws(rules: &Rules) -> Vec<SpecError> {
+    let flaw = |at: &'static str, (field, why): (String, String)| {
+        SpecError::new(at, format!("`{}`: {why}", field.trim_start_matches('/')))
+    };
+    let mut flaws = Vec::new();
+    flaws.extend(check_continuations(&rules.then).err().map(|found| flaw("task/then", found)));
+    let notifications = [("task/actions", &rules.actions[..], &[][..]), ("task/checks", &[][..], &rules.checks[..])];
+    for (at, actions, checks) in notifications {
+        let found = NotificationRules { at: String::new(), actions, checks }.check().err();
+        flaws.extend(found.map(|found| flaw(at, found)));
+    }
+    flaws
 }
 
 /// Time as written in ids: `20261121T030000Z`, with milliseconds unless it is a whole second.

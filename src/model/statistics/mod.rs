@@ -238,7 +238,11 @@ impl Statistics {
                 self.pending.errors.push((name.clone(), old, None));
             }
         }
-        let first_day = Level::Day.first_kept(hour);
+        self.drop_series(Level::Day.first_kept(hour));
+    }
+
+    /// Drops the series without a count since this day.
+    fn drop_series(&mut self, first_day: i64) {
         if self.overview.series.iter().any(|listed| listed.day < first_day) {
             self.overview.series.retain(|listed| listed.day >= first_day);
             let kept: Vec<Arc<str>> = self.overview.series.iter().map(|listed| listed.name.clone()).collect();

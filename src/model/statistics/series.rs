@@ -17,6 +17,13 @@ struct Slot<T> {
     changed: bool,
 }
 
+impl<T: Default> Slot<T> {
+    /// Begins the slot of `number`; returns the previous one if it had another number.
+    fn begin(&mut self, number: i64) -> Option<Self> {
+        (self.number != number).then(|| std::mem::replace(self, Self { number, ..Self::default() }))
+    }
+}
+
 /// Open aggregates of one series.
 #[derive(Debug)]
 pub(super) struct Series {
@@ -94,13 +101,10 @@ impl Series {
         self.take_errors(pending);
         let Some(aggregate) = self.minute.take() else { return };
         for (level, slot) in UPPER.into_iter().zip(&mut self.upper) {
-            let key = AggregateKey::of_minute(level, minute);
-            if slot.number != key.number {
-                let closed = std::mem::replace(slot, Slot { number: key.number, ..Slot::default() });
-                if closed.changed {
-                    let key = AggregateKey { level, number: closed.number };
-                    pending.aggregates.push((self.name.clone(), key, Some(closed.value)));
-                }
+            let number = AggregateKey::of_minute(level, minute).number;
+            if let Some(closed) = slot.begin(number).filter(|closed| closed.changed) {
+                let key = AggregateKey { level, number: closed.number };
+                pending.aggregates.push((self.name.clone(), key, Some(closed.value)));
             }
             slot.value.merge(&aggregate);
             slot.changed = true;

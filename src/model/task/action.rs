@@ -283,16 +283,7 @@ impl<'a> NotificationRules<'a> {
     /// Checks the rules. The error has the JSON pointer of the invalid field and the reason.
     pub fn check(&self) -> Result<(), (String, String)> {
         let at = &self.at;
-        for (field, number, most) in
-            [("actions", self.actions.len(), MAX_ACTIONS), ("checks", self.checks.len(), MAX_CHECKS)]
-        {
-            if number > most {
-                return Err((
-                    format!("{at}/{field}"),
-                    format!("{number} {field}: at most {most} of one task are allowed"),
-                ));
-            }
-        }
+        self.check_numbers()?;
         for (n, action) in self.actions.iter().enumerate() {
             check_states(&action.on).map_err(|why| (format!("{at}/actions/{n}/on"), why))?;
         }
@@ -310,6 +301,14 @@ impl<'a> NotificationRules<'a> {
             notification.check().map_err(|(field, why)| (format!("{at}{field}"), why))?;
         }
         Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<(), (String, String)> {
+        let numbers = [("actions", self.actions.len(), MAX_ACTIONS), ("checks", self.checks.len(), MAX_CHECKS)];
+        let Some((field, number, most)) = numbers.into_iter().find(|(_, number, most)| number > most) else {
+            return Ok(());
+        };
+        Err((format!("{}/{field}", self.at), format!("{number} {field}: at most {most} of one task are allowed")))
     }
 }
 

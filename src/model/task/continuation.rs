@@ -185,20 +185,25 @@ fn check(continuations: &[Continuation], depth: usize, at: &str) -> Result<(), (
         return wrong("", format!("the chain has more than {MAX_CHAIN} continuations"));
     }
     for (n, then) in continuations.iter().enumerate() {
-        if let Err(why) = check_type(&then.task_type) {
-            return wrong(&format!("/{n}/type"), why);
-        }
-        if then.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
-            return wrong(&format!("/{n}/key"), format!("it has more than {MAX_TEXT_CHARS} characters"));
-        }
-        if let Some((field, why)) = then.policy.errors().into_iter().next() {
-            return wrong(&format!("/{n}/{field}"), why);
-        }
-        let rules = &then.policy.rules;
-        NotificationRules { at: format!("{at}/{n}"), actions: &rules.actions, checks: &rules.checks }.check()?;
-        check(&rules.then, depth + 1, &format!("{at}/{n}/then"))?;
+        check_one(then, format!("{at}/{n}"))?;
+        check(&then.policy.rules.then, depth + 1, &format!("{at}/{n}/then"))?;
     }
     Ok(())
+}
+
+/// Checks a continuation without those that follow it.
+fn check_one(then: &Continuation, at: String) -> Result<(), (String, String)> {
+    if let Err(why) = check_type(&then.task_type) {
+        return Err((format!("{at}/type"), why));
+    }
+    if then.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
+        return Err((format!("{at}/key"), format!("it has more than {MAX_TEXT_CHARS} characters")));
+    }
+    if let Some((field, why)) = then.policy.errors().into_iter().next() {
+        return Err((format!("{at}/{field}"), why));
+    }
+    let rules = &then.policy.rules;
+    NotificationRules { at, actions: &rules.actions, checks: &rules.checks }.check()
 }
 
 /// Id segment of a continuation by its number from 0.

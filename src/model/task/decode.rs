@@ -148,12 +148,6 @@ impl<'a> Draft<'a> {
 
     /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
     fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
-        #[derive(Deserialize)]
-        struct Envelope {
-            data: Option<RawJson>,
-            #[serde(flatten)]
-            attributes: serde_json::Map<String, serde_json::Value>,
-        }
         let envelope: Envelope = serde_json::from_slice(value).map_err(|why| {
             self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
         })?;
@@ -230,6 +224,14 @@ impl<'a> Draft<'a> {
         let task = id.map(|id| (id, self.run.unwrap_or(1)));
         Reject { task, ..reject }
     }
+}
+
+/// CloudEvent in structured mode.
+#[derive(Deserialize)]
+struct Envelope {
+    data: Option<RawJson>,
+    #[serde(flatten)]
+    attributes: serde_json::Map<String, serde_json::Value>,
 }
 
 fn bad_header(name: &str, why: &str) -> Reject {

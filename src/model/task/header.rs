@@ -18,6 +18,8 @@ pub const HASH: &str = "ce_hash";
 pub const NOT_BEFORE: &str = "ce_notbefore";
 pub const EXPIRES: &str = "ce_expires";
 pub const POLICY: &str = "ce_policy";
+/// Header of the field `reply_to`.
+pub const REPLY_TO: &str = "ce_replyto";
 pub const TRACE_PARENT: &str = "traceparent";
 pub const TRACE_STATE: &str = "tracestate";
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::action::{Action, Check};
 use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
+use super::id::clip;
 use super::{MAX_RETRIES, MAX_TEXT_CHARS, check_tags, header};
 use crate::model::json::plain_text;
 use crate::model::units::duration::Millis;
@@ -94,6 +95,11 @@ fields! {
                 .argument(Argument::duration(
                     "total-timeout", "Time limit of the whole task, including all attempts and waits",
                 ));
+
+            /// Kafka topic that also receives the result: one of `topics.reply_to`.
+            reply_to: Option<String>, header "ce_replyto", check topic,
+            Field::at(&[Scope::Create]).change(Change::BeforePublish).visible(Visibility::IfSet)
+                .argument(Argument::text("reply-to", "TOPIC", "Kafka topic that also receives the result"));
 
             /// Effect of the task's failure on its parent or, for a continuation, on the preceding task: `fail`
             /// (default) or `ignore`.
@@ -254,6 +260,18 @@ fn short(text: &Option<String>) -> Result<(), String> {
     match text.as_ref().is_some_and(|text| text.chars().count() > MAX_TEXT_CHARS) {
         true => Err(format!("it has more than {MAX_TEXT_CHARS} characters")),
         false => Ok(()),
+    }
+}
+
+/// Checks the form of a topic's name.
+fn topic(text: &Option<String>) -> Result<(), String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let fits = |name: &str| (1..=249).contains(&name.len()) && name.bytes().all(allowed);
+    match text.as_deref().filter(|name| !fits(name)) {
+        Some(name) => {
+            Err(format!("`{}` is not a topic: 1 to 249 characters of A-Z a-z 0-9 . _ - are allowed", clip(name)))
+        }
+        None => Ok(()),
     }
 }
 

@@ -12,13 +12,7 @@ impl Partition {
     /// Describes a difference between expected and actual sizes.
     pub(super) fn fault(&self) -> Option<String> {
         let found = |index: &Index| self.indexes.get(index).map_or(0, |entries| entries.len() as i64);
-        let open = self.counts.iter().filter(|((_, state), _)| is_open(*state)).map(|(_, count)| count);
-        let sizes = Sizes {
-            entries: SIZED.each_ref().map(found),
-            tasks: self.counts.values().sum(),
-            open: open.sum(),
-            failed: self.errors.values().sum(),
-        };
+        let sizes = self.actual_sizes(found);
         if sizes != self.sizes {
             return Some(format!("found {sizes:?}, expected {:?}", self.sizes));
         }
@@ -35,6 +29,17 @@ impl Partition {
         wrong.map(|((task_type, state), count)| {
             format!("the index of `{task_type}/{state}` does not hold {count} entries")
         })
+    }
+
+    /// Sizes of the present contents; `found` counts the entries of an index.
+    fn actual_sizes(&self, found: impl Fn(&Index) -> i64) -> Sizes {
+        let open = self.counts.iter().filter(|((_, state), _)| is_open(*state)).map(|(_, count)| count);
+        Sizes {
+            entries: SIZED.each_ref().map(found),
+            tasks: self.counts.values().sum(),
+            open: open.sum(),
+            failed: self.errors.values().sum(),
+        }
     }
 
     /// Reads entries in ascending order, as [`PartitionWriter::audit`](crate::store::PartitionWriter::audit) does.

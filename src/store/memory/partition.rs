@@ -66,40 +66,8 @@ impl Partition {
         }
         self.apply_indexes(changes);
         self.apply_done(changes);
-        let added = Sizes::of(changes);
-        self.sizes.tasks += added.tasks;
-        self.sizes.open += added.open;
-        self.sizes.failed += added.failed;
-        self.sizes.entries.iter_mut().zip(added.entries).for_each(|(size, added)| *size += added);
-        for (task_type, state, change) in &changes.counts {
-            let key = (task_type.clone(), *state);
-            let count = self.counts.entry(key.clone()).or_default();
-            *count += change;
-            if *count == 0 {
-                self.counts.remove(&key);
-            }
-        }
-        for (id, deferred) in &changes.deferred {
-            let old = match deferred {
-                Some(deferred) => self.deferred.insert(id.clone(), deferred.clone()),
-                None => self.deferred.remove(id),
-            };
-            self.bytes = self.bytes + deferred.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
-        }
-        for (id, lines) in &changes.logs {
-            let tail = self.logs.entry(id.clone()).or_default();
-            let before = tail.bytes();
-            lines.iter().for_each(|line| tail.push(line.clone(), line.len()));
-            self.bytes = self.bytes + tail.bytes() - before;
-        }
-        for (id, name, data) in &changes.attachments {
-            let attached = self.attachments.entry(id.clone()).or_default();
-            let old = match data {
-                Some(data) => attached.insert(name.clone(), data.clone()),
-                None => attached.remove(name),
-            };
-            self.bytes = self.bytes + data.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
-        }
+        self.apply_counts(changes);
+        self.apply_values(changes);
         for id in &changes.gone {
             let attached = self.attachments.remove(id).map_or(0, |attached| attached.values().map(Vec::len).sum());
             let record = self.records.remove(id).map_or(0, |record| record.len());
@@ -125,17 +93,46 @@ impl Partition {
             self.bytes = self.bytes + errors.as_ref().map_or(0, Vec::len) - old;
         }
         for (task_type, error, change) in &changes.errors {
-            let key = (task_type.clone(), *error);
-            let count = self.errors.entry(key.clone()).or_default();
-            *count += change;
-            if *count == 0 {
-                self.errors.remove(&key);
-            }
+            add(&mut self.errors, (task_type.clone(), *error), *change);
         }
-        for request in &changes.audit {
-            self.requests.push_front(request.clone());
-        }
+        changes.audit.iter().for_each(|request| self.requests.push_front(request.clone()));
         self.requests.truncate(MAX_AUDIT);
+    }
+
+    fn apply_counts(&mut self, changes: &Changes) {
+        let added = Sizes::of(changes);
+        self.sizes.tasks += added.tasks;
+        self.sizes.open += added.open;
+        self.sizes.failed += added.failed;
+        self.sizes.entries.iter_mut().zip(added.entries).for_each(|(size, added)| *size += added);
+        for (task_type, state, change) in &changes.counts {
+            add(&mut self.counts, (task_type.clone(), *state), *change);
+        }
+    }
+
+    /// Applies deferred records, log lines and attachments.
+    fn apply_values(&mut self, changes: &Changes) {
+        for (id, deferred) in &changes.deferred {
+            let old = match deferred {
+                Some(deferred) => self.deferred.insert(id.clone(), deferred.clone()),
+                None => self.deferred.remove(id),
+            };
+            self.bytes = self.bytes + deferred.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
+        }
+        for (id, lines) in &changes.logs {
+            let tail = self.logs.entry(id.clone()).or_default();
+            let before = tail.bytes();
+            lines.iter().for_each(|line| tail.push(line.clone(), line.len()));
+            self.bytes = self.bytes + tail.bytes() - before;
+        }
+        for (id, name, data) in &changes.attachments {
+            let attached = self.attachments.entry(id.clone()).or_default();
+            let old = match data {
+                Some(data) => attached.insert(name.clone(), data.clone()),
+                None => attached.remove(name),
+            };
+            self.bytes = self.bytes + data.as_ref().map_or(0, Vec::len) - old.map_or(0, |old| old.len());
+        }
     }
 
     fn apply_indexes(&mut self, changes: &Changes) {
@@ -218,4 +215,13 @@ fn put<K: Ord>(values: &mut BTreeMap<K, Vec<u8>>, key: K, value: Option<&Vec<u8>
         None => values.remove(&key),
     };
     old.map_or(0, |old| old.len())
+}
+
+/// Adds to a count; a count of zero is removed.
+fn add<K: Ord + Clone>(counts: &mut BTreeMap<K, i64>, key: K, change: i64) {
+    let count = counts.entry(key.clone()).or_default();
+    *count += change;
+    if *count == 0 {
+        counts.remove(&key);
+    }
 }

@@ -23,11 +23,7 @@ impl Reader {
         };
         for _ in 0..MAX_REDIRECTS {
             let answers = self.send(&line, pipeline).await?;
-            let moved = answers.iter().find_map(|answer| match Redirect::of(answer)? {
-                Redirect::Moved(error) => Some(error),
-                _ => None,
-            });
-            match moved {
+            match moved(&answers) {
                 Some(error) => line = self.redirect_target(&error, &line)?,
                 None => {
                     self.pool.owns(&line, partition);
@@ -96,6 +92,14 @@ impl Reader {
         }
         .boxed()
     }
+}
+
+/// Returns the first MOVED among answers.
+fn moved(answers: &[Value]) -> Option<RedisError> {
+    answers.iter().find_map(|answer| match Redirect::of(answer)? {
+        Redirect::Moved(error) => Some(error),
+        _ => None,
+    })
 }
 
 /// Keys of an MGET.

@@ -90,17 +90,7 @@ impl Inspector for KeyScan {
         requests: &[KeyRequest],
         values: bool,
     ) -> Result<(Option<Checkpoint>, Vec<Piece>), StoreError> {
-        let mut script = cmd("EVAL");
-        script.arg(READ).arg(requests.len() + 1).arg(self.keys.checkpoint());
-        for request in requests {
-            script.arg(&request.key);
-        }
-        script.arg(ANSWER_BYTES).arg(WINDOW).arg(u8::from(values));
-        for KeyRequest { after, .. } in requests {
-            let (member, score) = after.as_ref().map_or((&b""[..], &b""[..]), |(member, score)| (member, score));
-            script.arg(member).arg(score);
-        }
-        let Value::Array(answers) = self.ask(script).await? else {
+        let Value::Array(answers) = self.ask(read_script(&self.keys, requests, values)).await? else {
             return Err(self.connector.unavailable("the script that reads keys did not return an array"));
         };
         let mut answers = answers.into_iter();
@@ -108,6 +98,21 @@ impl Inspector for KeyScan {
         let pieces = answers.zip(requests).map(|(answer, request)| piece(&request.key, answer, values));
         Ok((checkpoint, pieces.collect::<Result<_, _>>()?))
     }
+}
+
+/// Call of the script that reads the checkpoint and these keys.
+fn read_script(keys: &Keys, requests: &[KeyRequest], values: bool) -> ::redis::Cmd {
+    let mut script = cmd("EVAL");
+    script.arg(READ).arg(requests.len() + 1).arg(keys.checkpoint());
+    for request in requests {
+        script.arg(&request.key);
+    }
+    script.arg(ANSWER_BYTES).arg(WINDOW).arg(u8::from(values));
+    for KeyRequest { after, .. } in requests {
+        let (member, score) = after.as_ref().map_or((&b""[..], &b""[..]), |(member, score)| (member, score));
+        script.arg(member).arg(score);
+    }
+    script
 }
 
 /// Converts the script's answer for one key. Without values, the parts are empty whatever the key contains.

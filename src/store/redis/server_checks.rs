@@ -101,15 +101,7 @@ pub(super) fn policy_problem(policy: &str, is_limited: bool) -> Option<String> {
 /// Checks the INFO of a server. The error completes a sentence that begins with the server, for people.
 fn check_info(facts: &str, in_cluster: bool) -> Result<(), String> {
     let fact = |name: &str| fact(facts, name);
-    let version = fact("redis_version").unwrap_or_default();
-    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
-    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if (major, minor) < MIN_VERSION {
-        return Err(format!(
-            "has version `{version}`\n\nhint: version {}.{} or later is needed",
-            MIN_VERSION.0, MIN_VERSION.1
-        ));
-    }
+    check_version(fact("redis_version").unwrap_or_default())?;
     let is_limited = fact("maxmemory").is_some_and(|limit| limit != "0");
     if let Some(problem) = policy_problem(fact("maxmemory_policy").unwrap_or_default(), is_limited) {
         return Err(problem);
@@ -121,6 +113,18 @@ fn check_info(facts: &str, in_cluster: bool) -> Result<(), String> {
         return Err(
             "is a replica, which accepts no writes\n\nhint: name its master, or the sentinels as redis-sentinel://host:port/master-name".into(),
         );
+    }
+    Ok(())
+}
+
+fn check_version(version: &str) -> Result<(), String> {
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if (major, minor) < MIN_VERSION {
+        return Err(format!(
+            "has version `{version}`\n\nhint: version {}.{} or later is needed",
+            MIN_VERSION.0, MIN_VERSION.1
+        ));
     }
     Ok(())
 }

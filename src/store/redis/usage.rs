@@ -1,8 +1,9 @@
 //! Resource usage of Redis and its raw write speed, for benchmarks.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use ::redis::{Value, cmd, pipe};
+use ::redis::{Pipeline, Value, cmd, pipe};
 use futures::future::try_join_all;
 
 use super::connection::within;
@@ -54,14 +55,7 @@ impl Redis {
         let mut next = 0;
         while next < records {
             let end = (next + PIPELINE).min(records);
-            let (mut commands, mut sets, mut index) = (pipe(), cmd("MSET"), cmd("ZADD"));
-            index.arg(keys.all());
-            for n in next..end {
-                let id = format!("plain-{n:012}");
-                sets.arg([keys.all(), id.clone()].concat()).arg(&value);
-                index.arg(1_700_000_000_000 + n).arg(id);
-            }
-            commands.add_command(sets).add_command(index);
+            let commands = plain_commands(&keys, next..end, &value);
             let sent = connection.send_packed_commands(&commands, 0, 2);
             let answers = within(self.connector.options.response_timeout, sent).await;
             for answer in answers.map_err(|error| self.connector.explain(&error))? {
@@ -88,4 +82,17 @@ impl Redis {
             cursor = next;
         }
     }
+}
+
+/// Commands that write the records with these numbers, and their index entries.
+fn plain_commands(keys: &Keys, numbers: Range<u64>, value: &[u8]) -> Pipeline {
+    let (mut commands, mut sets, mut index) = (pipe(), cmd("MSET"), cmd("ZADD"));
+    index.arg(keys.all());
+    for n in numbers {
+        let id = format!("plain-{n:012}");
+        sets.arg([keys.all(), id.clone()].concat()).arg(value);
+        index.arg(1_700_000_000_000 + n).arg(id);
+    }
+    commands.add_command(sets).add_command(index);
+    commands
 }

@@ -379,17 +379,20 @@ fn take(batcher: &mut EventBatcher, record: &RecordRef<'_>, setup: &TrackerSetup
     match Event::decode(value) {
         Ok(event) => match partition_of_event(&event, setup) {
             Some(partition) if partition != record.partition => {
-                let why = format!(
-                    "`{}` belongs to partition {partition}: records are keyed by the root id and partitioned by murmur2",
-                    event.id
-                );
-                skip(batcher, record, setup, &why);
+                skip(batcher, record, setup, &misplacement(&event, partition));
             }
             _ => batcher.push(event, record.offset, record.timestamp_ms, value.len()),
         },
         Err(DecodeError::Newer(version)) => batcher.stop_at(record.offset, DecodeError::Newer(version).to_string()),
         Err(DecodeError::Malformed(why)) => skip(batcher, record, setup, &why),
     }
+}
+
+fn misplacement(event: &Event, partition: i32) -> String {
+    format!(
+        "`{}` belongs to partition {partition}: records are keyed by the root id and partitioned by murmur2",
+        event.id
+    )
 }
 
 /// Partition of an event's task. Folded in another partition, the event would create a second record that no lookup

@@ -50,6 +50,8 @@ pub(crate) struct OutboxEntry {
 
 impl OutboxEntry {
     pub(crate) const TIMER: &str = "timer";
+    /// Kind of the record of a continuation.
+    pub(crate) const CONTINUATION: &str = "continuation";
     /// Kind of a subtree command's step.
     pub(crate) const SUBTREE: &str = "subtree_command";
 

@@ -12,15 +12,17 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::entry::OutboxEntry;
+use super::entry::{Message, OutboxEntry};
 use super::planner::OutboxPlanner;
 use super::subtree::{STEP, SubtreeCommand};
 use crate::broker::{BrokerError, DependentRecord, Partition, ProducerRecord, TransactionalProducer, Transactions};
 use crate::model::outbox::Effect;
+use crate::model::task::header;
 use crate::model::task::id::TaskId;
 use crate::runtime::{Backoff, now_ms, watch};
 use crate::store::{Checkpoint, Entry, Outbox};
 use crate::tracker::error::TrackerError;
+use crate::tracker::is_stopped_within;
 use crate::tracker::outbox::withdrawals::Withdrawals;
 use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::ticker::TrackerShared;
@@ -141,10 +143,8 @@ impl OutboxRelay {
             let Err(error) = error;
             tracing::warn!(partition = self.number, reason = %error, "cannot publish timers and effects; restarting");
             self.setup.health.set(&part, error.to_string());
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = tokio::time::sleep(backoff.next_wait()) => {}
+            if is_stopped_within(backoff.next_wait(), &stop).await {
+                break;
             }
         }
         self.setup.health.clear(&part);
@@ -370,7 +370,19 @@ impl OutboxRelay {
                 self.last_command_offset = self.last_command_offset.max(offset);
             }
             self.published.insert((entry.id.clone(), entry.dedup_key.clone()), offset);
+            self.count_continuation(entry);
             self.setup.metrics.tracker.fired.with_label_values(&[&self.number.to_string(), entry.kind]).inc();
+        }
+    }
+}
+
+impl OutboxRelay {
+    /// Counts a continuation as a submitted task, unless it starts again in a new run.
+    fn count_continuation(&self, entry: &OutboxEntry) {
+        let is_new = |message: &&Message| !message.headers.iter().any(|(name, _)| name == header::RUN);
+        let record = entry.messages.first().filter(|_| entry.kind == OutboxEntry::CONTINUATION).filter(is_new);
+        if let Some(task_type) = record.and_then(|message| self.setup.names.type_of(&message.topic)) {
+            self.setup.metrics.tasks.submitted.with_label_values(&[task_type]).inc();
         }
     }
 }

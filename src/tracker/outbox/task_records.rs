@@ -67,7 +67,7 @@ impl OutboxPlanner {
         run: u32,
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
-        let kind = "continuation";
+        let kind = OutboxEntry::CONTINUATION;
         if node.run != run || node.own.is_terminal() {
             return Ok(self.completed(id, effect, kind, now)?);
         }

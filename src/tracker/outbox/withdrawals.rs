@@ -109,12 +109,7 @@ impl Withdrawals {
             let (passed, has_more) = monitor.round().await;
             let any = !passed.is_empty();
             if any {
-                let mut known = self.known.lock();
-                for key in passed {
-                    known.entry(key).and_modify(|progress| *progress = CancelProgress::Passed);
-                }
-                drop(known);
-                self.passed.notify_one();
+                self.record_passed(passed);
             }
             wait = if is_new || any { MIN_WAIT } else { (wait * 2).min(MAX_WAIT) };
             if !has_more {
@@ -123,6 +118,15 @@ impl Withdrawals {
                 let _ = tokio::time::timeout(wait, self.requested.notified()).await;
             }
         }
+    }
+
+    fn record_passed(&self, passed: Vec<CancelKey>) {
+        let mut known = self.known.lock();
+        for key in passed {
+            known.entry(key).and_modify(|progress| *progress = CancelProgress::Passed);
+        }
+        drop(known);
+        self.passed.notify_one();
     }
 }
 
@@ -241,11 +245,7 @@ impl<'a> CancelMonitor<'a> {
     /// Returns the cancels that all workers have passed.
     async fn measure(&mut self) -> Result<Vec<CancelKey>, BrokerError> {
         let types: BTreeSet<Arc<str>> = self.ended.iter().flat_map(|ended| ended.types.keys().cloned()).collect();
-        let now = Instant::now();
-        let since = match self.ended.iter().filter(|ended| !ended.is_measured()).map(|ended| ended.since).max() {
-            Some(since) => since.max(now.checked_sub(MIN_WAIT).unwrap_or(since)),
-            None => now.checked_sub(MIN_WAIT).unwrap_or(now),
-        };
+        let since = self.begin_of_survey();
         let survey = match types.is_empty() {
             true => BTreeMap::new(),
             false => self.surveys.survey(self.setup, types, since).await?,
@@ -260,6 +260,15 @@ impl<'a> CancelMonitor<'a> {
             self.warn_unmeasured(&error.to_string());
         }
         Ok(passed)
+    }
+
+    /// Returns the time from which measurements are recent enough.
+    fn begin_of_survey(&self) -> Instant {
+        let now = Instant::now();
+        match self.ended.iter().filter(|ended| !ended.is_measured()).map(|ended| ended.since).max() {
+            Some(since) => since.max(now.checked_sub(MIN_WAIT).unwrap_or(since)),
+            None => now.checked_sub(MIN_WAIT).unwrap_or(now),
+        }
     }
 
     fn warn_unmeasured(&mut self, why: &str) {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::projection::Projection;
-use crate::broker::Partition;
+use crate::broker::{Partition, Watermarks};
 use crate::error_text::single_line;
 use crate::model::projection::FOLD_VERSION;
 use crate::runtime::{self, Backoff, watch};
@@ -19,6 +19,7 @@ use crate::store::{Checkpoint, StoreError};
 use crate::topics::TopicStatus;
 use crate::tracker::consume::event_batches::Batch;
 use crate::tracker::consume::poll_loop::{PartitionHandle, SeekRequest};
+use crate::tracker::is_stopped_within;
 use crate::tracker::outbox::relay::{Folded, OutboxRelay};
 use crate::tracker::schedules::{OWNER, Schedules};
 use crate::tracker::setup::TrackerSetup;
@@ -105,36 +106,36 @@ impl PartitionTask {
             };
             let wait = match end {
                 End::Stopped => break,
-                End::Rewind { reason, message } => {
-                    tracing::warn!(
-                        partition = self.number,
-                        reason = single_line(&message),
-                        "stopped; continuing from the checkpoint in the store"
-                    );
-                    self.setup
-                        .metrics
-                        .tracker
-                        .rewinds
-                        .with_label_values(&[self.number.to_string().as_str(), reason])
-                        .inc();
-                    self.setup.health.set(&self.health_part(), message);
-                    backoff.next_wait()
-                }
+                End::Rewind { reason, message } => self.record_rewind(reason, message, &mut backoff),
                 End::Lost(why) => self.record_loss(why, &mut backoff),
-                End::Stuck(message) => {
-                    let reason = single_line(&message);
-                    tracing::error!(partition = self.number, reason, "the partition cannot be projected");
-                    self.setup.health.set(&self.health_part(), message);
-                    STUCK_RETRY
-                }
+                End::Stuck(message) => self.record_stuck(message),
             };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = tokio::time::sleep(wait) => {}
+            if is_stopped_within(wait, &stop).await {
+                break;
             }
         }
         self.setup.health.clear(&self.health_part());
+    }
+
+    /// Reports that the session ended; returns the wait before the next.
+    fn record_rewind(&self, reason: &str, message: String, backoff: &mut Backoff) -> Duration {
+        tracing::warn!(
+            partition = self.number,
+            reason = single_line(&message),
+            "stopped; continuing from the checkpoint in the store"
+        );
+        let number = self.number.to_string();
+        self.setup.metrics.tracker.rewinds.with_label_values(&[number.as_str(), reason]).inc();
+        self.setup.health.set(&self.health_part(), message);
+        backoff.next_wait()
+    }
+
+    /// Reports that the partition cannot be projected; returns the wait before the next attempt.
+    fn record_stuck(&self, message: String) -> Duration {
+        let reason = single_line(&message);
+        tracing::error!(partition = self.number, reason, "the partition cannot be projected");
+        self.setup.health.set(&self.health_part(), message);
+        STUCK_RETRY
     }
 
     /// Records a loss and returns the wait before the partition is opened again. A loss is reported twice: when it is
@@ -204,35 +205,25 @@ impl PartitionTask {
         if self.stuck_at != Some(start) {
             self.report_offset(start);
         }
-        // These tasks end with this session; the next session's producers fence theirs.
         let folded = watch::Sender::new(Folded { offset: start, news: 0 });
-        let (session_stop, upkeep_folded) = (self.stop.child_token(), folded.subscribe());
-        runtime::spawn(
-            OutboxRelay::new(
-                self.setup.clone(),
-                self.shared.clone(),
-                partition,
-                folded.subscribe(),
-                session_stop.clone(),
-            )
-            .run(),
-        );
-        runtime::spawn(
-            PartitionUpkeep::new(
-                self.setup.clone(),
-                self.shared.clone(),
-                partition,
-                upkeep_folded,
-                session_stop.clone(),
-            )
-            .run(),
-        );
-        if partition == OWNER {
-            runtime::spawn(Schedules::new(self.setup.clone(), session_stop.clone()).run());
-            runtime::spawn(StaleCancels::new(self.setup.clone(), self.shared.clone(), session_stop.clone()).run());
-        }
+        let session_stop = self.stop.child_token();
+        self.spawn_session_tasks(partition, &folded, &session_stop);
         let _session = session_stop.drop_guard();
         self.fold_batches(projection, (start, end), folded, backoff).await
+    }
+
+    /// Starts the tasks that end with this session; the next session's producers fence theirs.
+    fn spawn_session_tasks(&self, partition: u32, folded: &watch::Sender<Folded>, stop: &CancellationToken) {
+        let (setup, shared) = (&self.setup, &self.shared);
+        let upkeep_folded = folded.subscribe();
+        let relay = OutboxRelay::new(setup.clone(), shared.clone(), partition, folded.subscribe(), stop.clone());
+        runtime::spawn(relay.run());
+        let upkeep = PartitionUpkeep::new(setup.clone(), shared.clone(), partition, upkeep_folded, stop.clone());
+        runtime::spawn(upkeep.run());
+        if partition == OWNER {
+            runtime::spawn(Schedules::new(setup.clone(), stop.clone()).run());
+            runtime::spawn(StaleCancels::new(setup.clone(), shared.clone(), stop.clone()).run());
+        }
     }
 
     /// Folds batches from `start` and checks the store in between. `end` is the end of the log at the start of the
@@ -287,13 +278,7 @@ impl PartitionTask {
         if projection.checkpoint().is_none_or(|checkpoint| checkpoint.offset < end) || self.losses.is_paused() {
             return Ok(());
         }
-        let mut fault = projection.writer().verify_totals().await?;
-        if fault.is_none() {
-            let compared = self.audit.step(projection.writer()).await?;
-            self.setup.metrics.tracker.audited.with_label_values(&[&*self.number.to_string()]).inc_by(compared.records);
-            fault = compared.fault;
-        }
-        let Some(fault) = fault else { return Ok(()) };
+        let Some(fault) = self.find_fault(projection).await? else { return Ok(()) };
         if self.losses.record(&fault) {
             return Err(projection.mark_damaged(fault).await.into());
         }
@@ -303,6 +288,17 @@ impl PartitionTask {
             "the store differs in the same way after each projection: a defect of this build, or another client deletes the same key; checks are paused for an hour"
         );
         Ok(())
+    }
+
+    /// Verifies the totals and compares the next records.
+    async fn find_fault(&mut self, projection: &mut Projection) -> Result<Option<String>, StoreError> {
+        let fault = projection.writer().verify_totals().await?;
+        if fault.is_some() {
+            return Ok(fault);
+        }
+        let compared = self.audit.step(projection.writer()).await?;
+        self.setup.metrics.tracker.audited.with_label_values(&[&*self.number.to_string()]).inc_by(compared.records);
+        Ok(compared.fault)
     }
 
     /// Checks that the configuration of the events topic is suitable.
@@ -381,33 +377,37 @@ impl PartitionTask {
         let ends = self.setup.broker.client().watermarks(&partition).await;
         let ends = ends.map_err(|error| End::Rewind { reason: "broker", message: error.to_string() })?;
         let Some(checkpoint) = found else { return Ok((ends.low, ends.high)) };
-        if checkpoint.version > FOLD_VERSION {
-            let message = format!(
-                "the store has fold version {} and this build has {FOLD_VERSION}\n\nhint: upgrade trackers first",
-                checkpoint.version
-            );
-            return Err(End::Stuck(message));
+        match mismatch(&checkpoint, &partition, ends) {
+            Some(message) => Err(End::Stuck(message)),
+            None => Ok((checkpoint.offset, ends.high)),
         }
-        if checkpoint.version < FOLD_VERSION {
-            let message = format!(
-                "the store has fold version {}, older than this build's {FOLD_VERSION}\n\nhint: project into an empty store",
-                checkpoint.version
-            );
-            return Err(End::Stuck(message));
-        }
-        if checkpoint.offset < ends.low || checkpoint.offset > ends.high {
-            let message = format!(
-                "the store is projected up to offset {} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were projected?\n\nhint: project into an empty store",
-                checkpoint.offset, ends.low, ends.high
-            );
-            return Err(End::Stuck(message));
-        }
-        Ok((checkpoint.offset, ends.high))
     }
 
     fn health_part(&self) -> String {
         format!("events partition {}", self.number)
     }
+}
+
+/// Returns the reason why a checkpoint does not match this build or this log.
+fn mismatch(checkpoint: &Checkpoint, partition: &Partition, ends: Watermarks) -> Option<String> {
+    let Checkpoint { version, offset, .. } = checkpoint;
+    if *version > FOLD_VERSION {
+        return Some(format!(
+            "the store has fold version {version} and this build has {FOLD_VERSION}\n\nhint: upgrade trackers first"
+        ));
+    }
+    if *version < FOLD_VERSION {
+        return Some(format!(
+            "the store has fold version {version}, older than this build's {FOLD_VERSION}\n\nhint: project into an empty store"
+        ));
+    }
+    let is_outside = *offset < ends.low || *offset > ends.high;
+    is_outside.then(|| {
+        format!(
+            "the store is projected up to offset {offset} of {partition}, but the log holds {} to {}: was the topic recreated, or did retention remove events before they were projected?\n\nhint: project into an empty store",
+            ends.low, ends.high
+        )
+    })
 }
 
 fn panicked() -> End {

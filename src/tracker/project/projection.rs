@@ -217,10 +217,7 @@ impl Projection {
             let changed = self.expire_tasks(&ids, position, Expired::Changed).await?.len() as u64;
             self.verify_checkpoint().await?;
             if changed == 0 {
-                return Err(StoreError::Invalid(format!(
-                    "the index of expiry times in partition {} contradicts its records: another application has written to it",
-                    self.partition
-                )));
+                return Err(contradiction(self.partition));
             }
             self.outcome.expired += changed;
             self.apply(position.offset).await?;
@@ -303,6 +300,12 @@ impl Projection {
         }
         Ok(())
     }
+}
+
+fn contradiction(partition: u32) -> StoreError {
+    StoreError::Invalid(format!(
+        "the index of expiry times in partition {partition} contradicts its records: another application has written to it"
+    ))
 }
 
 /// Finds a record whose parent is missing. The ancestors of a record are requested with it or loaded already.

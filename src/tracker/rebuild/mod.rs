@@ -18,7 +18,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::consume::poll_loop::PollLoop;
 use super::setup::TrackerSetup;
-use crate::broker::{ConsumerSpec, Partition};
+use crate::broker::{Consumer, ConsumerSpec, Partition};
 use crate::runtime::{self, Shutdown};
 use crate::store::Store;
 use crate::store::inspect::Inspect;
@@ -208,10 +208,7 @@ pub struct Running {
 /// Starts folding.
 pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, RebuildError> {
     let (tracker, shutdown) = (setup.tracker.clone(), Shutdown::new());
-    let spec = ConsumerSpec { prefetch_bytes: PREFETCH_BYTES, ..ConsumerSpec::default() };
-    let consumer = tracker.broker.client().consumer(spec).await;
-    let consumer = consumer
-        .map_err(|error| RebuildError::Unavailable(format!("the consumer of events cannot be opened: {error}")))?;
+    let consumer = open_consumer(&tracker).await?;
     let (reporting, reports) = mpsc::unbounded_channel();
     let progress = Arc::new(RebuildProgress::of(&plan));
     let taken = plan.taken.clone();
@@ -226,6 +223,12 @@ pub async fn start(setup: Rebuild, plan: RebuildPlan) -> Result<Running, Rebuild
     let measuring = runtime::spawn(measure(job.clone()));
     let (compared_partitions, differs, ready) = (BTreeSet::new(), false, false);
     Ok(Running { progress, job, reports, shutdown, projection, measuring, compared_partitions, taken, differs, ready })
+}
+
+async fn open_consumer(tracker: &TrackerSetup) -> Result<Box<dyn Consumer>, RebuildError> {
+    let spec = ConsumerSpec { prefetch_bytes: PREFETCH_BYTES, ..ConsumerSpec::default() };
+    let opened = tracker.broker.client().consumer(spec).await;
+    opened.map_err(|error| RebuildError::Unavailable(format!("the consumer of events cannot be opened: {error}")))
 }
 
 impl Running {

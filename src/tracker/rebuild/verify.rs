@@ -215,22 +215,7 @@ impl Comparison<'_> {
     /// requests, at least one.
     async fn read(&mut self, requests: &[KeyRequest], values: bool) -> Result<Vec<Pair>, StopReason> {
         let end = Instant::now() + PATIENCE;
-        let (checkpoint, source) = loop {
-            let (checkpoint, source) = self.source.read(requests, values).await.map_err(of_source)?;
-            let (source_offset, copy_offset) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.offset());
-            if source_offset >= copy_offset
-                || (checkpoint.is_none() && self.copier.watermarks().await?.high == copy_offset)
-            {
-                break (source_offset.max(copy_offset), source);
-            }
-            if Instant::now() >= end {
-                return Err(StopReason::Unknown(format!(
-                    "the source store is projected up to offset {source_offset}, the copy up to {copy_offset}: \
-                     does a tracker project into the source?"
-                )));
-            }
-            tokio::time::sleep(SOURCE_INTERVAL).await;
-        };
+        let (checkpoint, source) = self.read_source(requests, values, end).await?;
         while self.offset() < checkpoint {
             if Instant::now() >= end {
                 return Err(End::Again(format!(
@@ -245,6 +230,31 @@ impl Comparison<'_> {
             return Err(self.copier.end_of(StoreError::Conflict { found }).into());
         }
         Ok(source.into_iter().zip(copy).map(|(source, copy)| Pair { checkpoint, source, copy }).collect())
+    }
+
+    /// Reads the source once it is projected as far as the copy. Returns the offset up to which both are needed.
+    async fn read_source(
+        &mut self,
+        requests: &[KeyRequest],
+        values: bool,
+        end: Instant,
+    ) -> Result<(i64, Vec<Piece>), StopReason> {
+        loop {
+            let (checkpoint, source) = self.source.read(requests, values).await.map_err(of_source)?;
+            let (source_offset, copy_offset) = (checkpoint.map_or(0, |checkpoint| checkpoint.offset), self.offset());
+            if source_offset >= copy_offset
+                || (checkpoint.is_none() && self.copier.watermarks().await?.high == copy_offset)
+            {
+                return Ok((source_offset.max(copy_offset), source));
+            }
+            if Instant::now() >= end {
+                return Err(StopReason::Unknown(format!(
+                    "the source store is projected up to offset {source_offset}, the copy up to {copy_offset}: \
+                     does a tracker project into the source?"
+                )));
+            }
+            tokio::time::sleep(SOURCE_INTERVAL).await;
+        }
     }
 
     fn offset(&self) -> i64 {

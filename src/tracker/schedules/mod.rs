@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::error::TrackerError;
+use super::is_stopped_within;
 use super::setup::{READ_DEADLINE, TrackerSetup};
 use crate::broker::{BrokerError, ProducerRecord, RecordRef, TransactionalProducer, Transactions};
 use crate::control::follow::{Sink, follow_uncommitted};
@@ -63,10 +64,8 @@ impl Schedules {
             let Err(error) = error;
             tracing::warn!(reason = %error, "cannot fire schedules; restarting");
             self.setup.health.set(HEALTH_PART, error.to_string());
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = tokio::time::sleep(backoff.next_wait()) => {}
+            if is_stopped_within(backoff.next_wait(), &stop).await {
+                break;
             }
         }
         self.setup.health.clear(HEALTH_PART);
@@ -181,6 +180,9 @@ fn count(metrics: &Metrics, table: &ScheduleTable, transaction: &ScheduleTransac
             ("missed", state.missed.saturating_sub(before.missed)),
         ];
         outcomes.iter().for_each(|(outcome, more)| metrics.schedules.times.with_label_values(&[outcome]).inc_by(*more));
+    }
+    for task_type in &transaction.types {
+        metrics.tasks.submitted.with_label_values(&[task_type]).inc();
     }
     let now = now_ms();
     for due_ms in &transaction.due {

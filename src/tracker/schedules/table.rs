@@ -54,6 +54,12 @@ pub(super) struct PendingRequest {
     pub ends: Option<Vec<(u32, i64)>>,
 }
 
+impl PendingRequest {
+    fn of(request: &ScheduleRequest) -> Self {
+        Self { request: request.clone(), done: None, ends: None }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct ScheduleTable {
     pub entries: BTreeMap<String, Entry>,
@@ -87,11 +93,7 @@ impl ScheduleTable {
         self.requests.retain(|name, _| plan.requests.contains_key(name));
         self.requests.retain(|_, open| open.done.is_none_or(|at| at.elapsed() < REPEAT_AFTER));
         for (name, request) in &plan.requests {
-            self.requests.entry(name.clone()).or_insert_with(|| PendingRequest {
-                request: request.clone(),
-                done: None,
-                ends: None,
-            });
+            self.requests.entry(name.clone()).or_insert_with(|| PendingRequest::of(request));
         }
     }
 

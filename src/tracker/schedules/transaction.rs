@@ -40,6 +40,8 @@ pub(super) struct ScheduleTransaction {
     pub orphans: Vec<String>,
     /// Due times of the fired tasks.
     pub due: Vec<i64>,
+    /// Types of the created tasks.
+    pub types: Vec<String>,
     /// Reasons why due schedules are not included.
     pub blocked: Vec<String>,
     /// Something is blocked for another reason than time.
@@ -131,6 +133,7 @@ impl TaskFactory {
                 transaction.messages.extend(self.cancel(name, task, now_ms)?);
             }
             transaction.messages.push(self.task(name, &fire.task, &entry.schedule.spec.task, fire.time_ms, now_ms)?);
+            transaction.types.push(entry.schedule.spec.task.task_type.clone());
             transaction.due.push(times.firing_time_ms(name, fire.time_ms));
         }
         self.state(name, state, transaction)
@@ -172,6 +175,7 @@ impl TaskFactory {
                 open.request.at_ms,
                 now_ms,
             )?);
+            transaction.types.push(entry.schedule.spec.task.task_type.clone());
             state.record_run(task.as_str(), now_ms);
             return self.state(&name.0, state, transaction);
         };
@@ -205,6 +209,7 @@ impl TaskFactory {
         let missing: Vec<_> = due.iter().zip(&tasks).filter(|(_, task)| !existing.contains(*task)).collect();
         for (time, task) in &missing {
             transaction.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
+            transaction.types.push(entry.schedule.spec.task.task_type.clone());
         }
         let next_wait = goes_on
             .then(|| ScheduleRequest { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.request.clone() });

@@ -97,8 +97,9 @@ impl Gaps {
     }
 }
 
-/// Finds the partitions of a type with this group whose logs have lost their beginning. The start of the log is read again after the
-/// commit: records that the group had passed by then and the log still contained were received by a worker.
+/// Finds the partitions of a type with this group whose logs have lost their beginning. The start of the log is read
+/// again after the commit: records that the group had passed by then and the log still contained were received by a
+/// worker.
 fn gaps_of(broker: &dyn Broker, group: &str, mut all: Vec<Partition>) -> Result<Vec<(i32, Gap)>, BrokerError> {
     let mut begun = Vec::new();
     for partition in all.drain(..) {

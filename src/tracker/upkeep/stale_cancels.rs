@@ -66,15 +66,21 @@ impl StaleCancels {
                 if self.checkpoint(number).await?.is_none_or(|now| now.offset < checkpoint.offset) {
                     return Err(TrackerError::LostWrites);
                 }
-                let producer = self.shared.producer(&self.setup).await?;
-                let withdrawn = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| async move {
-                    delete(producer, &self.setup.names, &ControlKey::Cancel(id.to_string())).await?;
-                    tracing::info!(task = %id, "withdrew a cancel that has outlived its tree");
-                    Ok::<_, BrokerError>(())
-                });
-                try_join_all(withdrawn).await?;
+                let gone = ids.iter().zip(nodes).filter(|(_, node)| node.is_none()).map(|(id, _)| id);
+                self.withdraw(gone).await?;
             }
         }
+        Ok(())
+    }
+
+    async fn withdraw(&self, ids: impl Iterator<Item = &TaskId>) -> Result<(), TrackerError> {
+        let producer = self.shared.producer(&self.setup).await?;
+        let withdrawn = ids.map(|id| async move {
+            delete(producer, &self.setup.names, &ControlKey::Cancel(id.to_string())).await?;
+            tracing::info!(task = %id, "withdrew a cancel that has outlived its tree");
+            Ok::<_, BrokerError>(())
+        });
+        try_join_all(withdrawn).await?;
         Ok(())
     }
 

@@ -24,6 +24,7 @@ use crate::runtime::{now_ms, watch};
 use crate::store::{Entry, Index, StoreError};
 use crate::topics::{RequiredTopics, TopicStatus, TopicWatch};
 use crate::tracker::error::TrackerError;
+use crate::tracker::is_stopped_within;
 use crate::tracker::outbox::entry::event_message;
 use crate::tracker::outbox::relay::Folded;
 use crate::tracker::outbox::worker_progress::Surveys;
@@ -166,12 +167,7 @@ impl PartitionUpkeep {
     pub(crate) async fn run(mut self) {
         let stop = self.stop.clone();
         let interval = CHECK_INTERVAL.min(Duration::from(self.setup.config.tick) / 4);
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(interval) => {}
-            }
+        while !is_stopped_within(interval, &stop).await {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -252,27 +248,7 @@ impl PartitionUpkeep {
     }
 
     async fn publish_silent_workers(&mut self) -> Result<(), TrackerError> {
-        let (now, heartbeats) = (now_ms(), self.shared.workers.heartbeats());
-        let silent: BTreeMap<Arc<str>, Heartbeat> = heartbeats
-            .into_iter()
-            .filter(|(seen_ms, heartbeat)| match heartbeat.state {
-                // A stopped worker reports nothing more about tasks that it did not finish.
-                HeartbeatState::Stopped => heartbeat.unfinished,
-                HeartbeatState::Running | HeartbeatState::Draining => is_silent(&self.setup, heartbeat, *seen_ms, now),
-            })
-            .map(|(_, heartbeat)| (heartbeat.id.as_str().into(), heartbeat))
-            .collect();
-        self.silent.retain(|id, _| silent.contains_key(id));
-        let mut types = BTreeSet::new();
-        let mut workers = BTreeSet::new();
-        for (id, heartbeat) in &silent {
-            let (since, searches) = self.silent.entry(id.clone()).or_insert_with(|| (Instant::now(), 0));
-            let due = Duration::from_millis(heartbeat.every_ms).saturating_mul(*searches + 1);
-            if *searches < SEARCHES && since.elapsed() >= due {
-                types.extend(heartbeat.types.iter().map(|part| part.task_type.as_str().into()));
-                workers.insert(id.clone());
-            }
-        }
+        let (types, workers) = self.due_searches();
         if workers.is_empty() || !self.shared.has_read_heartbeats(&self.setup).await? {
             return Ok(());
         }
@@ -291,6 +267,36 @@ impl PartitionUpkeep {
             self.silent.entry(id).and_modify(|(_, searches)| *searches += 1);
         }
         Ok(())
+    }
+
+    /// Returns the silent workers whose tasks are to be searched now, with their types.
+    fn due_searches(&mut self) -> (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) {
+        let silent = self.silent_workers();
+        self.silent.retain(|id, _| silent.contains_key(id));
+        let mut types = BTreeSet::new();
+        let mut workers = BTreeSet::new();
+        for (id, heartbeat) in &silent {
+            let (since, searches) = self.silent.entry(id.clone()).or_insert_with(|| (Instant::now(), 0));
+            let due = Duration::from_millis(heartbeat.every_ms).saturating_mul(*searches + 1);
+            if *searches < SEARCHES && since.elapsed() >= due {
+                types.extend(heartbeat.types.iter().map(|part| part.task_type.as_str().into()));
+                workers.insert(id.clone());
+            }
+        }
+        (types, workers)
+    }
+
+    fn silent_workers(&self) -> BTreeMap<Arc<str>, Heartbeat> {
+        let (now, heartbeats) = (now_ms(), self.shared.workers.heartbeats());
+        heartbeats
+            .into_iter()
+            .filter(|(seen_ms, heartbeat)| match heartbeat.state {
+                // A stopped worker reports nothing more about tasks that it did not finish.
+                HeartbeatState::Stopped => heartbeat.unfinished,
+                HeartbeatState::Running | HeartbeatState::Draining => is_silent(&self.setup, heartbeat, *seen_ms, now),
+            })
+            .map(|(_, heartbeat)| (heartbeat.id.as_str().into(), heartbeat))
+            .collect()
     }
 
     /// Publishes events for tasks of an index that are held by these workers. Returns whether there were any.

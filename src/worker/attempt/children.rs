@@ -68,7 +68,7 @@ async fn check_topics(publisher: &Publisher, tasks: &[NewTask]) -> Result<(), Fa
     let types: BTreeSet<&str> = tasks.iter().map(|task| &*task.task_type).collect();
     for task_type in types {
         let topic = publisher.names().tasks(task_type);
-        if let Ok(false) = publisher.link().has_topic(&topic, TOPIC_DEADLINE).await {
+        if let Ok(false) = publisher.producer().has_topic(&topic, TOPIC_DEADLINE).await {
             let message = format!(
                 "a child cannot be published: there is no topic `{topic}` for the type `{task_type}`; \
                  hint: add the type and run `kafleet topics apply`"

@@ -1,28 +1,21 @@
-//! Publishing after a successful attempt and before its `succeeded` event: spawned children, continuations, and the
-//! result for other systems.
-
-use std::sync::Arc;
+//! Publishing after a successful attempt and before its `succeeded` event: spawned children and continuations.
 
 use tokio_util::sync::CancellationToken;
 
 use super::AttemptEnd;
 use super::children::{child_task, publish_children};
-use crate::broker::ProducerRecord;
 use crate::config::Bytes;
 use crate::handlers::context::MAX_CHILDREN;
 use crate::handlers::{Context, Failure};
 use crate::model::event::{Announcement, Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::task::continuation::Continuation;
-use crate::model::task::header;
-use crate::publish::{PUBLISH_DEADLINE, Publisher};
+use crate::publish::Publisher;
 use crate::runtime::now_ms;
 
 /// Publishes the outputs of one type's attempts.
 pub(crate) struct OutputPublisher {
     pub publisher: Publisher,
-    pub task_type: Arc<str>,
-    pub publish_results: bool,
     /// Maximum size of a result.
     pub max_output: Bytes,
 }
@@ -46,10 +39,10 @@ impl OutputPublisher {
 
     /// Returns whether a success of this attempt requires publishing first.
     pub(crate) fn has_outputs(&self, cx: &Context) -> bool {
-        self.publish_results || cx.has_spawned()
+        cx.has_spawned()
     }
 
-    /// Publishes children and result of a successful attempt. A parent never appears complete before its children are
+    /// Publishes the children of a successful attempt. A parent never appears complete before its children are
     /// known, and a failed attempt publishes no children.
     pub(crate) async fn publish(
         &self,
@@ -88,9 +81,6 @@ impl OutputPublisher {
         if !continuations.is_empty() {
             self.publish_continuations(continuations, cx, announcement).await?;
         }
-        if self.publish_results {
-            self.publish_result(&output, cx).await?;
-        }
         Ok(output)
     }
 
@@ -112,36 +102,6 @@ impl OutputPublisher {
                     tracing::warn!(task = %cx.id, %error, "continuations are not acknowledged; retrying");
                 }
                 Err(error) => return Err(Failure::fail(format!("the continuations cannot be published: {error}"))),
-            }
-        }
-    }
-
-    async fn publish_result(&self, output: &RawJson, cx: &Context) -> Result<(), Failure> {
-        let topic = self.publisher.names().results(&self.task_type);
-        let run = cx.run.to_string();
-        let id = cx.id.as_str().as_bytes();
-        let headers: [(&str, &[u8]); 4] = [
-            (header::SPEC_VERSION, b"1.0"),
-            (header::ID, id),
-            (header::TYPE, self.task_type.as_bytes()),
-            (header::RUN, run.as_bytes()),
-        ];
-        let record = ProducerRecord {
-            topic: &topic,
-            partition: None,
-            key: Some(id),
-            value: Some(output.text().as_bytes()),
-            headers: &headers,
-        };
-        loop {
-            match self.publisher.link().deliver(record, PUBLISH_DEADLINE).await {
-                Ok(_) => return Ok(()),
-                Err(error) if error.is_retryable() => {
-                    tracing::warn!(task = %cx.id, %error, "a result is not acknowledged; retrying");
-                }
-                Err(error) => {
-                    return Err(Failure::fail(format!("the result cannot be published to `{topic}`: {error}")));
-                }
             }
         }
     }

@@ -315,6 +315,9 @@ mod tests {
             memory: MemoryBudget::new(1, 1 << 20),
             type_index: 0,
             has_rate_per_key: false,
+            publish_results: false,
+            correlation_headers: [].into(),
+            names: crate::config::Names::new("kafleet"),
         };
         for offset in state.next_offset()..end {
             let headers = OwnedHeaders::new();

@@ -20,6 +20,7 @@ use crate::worker::completions::{Completions, DeliveryTag};
 use crate::worker::dead_letter::{Body, DeadLetter, DeadLetterWriter};
 use crate::worker::decode::{InFlight, Invalid};
 use crate::worker::events::RESULT_REFUSED;
+use crate::worker::results::{ResultTarget, ResultWriter};
 
 /// Maximum number of concurrent background writes.
 const MAX_WRITES: usize = 64;
@@ -44,20 +45,37 @@ impl BackgroundWriter {
         self.stop.cancel();
     }
 
-    /// Writes a dead letter, then the terminal event; without an event the input is complete with the dead letter.
-    fn write(&self, letter: DeadLetter, event: Option<Event>, tag: DeliveryTag) {
+    /// Writes a dead letter, then the result and the terminal event; without an event the input is complete with the
+    /// dead letter.
+    fn write(&self, letter: DeadLetter, event: Option<Event>, tag: DeliveryTag, target: Option<ResultTarget>) {
         let writer = self.writer.clone();
+        let results = self.results();
         let completions = self.completions.clone();
         let permits = self.permits.clone();
         runtime::spawn(self.stop.clone().run_until_cancelled_owned(async move {
             let Ok(permit) = permits.acquire_owned().await else { return };
             writer.write(letter).await;
-            match event {
-                Some(event) => writer.events.write(&event, tag, &mut Vec::new()).await,
-                None => completions.complete(tag),
+            match (event, target) {
+                (Some(event), Some(target)) => results.end(&target, event, tag).await,
+                (Some(event), None) => writer.events.write(&event, tag, &mut Vec::new()).await,
+                (None, _) => completions.complete(tag),
             }
             drop(permit);
         }));
+    }
+
+    /// Publishes the result of a task, then its terminal event. The number of such tasks is bounded by the inputs
+    /// handed out.
+    pub(super) fn end(&self, in_flight: Box<InFlight>, event: Event, target: ResultTarget) {
+        let results = self.results();
+        runtime::spawn(self.stop.clone().run_until_cancelled_owned(async move {
+            results.end(&target, event, in_flight.tag).await;
+            drop(in_flight);
+        }));
+    }
+
+    fn results(&self) -> ResultWriter {
+        ResultWriter { events: self.writer.events.clone(), health: self.writer.health.clone() }
     }
 
     /// Publishes the event that hands a task over to the tracker, with the task's whole record.
@@ -114,6 +132,7 @@ impl Tasks {
     fn write_dead_letter(&mut self, in_flight: Box<InFlight>, event: Event, reason: Reason<'_>) {
         let tag = in_flight.tag;
         self.metrics.record_dead_letter(reason.code);
+        let target = self.results.of_task(&in_flight, Some(reason.code));
         let letter = DeadLetter {
             task_type: self.task_type.clone(),
             key: in_flight.task.id.as_str().as_bytes().to_vec(),
@@ -123,7 +142,7 @@ impl Tasks {
             pointer: reason.pointer,
             body: Body::Task(in_flight),
         };
-        self.background.write(letter, Some(event), tag);
+        self.background.write(letter, Some(event), tag, target);
     }
 
     /// Ends a task whose total timeout expired before this attempt started.
@@ -149,6 +168,8 @@ impl Tasks {
         self.metrics.record_dead_letter(reject.code);
         let worker = &self.reporter.events.worker;
         let event = reject.task.as_ref().map(|(id, run)| rejection(task_type, worker, id, *run, &invalid));
+        let names = self.reporter.events.publisher().names();
+        let target = self.results.of_invalid(&invalid, names, &self.config.correlation_headers);
         let key = match &reject.task {
             Some((id, _)) => id.as_str().as_bytes().to_vec(),
             None => record.key.clone().unwrap_or_default(),
@@ -162,7 +183,7 @@ impl Tasks {
             pointer: reject.pointer.clone(),
             body: Body::Record(invalid),
         };
-        self.background.write(letter, event, tag);
+        self.background.write(letter, event, tag, target);
         self.reporter.schedule_flush(Instant::now());
         self.metrics.record_outcome("rejected", Duration::ZERO);
     }

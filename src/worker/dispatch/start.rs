@@ -181,14 +181,15 @@ impl Dispatcher {
         });
     }
 
-    /// Ends an attempt that was answered inline. Children and results are published from a task of its own.
+    /// Ends an attempt that was answered inline. Children are published from a task of its own.
     async fn end_inline(&mut self, mut running: Running, answer: Answer, took: Duration) {
         if let Ok(output) = &answer {
             // Ended before the check, so that no output is added after it.
             running.cx.end();
             // The common case: nothing to publish but the event.
             let Tasks { publisher, reporter, .. } = &self.tasks;
-            if publisher.fits(output) && reporter.output.is_idle() && !publisher.has_outputs(&running.cx) {
+            let has_more = publisher.has_outputs(&running.cx) || self.tasks.results.has_any(&running.in_flight);
+            if publisher.fits(output) && reporter.output.is_idle() && !has_more {
                 return self.tasks.complete_inline(running, output, took, &self.clock);
             }
         }

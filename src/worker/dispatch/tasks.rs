@@ -23,6 +23,7 @@ use crate::worker::attempt::publish_children::OutputPublisher;
 use crate::worker::completions::Completions;
 use crate::worker::decode::InFlight;
 use crate::worker::log_throttle::LogThrottle;
+use crate::worker::results::ResultTargets;
 use crate::worker::type_metrics::TypeMetrics;
 
 pub(super) struct Tasks {
@@ -34,6 +35,7 @@ pub(super) struct Tasks {
     pub reporter: EventReporter,
     pub publisher: Arc<OutputPublisher>,
     pub background: BackgroundWriter,
+    pub results: ResultTargets,
     pub circuit: CircuitBreaker,
     pub metrics: TypeMetrics,
     pub completions: Arc<Completions>,
@@ -55,10 +57,9 @@ impl Tasks {
             reporter: EventReporter::new(deps.events.clone(), output),
             publisher: Arc::new(OutputPublisher {
                 publisher: deps.events.publisher().clone(),
-                task_type: deps.task_type.clone(),
-                publish_results: policy.publish_results,
                 max_output: deps.config.max_output,
             }),
+            results: ResultTargets { task_type: deps.task_type.clone(), publish: policy.publish_results },
             background: BackgroundWriter::new(deps.dead_letters.clone(), deps.completions.clone()),
             circuit: CircuitBreaker::new(deps.task_type.clone(), policy.alarm, deps.health.clone()),
             metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
@@ -82,8 +83,17 @@ impl Tasks {
 
     /// Ends a task with its terminal event; the input is complete when Kafka has acknowledged it.
     pub(super) async fn end(&mut self, in_flight: Box<InFlight>, event: Event) {
-        self.reporter.publish_terminal(&in_flight, &event).await;
-        self.queue.release_key(&in_flight);
+        match self.results.of_task(&in_flight, None) {
+            None => {
+                self.reporter.publish_terminal(&in_flight, &event).await;
+                self.queue.release_key(&in_flight);
+            }
+            Some(target) => {
+                self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);
+                self.queue.release_key(&in_flight);
+                self.background.end(in_flight, event, target);
+            }
+        }
     }
 
     /// Gives up a task without a terminal event; the next owner of its partition runs it.
@@ -128,7 +138,8 @@ impl Tasks {
             return;
         }
         event.payload.set_record(self.reporter.events.publisher().record_copy(&in_flight.task, None));
-        self.end(in_flight, event).await;
+        self.reporter.publish_terminal(&in_flight, &event).await;
+        self.queue.release_key(&in_flight);
     }
 
     /// Ends a task that was cancelled before its attempt started.

@@ -75,7 +75,7 @@ pub async fn cancel_without_a_tree_is_withdrawn(fixture: Fixture) {
     for (task, asof, at_ms) in stay.into_iter().chain(gone.iter().map(|task| (task.clone(), 0, long_ago))) {
         let cancel = Cancel { v: CONTROL_VERSION, asof, at_ms, subtree: true, reason: None, by: None };
         let key = ControlKey::Cancel(task);
-        control::put(&fixture.link, &fixture.names, &key, &ControlRecord::Cancel(cancel)).await.unwrap();
+        control::put(&fixture.producer, &fixture.names, &key, &ControlRecord::Cancel(cancel)).await.unwrap();
     }
     // Each partition needs a log time.
     let roots = (0..20).map(|n| submitted(&format!("r{n}")));

@@ -180,7 +180,7 @@ pub async fn trackers_change_while_timers_are_due(fixture: Fixture) {
 
 /// Publishes a task's record and returns its position.
 pub async fn put_task(fixture: &Fixture, task: &str) -> Position {
-    let link = kafleet::broker::shared_producer::SharedProducer::open(fixture.broker.clone(), None).unwrap();
+    let producer = kafleet::broker::shared_producer::SharedProducer::open(fixture.broker.clone(), None).unwrap();
     let topic = fixture.names.tasks(TYPE);
     let headers: [(&str, &[u8]); 3] = [("ce_id", task.as_bytes()), ("ce_announced", b"1"), ("x-own", b"kept")];
     let record = ProducerRecord {
@@ -190,7 +190,7 @@ pub async fn put_task(fixture: &Fixture, task: &str) -> Position {
         value: Some(b"{\"n\":7}"),
         headers: &headers,
     };
-    link.deliver(record, DEADLINE).await.unwrap()
+    producer.deliver(record, DEADLINE).await.unwrap()
 }
 
 /// `submitted` event of a task whose record is at this position.

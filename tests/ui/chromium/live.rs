@@ -39,6 +39,31 @@ async fn open_page_shows_changes_and_keeps_its_elements() {
 }
 
 #[tokio::test]
+async fn new_rows_are_held_back_while_the_reader_types() {
+    let fleet = fleet().await;
+    fleet.echo("first").await;
+    fleet.folded().await;
+    with_browser(&fleet, "held-back", async |tab| {
+        tab.go("/tasks").await;
+        tab.wait(&format!("{STARTED} && document.querySelector('#t-first')")).await;
+        tab.fill("#search", "tag:sh").await;
+        for id in ["late-1", "late-2", "late-3"] {
+            fleet.echo(id).await;
+        }
+        fleet.succeed("first", json!(7)).await;
+        tab.see("3 new").await;
+        tab.wait("document.querySelector('#t-first').innerText.includes('succeeded')").await;
+        assert!(tab.is("document.querySelectorAll('main tbody tr').length == 1").await, "rows moved");
+        tab.press("op").await;
+        assert!(tab.is("document.activeElement.id == 'search' && document.activeElement.value == 'tag:shop'").await);
+        tab.click("#new-rows").await;
+        tab.wait("document.querySelector('#t-late-3')").await;
+        assert!(tab.is("document.querySelector('#search').value == 'tag:shop'").await, "the text is gone");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn page_of_a_missing_task_shows_the_task_once_it_is_there() {
     let fleet = fleet().await;
     with_browser(&fleet, "missing", async |tab| {

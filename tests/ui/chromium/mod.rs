@@ -15,6 +15,7 @@ use driver::Driver;
 mod actions;
 mod appearance;
 mod driver;
+mod large;
 mod live;
 mod outages;
 

@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from kafleet import App, Context, Joined, Retry
+from kafleet import App, Context, Fail, Joined, Retry
 
 app = App()
 
@@ -57,6 +57,16 @@ def leaf(n: int) -> int:
 @app.task
 def total(cx: Joined[int], factor: int) -> int:
     return factor * sum(result.output or 0 for result in cx.results)
+
+
+@app.task
+def parent_of_failed(cx: Context) -> None:
+    cx.spawn(fails.using(id="child"))
+
+
+@app.task
+def fails() -> None:
+    raise Fail("no such picture")
 
 
 @app.task

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import assert_type
 
@@ -64,6 +64,7 @@ async def uses() -> None:
 
 assert_type(thumbnail.submit("a.jpg", width=64), Handle[Thumb])
 assert_type(thumbnail.using(id="cover-42", tags=["shop"]).submit("a.jpg").result(timeout=30), Thumb)
+assert_type(thumbnail.using(at=datetime(2027, 1, 1, tzinfo=UTC), delay=timedelta(hours=1)).call("a.jpg").target.name, str)
 assert_type(album.submit(folder=Path("a")).result(), int)
 assert_type(contact_sheet.submit("title"), Handle[str])
 assert_type(app.submit_many(thumbnail.call(path) for path in ["a", "b"]), list[Handle[Thumb] | ApiError])

@@ -3,7 +3,7 @@
 import { writeFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { App, Retry } from "kafleet";
+import { App, Fail, Retry } from "kafleet";
 import { z } from "zod";
 
 export const app = new App();
@@ -43,6 +43,14 @@ export const parent = app.task("parent", async ({ now = false }: { now?: boolean
 
 export const total = app.joined("total", { params: z.object({ factor: z.int() }), results: leaf }, ({ factor }, cx) => {
   return factor * cx.results.reduce((sum, { output = 0 }) => sum + output, 0);
+});
+
+export const fails = app.task("fails", () => {
+  throw new Fail("no such picture");
+});
+
+export const parentOfFailed = app.task("parent-of-failed", async (_: unknown, cx) => {
+  await cx.spawn(fails, undefined, { id: "child" });
 });
 
 export const submits = app.task("submits", async () => {

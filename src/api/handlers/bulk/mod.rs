@@ -120,33 +120,31 @@ pub(crate) async fn preview(request: ApiRequest) -> Result<Response, ApiError> {
 
 pub(crate) async fn preview_document(api: &Api, selection: BulkSelection) -> Result<BulkPreview, ApiError> {
     let query = query_of(selection.q.as_deref(), &selection.ids)?;
-    let order = BulkOrder {
-        action: selection.action,
-        q: String::new(),
-        limit: 0,
-        by: None,
-        reason: None,
-        checkpoints: BTreeMap::new(),
-    };
+    let (action, checkpoints) = (selection.action, BTreeMap::new());
+    let order = BulkOrder { action, q: String::new(), limit: 0, by: None, reason: None, checkpoints };
     let mut preview = BulkPreview { matching: 0, changing: 0, exact: true, scanned: 0, sample: Vec::new() };
     let end = Instant::now() + PREVIEW_TIME;
     let mut cursor = None;
     loop {
         let found = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE).await?;
-        preview.matching += found.tasks.len() as u64;
         preview.scanned += found.scanned.unwrap_or(found.tasks.len() as u64);
-        for task in &found.tasks {
-            if matches!(order.decide(task, now_ms()), Decision::Publish(_)) {
-                preview.changing += 1;
-                if preview.sample.len() < SAMPLE {
-                    preview.sample.push(task.id.to_string());
-                }
-            }
-        }
+        count_changing(&mut preview, &order, &found.tasks);
         cursor = found.next;
         if cursor.is_none() || Instant::now() >= end {
             preview.exact = cursor.is_none();
             return Ok(preview);
+        }
+    }
+}
+
+fn count_changing(preview: &mut BulkPreview, order: &BulkOrder, tasks: &[TaskView]) {
+    preview.matching += tasks.len() as u64;
+    for task in tasks {
+        if matches!(order.decide(task, now_ms()), Decision::Publish(_)) {
+            preview.changing += 1;
+            if preview.sample.len() < SAMPLE {
+                preview.sample.push(task.id.to_string());
+            }
         }
     }
 }
@@ -157,11 +155,7 @@ fn query_of(q: Option<&str>, ids: &[String]) -> Result<TaskQuery, ApiError> {
         (Some(_), [_, ..]) => Err(bad_field("ids", "`q` and `ids` are mutually exclusive".into())),
         (Some(text), []) => {
             let query = TaskQuery::parse(text).map_err(|mistake| bad_query(text, mistake).below("/q"))?;
-            if query.terms.is_empty() {
-                return Err(bad_field("q", "an empty search would select all tasks".into())
-                    .hint("name at least one condition, such as `type:resize`, or `level:any`"));
-            }
-            Ok(query)
+            if query.terms.is_empty() { Err(empty_search()) } else { Ok(query) }
         }
         (None, []) => Err(bad_field("q", "it is missing: name the tasks by `q` or `ids`".into())),
         (None, ids) if ids.len() > MAX_VALUES => {
@@ -169,14 +163,22 @@ fn query_of(q: Option<&str>, ids: &[String]) -> Result<TaskQuery, ApiError> {
                 .hint("select more tasks by a search"))
         }
         (None, ids) => {
-            let parsed = ids.iter().enumerate().map(|(n, id)| {
-                let bad = |why: crate::model::task::id::IdError| ApiError::new(Code::BadId, why.to_string());
-                TaskId::parse(id).map_err(|why| bad(why).pointer(format!("/ids/{n}")))
-            });
-            let test = Test::Id(parsed.collect::<Result<_, _>>()?);
+            let test = Test::Id(parsed_ids(ids)?);
             Ok(TaskQuery { terms: vec![Term { negated: false, test }] })
         }
     }
+}
+
+fn empty_search() -> ApiError {
+    bad_field("q", "an empty search would select all tasks".into())
+        .hint("name at least one condition, such as `type:resize`, or `level:any`")
+}
+
+fn parsed_ids(ids: &[String]) -> Result<Vec<TaskId>, ApiError> {
+    let parse = |(n, id): (usize, &String)| {
+        TaskId::parse(id).map_err(|why| ApiError::new(Code::BadId, why.to_string()).pointer(format!("/ids/{n}")))
+    };
+    ids.iter().enumerate().map(parse).collect()
 }
 
 /// Query whose ages are times: it means the same tasks whenever it is read.

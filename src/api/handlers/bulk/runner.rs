@@ -210,8 +210,35 @@ impl Run<'_> {
     async fn step(&mut self) -> Result<bool, ApiError> {
         let found =
             list::matches(&self.api.reads, self.query.clone(), self.progress.cursor.as_deref(), MAX_PAGE).await?;
-        let (mut events, mut progress) = (Vec::new(), self.progress.clone());
-        for task in &found.tasks {
+        let mut progress = self.progress.clone();
+        let mut events = self.requests(&found.tasks, &mut progress);
+        let allowed = usize::try_from(self.order.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
+        let is_over = events.len() > allowed;
+        events.truncate(allowed);
+        progress.done += events.len() as u64;
+        self.publish(events).await?;
+        progress.cursor.clone_from(&found.next);
+        self.progress = progress;
+        if is_over {
+            let what = format!("more than {} tasks would change", self.order.limit);
+            let why = format!("{what}: the action stopped there. Order it again with a higher limit");
+            self.end(State::Failed, Some(why)).await?;
+            return Ok(true);
+        }
+        if found.next.is_none() {
+            self.end(State::Succeeded, None).await?;
+            return Ok(true);
+        }
+        let position = self.report_progress().await?;
+        // Otherwise the next step could find the progress of the one before, and take it for that of another runner.
+        self.wait_for_progress(position).await?;
+        Ok(false)
+    }
+
+    /// Decides about tasks. Returns the requests for those to change, and counts the others.
+    fn requests(&self, tasks: &[TaskView], progress: &mut BulkProgress) -> Vec<Event> {
+        let mut events = Vec::new();
+        for task in tasks {
             match self.order.decide(task, now_ms()) {
                 Decision::Publish(mut event) => {
                     mark(&mut event, self.id.as_str());
@@ -221,33 +248,16 @@ impl Run<'_> {
                 Decision::Refuse => progress.refused += 1,
             }
         }
-        let allowed = usize::try_from(self.order.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
-        let is_over = events.len() > allowed;
-        events.truncate(allowed);
-        progress.done += events.len() as u64;
-        self.publish(events).await?;
-        progress.cursor.clone_from(&found.next);
-        self.progress = progress;
-        if is_over {
-            let message = format!(
-                "more than {} tasks would change: the action stopped there. Order it again with a higher limit",
-                self.order.limit
-            );
-            self.end(State::Failed, Some(message)).await?;
-            return Ok(true);
-        }
-        if found.next.is_none() {
-            self.end(State::Succeeded, None).await?;
-            return Ok(true);
-        }
-        let position = self.report_progress().await?;
-        // Otherwise the next step could find the progress of the one before, and take it for that of another runner.
+        events
+    }
+
+    async fn wait_for_progress(&self, position: Position) -> Result<(), ApiError> {
         let target = position.offset + 1;
         let reached = self.api.reads.wait_until_projected(self.partition, target, AFTER_DEADLINE).await?;
         if let ReachedOffset::Not(projected) = reached {
             tracing::debug!(?projected, target, "the progress of a bulk action is not visible yet");
         }
-        Ok(false)
+        Ok(())
     }
 
     async fn publish(&self, events: Vec<Event>) -> Result<(), ApiError> {

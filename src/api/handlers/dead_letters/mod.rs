@@ -105,7 +105,20 @@ async fn one(request: ApiRequest, resolution: Resolution, params: Option<RawJson
 
 /// `POST /v1/dead-letters/drop` and `/redrive`.
 pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<Response, ApiError> {
-    let selection: DeadLetterSelection = request.json()?;
+    let (filter, limit) = filter_of(request.json()?)?;
+    if let Some(name) = &filter.task_type {
+        check_type_exists(&request.api, name).await.map_err(|error| error.pointer("/type"))?;
+    }
+    let page = list_letters(&request.api, filter, None, limit).await?;
+    let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
+    let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
+    let outcomes = detached(async move { Ok(resolve_all(&api, wanted, resolution, None, by).await) }).await?;
+    let (done, refused) = results(&ids, outcomes);
+    Ok(json_answer(200, &DeadLetterResults { done, refused, more: page.next.is_some() }))
+}
+
+/// Filter and limit of a selection.
+fn filter_of(selection: DeadLetterSelection) -> Result<(Filter, usize), ApiError> {
     check_type(&selection.task_type).map_err(|why| ApiError::new(Code::BadField, why).pointer("/type"))?;
     let limit = selection.limit.unwrap_or(SELECTED);
     if !(1..=MAX_SELECTED).contains(&limit) {
@@ -120,13 +133,11 @@ pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<
     if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
         return Err(ApiError::new(Code::BadField, "`from` is after `to`").pointer("/from"));
     }
-    if let Some(name) = &filter.task_type {
-        check_type_exists(&request.api, name).await.map_err(|error| error.pointer("/type"))?;
-    }
-    let page = list_letters(&request.api, filter, None, limit).await?;
-    let ids: Vec<DeadLetterId> = page.letters.into_iter().map(|letter| letter.id).collect();
-    let (api, by, wanted) = (request.api.clone(), request.by.clone(), ids.clone());
-    let outcomes = detached(async move { Ok(resolve_all(&api, wanted, resolution, None, by).await) }).await?;
+    Ok((filter, limit))
+}
+
+/// Resolved letters, and those that were refused.
+fn results(ids: &[DeadLetterId], outcomes: Vec<Result<(), ApiError>>) -> (Vec<String>, Vec<DeadLetterRejection>) {
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for (id, outcome) in ids.iter().zip(outcomes) {
         match outcome {
@@ -134,7 +145,7 @@ pub(crate) async fn many(request: ApiRequest, resolution: Resolution) -> Result<
             Err(error) => refused.push(DeadLetterRejection { letter: id.to_string(), why: error.document().detail }),
         }
     }
-    Ok(json_answer(200, &DeadLetterResults { done, refused, more: page.next.is_some() }))
+    (done, refused)
 }
 
 fn letter_id(text: &str) -> Result<DeadLetterId, ApiError> {
@@ -169,7 +180,7 @@ fn document(letter: &DeadLetterRecord) -> DeadLetter {
 /// Rejects a type that has neither dead letters nor tasks.
 async fn check_type_exists(api: &Api, name: &str) -> Result<(), ApiError> {
     let topic = api.publisher.names().dead(name);
-    if api.publisher.link().has_topic(&topic, KAFKA_DEADLINE).await? {
+    if api.publisher.producer().has_topic(&topic, KAFKA_DEADLINE).await? {
         return Ok(());
     }
     api.writes.types.check_type_exists(name).await

@@ -18,7 +18,7 @@ use crate::api::handlers::retry::check;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
-use crate::broker::{Broker, BrokerError, Partition, ProducerRecord};
+use crate::broker::{Broker, BrokerError, Partition, ProducerRecord, TransactionalProducer};
 use crate::dead_letters::headers::has_moved_on;
 use crate::dead_letters::{
     DeadLetterId, DeadLetterIndex, DeadLetterRecord, Original, Resolution, ResolvedBy, resolution_headers,
@@ -183,12 +183,7 @@ async fn prepare_one(
     let first = match first {
         // The task may have moved on because of a redrive whose marker has not been read yet.
         Err(error) if error.is(Code::DeadLetterSuperseded) || error.is(Code::NotFinished) => {
-            let (dead_letters, at) = (api.dead_letters.clone(), partition.clone());
-            api.reads
-                .broker
-                .with_deadline(SEND_DEADLINE)
-                .call(move |broker, _| dead_letters.read_all(broker, &at))
-                .await?;
+            read_markers(api, &partition).await?;
             return match api.dead_letters.resolved(&partition, id.offset) {
                 Some(resolved) => check_resolved(id, &resolved, request),
                 None => Err(error),
@@ -199,6 +194,13 @@ async fn prepare_one(
     let marker = marker(api, &letter, request);
     let records = first.into_iter().chain([marker]).collect();
     Ok(Some(PreparedResolution { n, partition, offset: id.offset, records }))
+}
+
+/// Reads the markers of a partition to its end.
+async fn read_markers(api: &Api, partition: &Partition) -> Result<(), ApiError> {
+    let (dead_letters, at) = (api.dead_letters.clone(), partition.clone());
+    let broker = api.reads.broker.with_deadline(SEND_DEADLINE);
+    Ok(broker.call(move |broker, _| dead_letters.read_all(broker, &at)).await?)
 }
 
 /// Returns an event for the history of the task, or for the audit alone if the task has no record.
@@ -338,17 +340,18 @@ fn send(
             Some(resolved) => already.push((resolution.n, resolved.resolution)),
         }
     }
-    let records: Vec<&OwnedRecord> = open.iter().flat_map(|resolution| &resolution.records).collect();
-    let headers: Vec<Vec<(&str, &[u8])>> = records.iter().map(|record| record.headers()).collect();
-    let records: Vec<ProducerRecord<'_>> =
-        records.iter().zip(&headers).map(|(record, headers)| record.outgoing(headers)).collect();
-    if !records.is_empty() {
-        producer.send_all(&records, SEND_DEADLINE)?;
-    }
+    send_records(&mut *producer, open.iter().flat_map(|resolution| &resolution.records).collect())?;
     for resolution in open {
         dead_letters.resolve(&resolution.partition, resolution.offset, request.resolution, request.number);
     }
     Ok(already)
+}
+
+fn send_records(producer: &mut dyn TransactionalProducer, records: Vec<&OwnedRecord>) -> Result<(), BrokerError> {
+    let headers: Vec<Vec<(&str, &[u8])>> = records.iter().map(|record| record.headers()).collect();
+    let records: Vec<ProducerRecord<'_>> =
+        records.iter().zip(&headers).map(|(record, headers)| record.outgoing(headers)).collect();
+    if records.is_empty() { Ok(()) } else { producer.send_all(&records, SEND_DEADLINE).map(drop) }
 }
 
 impl OwnedRecord {

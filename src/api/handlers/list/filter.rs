@@ -41,14 +41,19 @@ pub(super) fn query_of(query: &Query) -> Result<TaskQuery, ApiError> {
     if query.text("root").is_some() && query.text("level").is_some() {
         return Err(bad_parameter("level", "`root` lists tasks of all levels: omit `level`"));
     }
-    let term = |(name, qualifier, value)| match Test::new(qualifier, &[value]) {
+    let terms = parameters.map(|(name, qualifier, value)| term_of(name, qualifier, value));
+    Ok(TaskQuery { terms: terms.collect::<Result<_, _>>()? })
+}
+
+/// Condition of a filter parameter.
+fn term_of(name: &str, qualifier: Qualifier, value: &str) -> Result<Term, ApiError> {
+    match Test::new(qualifier, &[value]) {
         Ok(test) => Ok(Term { negated: false, test }),
         Err((_, Fault { message, hint })) => {
             let error = bad_parameter(name, &message);
             Err(hint.into_iter().fold(error, ApiError::hint))
         }
-    };
-    Ok(TaskQuery { terms: parameters.map(term).collect::<Result<_, _>>()? })
+    }
 }
 
 /// Query that is ready to be applied. The fields that may choose the source of tasks are apart from the others.

@@ -193,14 +193,7 @@ pub(crate) struct Matches {
 impl From<Matches> for TaskPage {
     fn from(found: Matches) -> Self {
         let Matches { tasks, next, scanned, total, source, scanned_to, stopped_early, missing } = found;
-        let hint = stopped_early.then(|| {
-            format!(
-                "stopped after scanning {} tasks, {} of which match: pass `next` as `cursor` to continue; `from` and \
-                 `to`, `root` (in `q`: `under`), or an indexed `state` shorten the search",
-                scanned.unwrap_or_default(),
-                tasks.len()
-            )
-        });
+        let hint = stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
         Self {
             tasks: tasks.iter().map(status).collect(),
             next,
@@ -213,6 +206,14 @@ impl From<Matches> for TaskPage {
             missing: missing.iter().map(TaskId::to_string).collect(),
         }
     }
+}
+
+/// Hint of a page that ended at the scan limit.
+fn early_hint(scanned: u64, matching: usize) -> String {
+    format!(
+        "stopped after scanning {scanned} tasks, {matching} of which match: pass `next` as `cursor` to continue; `from` \
+         and `to`, `root` (in `q`: `under`), or an indexed `state` shorten the search"
+    )
 }
 
 /// Page under construction.

@@ -1,6 +1,6 @@
 //! Explanations that depend on workers, operators and consumer lag.
 
-use crate::api::documents::{Finding, Reason};
+use crate::api::documents::{Finding, Reason, TypeLimits, WorkerTotals};
 use crate::api::handlers::types::limits_of;
 use crate::api::handlers::workers::{type_statuses, worker_totals};
 use crate::api::http::problem::ApiError;
@@ -51,21 +51,23 @@ pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Fi
         let known = has_read_heartbeats(api).await?;
         return Ok(known.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
     };
-    let mut message = Vec::new();
+    let position = task.record.definition.position;
+    let mut findings =
+        position.map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition));
+    findings.extend(reached_limits(task_type, &limits, &work));
+    Ok(findings)
+}
+
+fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> Vec<Finding> {
+    let mut reached = Vec::new();
     if let Some(most) = limits.max_concurrency.filter(|most| work.in_flight >= u64::from(*most)) {
-        message.push(format!("`{task_type}` has reached its limit of {most} concurrent attempts over all workers"));
+        reached.push(format!("`{task_type}` has reached its limit of {most} concurrent attempts over all workers"));
     } else if work.in_flight >= work.slots {
         let (slots, workers) = (work.slots, work.workers);
-        message.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are in use"));
+        reached.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are in use"));
     }
-    message.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
-    let mut findings = task
-        .record
-        .definition
-        .position
-        .map_or_else(Vec::new, |partition| explain_stalled(&heartbeats, task_type, partition.partition));
-    findings.extend(message.into_iter().map(|message| Finding::new(Reason::LimitReached, message)));
-    Ok(findings)
+    reached.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
+    reached.into_iter().map(|message| Finding::new(Reason::LimitReached, message)).collect()
 }
 
 /// Whether all heartbeats written before this call have been read. Before that a missing worker proves nothing.
@@ -125,8 +127,8 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     Finding { quiet_ms, message: finding.message + &received, ..finding }
 }
 
-/// Explains why the worker that owns a partition starts no task of it: no start offset, an open circuit breaker, or an app that is
-/// down.
+/// Explains why the worker that owns a partition starts no task of it: no start offset, an open circuit breaker, or an
+/// app that is down.
 fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32) -> Vec<Finding> {
     let mut findings = Vec::new();
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {

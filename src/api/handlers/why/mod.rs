@@ -13,6 +13,7 @@ use crate::api::state::Api;
 use crate::broker::Watermarks;
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::record::state::{Category, State};
+use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::retention::{NEVER_ANNOUNCED, REMOVED};
 use crate::model::task::id::TaskId;
 use crate::publish::time_text;
@@ -70,8 +71,6 @@ impl Finding {
 /// Explains a task from its own record.
 fn explain_record(task: &TaskView) -> Finding {
     let node = &task.record;
-    let due =
-        || node.times.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)));
     match node.own {
         State::Expected => Finding::new(
             Reason::NotPublished,
@@ -82,27 +81,28 @@ fn explain_record(task: &TaskView) -> Finding {
             let message = format!("the task is run by an external system, which last reported it as {}", node.own);
             Finding::new(Reason::External, message)
         }
-        State::Scheduled => {
-            let last =
-                node.outcome.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
-            Finding::new(Reason::Scheduled, format!("it is scheduled to start {}{}", due(), last.unwrap_or_default()))
-        }
-        State::Retrying => {
-            let error = error_text(node.outcome.error.as_deref());
-            Finding::new(
-                Reason::Retrying,
-                format!("attempt {} failed: {error}; the next attempt starts {}", node.attempt, due()),
-            )
-        }
+        State::Scheduled => Finding::new(Reason::Scheduled, scheduled(node)),
+        State::Retrying => Finding::new(Reason::Retrying, retrying(node)),
         _ if node.silent => {
-            let message = format!(
-                "{}; that worker sends no heartbeats: the task runs again once its partitions are reassigned",
-                running(task)
-            );
-            Finding::new(Reason::WorkerSilent, message)
+            let rest = "that worker sends no heartbeats: the task runs again once its partitions are reassigned";
+            Finding::new(Reason::WorkerSilent, format!("{}; {rest}", running(task)))
         }
         _ => Finding::new(Reason::Running, running(task)),
     }
+}
+
+fn scheduled(node: &TaskRecord) -> String {
+    let last = node.outcome.error.as_deref().map(|error| format!("; the last error was {}", error_text(Some(error))));
+    format!("it is scheduled to start {}{}", due(node), last.unwrap_or_default())
+}
+
+fn retrying(node: &TaskRecord) -> String {
+    let error = error_text(node.outcome.error.as_deref());
+    format!("attempt {} failed: {error}; the next attempt starts {}", node.attempt, due(node))
+}
+
+fn due(node: &TaskRecord) -> String {
+    node.times.due_ms.map_or_else(|| "at an unknown time".to_owned(), |due| format!("at {}", time_text(due)))
 }
 
 fn running(task: &TaskView) -> String {
@@ -133,25 +133,10 @@ fn age(ms: i64) -> String {
 
 /// Lists the open descendants, deepest first.
 async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
-    let (mut open, mut ahead, mut inspected) = (Vec::new(), vec![task.id.clone()], 0);
-    while let Some(parent) = ahead.pop() {
-        for child in
-            matching_children(api, &parent, task.partition, &mut inspected, |state| !state.is_terminal()).await?
-        {
-            if child.record.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
-        }
-    }
+    let (mut open, inspected) = open_descendants(api, task).await?;
     open.sort_by_key(|child| std::cmp::Reverse(child.id.as_str().matches(':').count()));
     let pending = crate::api::read::status::status(task).tree.pending.saturating_sub(1);
-    let mut findings: Vec<Finding> = open
-        .iter()
-        .take(MAX_LISTED)
-        .map(|child| {
-            let because = summarize_record(child);
-            Finding::new(Reason::OpenChild, format!("`{}` is {}: {because}", child.id, child.record.own))
-                .about(&child.id)
-        })
-        .collect();
+    let mut findings: Vec<Finding> = open.iter().take(MAX_LISTED).map(open_child).collect();
     if let (Some(first), true) = (findings.first_mut(), pending > 1) {
         first.message += &format!(" ({pending} tasks below are open in total)");
     }
@@ -162,6 +147,25 @@ async fn explain_waiting(api: &Api, task: &TaskView) -> Result<Vec<Finding>, Api
     Ok(findings)
 }
 
+/// Finds descendants that are open themselves. Returns the number of inspected tasks too.
+async fn open_descendants(api: &Api, task: &TaskView) -> Result<(Vec<TaskView>, usize), ApiError> {
+    let (mut open, mut ahead, mut inspected) = (Vec::new(), vec![task.id.clone()], 0);
+    while let Some(parent) = ahead.pop() {
+        for child in
+            matching_children(api, &parent, task.partition, &mut inspected, |state| !state.is_terminal()).await?
+        {
+            if child.record.own.is_terminal() { ahead.push(child.id) } else { open.push(child) }
+        }
+    }
+    Ok((open, inspected))
+}
+
+fn open_child(child: &TaskView) -> Finding {
+    let because = summarize_record(child);
+    let message = format!("`{}` is {}: {because}", child.id, child.record.own);
+    Finding::new(Reason::OpenChild, message).about(&child.id)
+}
+
 /// Explains an ended task by its own end, or by the deepest descendant that decided it.
 async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
     let state = task.record.state;
@@ -169,17 +173,38 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
         return Ok(vec![explain_lost]);
     }
     if task.record.own == state {
-        let error = task.record.outcome.error.as_deref();
-        let message = match state.category() {
-            Category::Successful if task.record.is_external() => format!("it {}", ended(state)),
-            Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
-            _ if error.is_some_and(|error| error.kind == "cancelled") => {
-                format!("it was {}", error.map_or("cancelled", |error| &error.message))
-            }
-            _ => format!("it {}: {}", ended(state), error_text(error)),
-        };
-        return Ok(vec![Finding::new(Reason::Ended, message)]);
+        return Ok(vec![Finding::new(Reason::Ended, own_end(task))]);
     }
+    let (culprit, inspected) = culprit(api, task).await?;
+    Ok(vec![match culprit {
+        Some(child) => {
+            let error = error_text(child.record.outcome.error.as_deref());
+            let message = format!("`{}` below it {}: {error}", child.id, ended(state));
+            Finding::new(Reason::FailedChild, message).about(&child.id)
+        }
+        None => {
+            let message = format!("a task below it {}, but none of the first {inspected} inspected", ended(state));
+            Finding::new(Reason::FailedChild, message)
+        }
+    }])
+}
+
+fn own_end(task: &TaskView) -> String {
+    let state = task.record.state;
+    let error = task.record.outcome.error.as_deref();
+    match state.category() {
+        Category::Successful if task.record.is_external() => format!("it {}", ended(state)),
+        Category::Successful => format!("it {} on attempt {}", ended(state), task.record.attempt.max(1)),
+        _ if error.is_some_and(|error| error.kind == "cancelled") => {
+            format!("it was {}", error.map_or("cancelled", |error| &error.message))
+        }
+        _ => format!("it {}: {}", ended(state), error_text(error)),
+    }
+}
+
+/// Finds the deepest descendant that decided the state. Returns the number of inspected tasks too.
+async fn culprit(api: &Api, task: &TaskView) -> Result<(Option<TaskView>, usize), ApiError> {
+    let state = task.record.state;
     let (mut parent, mut inspected, mut culprit) = (task.id.clone(), 0, None);
     while let Some(child) =
         matching_children(api, &parent, task.partition, &mut inspected, |is| is == state).await?.into_iter().next()
@@ -191,17 +216,7 @@ async fn explain_ended(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiEr
             break;
         }
     }
-    let message = match &culprit {
-        Some(child) => {
-            format!("`{}` below it {}: {}", child.id, ended(state), error_text(child.record.outcome.error.as_deref()))
-        }
-        None => format!("a task below it {}, but none of the first {inspected} inspected", ended(state)),
-    };
-    let finding = Finding::new(Reason::FailedChild, message);
-    Ok(vec![match culprit {
-        Some(child) => finding.about(&child.id),
-        None => finding,
-    }])
+    Ok((culprit, inspected))
 }
 
 /// Reads children in matching states, within the inspection budget.
@@ -250,47 +265,11 @@ fn is_result(kind: Kind) -> bool {
 /// Explains a task that was lost without having run.
 fn explain_lost(task: &TaskView) -> Option<Finding> {
     let node = &task.record;
-    let message = node
-        .outcome
-        .error
-        .as_deref()
-        .filter(|_| node.own == State::Expired && node.state == State::Expired)?
-        .message
-        .as_str();
+    let is_expired = node.own == State::Expired && node.state == State::Expired;
+    let error = node.outcome.error.as_deref().filter(|_| is_expired)?;
     let noticed = node.times.ended_at_ms.map_or_else(String::new, |at| format!("; detected at {}", time_text(at)));
-    let message = match message {
-        REMOVED => {
-            let (partition, name) = (
-                node.definition.position.map_or("-".to_owned(), |partition| partition.to_string()),
-                node.task_type.as_deref(),
-            );
-            let name = name.unwrap_or("-");
-            match node
-                .history
-                .entries
-                .iter()
-                .find(|entry| entry.ignored && entry.run == node.run && is_result(entry.kind))
-            {
-                Some(late) => {
-                    let worker = late.worker.as_deref().unwrap_or("an unknown worker");
-                    let (kind, at) = (late.kind.name(), time_text(late.at_ms));
-                    format!(
-                        "Kafka's retention deleted its record, {partition} of the topic of `{name}`{noticed}; \
-                         `{worker}`, which had been disconnected, reported {kind} at {at}, too late to count"
-                    )
-                }
-                None if node.times.started_at_ms.is_some() => format!(
-                    "`{}`, which ran it, has stopped, and Kafka's retention deleted its record, {partition} of the \
-                     topic of `{name}`, so that no other worker can run it{noticed}; submit it again, and raise \
-                     `task_retention`",
-                    node.worker.as_deref().unwrap_or("an unknown worker")
-                ),
-                None => format!(
-                    "Kafka's retention deleted its record, {partition} of the topic of `{name}`, before a worker \
-                     started it{noticed}; submit it again, and check that workers keep up or raise `task_retention`"
-                ),
-            }
-        }
+    let message = match error.message.as_str() {
+        REMOVED => removed(node, &noticed),
         NEVER_ANNOUNCED => {
             let named = time_text(node.times.seen_ms);
             format!(
@@ -300,6 +279,35 @@ fn explain_lost(task: &TaskView) -> Option<Finding> {
         _ => return None,
     };
     Some(Finding::new(Reason::Lost, message))
+}
+
+/// Text about a task whose record Kafka's retention has deleted.
+fn removed(node: &TaskRecord, noticed: &str) -> String {
+    let position = node.definition.position.map_or("-".to_owned(), |position| position.to_string());
+    let deleted = format!(
+        "Kafka's retention deleted its record, {position} of the topic of `{}`",
+        node.task_type.as_deref().unwrap_or("-")
+    );
+    let is_late = |entry: &&HistoryEntry| entry.ignored && entry.run == node.run && is_result(entry.kind);
+    match node.history.entries.iter().find(is_late) {
+        Some(late) => format!(
+            "{deleted}{noticed}; `{}`, which had been disconnected, reported {} at {}, too late to count",
+            late.worker.as_deref().unwrap_or("an unknown worker"),
+            late.kind.name(),
+            time_text(late.at_ms)
+        ),
+        None if node.times.started_at_ms.is_some() => {
+            let worker = node.worker.as_deref().unwrap_or("an unknown worker");
+            format!(
+                "`{worker}`, which ran it, has stopped, and {deleted}, so that no other worker can run it{noticed}; \
+                 submit it again, and raise `task_retention`"
+            )
+        }
+        None => format!(
+            "{deleted}, before a worker started it{noticed}; submit it again, and check that workers keep up or raise \
+             `task_retention`"
+        ),
+    }
 }
 
 fn summarize_record(task: &TaskView) -> String {

@@ -9,8 +9,9 @@ use crate::api::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
-use crate::broker::{Broker, Committed, Partition, Watermarks};
+use crate::broker::{Broker, Committed, Partition, Record, Watermarks};
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
+use crate::model::task::id::TaskId;
 use crate::model::task::{Position, Source, read_task};
 
 /// Time over which the throughput of a partition is measured.
@@ -69,14 +70,7 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
         QueuePosition::Deleted { .. } | QueuePosition::Consumed => Vec::new(),
     };
     findings.extend(match queue_position {
-        QueuePosition::Deleted { first } => vec![Finding::new(
-            Reason::RecordGone,
-            format!(
-                "its record at {partition}, offset {}, has been deleted: the log starts at {first}; a worker that \
-                 has fetched it still runs it, otherwise it expires; raise `task_retention` or add workers",
-                position.offset
-            ),
-        )],
+        QueuePosition::Deleted { first } => vec![explain_deleted(&partition, first, position.offset)],
         // The worker refuses the partition; the finding about its start offset says so already.
         QueuePosition::NeverConsumed { .. } if findings.iter().any(|finding| finding.code == Reason::NoStartOffset) => {
             Vec::new()
@@ -93,15 +87,21 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
             let watermark = completed.watermark();
             let ahead = count_below(api, &partition, *completed, position.offset).await?;
             let is_explained = is_blocked || !findings.is_empty();
-            let queue = explain_queue_position(api, &task_type, &partition, ahead, watermark, is_explained);
-            let mut findings = vec![queue.await?];
-            if full {
-                findings.insert(0, explain_blocked(api, &task_type, &partition, watermark).await?);
-            }
-            findings
+            let queue = explain_queue_position(api, &task_type, &partition, ahead, watermark, is_explained).await?;
+            let blocked =
+                if full { Some(explain_blocked(api, &task_type, &partition, watermark).await?) } else { None };
+            blocked.into_iter().chain([queue]).collect()
         }
     });
     Ok(findings)
+}
+
+fn explain_deleted(partition: &Partition, first: i64, offset: i64) -> Finding {
+    let message = format!(
+        "its record at {partition}, offset {offset}, has been deleted: the log starts at {first}; a worker that has \
+         fetched it still runs it, otherwise it expires; raise `task_retention` or add workers"
+    );
+    Finding::new(Reason::RecordGone, message)
 }
 
 async fn explain_never_consumed(
@@ -149,19 +149,15 @@ async fn explain_queue_position(
         committed_offset(api, task_type, partition).await?.map_or(0, |committed| committed.offset - watermark).max(0);
     let rate = moved as f64 / begun.elapsed().as_secs_f64();
     let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
-    let when = match expected_in_ms {
-        Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
-        None if is_explained => "without progress at present".to_owned(),
-        None => {
-            format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs())
-        }
-    };
     let lag = consumer_lag(api, task_type).await?;
     let mut message = match ahead.tasks {
         0 if is_explained => "it is next in its partition".to_owned(),
         0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use"
             .to_owned(),
-        _ => format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are")),
+        _ => {
+            let when = progress_text(rate, expected_in_ms, is_explained);
+            format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are"))
+        }
     };
     if let Some(lag) = lag {
         message += &format!(
@@ -174,6 +170,16 @@ async fn explain_queue_position(
     Ok(Finding { ahead: Some(ahead.tasks), at_most, rate: Some(rate), lag, expected_in_ms, ..finding })
 }
 
+fn progress_text(rate: f64, expected_in_ms: Option<u64>, is_explained: bool) -> String {
+    match expected_in_ms {
+        Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
+        None if is_explained => "without progress at present".to_owned(),
+        None => {
+            format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs())
+        }
+    }
+}
+
 /// Explains head-of-line blocking: the task at the watermark does not end, and the commit metadata is full.
 async fn explain_blocked(
     api: &Api,
@@ -182,20 +188,22 @@ async fn explain_blocked(
     watermark: i64,
 ) -> Result<Finding, ApiError> {
     let record = api.reads.broker.read_at(partition, watermark).await?;
-    let task_type = task_type.into();
-    let holder = record.and_then(|record| {
-        let position = Position { partition: partition.index, offset: watermark };
-        let value = record.value.as_deref();
-        let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
-        let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
-        read_task(&source, headers).ok().map(|task| task.id)
-    });
+    let position = Position { partition: partition.index, offset: watermark };
+    let holder = record.and_then(|record| task_of(&record, task_type, position));
     let message = format!("the task at offset {watermark} of {partition} has not ended and blocks the tasks behind it");
     let finding = Finding::new(Reason::HeadOfLineBlocked, message);
     Ok(match holder {
         Some(id) => finding.about(&id),
         None => finding,
     })
+}
+
+/// Id of the task of a record.
+fn task_of(record: &Record, task_type: &str, position: Position) -> Option<TaskId> {
+    let (task_type, value) = (task_type.into(), record.value.as_deref());
+    let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
+    let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+    read_task(&source, headers).ok().map(|task| task.id)
 }
 
 #[cfg(test)]

@@ -92,7 +92,10 @@ function morphAttributes(live, wanted) {
 }
 
 /** Elements match by id, other nodes by their place among those of their kind. @param {Node} node */
-const keyOf = (node) => (node instanceof Element && node.id ? `${node.nodeName} ${node.id}` : node.nodeName);
+const keyOf = (node) => `${node.nodeName} ${idOf(node)}`;
+
+/** Id of a node, or an empty string. The property `id` of a form is its control of that name. @param {Node} node */
+const idOf = (node) => (node instanceof Element && node.getAttribute("id")) || "";
 
 /** @param {Element} live @param {Element} wanted @param {Update} update */
 function morphChildren(live, wanted, update) {
@@ -100,7 +103,7 @@ function morphChildren(live, wanted, update) {
   /** @type {Map<string, ChildNode[]>} */
   const unmatched = new Map();
   for (const node of live.childNodes) {
-    if (isKept(node) && !(node instanceof Element && node.id)) continue;
+    if (isKept(node) && !idOf(node)) continue;
     const same = unmatched.get(keyOf(node));
     if (same) same.push(node);
     else unmatched.set(keyOf(node), [node]);

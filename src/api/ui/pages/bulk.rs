@@ -108,15 +108,12 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         };
         return Ok(Body::new("New bulk action", main).into());
     }
-    let Selection { action, q, ids } = &selection;
-    let preview = BulkSelection { action: *action, q: q.clone(), ids: ids.clone() };
-    let found = stored(bulk::preview_document(&visit.api, preview)).await;
-    let main = match found {
-        Ok(preview) => html! { h1 { "New bulk action" } (chooser) (order_form(visit, &selection, &preview)) },
-        Err(error) => {
-            html! { h1 { "New bulk action" } (chooser) (refused(&selection, &error.document())) }
-        }
+    let preview = BulkSelection { action: selection.action, q: selection.q.clone(), ids: selection.ids.clone() };
+    let order = match stored(bulk::preview_document(&visit.api, preview)).await {
+        Ok(preview) => order_form(visit, &selection, &preview),
+        Err(error) => refused(&selection, &error.document()),
     };
+    let main = html! { h1 { "New bulk action" } (chooser) (order) };
     Ok(Body::new("New bulk action", main).into())
 }
 
@@ -131,14 +128,8 @@ fn refused(selection: &Selection, problem: &Problem) -> Markup {
 fn chooser(visit: &Visit, selection: &Selection) -> Markup {
     let names: Vec<(&str, &str)> = ACTIONS.iter().map(|(action, name, _)| (action.name(), *name)).collect();
     let text = if selection.is_empty() { String::new() } else { selection.text() };
-    let search = Input {
-        name: "q",
-        label: "Tasks",
-        value: Some(&text),
-        hint: "a search, such as type:resize state:failed from:2h",
-        required: true,
-        ..Input::default()
-    };
+    let hint = "a search, such as type:resize state:failed from:2h";
+    let search = Input::new("q", "Tasks", Some(&text)).required().hint(hint);
     html! {
         form.filters.choosing action=(visit.view.url("/bulk/new")) {
             (select("action", "Action", &names, selection.action.name()))
@@ -152,62 +143,53 @@ fn chooser(visit: &Visit, selection: &Selection) -> Markup {
 fn order_form(visit: &Visit, selection: &Selection, preview: &BulkPreview) -> Markup {
     let (_, name, effect) =
         ACTIONS.iter().find(|(action, ..)| *action == selection.action).copied().unwrap_or(ACTIONS[0]);
-    let changing = preview.changing;
-    let limit = visit.entered.get("limit").map_or_else(|| default_limit(changing).to_string(), str::to_owned);
-    let order = if changing == 0 && preview.exact {
-        String::new()
-    } else {
-        format!("{name} {} {}", count(changing), if changing == 1 { "task" } else { "tasks" })
-    };
+    let default = default_limit(preview.changing).to_string();
+    let limit = visit.entered.get("limit").unwrap_or(&default);
+    Form {
+        effect: effect_of(visit, preview, effect),
+        inputs: order_inputs(visit, selection, preview.changing, limit),
+        danger: selection.action == BulkAction::Cancel,
+        back: "/bulk".to_owned(),
+        commands: order_commands(selection, limit),
+        title: String::new(),
+        ..form(visit, "/bulk", "new", "", button_text(name, preview))
+    }
+    .render()
+}
+
+/// Text of the button; empty if no task would change.
+fn button_text(name: &str, preview: &BulkPreview) -> String {
+    match preview.changing {
+        0 if preview.exact => String::new(),
+        1 => format!("{name} 1 task"),
+        changing => format!("{name} {} tasks", count(changing)),
+    }
+}
+
+fn order_inputs(visit: &Visit, selection: &Selection, changing: u64, limit: &str) -> Vec<Markup> {
     let hidden = |name: &str, value: &str| html! { input type="hidden" name=(name) value=(value); };
     let mut inputs = vec![hidden("action", selection.action.name()), hidden("expected", &changing.to_string())];
     match &selection.q {
         Some(q) => inputs.push(hidden("q", q)),
         None => inputs.extend(selection.ids.iter().map(|id| hidden("id", id))),
     }
-    inputs.push(
-        Input {
-            name: "limit",
-            label: "Limit",
-            value: Some(&limit),
-            hint: "when more would change, the action stops there and fails",
-            required: true,
-            ..Input::default()
-        }
-        .render(),
-    );
+    let limit_hint = "when more would change, the action stops there and fails";
+    inputs.push(Input::new("limit", "Limit", Some(limit)).required().hint(limit_hint).render());
     if changing > UNCONFIRMED {
         let label = format!("To confirm, type {changing}");
-        inputs.push(
-            Input {
-                name: "confirm",
-                label: &label,
-                value: visit.entered.get("confirm"),
-                required: true,
-                ..Input::default()
-            }
-            .render(),
-        );
+        inputs.push(Input::new("confirm", &label, visit.entered.get("confirm")).required().render());
     }
     inputs.push(reason(visit.value("reason")));
+    inputs
+}
+
+fn order_commands(selection: &Selection, limit: &str) -> Vec<String> {
+    let action = selection.action.name().replace('_', "-");
     let body = Value::Object(selection.body()).to_string();
-    Form {
-        effect: html! { (effect_of(visit, preview, effect)) },
-        inputs,
-        danger: selection.action == BulkAction::Cancel,
-        back: "/bulk".to_owned(),
-        commands: vec![
-            format!(
-                "kafleet bulk {} {} --limit {limit}",
-                selection.action.name().replace('_', "-"),
-                quoted(&selection.text())
-            ),
-            curl("POST", "/v1/bulk", Some(&body)),
-        ],
-        title: String::new(),
-        ..form(visit, "/bulk", "new", "", order)
-    }
-    .render()
+    vec![
+        format!("kafleet bulk {action} {} --limit {limit}", quoted(&selection.text())),
+        curl("POST", "/v1/bulk", Some(&body)),
+    ]
 }
 
 fn effect_of(visit: &Visit, preview: &BulkPreview, effect: &str) -> Markup {

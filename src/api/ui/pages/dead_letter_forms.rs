@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::dead_letters::find;
 use super::{form, form_page};
+use crate::api::documents::DeadLetter;
 use crate::api::handlers::dead_letters;
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
@@ -76,32 +77,25 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     let params = visit.entered.get("params").or(present.as_deref());
     let letter = &detail.letter;
     Ok(form_page(&Form {
-        effect: html! {
-            p {
-                "Starts a new run of the task with these params, which are checked against the schema of "
-                code { (letter.task_type) } " first. Its id and its other fields stay."
-            }
-            (error_of(&letter.error))
-            @if let Some(pointer) = &letter.pointer { p { "at " code { (pointer) } } }
-        },
-        inputs: vec![
-            Input {
-                name: "params",
-                label: "Params",
-                value: params,
-                required: true,
-                lines: 14,
-                hint: "JSON",
-                ..Input::default()
-            }
-            .render(),
-        ],
+        effect: edit_effect(letter),
+        inputs: vec![Input::new("params", "Params", params).required().lines(14).hint("JSON").render()],
         commands: vec![
             format!("kafleet dead-letters redrive {} --params '{{…}}'", quoted(&letter.id)),
             curl("POST", &format!("/v1/dead-letters/{}/redrive", letter.id), Some("{\"params\": {}}")),
         ],
         ..letter_form(visit, "Edit and redrive", "edit", "Redrive")
     }))
+}
+
+fn edit_effect(letter: &DeadLetter) -> Markup {
+    html! {
+        p {
+            "Starts a new run of the task with these params, which are checked against the schema of "
+            code { (letter.task_type) } " first. Its id and its other fields stay."
+        }
+        (error_of(&letter.error))
+        @if let Some(pointer) = &letter.pointer { p { "at " code { (pointer) } } }
+    }
 }
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -129,10 +123,6 @@ pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<Answer, Ap
 }
 
 fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
-    let input = |name, label, hint, required| {
-        Input { name, label, hint, required, value: visit.value(name), ..Input::default() }.render()
-    };
-    let limit = visit.value("limit").unwrap_or(LIMIT);
     let button = if verb == "drop" { "Drop them" } else { "Redrive them" };
     form_page(&Form {
         effect: html! {
@@ -141,21 +131,7 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
                 " The newest matching letters are taken, up to the limit. Letters whose task has moved on are left out."
             }
         },
-        inputs: vec![
-            input("type", "Type", "", true),
-            input("code", "Code", "empty: any", false),
-            input("from", "From", "a time such as 2026-11-01T00:00:00Z", false),
-            input("to", "To", "", false),
-            Input {
-                name: "limit",
-                label: "Limit",
-                value: Some(limit),
-                hint: "at most 1,000",
-                required: true,
-                ..Input::default()
-            }
-            .render(),
-        ],
+        inputs: selection_inputs(visit),
         danger: verb == "drop",
         commands: vec![
             format!("kafleet dead-letters {verb} --type TYPE --limit 100"),
@@ -163,6 +139,18 @@ fn many(visit: &Visit, verb: &str, title: &str, effect: &str) -> Answer {
         ],
         ..form(visit, "/dead-letters", verb, title, button)
     })
+}
+
+/// Fields that select letters.
+fn selection_inputs(visit: &Visit) -> Vec<Markup> {
+    let limit = visit.value("limit").unwrap_or(LIMIT);
+    vec![
+        Input::new("type", "Type", visit.value("type")).required().render(),
+        Input::new("code", "Code", visit.value("code")).hint("empty: any").render(),
+        Input::new("from", "From", visit.value("from")).hint("a time such as 2026-11-01T00:00:00Z").render(),
+        Input::new("to", "To", visit.value("to")).render(),
+        Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
+    ]
 }
 
 pub(in super::super) async fn redrive_many(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -179,13 +167,7 @@ async fn resolve_many(
     all: &'static str,
     partly: &'static str,
 ) -> Result<Redirect, ApiError> {
-    let mut body: Map<String, Value> = visit
-        .entered
-        .select_with_times(&["type", "code", "from", "to"])
-        .into_iter()
-        .map(|(name, value)| (name, value.into()))
-        .collect();
-    body.extend(visit.entered.number::<usize>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
+    let body = selection_body(visit)?;
     let act = |request| dead_letters::many(request, resolution);
     let results = visit.act_with(act, visit.request(), Some(&json!(body))).await?;
     let is_partial =
@@ -194,4 +176,12 @@ async fn resolve_many(
     let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let path = format!("/dead-letters?{}", query_text(&filters));
     Ok(Redirect { path, after: None, done: if is_partial { partly } else { all } })
+}
+
+/// Entered selection of letters as the body of a request.
+fn selection_body(visit: &Visit) -> Result<Map<String, Value>, ApiError> {
+    let filters = visit.entered.select_with_times(&["type", "code", "from", "to"]);
+    let mut body: Map<String, Value> = filters.into_iter().map(|(name, value)| (name, value.into())).collect();
+    body.extend(visit.entered.number::<usize>("limit")?.map(|limit| ("limit".to_owned(), limit.into())));
+    Ok(body)
 }

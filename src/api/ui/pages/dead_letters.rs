@@ -1,6 +1,6 @@
 //! Dead letters: list, and one letter with its record.
 
-use maud::{Markup, Render, html};
+use maud::{Markup, html};
 
 use crate::api::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
 use crate::api::handlers::{dead_letters, task};
@@ -51,8 +51,7 @@ fn bulk(view: &View, query: &crate::api::ui::visit::Fields) -> Markup {
 }
 
 fn filter_form(visit: &Visit) -> Markup {
-    let text =
-        |name, label, hint| Input { name, label, hint, value: visit.query.get(name), ..Input::default() }.render();
+    let text = |name, label, hint| Input::new(name, label, visit.query.get(name)).hint(hint);
     let is_set = FILTERS.iter().any(|name| visit.query.is_set(name));
     let clear = is_set.then(|| visit.view.url("/dead-letters"));
     html! {
@@ -118,25 +117,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     };
     let main = html! {
         div.head { h1 { "Dead letter " (letter.id) } (actions(view, &detail)) }
-        section.panel {
-            (facts(&[
-                ("Resolution", Some(resolution(detail.outcome))),
-                ("Type", Some(type_link(view, Some(&letter.task_type)))),
-                ("Task", letter.task.as_deref().map(|id| task_link(view, id, letter.run, task.as_ref()))),
-                ("Code", Some(code(&letter.code))),
-                ("At", Some(time(&letter.at))),
-                ("Worker", letter.worker.as_deref().map(|worker| worker_link(view, worker))),
-                ("Record", letter.source.as_deref().map(code)),
-                ("Key", detail.key.as_deref().map(|key| html! { code { (visible(key)) } })),
-            ]))
-        }
-        section.panel #error {
-            h2 { "Error" }
-            @if let Some(pointer) = &letter.pointer {
-                p { "at " code { @if pointer.is_empty() { "the params themselves" } @else { (pointer) } } }
-            }
-            pre.error { (visible(&letter.error)) }
-        }
+        section.panel { (properties(view, &detail, task.as_ref())) }
+        (error_of(letter))
         (record(&detail))
         (commands(&[
             format!("kafleet dead-letters show {}", quoted(&letter.id)),
@@ -144,6 +126,32 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         ]))
     };
     Ok(Body::new(format!("Dead letter {}", letter.id), main).into())
+}
+
+fn properties(view: &View, detail: &DeadLetterDetail, task: Option<&Status>) -> Markup {
+    let letter = &detail.letter;
+    facts(&[
+        ("Resolution", Some(resolution(detail.outcome))),
+        ("Type", Some(type_link(view, Some(&letter.task_type)))),
+        ("Task", letter.task.as_deref().map(|id| task_link(view, id, letter.run, task))),
+        ("Code", Some(code(&letter.code))),
+        ("At", Some(time(&letter.at))),
+        ("Worker", letter.worker.as_deref().map(|worker| worker_link(view, worker))),
+        ("Record", letter.source.as_deref().map(code)),
+        ("Key", detail.key.as_deref().map(|key| html! { code { (visible(key)) } })),
+    ])
+}
+
+fn error_of(letter: &DeadLetter) -> Markup {
+    html! {
+        section.panel #error {
+            h2 { "Error" }
+            @if let Some(pointer) = &letter.pointer {
+                p { "at " code { @if pointer.is_empty() { "the params themselves" } @else { (pointer) } } }
+            }
+            pre.error { (visible(&letter.error)) }
+        }
+    }
 }
 
 fn actions(view: &View, detail: &DeadLetterDetail) -> Markup {
@@ -181,15 +189,7 @@ fn task_link(view: &View, id: &str, run: Option<u32>, now: Option<&Status>) -> M
 }
 
 fn record(detail: &DeadLetterDetail) -> Markup {
-    let rows: Vec<Markup> = detail
-        .headers
-        .iter()
-        .map(|(name, value)| {
-            html! {
-                tr { td.mono { (visible(name)) } td.mono { (visible(value.as_deref().unwrap_or_default())) } }
-            }
-        })
-        .collect();
+    let rows: Vec<Markup> = detail.headers.iter().map(|(name, value)| header_row(name, value.as_deref())).collect();
     html! {
         section.panel #params {
             h2 { "Params" }
@@ -202,5 +202,11 @@ fn record(detail: &DeadLetterDetail) -> Markup {
         @if !rows.is_empty() {
             details.panel #headers { summary { h2 { "Headers" } } (table(&["Header", "Value"], &rows)) }
         }
+    }
+}
+
+fn header_row(name: &str, value: Option<&str>) -> Markup {
+    html! {
+        tr { td.mono { (visible(name)) } td.mono { (visible(value.unwrap_or_default())) } }
     }
 }

@@ -2,6 +2,7 @@
 
 use maud::{Markup, Render, html};
 
+use crate::api::documents::Failures;
 use crate::api::handlers::{statistics, types};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
@@ -9,19 +10,13 @@ use crate::api::ui::parts::failures::{COLUMNS, group_row};
 use crate::api::ui::parts::form::{Input, filter_buttons};
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::table::cards;
-use crate::api::ui::parts::{count, query_text};
+use crate::api::ui::parts::{View, count, query_text};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
-    let view = &visit.view;
-    let filters = visit.query.select(&["type"]);
-    let request = visit.request_of("", filters.clone());
+    let request = visit.request_of("", visit.query.select(&["type"]));
     let failures = stored(statistics::failures_document(&request)).await?;
-    let rows: Vec<Markup> = failures.groups.iter().map(|group| group_row(view, group, failures.at_least)).collect();
-    let tasks: u64 = failures.groups.iter().map(|group| group.count).sum();
     let name = visit.query.get("type").unwrap_or_default();
-    let options = if name.is_empty() { String::new() } else { format!(" --type {}", quoted(name)) };
-    let pairs = if name.is_empty() { String::new() } else { format!("?{}", query_text(&[("type", name)])) };
     let main = html! {
         h1 { "Failures" }
         p.quiet {
@@ -29,30 +24,50 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
              them are left out: a retry of that task heals them."
         }
         (filter(visit).await)
-        @if rows.is_empty() {
-            (empty(if name.is_empty() { "No retained task has failed." } else { "No retained task of this type has failed." }, &[]))
+        @if failures.groups.is_empty() {
+            (empty(nothing(name), &[]))
         } @else {
-            section.panel {
-                p {
-                    strong { @if failures.at_least { "at least " } (count(tasks)) } " tasks, "
-                    strong { (count(failures.errors)) } @if failures.errors == 1 { " error" } @else { " errors" }
-                    @if failures.errors > rows.len() as u64 {
-                        "; the " (rows.len()) " with the most tasks are listed"
-                    }
-                }
-                (cards(COLUMNS, &rows))
-            }
+            section.panel { (listed(&visit.view, &failures)) }
         }
         p.quiet { "Attempts that failed and are retried are counted on the page of their type." }
-        (commands(&[format!("kafleet failures{options}"), curl_get(&format!("/v1/failures{pairs}"))]))
+        (commands(&lines(name)))
     };
     Ok(Body::new("Failures", main).into())
+}
+
+fn listed(view: &View, failures: &Failures) -> Markup {
+    let rows: Vec<Markup> = failures.groups.iter().map(|group| group_row(view, group, failures.at_least)).collect();
+    let tasks: u64 = failures.groups.iter().map(|group| group.count).sum();
+    html! {
+        p {
+            strong { @if failures.at_least { "at least " } (count(tasks)) } " tasks, "
+            strong { (count(failures.errors)) } @if failures.errors == 1 { " error" } @else { " errors" }
+            @if failures.errors > rows.len() as u64 {
+                "; the " (rows.len()) " with the most tasks are listed"
+            }
+        }
+        (cards(COLUMNS, &rows))
+    }
+}
+
+const fn nothing(name: &str) -> &'static str {
+    if name.is_empty() { "No retained task has failed." } else { "No retained task of this type has failed." }
+}
+
+fn lines(name: &str) -> [String; 2] {
+    match name {
+        "" => ["kafleet failures".to_owned(), curl_get("/v1/failures")],
+        name => [
+            format!("kafleet failures --type {}", quoted(name)),
+            curl_get(&format!("/v1/failures?{}", query_text(&[("type", name)]))),
+        ],
+    }
 }
 
 async fn filter(visit: &Visit) -> Markup {
     let known = stored(types::type_list(&visit.api)).await.map(|known| known.types).unwrap_or_default();
     let names: Vec<String> = known.into_iter().map(|known| known.name).collect();
-    let input = Input { name: "type", label: "Type", value: visit.query.get("type"), list: &names, ..Input::default() };
+    let input = Input::new("type", "Type", visit.query.get("type")).suggestions(&names);
     let clear = visit.query.is_set("type").then(|| visit.view.url("/failures"));
     html! {
         form.filters action=(visit.view.url("/failures")) role="search" aria-label="Filters" {

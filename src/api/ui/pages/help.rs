@@ -1,6 +1,6 @@
 //! Help: states, access, commands.
 
-use maud::html;
+use maud::{Markup, html};
 
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::search::language;
@@ -32,6 +32,14 @@ pub(in super::super) async fn show(_visit: &Visit) -> Result<Answer, ApiError> {
             dl.facts.wide { @for (state, meaning) in MEANINGS { div { dt { (pill(state)) } dd { (meaning) } } } }
         }
         section.panel #search-language { h2 { "Search" } (language()) }
+        (access())
+        (shell_commands())
+    };
+    Ok(Body::new("Help", main).into())
+}
+
+fn access() -> Markup {
+    html! {
         section.panel #access {
             h2 { "Access" }
             p {
@@ -41,12 +49,16 @@ pub(in super::super) async fn show(_visit: &Visit) -> Result<Answer, ApiError> {
             }
             p { "Requests are recorded with the name of the token: see " em { "By" } " in the history of a task." }
         }
+    }
+}
+
+fn shell_commands() -> Markup {
+    html! {
         section.panel {
             h2 { "Commands" }
             p { "Each page shows the commands that do the same. They need the address of the api and a token:" }
             pre { code { "export KAFLEET_API=http://127.0.0.1:8080\nexport KAFLEET_TOKEN=…" } }
             p { "All times are in UTC. A link to a page holds its whole state: a bookmark is a saved search." }
         }
-    };
-    Ok(Body::new("Help", main).into())
+    }
 }

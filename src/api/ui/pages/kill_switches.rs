@@ -22,12 +22,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let kills = from_kafka(operations::kill_switch_list(&visit.api)).await?.kills;
     let rows: Vec<Markup> = kills.iter().map(|kill| row(view, kill)).collect();
     let main = html! {
-        div.head {
-            h1 { "Kill switches" }
-            @if view.may(Role::Operate) {
-                div.actions { a.button href=(view.url("/kill-switches/new")) data-dialog { "New kill switch…" } }
-            }
-        }
+        (head(view))
         p { "A kill switch cancels tasks with a tag, or whose id begins with a prefix, instead of starting them." }
         @if rows.is_empty() {
             (empty("No kill switch is on. To set one:", &["kafleet kill-switch on TAG-OR-PREFIX --reason \"…\""]))
@@ -37,6 +32,17 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill-switches")]))
     };
     Ok(Body::new("Kill switches", main).into())
+}
+
+fn head(view: &View) -> Markup {
+    html! {
+        div.head {
+            h1 { "Kill switches" }
+            @if view.may(Role::Operate) {
+                div.actions { a.button href=(view.url("/kill-switches/new")) data-dialog { "New kill switch…" } }
+            }
+        }
+    }
 }
 
 fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
@@ -67,22 +73,8 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<Answer, ApiError
             }
         },
         inputs: vec![
-            Input {
-                name: "name",
-                label: "Tag or prefix of ids",
-                value: visit.value("name"),
-                required: true,
-                ..Input::default()
-            }
-            .render(),
-            Input {
-                name: "type",
-                label: "Type",
-                value: visit.value("type"),
-                hint: "empty: all types",
-                ..Input::default()
-            }
-            .render(),
+            Input::new("name", "Tag or prefix of ids", visit.value("name")).required().render(),
+            Input::new("type", "Type", visit.value("type")).hint("empty: all types").render(),
             reason(visit.value("reason")),
         ],
         danger: true,

@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 
 use super::task::{head, tabs};
-use crate::api::documents::LogDocument;
+use crate::api::documents::{LogDocument, Status};
 use crate::api::handlers::{log, task};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
-use crate::api::ui::parts::{count, visible};
+use crate::api::ui::parts::{View, count, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 
 /// Lines of a page.
@@ -16,39 +16,11 @@ const LINES: u64 = 500;
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
     let status = stored(task::status_document(&visit.request())).await?;
-    let page = match visit.query.get("from") {
-        Some(from) => {
-            let request = visit.request_with(&[("from", from.to_owned()), ("limit", LINES.to_string())]);
-            stored(log::page_document(&request)).await?
-        }
-        None => stored(log::newest_lines(&visit.request(), LINES as usize)).await?,
-    };
-    let end = page.from + page.lines.len() as u64;
-    let link = |from: u64| format!("{}?from={from}", view.below_task(id, "log"));
+    let page = requested_lines(visit).await?;
     let main = html! {
         (head(view, &status))
         (tabs(view, id, "log"))
-        section.panel {
-            @if page.lines.is_empty() {
-                p.quiet { "The task has logged nothing on this page." }
-            } @else {
-                p.quiet {
-                    "Lines " (count(page.from)) " to " (count(end - 1)) " of " (count(page.total))
-                    @if page.dropped > 0 { "; the worker dropped " (count(page.dropped)) }
-                }
-                (lines(&page))
-            }
-            nav.pager aria-label="pages" {
-                @if page.from > 0 { a href=(link(page.from.saturating_sub(LINES))) { "← older" } }
-                @if end < page.total {
-                    a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
-                }
-                a href=(view.below_task(id, "log/raw")) { "as text" }
-                @if !status.state.is_terminal() && end >= page.total {
-                    button.app.plain #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
-                }
-            }
-        }
+        section.panel { (contents(&page)) (links(view, &status, &page)) }
         (commands(&[
             format!("kafleet log {}", quoted(id)),
             format!("kafleet log {} --follow", quoted(id)),
@@ -56,6 +28,53 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         ]))
     };
     Ok(Answer::Page(Body { title: format!("Log of {id}"), state: Some(status.state), main }))
+}
+
+async fn requested_lines(visit: &Visit) -> Result<LogDocument, ApiError> {
+    match visit.query.get("from") {
+        Some(from) => {
+            let request = visit.request_with(&[("from", from.to_owned()), ("limit", LINES.to_string())]);
+            stored(log::page_document(&request)).await
+        }
+        None => stored(log::newest_lines(&visit.request(), LINES as usize)).await,
+    }
+}
+
+/// Number of the line after the page.
+const fn end_of(page: &LogDocument) -> u64 {
+    page.from + page.lines.len() as u64
+}
+
+fn contents(page: &LogDocument) -> Markup {
+    html! {
+        @if page.lines.is_empty() {
+            p.quiet { "The task has logged nothing on this page." }
+        } @else {
+            p.quiet {
+                "Lines " (count(page.from)) " to " (count(end_of(page) - 1)) " of " (count(page.total))
+                @if page.dropped > 0 { "; the worker dropped " (count(page.dropped)) }
+            }
+            (lines(page))
+        }
+    }
+}
+
+/// Links to other pages of the log.
+fn links(view: &View, status: &Status, page: &LogDocument) -> Markup {
+    let (id, end) = (&status.id, end_of(page));
+    let link = |from: u64| format!("{}?from={from}", view.below_task(id, "log"));
+    html! {
+        nav.pager aria-label="pages" {
+            @if page.from > 0 { a href=(link(page.from.saturating_sub(LINES))) { "← older" } }
+            @if end < page.total {
+                a href=(link(end)) { "newer →" } a href=(view.below_task(id, "log")) { "newest" }
+            }
+            a href=(view.below_task(id, "log/raw")) { "as text" }
+            @if !status.state.is_terminal() && end >= page.total {
+                button.app.plain #follow type="button" aria-pressed="false" data-follow data-keep { "Follow" }
+            }
+        }
+    }
 }
 
 /// Numbered lines without escape codes.

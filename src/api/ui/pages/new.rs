@@ -20,45 +20,40 @@ const TEXTS: [&str; 8] = ["type", "id", "parent", "key", "name", "creator", "lin
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let known = stored(types::type_list(&visit.api)).await.map(|known| known.types).unwrap_or_default();
     let model = match visit.query.get("like") {
-        Some(id) => Some(model(visit, id).await?),
-        None => None,
+        Some(id) => model(visit, id).await?,
+        None => Vec::new(),
     };
-    let value = |name: &str| {
-        let preset = || {
-            model
-                .as_ref()
-                .and_then(|model| model.iter().find(|(known, _)| *known == name))
-                .map(|(_, value)| value.as_str())
-        };
-        visit.value(name).or_else(preset)
-    };
+    let preset = |name: &str| model.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+    let value = |name: &str| visit.value(name).or_else(|| preset(name));
     let task_type = value("type").unwrap_or_default();
     let chosen = known.iter().find(|known| known.name == task_type);
     let names: Vec<String> = known.iter().filter(|known| known.topic).map(|known| known.name.clone()).collect();
-    let form = Form {
+    let main = html! {
+        (submit_form(visit, task_type, inputs(&value, &names, chosen)))
+        p { "Many tasks: " a href=(visit.view.url("/new/many")) { "paste them or choose a file" } "." }
+        (schema(&visit.view, chosen))
+    };
+    Ok(Body::new("New task", main).into())
+}
+
+fn submit_form(visit: &Visit, task_type: &str, inputs: Vec<Markup>) -> Markup {
+    let name = if task_type.is_empty() { "TYPE".to_owned() } else { quoted(task_type) };
+    Form {
         effect: html! {
             @if let Some(id) = visit.query.get("like") {
                 p { "Filled in from " a href=(visit.view.task(id)) { (id) } "." }
             }
         },
         action: "/new".into(),
-        inputs: inputs(&value, &names, chosen),
+        inputs,
         back: "/tasks".into(),
         commands: vec![
-            format!(
-                "kafleet submit {} '{{…}}'",
-                if task_type.is_empty() { "TYPE".to_owned() } else { quoted(task_type) }
-            ),
+            format!("kafleet submit {name} '{{…}}'"),
             curl("POST", "/v1/tasks", Some("{\"type\": \"TYPE\", \"params\": {}}")),
         ],
         ..form(visit, "/new", "", "New task", "Submit")
-    };
-    let main = html! {
-        (form.render())
-        p { "Many tasks: " a href=(visit.view.url("/new/many")) { "paste them or choose a file" } "." }
-        (schema(&visit.view, chosen))
-    };
-    Ok(Body::new("New task", main).into())
+    }
+    .render()
 }
 
 fn inputs<'a>(
@@ -66,10 +61,23 @@ fn inputs<'a>(
     names: &[String],
     chosen: Option<&TypeDocument>,
 ) -> Vec<Markup> {
-    let text = |name, label, hint| Input { name, label, hint, value: value(name), ..Input::default() }.render();
+    let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
     let template = chosen.and_then(|known| known.schema.as_ref()).map(params_template);
     let params = value("params").map(str::to_owned).or(template).unwrap_or_else(|| "{}".to_owned());
-    let more = html! {
+    vec![
+        Input::new("type", "Type", value("type")).suggestions(names).required().render(),
+        Input::new("params", "Params", Some(&params)).lines(10).hint("JSON").render(),
+        text("id", "Id", "default: a UUID"),
+        text("name", "Name", ""),
+        text("tags", "Tags", "separated by commas"),
+        more_inputs(value),
+    ]
+}
+
+fn more_inputs<'a>(value: &impl Fn(&str) -> Option<&'a str>) -> Markup {
+    let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint);
+    let fields_hint = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}";
+    html! {
         details.more {
             summary { "More fields" }
             (text("parent", "Parent", "id of an existing task"))
@@ -77,22 +85,9 @@ fn inputs<'a>(
             (text("creator", "Creator", ""))
             (text("link", "Link", ""))
             (text("delay", "Start in", "a duration such as 10m"))
-            (Input {
-                name: "fields", label: "Other fields", value: value("fields"), lines: 4,
-                hint: "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}", ..Input::default()
-            }.render())
+            (text("fields", "Other fields", fields_hint).lines(4))
         }
-    };
-    vec![
-        Input { name: "type", label: "Type", value: value("type"), list: names, required: true, ..Input::default() }
-            .render(),
-        Input { name: "params", label: "Params", value: Some(&params), lines: 10, hint: "JSON", ..Input::default() }
-            .render(),
-        text("id", "Id", "default: a UUID"),
-        text("name", "Name", ""),
-        text("tags", "Tags", "separated by commas"),
-        more,
-    ]
+    }
 }
 
 /// Params with the required properties of a schema and empty values.

@@ -1,7 +1,7 @@
 //! Form that submits many tasks, pasted or from a file.
 
 use data_encoding::HEXLOWER;
-use maud::{Render, html};
+use maud::{Markup, Render, html};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -17,33 +17,20 @@ use crate::api::ui::visit::{Answer, Redirect, Visit};
 
 /// Refused tasks that are named.
 const NAMED: usize = 10;
+const HINT: &str = "one JSON document per line, such as {\"type\": \"resize\", \"params\": {…}, \"tags\": [\"a\"]}, or \
+                    a JSON array; at most 10,000 tasks";
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let fresh = uuid::Uuid::now_v7().to_string();
-    let hint = "one JSON document per line, such as {\"type\": \"resize\", \"params\": {…}, \"tags\": [\"a\"]}, or a \
-                JSON array; at most 10,000 tasks";
+
     Ok(form_page(&Form {
         effect: html! {
             p { "Each task is accepted or refused by itself. Accepted ones are not submitted again when the form is." }
         },
         inputs: vec![
             html! { input type="hidden" name="form" value=(visit.value("form").unwrap_or(&fresh)); },
-            html! {
-                div.field.app {
-                    label for="f-file" { "File" }
-                    input #f-file type="file" accept=".json,.ndjson,.jsonl,.txt" data-into="f-tasks";
-                }
-            },
-            Input {
-                name: "tasks",
-                label: "Tasks",
-                value: visit.entered.get("tasks"),
-                required: true,
-                lines: 16,
-                hint,
-                ..Input::default()
-            }
-            .render(),
+            file_input(),
+            Input::new("tasks", "Tasks", visit.entered.get("tasks")).required().lines(16).hint(HINT).render(),
         ],
         back: "/new".into(),
         commands: vec![
@@ -52,6 +39,15 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         ],
         ..form(visit, "/new", "many", "New tasks", "Submit")
     }))
+}
+
+fn file_input() -> Markup {
+    html! {
+        div.field.app {
+            label for="f-file" { "File" }
+            input #f-file type="file" accept=".json,.ndjson,.jsonl,.txt" data-into="f-tasks";
+        }
+    }
 }
 
 pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -67,20 +63,12 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
 /// Reads the tasks. Those without an id get one of the form and their text, so that a form that is submitted again, also
 /// after changes elsewhere in it, names the same tasks.
 fn items(text: &str, form: &str) -> Result<Vec<Value>, ApiError> {
-    let wrong = |at: usize, why: String| ApiError::new(Code::BadJson, format!("task {at}: {why}")).pointer("/tasks");
-    let found: Vec<Value> = match text.trim_start().starts_with('[') {
-        true => serde_json::from_str(text)
-            .map_err(|why| ApiError::new(Code::BadJson, format!("`tasks`: {why}")).pointer("/tasks"))?,
-        false => {
-            let lines = text.lines().filter(|line| !line.trim().is_empty()).enumerate();
-            let read = lines.map(|(n, line)| serde_json::from_str(line).map_err(|why| wrong(n + 1, why.to_string())));
-            read.collect::<Result<_, _>>()?
-        }
-    };
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut items = Vec::new();
-    for (n, item) in found.into_iter().enumerate() {
-        let Value::Object(mut task) = item else { return Err(wrong(n + 1, "it is not a JSON object".to_owned())) };
+    for (n, item) in documents(text)?.into_iter().enumerate() {
+        let Value::Object(mut task) = item else {
+            return Err(bad_json(format!("task {}: it is not a JSON object", n + 1)));
+        };
         if !task.contains_key("id") {
             let same = seen.entry(digest(&task)).or_default();
             *same += 1;
@@ -90,6 +78,21 @@ fn items(text: &str, form: &str) -> Result<Vec<Value>, ApiError> {
         items.push(task.into());
     }
     Ok(items)
+}
+
+/// Elements of a JSON array, or one document per line.
+fn documents(text: &str) -> Result<Vec<Value>, ApiError> {
+    if text.trim_start().starts_with('[') {
+        return serde_json::from_str(text).map_err(|why| bad_json(format!("`tasks`: {why}")));
+    }
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).enumerate();
+    lines
+        .map(|(n, line)| serde_json::from_str(line).map_err(|why| bad_json(format!("task {}: {why}", n + 1))))
+        .collect()
+}
+
+fn bad_json(why: String) -> ApiError {
+    ApiError::new(Code::BadJson, why).pointer("/tasks")
 }
 
 fn digest(task: &Map<String, Value>) -> String {

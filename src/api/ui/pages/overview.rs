@@ -6,8 +6,8 @@ use maud::{Markup, html};
 
 use super::types::{cached_stats, charts_of, last_minutes};
 use crate::api::documents::{
-    FailureGroup, Failures, KillSwitches, Schedules, StatsPoint, TypeDocument, Types, WorkerDocument, WorkerState,
-    Workers,
+    FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, StatsPoint, TypeDocument,
+    Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
 };
 use crate::api::handlers::{operations, schedules, statistics, types, workers};
 use crate::api::http::problem::ApiError;
@@ -46,9 +46,16 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     );
     let minute = last_minute_of_all(visit).await;
     let workers = workers::worker_list(api);
+    let troubles = Troubles {
+        workers: &workers,
+        types: types.as_ref().ok(),
+        schedules: schedules.as_ref().ok(),
+        kills: kills.as_ref().ok(),
+        failures: failures.as_ref().ok(),
+    };
     let main = html! {
         h1.hidden { "Overview" }
-        (attention(view, types.as_ref().ok(), &workers, kills.as_ref().ok(), schedules.as_ref().ok(), failures.as_ref().ok()))
+        (attention(&troubles.items(view)))
         @match &types {
             Ok(types) => {
                 (numbers(view, types, &workers, minute.as_ref()))
@@ -57,55 +64,61 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
             }
             Err(error) => { (missing("Tasks and types", &error.clone().document())) }
         }
-        @match &failures {
-            Ok(failures) => { (newest_errors(view, failures)) }
-            Err(error) => { (missing("The newest errors", &error.clone().document())) }
-        }
+        (newest_errors(view, &failures))
         (commands(&["kafleet types".to_owned(), "kafleet stats".to_owned(), "kafleet failures".to_owned(), curl_get("/v1/stats")]))
     };
     Ok(Body::new("Overview", main).into())
 }
 
-/// Troubles that need an operator.
-fn attention(
-    view: &View,
-    types: Option<&Types>,
-    workers: &Workers,
-    kills: Option<&KillSwitches>,
-    schedules: Option<&Schedules>,
-    failures: Option<&Failures>,
-) -> Markup {
-    let mut items: Vec<Markup> = Vec::new();
-    items.extend(
-        workers.workers.iter().filter(|worker| worker.state == WorkerState::Silent).map(|worker| silent(view, worker)),
-    );
-    for known in types.iter().flat_map(|types| &types.types) {
-        items.extend(type_troubles(view, known));
+/// Documents with troubles that need an operator; None where they could not be read.
+struct Troubles<'a> {
+    workers: &'a Workers,
+    types: Option<&'a Types>,
+    schedules: Option<&'a Schedules>,
+    kills: Option<&'a KillSwitches>,
+    failures: Option<&'a Failures>,
+}
+
+impl Troubles<'_> {
+    fn items(&self, view: &View) -> Vec<Markup> {
+        let workers = self.workers.workers.iter().filter(|worker| worker.state == WorkerState::Silent);
+        let types = self.types.iter().flat_map(|types| &types.types);
+        let schedules = self.schedules.iter().flat_map(|schedules| &schedules.schedules);
+        let kills = self.kills.iter().flat_map(|kills| &kills.kills);
+        let mut items: Vec<Markup> = workers.map(|worker| silent(view, worker)).collect();
+        items.extend(types.flat_map(|known| type_troubles(view, known)));
+        items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)));
+        items.extend(kills.map(|kill| kill_switch(view, kill)));
+        items.extend(self.failures.iter().flat_map(|failures| new_errors(view, failures)));
+        items
     }
-    for schedule in schedules.iter().flat_map(|schedules| &schedules.schedules) {
-        if let Some(error) = &schedule.error {
-            let url = view.url(&format!("/schedules/{}", schedule.id));
-            items.push(html! {
-                (label("bad", "✘\u{fe0e} schedule")) " " a href=(url) { (schedule.id) } " cannot fire: "
-                (first_line(error, 200))
-            });
-        }
-    }
-    for kill in kills.iter().flat_map(|kills| &kills.kills) {
-        items.push(html! {
-            (label("attention", "⊘\u{fe0e} kill switch")) " " a href=(view.url("/kill-switches")) { (kill.name) }
-            " cancels matching tasks since " (time(&kill.since))
-            @if let Some(reason) = &kill.reason { ": " (first_line(reason, 120)) }
-        });
-    }
-    items.extend(failures.iter().flat_map(|failures| new_errors(view, failures)));
+}
+
+fn attention(items: &[Markup]) -> Markup {
     html! {
         @if !items.is_empty() {
             section.panel.attention #attention {
                 h2 { "Needs attention" }
-                ul.plain { @for item in &items { li { (item) } } }
+                ul.plain { @for item in items { li { (item) } } }
             }
         }
+    }
+}
+
+fn schedule_trouble(view: &View, schedule: &ScheduleDocument) -> Option<Markup> {
+    let error = schedule.error.as_ref()?;
+    let url = view.url(&format!("/schedules/{}", schedule.id));
+    Some(html! {
+        (label("bad", "✘\u{fe0e} schedule")) " " a href=(url) { (schedule.id) } " cannot fire: "
+        (first_line(error, 200))
+    })
+}
+
+fn kill_switch(view: &View, kill: &KillSwitchDocument) -> Markup {
+    html! {
+        (label("attention", "⊘\u{fe0e} kill switch")) " " a href=(view.url("/kill-switches")) { (kill.name) }
+        " cancels matching tasks since " (time(&kill.since))
+        @if let Some(reason) = &kill.reason { ": " (first_line(reason, 120)) }
     }
 }
 
@@ -139,22 +152,26 @@ fn silent(view: &View, worker: &WorkerDocument) -> Markup {
 }
 
 fn type_troubles(view: &View, known: &TypeDocument) -> Vec<Markup> {
-    let mut items = Vec::new();
     let link = html! { a href=(view.url(&format!("/types/{}", known.name))) { (known.name) } };
+    let mut items = Vec::new();
     if let Some(paused) = &known.paused {
         items.push(html! {
             (label("attention", "‖\u{fe0e} paused")) " " (link) " since " (time(&paused.since))
             @if let Some(reason) = &paused.reason { ": " (first_line(reason, 120)) }
         });
     }
-    let Some(totals) = &known.worker_totals else {
-        if known.topic && known.backlog > 0 {
-            items.push(html! {
-                (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(known.backlog)) " tasks are queued"
-            });
-        }
-        return items;
-    };
+    match &known.worker_totals {
+        Some(totals) => items.extend(worker_troubles(&link, totals)),
+        None if known.topic && known.backlog > 0 => items.push(html! {
+            (label("bad", "✘\u{fe0e} no worker")) " takes " (link) ": " (count(known.backlog)) " tasks are queued"
+        }),
+        None => {}
+    }
+    items
+}
+
+fn worker_troubles(link: &Markup, totals: &WorkerTotals) -> Vec<Markup> {
+    let mut items = Vec::new();
     if totals.stopped > 0 {
         items.push(html! {
             (label("bad", "✘\u{fe0e} stopped")) " " (link) " on " (totals.stopped) " of " (totals.workers)
@@ -234,13 +251,7 @@ fn busiest(view: &View, types: &Types, minutes: &BTreeMap<String, StatsPoint>) -
         section.panel #types {
             h2 { "Types with the most open tasks" }
             @if rows.is_empty() {
-                (empty(
-                    "No task has been submitted yet. Submit one:",
-                    &["kafleet submit echo '{\"hello\": \"world\"}'"],
-                ))
-                @if view.may(crate::config::Role::Submit) {
-                    p { a.button.primary href=(view.url("/new")) { "New task" } }
-                }
+                (no_task(view))
             } @else {
                 (table(super::types::COLUMNS, &rows))
             }
@@ -248,11 +259,18 @@ fn busiest(view: &View, types: &Types, minutes: &BTreeMap<String, StatsPoint>) -
     }
 }
 
-fn newest_errors(view: &View, failures: &Failures) -> Markup {
-    let mut groups: Vec<&FailureGroup> = failures.groups.iter().collect();
-    // Times of documents are sorted like their texts.
-    groups.sort_by(|a, b| b.last.cmp(&a.last));
-    let rows: Vec<Markup> = groups.iter().take(ERRORS).map(|group| group_row(view, group, failures.at_least)).collect();
+fn no_task(view: &View) -> Markup {
+    html! {
+        (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
+        @if view.may(crate::config::Role::Submit) { p { a.button.primary href=(view.url("/new")) { "New task" } } }
+    }
+}
+
+fn newest_errors(view: &View, failures: &Result<Failures, ApiError>) -> Markup {
+    let rows = match failures {
+        Ok(failures) => newest_rows(view, failures),
+        Err(error) => return missing("The newest errors", &error.clone().document()),
+    };
     html! {
         section.panel #errors {
             h2 { "Newest errors" }
@@ -264,4 +282,11 @@ fn newest_errors(view: &View, failures: &Failures) -> Markup {
             }
         }
     }
+}
+
+fn newest_rows(view: &View, failures: &Failures) -> Vec<Markup> {
+    let mut groups: Vec<&FailureGroup> = failures.groups.iter().collect();
+    // Times of documents are sorted like their texts.
+    groups.sort_by(|a, b| b.last.cmp(&a.last));
+    groups.iter().take(ERRORS).map(|group| group_row(view, group, failures.at_least)).collect()
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::schedules::find;
 use super::{form, form_page};
+use crate::api::documents::ScheduleDocument;
 use crate::api::handlers::schedules;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{curl, quoted};
@@ -23,16 +24,7 @@ fn schedule_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) ->
 }
 
 fn spec_input(value: &str) -> Markup {
-    Input {
-        name: "spec",
-        label: "Definition (JSON)",
-        value: Some(value),
-        required: true,
-        lines: 16,
-        hint: SPEC_HINT,
-        ..Input::default()
-    }
-    .render()
+    Input::new("spec", "Definition (JSON)", Some(value)).required().lines(16).hint(SPEC_HINT).render()
 }
 
 fn spec_of(visit: &Visit) -> Result<Value, ApiError> {
@@ -44,14 +36,7 @@ fn back(visit: &Visit, done: &'static str) -> Redirect {
 }
 
 pub(in super::super) async fn show_create(visit: &Visit) -> Result<Answer, ApiError> {
-    let id = Input {
-        name: "id",
-        label: "Id",
-        value: visit.value("id"),
-        required: true,
-        hint: "prefix of the ids of its tasks",
-        ..Input::default()
-    };
+    let id = Input::new("id", "Id", visit.value("id")).required().hint("prefix of the ids of its tasks");
     Ok(form_page(&Form {
         action: "/new-schedule".into(),
         effect: html! { p { "It fires from now on; past times are not made up for." } },
@@ -76,16 +61,7 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
     let times = stored(schedules::schedule_times(&request)).await.map(|times| times.times).unwrap_or_default();
     let present = pretty(&serde_json::to_value(&schedule.spec).unwrap_or_default());
     Ok(form_page(&Form {
-        effect: html! {
-            @if schedule.applied {
-                p.notice.attention {
-                    "A configuration file manages this schedule: the next " code { "kafleet schedules apply" }
-                    " overwrites the change."
-                }
-            }
-            p { "Changed times apply from now on. The present definition fires next at:" }
-            ol.plain { @for next in &times { li { (time(next)) } } }
-        },
+        effect: edit_effect(&schedule, &times),
         inputs: vec![spec_input(visit.entered.get("spec").unwrap_or(&present))],
         commands: vec![
             format!("kafleet schedules change {} --cron \"…\"", quoted(&visit.segment)),
@@ -93,6 +69,19 @@ pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiErro
         ],
         ..schedule_form(visit, "Edit", "edit", "Save")
     }))
+}
+
+fn edit_effect(schedule: &ScheduleDocument, times: &[String]) -> Markup {
+    html! {
+        @if schedule.applied {
+            p.notice.attention {
+                "A configuration file manages this schedule: the next " code { "kafleet schedules apply" }
+                " overwrites the change."
+            }
+        }
+        p { "Changed times apply from now on. The present definition fires next at:" }
+        ol.plain { @for next in times { li { (time(next)) } } }
+    }
 }
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -159,16 +148,14 @@ pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiErro
 
 pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<Answer, ApiError> {
     find(visit).await?;
-    let text = |name, label, required, hint| {
-        Input { name, label, required, hint, value: visit.value(name), ..Input::default() }.render()
-    };
+    let text = |name, label, hint| Input::new(name, label, visit.value(name)).hint(hint);
     Ok(form_page(&Form {
         effect: html! {
             p { "Creates the missing tasks of past times, at most 1,000. Times that have a task already are left out." }
         },
         inputs: vec![
-            text("from", "From", true, "a time such as 2026-11-01T00:00:00Z, or an age such as 2d"),
-            text("to", "To", false, "default: now"),
+            text("from", "From", "a time such as 2026-11-01T00:00:00Z, or an age such as 2d").required().render(),
+            text("to", "To", "default: now").render(),
         ],
         commands: vec![
             format!("kafleet schedules backfill {} --from 2026-11-01T00:00:00Z", quoted(&visit.segment)),

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::api::documents::ScheduleDocument;
+use crate::api::documents::{ScheduleDocument, ScheduleNote};
 use crate::api::handlers::schedules;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
@@ -25,27 +25,37 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
     let mut known = stored(schedules::schedule_list(&visit.api)).await?.schedules;
     known.sort_by_key(|schedule| (schedule.error.is_none(), schedule.id.clone()));
-    let rows: Vec<Markup> = known.iter().take(PAGE).map(|schedule| row(view, schedule)).collect();
     let main = html! {
+        (head(view))
+        @if known.is_empty() {
+            (empty("There is no schedule. Create one:", &["kafleet schedules create nightly TYPE '{}' --cron \"0 3 * * *\""]))
+        } @else {
+            section.panel { (listed(view, &known)) }
+        }
+        (commands(&["kafleet schedules list".to_owned(), curl_get("/v1/schedules")]))
+    };
+    Ok(Body::new("Schedules", main).into())
+}
+
+fn head(view: &View) -> Markup {
+    html! {
         div.head {
             h1 { "Schedules" }
             @if view.may(Role::Operate) {
                 div.actions { a.button href=(view.url("/new-schedule")) { "New schedule…" } }
             }
         }
-        @if rows.is_empty() {
-            (empty("There is no schedule. Create one:", &["kafleet schedules create nightly TYPE '{}' --cron \"0 3 * * *\""]))
-        } @else {
-            section.panel {
-                (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "#Fired", "#Skipped", "#Missed"], &rows))
-                @if known.len() > PAGE {
-                    p.quiet { (count(known.len() - PAGE)) " more; those in trouble are shown first." }
-                }
-            }
+    }
+}
+
+fn listed(view: &View, known: &[ScheduleDocument]) -> Markup {
+    let rows: Vec<Markup> = known.iter().take(PAGE).map(|schedule| row(view, schedule)).collect();
+    html! {
+        (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "#Fired", "#Skipped", "#Missed"], &rows))
+        @if known.len() > PAGE {
+            p.quiet { (count(known.len() - PAGE)) " more; those in trouble are shown first." }
         }
-        (commands(&["kafleet schedules list".to_owned(), curl_get("/v1/schedules")]))
-    };
-    Ok(Body::new("Schedules", main).into())
+    }
 }
 
 fn condition(schedule: &ScheduleDocument) -> Markup {
@@ -79,16 +89,20 @@ fn row(view: &View, schedule: &ScheduleDocument) -> Markup {
                     (optional_time(schedule.next.first().map(String::as_str)))
                 } @else { span.quiet { "–" } }
             }
-            td {
-                @if let Some(last) = &schedule.last {
-                    a href=(view.task(&last.task)) title=(last.task) { (optional_time(Some(&last.time))) }
-                    @if let Some(state) = last.state { " " (pill(state)) }
-                } @else { span.quiet { "–" } }
-            }
+            td { (last_task(view, schedule)) }
             (number(schedule.fired))
             (number(schedule.skipped))
             (number(schedule.missed))
         }
+    }
+}
+
+fn last_task(view: &View, schedule: &ScheduleDocument) -> Markup {
+    html! {
+        @if let Some(last) = &schedule.last {
+            a href=(view.task(&last.task)) title=(last.task) { (optional_time(Some(&last.time))) }
+            @if let Some(state) = last.state { " " (pill(state)) }
+        } @else { span.quiet { "–" } }
     }
 }
 
@@ -104,31 +118,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let main = html! {
         div.head { h1 { (id) } (actions(view, &schedule)) }
         @if let Some(error) = &schedule.error { p.notice.bad { (visible(error)) } }
-        section.panel {
-            (facts(&[
-                ("Condition", Some(condition(&schedule))),
-                ("Times", Some(html! { code { (times(&schedule.spec)) } })),
-                ("Overlap", Some(html! { (schedule.spec.overlap.name().replace('_', " ")) })),
-                ("Type", Some(type_link(view, Some(&schedule.spec.task.task_type)))),
-                ("Paused", schedule.paused.as_ref().map(|paused| html! {
-                    "since " (time(&paused.since)) @if let Some(why) = &paused.reason { ": " (visible(why)) }
-                })),
-                ("Managed by", schedule.applied.then(|| html! {
-                    "a configuration file (" code { "kafleet schedules apply" } ")"
-                })),
-                ("Changed", Some(time(&schedule.changed_at))),
-                ("Fired", Some(html! { (count(schedule.fired)) })),
-                ("Skipped", Some(html! { (count(schedule.skipped)) })),
-                ("Missed", Some(html! { "at least " (count(schedule.missed)) })),
-                ("Waits for the previous task", schedule.waiting.as_deref().map(time)),
-            ]))
-        }
-        section.panel #next {
-            h2 { "Next times" }
-            @if schedule.next.is_empty() { p.quiet { "None." } } @else {
-                ol.plain { @for next in &schedule.next { li { (time(next)) } } }
-            }
-        }
+        section.panel { (properties(view, &schedule)) }
+        (next_times(&schedule))
         (decisions(view, &schedule))
         details.panel #spec {
             summary { h2 { "Definition" } }
@@ -137,6 +128,47 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (commands(&[format!("kafleet schedules next {}", quoted(id)), curl_get(&format!("/v1/schedules/{id}"))]))
     };
     Ok(Body::new(id.clone(), main).into())
+}
+
+fn properties(view: &View, schedule: &ScheduleDocument) -> Markup {
+    facts(&[
+        ("Condition", Some(condition(schedule))),
+        ("Times", Some(html! { code { (times(&schedule.spec)) } })),
+        ("Overlap", Some(html! { (schedule.spec.overlap.name().replace('_', " ")) })),
+        ("Type", Some(type_link(view, Some(&schedule.spec.task.task_type)))),
+        (
+            "Paused",
+            schedule.paused.as_ref().map(|paused| {
+                html! {
+                    "since " (time(&paused.since)) @if let Some(why) = &paused.reason { ": " (visible(why)) }
+                }
+            }),
+        ),
+        (
+            "Managed by",
+            schedule.applied.then(|| {
+                html! {
+                    "a configuration file (" code { "kafleet schedules apply" } ")"
+                }
+            }),
+        ),
+        ("Changed", Some(time(&schedule.changed_at))),
+        ("Fired", Some(html! { (count(schedule.fired)) })),
+        ("Skipped", Some(html! { (count(schedule.skipped)) })),
+        ("Missed", Some(html! { "at least " (count(schedule.missed)) })),
+        ("Waits for the previous task", schedule.waiting.as_deref().map(time)),
+    ])
+}
+
+fn next_times(schedule: &ScheduleDocument) -> Markup {
+    html! {
+        section.panel #next {
+            h2 { "Next times" }
+            @if schedule.next.is_empty() { p.quiet { "None." } } @else {
+                ol.plain { @for next in &schedule.next { li { (time(next)) } } }
+            }
+        }
+    }
 }
 
 fn actions(view: &View, schedule: &ScheduleDocument) -> Markup {
@@ -159,26 +191,24 @@ fn actions(view: &View, schedule: &ScheduleDocument) -> Markup {
 }
 
 fn decisions(view: &View, schedule: &ScheduleDocument) -> Markup {
-    let rows: Vec<Markup> = schedule
-        .recent
-        .iter()
-        .map(|note| {
-            html! {
-                tr {
-                    td.time { (time(&note.time)) }
-                    td { (note.outcome.name()) @if note.count > 1 { " " (count(note.count)) " times" } }
-                    td.time { (time(&note.at)) }
-                    td.id { @if let Some(task) = &note.task { a href=(view.task(task)) { (task) } } }
-                }
-            }
-        })
-        .collect();
+    let rows: Vec<Markup> = schedule.recent.iter().map(|note| note_row(view, note)).collect();
     html! {
         section.panel #decisions {
             h2 { "Recent decisions" }
             @if rows.is_empty() { p.quiet { "It has not fired yet." } } @else {
                 (table(&["Time", "Outcome", "Decided", "Task"], &rows))
             }
+        }
+    }
+}
+
+fn note_row(view: &View, note: &ScheduleNote) -> Markup {
+    html! {
+        tr {
+            td.time { (time(&note.time)) }
+            td { (note.outcome.name()) @if note.count > 1 { " " (count(note.count)) " times" } }
+            td.time { (time(&note.at)) }
+            td.id { @if let Some(task) = &note.task { a href=(view.task(task)) { (task) } } }
         }
     }
 }

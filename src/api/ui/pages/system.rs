@@ -18,33 +18,9 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let partitions = visit.api.reads.partitions();
     let reads = partitions.iter().map(|partition| partition_lag(visit, *partition));
     let lags = join_all(reads).await;
-    let mut versions: BTreeMap<String, usize> = BTreeMap::new();
-    for worker in workers::worker_list(&visit.api).workers {
-        *versions.entry(worker.version).or_default() += 1;
-    }
-    let versions: Vec<String> = versions.iter().map(|(version, n)| format!("{version} on {}", count(n))).collect();
-    let reasons: Vec<String> = match visit.api.ops.ready() {
-        Ok(()) => Vec::new(),
-        Err(error) => vec![error.document().detail],
-    };
-    let names = visit.api.publisher.names();
     let main = html! {
         h1 { "System" }
-        section.panel {
-            (facts(&[
-                ("This api", text(env!("CARGO_PKG_VERSION"))),
-                ("Workers", (!versions.is_empty()).then(|| html! { (versions.join(", ")) })),
-                ("Ready", Some(match reasons.first() {
-                    None => label("good", "✔\u{fe0e} ready"), Some(why) => html! {
-                        (label("bad", "✘\u{fe0e} not ready")) " " (why)
-                    }
-                })),
-                ("Events topic", Some(html! { code { (names.events()) } ", " (partitions.len()) " partitions" })),
-                ("Control topic", Some(html! {
-                    code { (names.control()) } ", read to offset " (visit.api.fleet.control.last_applied() + 1)
-                })),
-            ]))
-        }
+        section.panel { (properties(visit, partitions.len())) }
         section.panel #partitions {
             h2 { "Projection of events" }
             @if let Some(Err(error)) = lags.iter().find(|lag| lag.is_err()) {
@@ -55,6 +31,34 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (commands(&["kafleet doctor".to_owned(), curl_get("/readyz"), curl_get("/metrics")]))
     };
     Ok(Body::new("System", main).into())
+}
+
+fn properties(visit: &Visit, partitions: usize) -> Markup {
+    let names = visit.api.publisher.names();
+    let versions = worker_versions(visit);
+    let readiness = match visit.api.ops.ready() {
+        Ok(()) => label("good", "✔\u{fe0e} ready"),
+        Err(error) => html! { (label("bad", "✘\u{fe0e} not ready")) " " (error.document().detail) },
+    };
+    facts(&[
+        ("This api", text(env!("CARGO_PKG_VERSION"))),
+        ("Workers", (!versions.is_empty()).then(|| html! { (versions.join(", ")) })),
+        ("Ready", Some(readiness)),
+        ("Events topic", Some(html! { code { (names.events()) } ", " (partitions) " partitions" })),
+        (
+            "Control topic",
+            Some(html! { code { (names.control()) } ", read to offset " (visit.api.fleet.control.last_applied() + 1) }),
+        ),
+    ])
+}
+
+/// Versions of the workers, each with their number.
+fn worker_versions(visit: &Visit) -> Vec<String> {
+    let mut versions: BTreeMap<String, usize> = BTreeMap::new();
+    for worker in workers::worker_list(&visit.api).workers {
+        *versions.entry(worker.version).or_default() += 1;
+    }
+    versions.iter().map(|(version, n)| format!("{version} on {}", count(n))).collect()
 }
 
 /// Offsets of an events partition.
@@ -74,25 +78,23 @@ async fn partition_lag(visit: &Visit, partition: u32) -> Result<Lag, ApiError> {
 }
 
 fn partitions_table(lags: &[Result<Lag, ApiError>]) -> Markup {
-    let rows: Vec<Markup> = lags
-        .iter()
-        .flatten()
-        .map(|lag| {
-            let behind = lag.end - lag.projected.unwrap_or_default();
-            html! {
-                tr {
-                    td { (lag.partition) }
-                    td.number {
-                        @match lag.projected {
-                            Some(offset) => { (count(offset)) } None => { span.quiet { "not begun" } }
-                        }
-                    }
-                    td.number { (count(lag.end)) }
-                    // The end of a transaction takes an offset without an event.
-                    td.number { (count(behind.max(0))) }
+    let rows: Vec<Markup> = lags.iter().flatten().map(partition_row).collect();
+    table(&["Partition", "#Projected to", "#End", "#Offsets behind"], &rows)
+}
+
+fn partition_row(lag: &Lag) -> Markup {
+    let behind = lag.end - lag.projected.unwrap_or_default();
+    html! {
+        tr {
+            td { (lag.partition) }
+            td.number {
+                @match lag.projected {
+                    Some(offset) => { (count(offset)) } None => { span.quiet { "not begun" } }
                 }
             }
-        })
-        .collect();
-    table(&["Partition", "#Projected to", "#End", "#Offsets behind"], &rows)
+            td.number { (count(lag.end)) }
+            // The end of a transaction takes an offset without an event.
+            td.number { (count(behind.max(0))) }
+        }
+    }
 }

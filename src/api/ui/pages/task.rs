@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use maud::{Markup, html};
 
-use crate::api::documents::{Attachments, LogDocument, Params, Status, TaskPage, Why};
+use crate::api::documents::{
+    AttachmentDocument, Attachments, Delivery, Finding, LogDocument, Params, Status, TaskPage, Why,
+};
 use crate::api::handlers::{attachments, log, task, why};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::attempts::{attempt_bars, history_table};
@@ -14,6 +16,7 @@ use crate::api::ui::parts::facts::{Fact, code, facts, text};
 use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::state::{pill, word};
+use crate::api::ui::parts::statistics::ms_text;
 use crate::api::ui::parts::table::table;
 use crate::api::ui::parts::tasks::{breadcrumbs, state_counts, task_table, type_link, worker_link};
 use crate::api::ui::parts::times::{between, duration, time};
@@ -182,25 +185,23 @@ fn reasons(view: &View, status: &Status, why: Result<Arc<Why>, ApiError>) -> Mar
             Ok(why) => {
                 details.panel #why open[status.state != State::Succeeded] {
                     summary { h2 { "Why" } }
-                    ul.plain {
-                        @for finding in &why.findings {
-                            li {
-                                p {
-                                    (prose(&finding.message)) @if let Some(task) = &finding.task {
-                                        " " a href=(view.task(task)) { "Go there" }
-                                    }
-                                }
-                                @if let Some(ms) = finding.expected_in_ms {
-                                    p.quiet {
-                                        "Expected to start in " (duration(i64::try_from(ms).unwrap_or(i64::MAX))) "."
-                                    }
-                                }
-                            }
-                        }
-                    }
+                    ul.plain { @for finding in &why.findings { li { (finding_text(view, finding)) } } }
                 }
             }
             Err(error) => { (missing("The reason for the state", &error.document())) }
+        }
+    }
+}
+
+fn finding_text(view: &View, finding: &Finding) -> Markup {
+    html! {
+        p {
+            (prose(&finding.message)) @if let Some(task) = &finding.task {
+                " " a href=(view.task(task)) { "Go there" }
+            }
+        }
+        @if let Some(ms) = finding.expected_in_ms {
+            p.quiet { "Expected to start in " (ms_text(ms)) "." }
         }
     }
 }
@@ -252,16 +253,20 @@ fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiEr
                 }
                 (state_bar(&status.children.by_state))
                 (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
-                @match children {
-                    Ok(page) => {
-                        (task_table(view, "t", &page.tasks))
-                        @if page.next.is_some() {
-                            p { a href=(view.below_task(&status.id, "tree")) { "All children" } }
-                        }
-                    }
-                    Err(error) => { (missing("The children", &error.document())) }
-                }
+                (first_children(view, &status.id, children))
             }
+        }
+    }
+}
+
+fn first_children(view: &View, id: &str, children: Result<TaskPage, ApiError>) -> Markup {
+    html! {
+        @match children {
+            Ok(page) => {
+                (task_table(view, "t", &page.tasks))
+                @if page.next.is_some() { p { a href=(view.below_task(id, "tree")) { "All children" } } }
+            }
+            Err(error) => { (missing("The children", &error.document())) }
         }
     }
 }
@@ -277,34 +282,25 @@ fn log_block(view: &View, id: &str, log: Result<LogDocument, ApiError>) -> Marku
             }
             @match log {
                 Ok(log) if log.lines.is_empty() => { p.quiet { "The task has logged nothing." } }
-                Ok(log) => {
-                    (super::log::lines(&log))
-                    @if log.total > log.lines.len() as u64 {
-                        p { a href=(view.below_task(id, "log")) { "All " (count(log.total)) " lines" } }
-                    }
-                }
+                Ok(log) => { (last_lines(view, id, &log)) }
                 Err(error) => { (missing("The log", &error.document())) }
             }
         }
     }
 }
 
+fn last_lines(view: &View, id: &str, log: &LogDocument) -> Markup {
+    html! {
+        (super::log::lines(log))
+        @if log.total > log.lines.len() as u64 {
+            p { a href=(view.below_task(id, "log")) { "All " (count(log.total)) " lines" } }
+        }
+    }
+}
+
 fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -> Markup {
-    let rows: Vec<Markup> = attachments
-        .iter()
-        .flat_map(|attachments| &attachments.attachments)
-        .map(|attachment| {
-            let page = format!("attachments/{}", encoded(&attachment.name));
-            html! {
-                tr {
-                    td { a href=(view.below_task(id, &page)) download=(attachment.name) { (attachment.name) } }
-                    td { (attachment.media) }
-                    td.number { (count(attachment.bytes)) " bytes" }
-                    td.time { (time(&attachment.at)) }
-                }
-            }
-        })
-        .collect();
+    let known = attachments.iter().flat_map(|attachments| &attachments.attachments);
+    let rows: Vec<Markup> = known.map(|attachment| attachment_row(view, id, attachment)).collect();
     html! {
         section.panel #attachments {
             div.head {
@@ -319,24 +315,21 @@ fn attached(view: &View, id: &str, attachments: Result<Attachments, ApiError>) -
     }
 }
 
+fn attachment_row(view: &View, id: &str, attachment: &AttachmentDocument) -> Markup {
+    let page = format!("attachments/{}", encoded(&attachment.name));
+    html! {
+        tr {
+            td { a href=(view.below_task(id, &page)) download=(attachment.name) { (attachment.name) } }
+            td { (attachment.media) }
+            td.number { (count(attachment.bytes)) " bytes" }
+            td.time { (time(&attachment.at)) }
+        }
+    }
+}
+
 fn deliveries(view: &View, status: &Status) -> Markup {
     let Some(deliveries) = &status.deliveries else { return html! {} };
-    let rows: Vec<Markup> = deliveries
-        .items
-        .iter()
-        .map(|item| {
-            html! {
-                tr {
-                    td { a href=(view.task(&item.id)) { (item.kind) } }
-                    td { (item.rule) }
-                    td { (pill(item.state)) }
-                    td { (item.outcome.name()) }
-                    td.number { (item.attempts) }
-                    td.time { (time(&item.at)) }
-                }
-            }
-        })
-        .collect();
+    let rows: Vec<Markup> = deliveries.items.iter().map(|item| delivery_row(view, item)).collect();
     html! {
         section.panel #deliveries {
             h2 { "Deliveries" }
@@ -349,14 +342,23 @@ fn deliveries(view: &View, status: &Status) -> Markup {
     }
 }
 
+fn delivery_row(view: &View, item: &Delivery) -> Markup {
+    html! {
+        tr {
+            td { a href=(view.task(&item.id)) { (item.kind) } }
+            td { (item.rule) }
+            td { (pill(item.state)) }
+            td { (item.outcome.name()) }
+            td.number { (item.attempts) }
+            td.time { (time(&item.at)) }
+        }
+    }
+}
+
 /// Policy of the task, and the position of its record.
 fn definition(visit: &Visit, status: &Status) -> Markup {
     let fields = serde_json::to_value(&status.fields).unwrap_or_default();
-    let names = visit.api.publisher.names();
-    let source = status.record.as_deref().zip(status.task_type.as_deref()).and_then(|(position, name)| {
-        let (partition, offset) = position.split_once(':')?;
-        Some((names.tasks(name), partition.to_owned(), offset.to_owned()))
-    });
+    let source = source_of(visit, status);
     html! {
         details.panel #definition {
             summary { h2 { "Definition and record" } }
@@ -370,13 +372,17 @@ fn definition(visit: &Visit, status: &Status) -> Markup {
             ]))
             @if let Some((topic, partition, offset)) = &source {
                 pre {
-                    code {
-                        "kcat -C -b $BROKERS -t " (topic) " -p " (partition) " -o " (offset) " -c 1 -f '%h %k %s\\n'"
-                    }
+                    code { "kcat -C -b $BROKERS -t " (topic) " -p " (partition) " -o " (offset) " -c 1 -f '%h %k %s\\n'" }
                 }
             }
         }
     }
+}
+
+/// Topic, partition and offset of a task's record.
+fn source_of<'a>(visit: &Visit, status: &'a Status) -> Option<(String, &'a str, &'a str)> {
+    let (partition, offset) = status.record.as_deref()?.split_once(':')?;
+    Some((visit.api.publisher.names().tasks(status.task_type.as_deref()?), partition, offset))
 }
 
 fn lines(id: &str) -> Vec<String> {

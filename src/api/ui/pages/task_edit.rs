@@ -2,7 +2,7 @@
 
 use axum::body::Bytes;
 use axum::http::{HeaderValue, header};
-use maud::{Render, html};
+use maud::{Markup, Render, html};
 use serde_json::{Map, Value, json};
 
 use super::form_page;
@@ -16,6 +16,8 @@ use crate::api::ui::parts::task_path;
 use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
 use crate::model::task::field::comma_list;
 
+const FIELDS_HINT: &str = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}; null clears a field. Most can \
+                           be changed only before the task is published";
 /// Fields that the form of a task edits as text.
 const TEXTS: [&str; 3] = ["name", "link", "delay"];
 
@@ -49,43 +51,32 @@ pub(in super::super) async fn start(visit: &Visit) -> Result<Redirect, ApiError>
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<Answer, ApiError> {
     let status = status(visit).await?;
     let id = &visit.segment;
-    let fields = &status.fields;
-    // A submitted form has all of its values, also those that were emptied.
-    let known = |name: &str, present: Option<String>| match visit.entered.is_empty() {
-        true => present,
-        false => visit.entered.get(name).map(str::to_owned),
-    };
-    let name = known("name", fields.name.clone());
-    let tags = known("tags", (!fields.tags.is_empty()).then(|| fields.tags.join(", ")));
-    let link = known("link", fields.link.clone());
-    let text = |name, label, value: &Option<String>, hint| {
-        Input { name, label, value: value.as_deref(), hint, ..Input::default() }.render()
-    };
-    let fields_hint = "a JSON object, such as {\"retries\": 5, \"timeout\": \"30s\"}; null clears a field. Most can be \
-                       changed only before the task is published";
     Ok(form_page(&Form {
         effect: html! { p { "Name, tags and link can be changed at any time." } },
-        inputs: vec![
-            text("name", "Name", &name, ""),
-            text("tags", "Tags", &tags, "separated by commas"),
-            text("link", "Link", &link, ""),
-            text("delay", "Start in", &known("delay", None), "scheduled tasks only: a duration such as 10m"),
-            Input {
-                name: "fields",
-                label: "Other fields",
-                value: visit.entered.get("fields"),
-                lines: 4,
-                hint: fields_hint,
-                ..Input::default()
-            }
-            .render(),
-        ],
+        inputs: edit_inputs(visit, &status),
         commands: vec![
             format!("kafleet update {} --name \"…\" --tag urgent", quoted(id)),
             curl("PATCH", &format!("/v1/tasks/{id}"), Some("{\"name\": \"…\"}")),
         ],
         ..task_form(visit, "Edit", "edit", "Save")
     }))
+}
+
+fn edit_inputs(visit: &Visit, status: &Status) -> Vec<Markup> {
+    let fields = &status.fields;
+    let tags = (!fields.tags.is_empty()).then(|| fields.tags.join(", "));
+    let text = |name, label, present| {
+        // A submitted form has all of its values, also those that were emptied.
+        let value = if visit.entered.is_empty() { present } else { visit.entered.get(name) };
+        Input::new(name, label, value)
+    };
+    vec![
+        text("name", "Name", fields.name.as_deref()).render(),
+        text("tags", "Tags", tags.as_deref()).hint("separated by commas").render(),
+        text("link", "Link", fields.link.as_deref()).render(),
+        text("delay", "Start in", None).hint("scheduled tasks only: a duration such as 10m").render(),
+        text("fields", "Other fields", None).lines(4).hint(FIELDS_HINT).render(),
+    ]
 }
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -118,18 +109,7 @@ pub(in super::super) async fn show_append(visit: &Visit) -> Result<Answer, ApiEr
     let hint = "at most 1,000 lines of 16 KiB each, and 64 KiB in total";
     Ok(form_page(&Form {
         effect: html! { p { "Appends lines to the log of the task. They cannot be removed." } },
-        inputs: vec![
-            Input {
-                name: "lines",
-                label: "Lines",
-                value: visit.entered.get("lines"),
-                required: true,
-                lines: 8,
-                hint,
-                ..Input::default()
-            }
-            .render(),
-        ],
+        inputs: vec![Input::new("lines", "Lines", visit.entered.get("lines")).required().lines(8).hint(hint).render()],
         commands: vec![
             format!("kafleet log {} --append \"…\"", quoted(id)),
             curl("POST", &format!("/v1/tasks/{id}/log"), Some("{\"lines\": [\"…\"]}")),
@@ -147,38 +127,29 @@ pub(in super::super) async fn append(visit: &Visit) -> Result<Redirect, ApiError
 pub(in super::super) async fn show_attach(visit: &Visit) -> Result<Answer, ApiError> {
     status(visit).await?;
     let id = &visit.segment;
-    let text = |name, label, hint, lines| {
-        Input {
-            name,
-            label,
-            hint,
-            lines,
-            value: visit.entered.get(name),
-            required: name != "media",
-            ..Input::default()
-        }
-        .render()
-    };
+    let put = curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None);
     Ok(form_page(&Form {
         effect: html! {
             p {
                 "Stores a text with the task. An attachment of the same name is replaced. Files are attached with the commands below."
             }
         },
-        inputs: vec![
-            text("name", "Name", "1 to 128 characters, such as notes.txt", 0),
-            text("media", "Media type", "default: text/plain", 0),
-            text("text", "Text", "at most 64 KiB", 10),
-        ],
+        inputs: attach_inputs(visit),
         commands: vec![
             format!("kafleet attachments put {} NAME ./FILE --media TYPE", quoted(id)),
-            format!(
-                "{} -H 'content-type: TYPE' --data-binary @FILE",
-                curl("PUT", &format!("/v1/tasks/{id}/attachments/NAME"), None)
-            ),
+            format!("{put} -H 'content-type: TYPE' --data-binary @FILE"),
         ],
         ..task_form(visit, "Attach to", "attach", "Attach")
     }))
+}
+
+fn attach_inputs(visit: &Visit) -> Vec<Markup> {
+    let text = |name, label, hint| Input::new(name, label, visit.entered.get(name)).hint(hint);
+    vec![
+        text("name", "Name", "1 to 128 characters, such as notes.txt").required().render(),
+        text("media", "Media type", "default: text/plain").render(),
+        text("text", "Text", "at most 64 KiB").required().lines(10).render(),
+    ]
 }
 
 pub(in super::super) async fn attach(visit: &Visit) -> Result<Redirect, ApiError> {

@@ -53,35 +53,46 @@ fn body(visit: &Visit, fields: &[(&str, Value)]) -> Value {
 
 pub(in super::super) async fn show_cancel(visit: &Visit) -> Result<Answer, ApiError> {
     let only = visit.entered.is_set("task_only");
-    show(visit, |status| {
-        let id = &status.id;
-        let open = status.tree.pending;
-        Action {
-            page: "cancel",
-            verb: "Cancel",
-            button: match open {
-                0 => String::new(),
-                1 => "Cancel 1 task".into(),
-                open => format!("Cancel {} tasks", count(open)),
-            },
-            effect: html! {
-                @if open == 0 { p { "It has already ended: there is nothing to cancel." } }
-                @else { p {
-                    "Cancels the task and everything below it: " strong { (count(open)) } " open tasks. Waiting tasks end at \
-                     once, running attempts receive a request to stop. A cancelled task can be retried."
-                } }
-            },
-            danger: true,
-            extra: if status.tree.total > 1 {
-                vec![checkbox("task_only", "Only this task, not those below it", only)]
-            } else { Vec::new() },
-            commands: vec![
-                format!("kafleet cancel {} --reason \"…\"", quoted(id)),
-                curl("POST", &format!("/v1/tasks/{id}/cancel"), Some("{\"reason\": \"…\"}")),
-            ],
-        }
-    })
-    .await
+    show(visit, |status| cancel_action(status, only)).await
+}
+
+fn cancel_action(status: &Status, only: bool) -> Action {
+    let id = &status.id;
+    let has_more = status.tree.total > 1;
+    Action {
+        page: "cancel",
+        verb: "Cancel",
+        button: cancel_button(status.tree.pending),
+        effect: cancel_effect(status.tree.pending),
+        danger: true,
+        extra: has_more
+            .then(|| checkbox("task_only", "Only this task, not those below it", only))
+            .into_iter()
+            .collect(),
+        commands: vec![
+            format!("kafleet cancel {} --reason \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/cancel"), Some("{\"reason\": \"…\"}")),
+        ],
+    }
+}
+
+/// Text of the button; empty if no task is open.
+fn cancel_button(open: u64) -> String {
+    match open {
+        0 => String::new(),
+        1 => "Cancel 1 task".into(),
+        open => format!("Cancel {} tasks", count(open)),
+    }
+}
+
+fn cancel_effect(open: u64) -> Markup {
+    html! {
+        @if open == 0 { p { "It has already ended: there is nothing to cancel." } }
+        @else { p {
+            "Cancels the task and everything below it: " strong { (count(open)) } " open tasks. Waiting tasks end at \
+             once, running attempts receive a request to stop. A cancelled task can be retried."
+        } }
+    }
 }
 
 pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -91,30 +102,35 @@ pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError
 }
 
 pub(in super::super) async fn show_retry(visit: &Visit) -> Result<Answer, ApiError> {
-    show(visit, |status| {
-        let id = &status.id;
-        Action {
-            page: "retry",
-            verb: "Retry",
-            button: "Retry the task".into(),
-            effect: html! {
-                p {
-                    "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."
-                    @if status.children.total > 0 {
-                        " Its " (count(status.children.total))
-                        " children belong to the earlier run and no longer count; the handler may create them again."
-                    }
-                }
-            },
-            danger: false,
-            extra: Vec::new(),
-            commands: vec![
-                format!("kafleet retry {} --reason \"…\"", quoted(id)),
-                curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"reason\": \"…\"}")),
-            ],
+    show(visit, retry_action).await
+}
+
+fn retry_action(status: &Status) -> Action {
+    let id = &status.id;
+    Action {
+        page: "retry",
+        verb: "Retry",
+        button: "Retry the task".into(),
+        effect: retry_effect(status),
+        danger: false,
+        extra: Vec::new(),
+        commands: vec![
+            format!("kafleet retry {} --reason \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"reason\": \"…\"}")),
+        ],
+    }
+}
+
+fn retry_effect(status: &Status) -> Markup {
+    html! {
+        p {
+            "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."
+            @if status.children.total > 0 {
+                " Its " (count(status.children.total))
+                " children belong to the earlier run and no longer count; the handler may create them again."
+            }
         }
-    })
-    .await
+    }
 }
 
 pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -123,28 +139,33 @@ pub(in super::super) async fn retry(visit: &Visit) -> Result<Redirect, ApiError>
 }
 
 pub(in super::super) async fn show_retry_failed(visit: &Visit) -> Result<Answer, ApiError> {
-    show(visit, |status| {
-        let id = &status.id;
-        Action {
-            page: "retry-failed",
-            verb: "Retry failed tasks of",
-            button: "Retry the failed tasks".into(),
-            effect: html! {
-                p {
-                    "Runs those tasks of the tree again that have themselves failed, expired or been cancelled. "
-                    (count(status.tree.failed)) " of " (count(status.tree.total)) " tasks count as failed; those that failed \
-                     only through a task below them are not run again."
-                }
-            },
-            danger: false,
-            extra: Vec::new(),
-            commands: vec![
-                format!("kafleet retry {} --only-failed --reason \"…\"", quoted(id)),
-                curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"only_failed\": true, \"reason\": \"…\"}")),
-            ],
+    show(visit, retry_failed_action).await
+}
+
+fn retry_failed_action(status: &Status) -> Action {
+    let id = &status.id;
+    Action {
+        page: "retry-failed",
+        verb: "Retry failed tasks of",
+        button: "Retry the failed tasks".into(),
+        effect: retry_failed_effect(status),
+        danger: false,
+        extra: Vec::new(),
+        commands: vec![
+            format!("kafleet retry {} --only-failed --reason \"…\"", quoted(id)),
+            curl("POST", &format!("/v1/tasks/{id}/retry"), Some("{\"only_failed\": true, \"reason\": \"…\"}")),
+        ],
+    }
+}
+
+fn retry_failed_effect(status: &Status) -> Markup {
+    html! {
+        p {
+            "Runs those tasks of the tree again that have themselves failed, expired or been cancelled. "
+            (count(status.tree.failed)) " of " (count(status.tree.total)) " tasks count as failed; those that failed \
+             only through a task below them are not run again."
         }
-    })
-    .await
+    }
 }
 
 pub(in super::super) async fn retry_failed(visit: &Visit) -> Result<Redirect, ApiError> {

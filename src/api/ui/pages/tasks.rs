@@ -90,18 +90,9 @@ fn is_counted(query: &TaskQuery) -> bool {
 /// States as quick filters, with the number of tasks of all levels where counters know it.
 fn tabs(view: &View, query: &TaskQuery, known: Option<&[TypeDocument]>) -> Markup {
     let counts = known.filter(|_| is_counted(query)).map(|known| counts_of(query, known)).unwrap_or_default();
-    let chosen: Vec<State> = query
-        .terms
-        .iter()
-        .filter_map(|term| match &term.test {
-            Test::State(states) if !term.negated => Some(states.clone()),
-            _ => None,
-        })
-        .flatten()
-        .collect();
+    let chosen = chosen_states(query);
     let states: Vec<State> =
         State::ALL.into_iter().filter(|state| counts.contains_key(state) || chosen.contains(state)).collect();
-    let is_any = level_of(query) == Some(Level::Any);
     let with_levels = !query.terms.iter().any(|term| matches!(term.test, Test::Id(_) | Test::Under(_)));
     html! {
         div.bar-of-tabs {
@@ -114,14 +105,28 @@ fn tabs(view: &View, query: &TaskQuery, known: Option<&[TypeDocument]>) -> Marku
                     }
                 }
             }
-            @if with_levels {
-                nav.ranges aria-label="levels" {
-                    a href=(view.search(&with_level(query, Level::Roots))) aria-current=[(!is_any).then_some("page")] { "roots" }
-                    a href=(view.search(&with_level(query, Level::Any))) aria-current=[is_any.then_some("page")] { "all levels" }
-                }
-            }
+            @if with_levels { (levels(view, query)) }
         }
     }
+}
+
+fn levels(view: &View, query: &TaskQuery) -> Markup {
+    let is_any = level_of(query) == Some(Level::Any);
+    html! {
+        nav.ranges aria-label="levels" {
+            a href=(view.search(&with_level(query, Level::Roots))) aria-current=[(!is_any).then_some("page")] { "roots" }
+            a href=(view.search(&with_level(query, Level::Any))) aria-current=[is_any.then_some("page")] { "all levels" }
+        }
+    }
+}
+
+/// States that the search asks for.
+fn chosen_states(query: &TaskQuery) -> Vec<State> {
+    let states = query.terms.iter().filter_map(|term| match &term.test {
+        Test::State(states) if !term.negated => Some(states),
+        _ => None,
+    });
+    states.flatten().copied().collect()
 }
 
 fn counts_of(query: &TaskQuery, known: &[TypeDocument]) -> BTreeMap<State, u64> {
@@ -170,16 +175,8 @@ fn nothing(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
 
 /// Index that the tasks come from, and the effort of the search.
 fn source(page: &TaskPage) -> Markup {
-    let name = match page.source {
-        Some(ListSource::Ids) => "The tasks of these ids",
-        Some(ListSource::Tree) => "From the tree",
-        Some(ListSource::States) => "From the indexes by type and state",
-        Some(ListSource::Errors) => "From the indexes of failed tasks by error, the last ended first",
-        Some(ListSource::Trees) => "From all trees, the newest first",
-        Some(ListSource::Roots) | None => "From the index of all roots, the newest first",
-    };
     html! {
-        (name)
+        (source_name(page.source))
         @if let Some(total) = page.total { "; " (count(total)) " match in all" }
         @if let Some(scanned) = page.scanned {
             "; looked at " (count(scanned)) " tasks"
@@ -188,6 +185,17 @@ fn source(page: &TaskPage) -> Markup {
             }
         }
         "."
+    }
+}
+
+const fn source_name(source: Option<ListSource>) -> &'static str {
+    match source {
+        Some(ListSource::Ids) => "The tasks of these ids",
+        Some(ListSource::Tree) => "From the tree",
+        Some(ListSource::States) => "From the indexes by type and state",
+        Some(ListSource::Errors) => "From the indexes of failed tasks by error, the last ended first",
+        Some(ListSource::Trees) => "From all trees, the newest first",
+        Some(ListSource::Roots) | None => "From the index of all roots, the newest first",
     }
 }
 

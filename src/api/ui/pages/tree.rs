@@ -60,13 +60,7 @@ fn summary(view: &View, status: &Status) -> Markup {
     let counts: Vec<(State, u64)> = status.children.by_state.iter().map(|(state, n)| (*state, *n)).collect();
     html! {
         section.panel {
-            p {
-                strong { (count(status.tree.total)) } " tasks: " (count(status.tree.successful)) " succeeded, "
-                (count(status.tree.failed)) " failed, " (count(status.tree.pending)) " open"
-                @if let Some(ms) = status.tree.execution_ms {
-                    "; " (duration(ms)) " from the first start to the last end"
-                }
-            }
+            p { (totals(status)) }
             @if let Some(last) = status.tree.ended_by.as_deref().filter(|last| *last != status.id) {
                 p { "Critical path: it ended with " a href=(view.task(last)) { (last) } }
             }
@@ -78,8 +72,18 @@ fn summary(view: &View, status: &Status) -> Markup {
     }
 }
 
+fn totals(status: &Status) -> Markup {
+    let tree = &status.tree;
+    html! {
+        strong { (count(tree.total)) } " tasks: " (count(tree.successful)) " succeeded, "
+        (count(tree.failed)) " failed, " (count(tree.pending)) " open"
+        @if let Some(ms) = tree.execution_ms { "; " (duration(ms)) " from the first start to the last end" }
+    }
+}
+
 /// Tasks whose own state is failed, found without walking the tree.
 fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiError>) -> Markup {
+    let all = || view.search(&search_text(&[("under", &status.id), ("state", "failed")]));
     html! {
         @match failed {
             Ok(tasks) if tasks.is_empty() => {}
@@ -87,13 +91,7 @@ fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiErr
                 section.panel #failed {
                     h2 { "Failed " span.quiet { "by themselves, newest first" } }
                     (task_table(view, "e", &tasks))
-                    @if tasks.len() >= FAILED {
-                        p {
-                            a href=(view.search(&search_text(&[("under", &status.id), ("state", "failed")]))) {
-                                "All failed tasks of this tree"
-                            }
-                        }
-                    }
+                    @if tasks.len() >= FAILED { p { a href=(all()) { "All failed tasks of this tree" } } }
                 }
             }
             Err(error) => { (missing("The failed tasks", &error.document())) }
@@ -119,9 +117,7 @@ async fn branches(visit: &Visit, open: &[&str]) -> Result<Rows, ApiError> {
         if is_open {
             let below = children(visit, &task.id, None).await?;
             if below.next.is_some() {
-                let left = task.children.total.saturating_sub(below.tasks.len() as u64);
-                let more = TaskRest { url: visit.view.below_task(&task.id, "tree"), left, level: level + 1 };
-                all.rows.push(more.row());
+                all.rows.push(rest_row(&visit.view, &task, below.tasks.len(), level + 1));
             }
             ahead.extend(below.tasks.into_iter().rev().map(|task| (task, level + 1)));
         }
@@ -129,21 +125,14 @@ async fn branches(visit: &Visit, open: &[&str]) -> Result<Rows, ApiError> {
     Ok(all)
 }
 
-/// Children that are not shown in an open branch.
-struct TaskRest {
-    url: String,
-    left: u64,
-    level: usize,
-}
-
-impl TaskRest {
-    fn row(&self) -> Markup {
-        let indent = self.level.min(12);
-        html! {
-            tr {
-                td.id colspan="6" {
-                    span class={ "indent i" (indent) } {} a href=(self.url) { (count(self.left)) " more" }
-                }
+/// Link to the children that are not shown in an open branch.
+fn rest_row(view: &View, task: &Status, shown: usize, level: usize) -> Markup {
+    let left = task.children.total.saturating_sub(shown as u64);
+    html! {
+        tr {
+            td.id colspan="6" {
+                span class={ "indent i" (level.min(12)) } {}
+                a href=(view.below_task(&task.id, "tree")) { (count(left)) " more" }
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Forms of operators about a type: pause, resume, limits.
 
-use maud::{Render, html};
+use maud::{Markup, Render, html};
 use serde_json::{Map, Value, json};
 
 use super::types::find;
 use super::{form, form_page};
+use crate::api::documents::TypeLimits;
 use crate::api::handlers::operations;
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
@@ -68,32 +69,10 @@ pub(in super::super) async fn resume(visit: &Visit) -> Result<Redirect, ApiError
 pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiError> {
     let known = find(visit).await?;
     let name = &visit.segment;
-    let live = |limit: &str| known.limits.live.iter().any(|known| known == limit);
-    let present = [
-        ("slots", known.limits.slots.filter(|_| live("slots")).map(|n| n.to_string())),
-        ("max_concurrency", known.limits.max_concurrency.filter(|_| live("max_concurrency")).map(|n| n.to_string())),
-        ("rate_count", known.limits.rate.filter(|_| live("rate")).map(|rate| rate.count.to_string())),
-        ("rate_per", known.limits.rate.filter(|_| live("rate")).map(|rate| rate.per.to_string())),
-    ];
-    let value = |name: &str| {
-        let preset = || present.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.as_deref());
-        if visit.entered.is_empty() { preset() } else { visit.entered.get(name) }
-    };
-    let text = |name, label, hint| Input { name, label, hint, value: value(name), ..Input::default() }.render();
+
     Ok(form_page(&Form {
         effect: html! { p { "Sets all limits at once. An empty field returns that limit to the configuration." } },
-        inputs: vec![
-            text("slots", "Slots a worker", "concurrent attempts per worker"),
-            text("max_concurrency", "Attempts at once", "over all workers; at least one per partition of the topic"),
-            text("rate_count", "Starts", "rate limit: attempts that may start …"),
-            text("rate_per", "… per", "a duration; default 1s"),
-            select(
-                "rate_by",
-                "Rate of",
-                &[("type", "the type"), ("key", "each key")],
-                value("rate_by").unwrap_or("type"),
-            ),
-        ],
+        inputs: limit_inputs(visit, &known.limits),
         commands: vec![
             format!("kafleet types limit {} --slots 4 --rate 100/s", quoted(name)),
             curl(
@@ -104,6 +83,35 @@ pub(in super::super) async fn show_limits(visit: &Visit) -> Result<Answer, ApiEr
         ],
         ..type_form(visit, "Limits of", "limits", "Set the limits")
     }))
+}
+
+fn limit_inputs(visit: &Visit, limits: &TypeLimits) -> Vec<Markup> {
+    let live = live_limits(limits);
+    let value = |name: &str| {
+        let preset = || live.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.as_deref());
+        if visit.entered.is_empty() { preset() } else { visit.entered.get(name) }
+    };
+    let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
+    let subjects = [("type", "the type"), ("key", "each key")];
+    vec![
+        text("slots", "Slots a worker", "concurrent attempts per worker"),
+        text("max_concurrency", "Attempts at once", "over all workers; at least one per partition of the topic"),
+        text("rate_count", "Starts", "rate limit: attempts that may start …"),
+        text("rate_per", "… per", "a duration; default 1s"),
+        select("rate_by", "Rate of", &subjects, value("rate_by").unwrap_or("type")),
+    ]
+}
+
+/// Limits set at run time, as values of the form.
+fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 4] {
+    let is_live = |limit: &str| limits.live.iter().any(|known| known == limit);
+    let rate = limits.rate.filter(|_| is_live("rate"));
+    [
+        ("slots", limits.slots.filter(|_| is_live("slots")).map(|n| n.to_string())),
+        ("max_concurrency", limits.max_concurrency.filter(|_| is_live("max_concurrency")).map(|n| n.to_string())),
+        ("rate_count", rate.map(|rate| rate.count.to_string())),
+        ("rate_per", rate.map(|rate| rate.per.to_string())),
+    ]
 }
 
 pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError> {

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use maud::{Markup, html};
+use serde_json::Value;
 
 use super::overview::{numbers_text, open_of};
-use crate::api::documents::{Failures, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage, TypeDocument, TypeLimits};
+use crate::api::documents::{
+    Failures, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage, TypeDocument, TypeLimits, WorkerDocument,
+};
 use crate::api::handlers::{list as tasks, statistics, types, workers};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::bar::{state_bar, usage};
@@ -23,6 +26,7 @@ use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
+use crate::control::heartbeat::TypeStatus;
 use crate::model::record::state::State;
 use crate::runtime::now_ms;
 
@@ -36,27 +40,29 @@ const PAGE: usize = 200;
 const FAILED: usize = 10;
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
-    let view = &visit.view;
     let (known, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
     let mut known = known?.types;
     known.sort_by_key(|known| (condition(known).0 == "good", known.name.clone()));
-    let total = known.len();
-    let rows: Vec<Markup> = known.iter().take(PAGE).map(|known| row(view, known, minutes.get(&known.name))).collect();
     let main = html! {
         h1 { "Types" }
-        @if rows.is_empty() {
+        @if known.is_empty() {
             (empty("No type has a topic or a task. Configure types in kafleet.toml, then create their topics:", &["kafleet topics apply"]))
         } @else {
-            section.panel {
-                (table(COLUMNS, &rows))
-                @if total > PAGE {
-                    p.quiet { (count(total - PAGE)) " more types; those in trouble are shown first." }
-                }
-            }
+            section.panel { (listed(&visit.view, &known, &minutes)) }
         }
         (commands(&["kafleet types".to_owned(), "kafleet stats".to_owned(), curl_get("/v1/types")]))
     };
     Ok(Body::new("Types", main).into())
+}
+
+fn listed(view: &View, known: &[TypeDocument], minutes: &BTreeMap<String, StatsPoint>) -> Markup {
+    let rows: Vec<Markup> = known.iter().take(PAGE).map(|known| row(view, known, minutes.get(&known.name))).collect();
+    html! {
+        (table(COLUMNS, &rows))
+        @if known.len() > PAGE {
+            p.quiet { (count(known.len() - PAGE)) " more types; those in trouble are shown first." }
+        }
+    }
 }
 
 /// Tone and words of a type's condition.
@@ -90,19 +96,23 @@ pub(super) fn row(view: &View, known: &TypeDocument, minute: Option<&StatsPoint>
             (number(minute.map_or(0, |minute| minute.succeeded + failed(minute) + minute.cancelled)))
             (percentile(minute.and_then(|minute| minute.wait.p95)))
             (percentile(minute.and_then(|minute| minute.run.p95)))
-            td.number {
-                @if of(State::Failed) == 0 { span.quiet { "–" } } @else {
-                    a.bad href=(view.search(&search_text(&[("type", &known.name), ("state", "failed"), ("level", "any")]))) {
-                        (count(of(State::Failed)))
-                    }
-                }
-            }
-            td.number {
-                @match &known.worker_totals {
-                    Some(totals) => { (usage(totals.in_flight, totals.slots)) } None => { span.quiet { "–" } }
-                }
-            }
+            td.number { (failed_link(view, &known.name, of(State::Failed))) }
+            td.number { (slots(known)) }
         }
+    }
+}
+
+fn failed_link(view: &View, name: &str, failed: u64) -> Markup {
+    let search = || search_text(&[("type", name), ("state", "failed"), ("level", "any")]);
+    html! {
+        @if failed == 0 { span.quiet { "–" } } @else { a.bad href=(view.search(&search())) { (count(failed)) } }
+    }
+}
+
+fn slots(known: &TypeDocument) -> Markup {
+    match &known.worker_totals {
+        Some(totals) => usage(totals.in_flight, totals.slots),
+        None => html! { span.quiet { "–" } },
     }
 }
 
@@ -155,21 +165,39 @@ pub(super) async fn find(visit: &Visit) -> Result<TypeDocument, ApiError> {
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, name) = (&visit.view, &visit.segment);
     let known = find(visit).await?;
-    let query =
-        [("type", name.clone()), ("state", "failed".into()), ("level", "any".into()), ("limit", FAILED.to_string())];
-    let request = visit.request_with(&query);
     let of_type = visit.request_of("", vec![("type".to_owned(), name.clone())]);
     let path = format!("/types/{name}");
     let (failed, errors, slowest, charts) = tokio::join!(
-        stored(tasks::task_page(&request)),
+        stored(newest_failed(visit, name)),
         stored(statistics::failures_document(&of_type)),
         stored(slowest(visit, name)),
         charts_of(visit, &path, Some(name)),
     );
-    let counts: Vec<(State, u64)> = known.counts.iter().map(|(state, n)| (*state, *n)).collect();
     let main = html! {
         div.head { h1 { (known.name) } (actions(view, &known)) }
         (properties(&known))
+        (counts_of(view, &known))
+        (charts)
+        (errors_of(view, errors))
+        (slowest_of(view, slowest))
+        (workers_of(visit, name))
+        (failed_of(view, failed))
+        @if let Some(schema) = &known.schema { (schema_block(schema)) }
+        (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
+    };
+    Ok(Body::new(name.clone(), main).into())
+}
+
+async fn newest_failed(visit: &Visit, name: &str) -> Result<TaskPage, ApiError> {
+    let limit = FAILED.to_string();
+    let query = [("type", name), ("state", "failed"), ("level", "any"), ("limit", &limit)];
+    tasks::task_page(&visit.request_with(&query.map(|(name, value)| (name, value.to_owned())))).await
+}
+
+fn counts_of(view: &View, known: &TypeDocument) -> Markup {
+    let name = known.name.as_str();
+    let counts: Vec<(State, u64)> = known.counts.iter().map(|(state, n)| (*state, *n)).collect();
+    html! {
         section.panel #counts {
             h2 { "Tasks" }
             @if counts.is_empty() {
@@ -179,17 +207,13 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
                 (state_counts(&counts, |state| view.search(&search_text(&[("type", name), ("state", state.name()), ("level", "any")]))))
             }
         }
-        (charts)
-        (errors_of(view, errors))
-        (slowest_of(view, slowest))
-        (workers_of(visit, name))
-        (failed_of(view, failed))
-        @if let Some(schema) = &known.schema {
-            details.panel #schema { summary { h2 { "Schema of the params" } } (json_block(&pretty(schema), None)) }
-        }
-        (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
-    };
-    Ok(Body::new(name.clone(), main).into())
+    }
+}
+
+fn schema_block(schema: &Value) -> Markup {
+    html! {
+        details.panel #schema { summary { h2 { "Schema of the params" } } (json_block(&pretty(schema), None)) }
+    }
 }
 
 fn actions(view: &View, known: &TypeDocument) -> Markup {
@@ -224,14 +248,19 @@ fn properties(known: &TypeDocument) -> Markup {
                 ("Slots", known.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&known.limits))),
                 ("Kill switches", (!known.kills.is_empty()).then(|| html! { (known.kills.join(", ")) })),
-                ("Refused partitions", known.worker_totals.as_ref().filter(|totals| !totals.refused.is_empty()).map(|totals| html! {
-                    (numbers_text(&totals.refused)) span.quiet {
-                        " – set their offsets with " code { "kafleet offsets init " (known.name) }
-                    }
-                })),
+                ("Refused partitions", refused(known)),
             ]))
         }
     }
+}
+
+fn refused(known: &TypeDocument) -> Option<Markup> {
+    let totals = known.worker_totals.as_ref().filter(|totals| !totals.refused.is_empty())?;
+    Some(html! {
+        (numbers_text(&totals.refused)) span.quiet {
+            " – set their offsets with " code { "kafleet offsets init " (known.name) }
+        }
+    })
 }
 
 fn limits_text(limits: &TypeLimits) -> Markup {
@@ -250,18 +279,7 @@ fn workers_of(visit: &Visit, name: &str) -> Markup {
     let rows: Vec<Markup> = all
         .iter()
         .filter_map(|worker| Some((worker, worker.types.iter().find(|status| status.task_type == name)?)))
-        .map(|(worker, status)| {
-            html! {
-                tr id={ "w-" (worker.id) } {
-                    td.id { (worker_link(&visit.view, &worker.id)) }
-                    td { (super::workers::state_label(worker.state)) }
-                    td.number { (usage(status.in_flight.into(), status.slots.into())) }
-                    td.number { (count(status.waiting)) }
-                    td { (numbers_text(&status.partitions)) }
-                    td { @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } } }
-                }
-            }
-        })
+        .map(|(worker, status)| worker_row(&visit.view, worker, status))
         .collect();
     html! {
         section.panel #workers {
@@ -270,6 +288,19 @@ fn workers_of(visit: &Visit, name: &str) -> Markup {
                 p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." }
             }
             @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped"], &rows)) }
+        }
+    }
+}
+
+fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Markup {
+    html! {
+        tr id={ "w-" (worker.id) } {
+            td.id { (worker_link(view, &worker.id)) }
+            td { (super::workers::state_label(worker.state)) }
+            td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td.number { (count(status.waiting)) }
+            td { (numbers_text(&status.partitions)) }
+            td { @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } } }
         }
     }
 }

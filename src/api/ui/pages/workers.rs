@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::overview::numbers_text;
-use crate::api::documents::{WorkerDocument, WorkerState};
+use crate::api::documents::{RunningDocument, WorkerDocument, WorkerState};
 use crate::api::handlers::workers;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::bar::usage;
@@ -18,6 +18,7 @@ use crate::api::ui::parts::tasks::{type_link, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line};
 use crate::api::ui::visit::{Answer, Body, Visit};
+use crate::control::heartbeat::TypeStatus;
 
 /// Workers of a page.
 const PAGE: usize = 200;
@@ -32,34 +33,41 @@ pub(super) fn state_label(state: WorkerState) -> Markup {
 }
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
-    let view = &visit.view;
     let mut known = workers::worker_list(&visit.api).workers;
-    let order = |state: WorkerState| match state {
-        WorkerState::Silent => 0,
-        WorkerState::Draining => 1,
-        WorkerState::Alive => 2,
-        WorkerState::Stopped => 3,
-    };
-    known.sort_by(|a, b| (order(a.state), &a.id).cmp(&(order(b.state), &b.id)));
-    let versions: BTreeSet<&str> = known.iter().map(|worker| worker.version.as_str()).collect();
-    let (total, differ) = (known.len(), versions.len() > 1);
-    let rows: Vec<Markup> = known.iter().take(PAGE).map(|worker| row(view, worker, differ)).collect();
+    known.sort_by(|a, b| (rank(a.state), &a.id).cmp(&(rank(b.state), &b.id)));
     let main = html! {
         h1 { "Workers" }
-        @if rows.is_empty() {
+        @if known.is_empty() {
             (empty("No worker has sent a heartbeat. Start one:", &["kafleet worker"]))
         } @else {
-            section.panel {
-                @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
-                (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
-                @if total > PAGE {
-                    p.quiet { (count(total - PAGE)) " more workers; those in trouble are shown first." }
-                }
-            }
+            section.panel { (listed(&visit.view, &known)) }
         }
         (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
     };
     Ok(Body::new("Workers", main).into())
+}
+
+/// Rank of a state in the list: those in trouble first.
+const fn rank(state: WorkerState) -> u8 {
+    match state {
+        WorkerState::Silent => 0,
+        WorkerState::Draining => 1,
+        WorkerState::Alive => 2,
+        WorkerState::Stopped => 3,
+    }
+}
+
+fn listed(view: &View, known: &[WorkerDocument]) -> Markup {
+    let versions: BTreeSet<&str> = known.iter().map(|worker| worker.version.as_str()).collect();
+    let differ = versions.len() > 1;
+    let rows: Vec<Markup> = known.iter().take(PAGE).map(|worker| row(view, worker, differ)).collect();
+    html! {
+        @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
+        (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
+        @if known.len() > PAGE {
+            p.quiet { (count(known.len() - PAGE)) " more workers; those in trouble are shown first." }
+        }
+    }
 }
 
 fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
@@ -91,17 +99,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let worker = known.find(|worker| worker.id == visit.segment).ok_or_else(unknown)?;
     let main = html! {
         h1 { (worker.id) }
-        section.panel {
-            (facts(&[
-                ("State", Some(state_label(worker.state))),
-                ("Host", text(format!("{}, process {}", worker.host, worker.pid))),
-                ("Version", text(&worker.version)),
-                ("Started", Some(time(&worker.started_at))),
-                ("Last heartbeat", Some(time(&worker.last_heartbeat_at))),
-                ("In flight", text(count(worker.in_flight))),
-                ("Memory of tasks", text(format!("{} bytes", count(worker.held_bytes)))),
-            ]))
-        }
+        section.panel { (properties(&worker)) }
         (types(view, &worker))
         (running(view, &worker))
         (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
@@ -109,30 +107,20 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     Ok(Body::new(worker.id.clone(), main).into())
 }
 
+fn properties(worker: &WorkerDocument) -> Markup {
+    facts(&[
+        ("State", Some(state_label(worker.state))),
+        ("Host", text(format!("{}, process {}", worker.host, worker.pid))),
+        ("Version", text(&worker.version)),
+        ("Started", Some(time(&worker.started_at))),
+        ("Last heartbeat", Some(time(&worker.last_heartbeat_at))),
+        ("In flight", text(count(worker.in_flight))),
+        ("Memory of tasks", text(format!("{} bytes", count(worker.held_bytes)))),
+    ])
+}
+
 fn types(view: &View, worker: &WorkerDocument) -> Markup {
-    let rows: Vec<Markup> = worker
-        .types
-        .iter()
-        .map(|status| {
-            let finished: Vec<String> =
-                status.finished.iter().map(|(outcome, n)| format!("{} {outcome}", count(n))).collect();
-            html! {
-                tr id={ "y-" (status.task_type) } {
-                    td.id { (type_link(view, Some(&status.task_type))) }
-                    td { (status.group.as_deref().unwrap_or("its own")) }
-                    td.number { (usage(status.in_flight.into(), status.slots.into())) }
-                    td.number { (count(status.waiting)) }
-                    td { (numbers_text(&status.partitions)) }
-                    td { (finished.join(", ")) }
-                    td {
-                        @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
-                        @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
-                        @if !status.refused.is_empty() { (label("bad", "refused")) " " (numbers_text(&status.refused)) }
-                    }
-                }
-            }
-        })
-        .collect();
+    let rows: Vec<Markup> = worker.types.iter().map(|status| type_row(view, status)).collect();
     html! {
         section.panel #types {
             h2 { "Types" } (table(&["Type", "Group", "#Slots", "#Fetched", "Partitions", "Attempts finished", "Trouble"], &rows))
@@ -140,21 +128,37 @@ fn types(view: &View, worker: &WorkerDocument) -> Markup {
     }
 }
 
-fn running(view: &View, worker: &WorkerDocument) -> Markup {
-    let rows: Vec<Markup> = worker
-        .running
-        .iter()
-        .map(|task| {
-            html! {
-                tr id={ "t-" (task.id) } {
-                    td.id { a href=(view.task(&task.id)) { (task.id) } }
-                    td { (type_link(view, Some(&task.task_type))) }
-                    td.number { (task.attempt) }
-                    td.time { (time(&task.began_at)) }
-                }
+fn type_row(view: &View, status: &TypeStatus) -> Markup {
+    let finished: Vec<String> = status.finished.iter().map(|(outcome, n)| format!("{} {outcome}", count(n))).collect();
+    html! {
+        tr id={ "y-" (status.task_type) } {
+            td.id { (type_link(view, Some(&status.task_type))) }
+            td { (status.group.as_deref().unwrap_or("its own")) }
+            td.number { (usage(status.in_flight.into(), status.slots.into())) }
+            td.number { (count(status.waiting)) }
+            td { (numbers_text(&status.partitions)) }
+            td { (finished.join(", ")) }
+            td {
+                @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
+                @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
+                @if !status.refused.is_empty() { (label("bad", "refused")) " " (numbers_text(&status.refused)) }
             }
-        })
-        .collect();
+        }
+    }
+}
+
+fn running(view: &View, worker: &WorkerDocument) -> Markup {
+    let row = |task: &RunningDocument| {
+        html! {
+            tr id={ "t-" (task.id) } {
+                td.id { a href=(view.task(&task.id)) { (task.id) } }
+                td { (type_link(view, Some(&task.task_type))) }
+                td.number { (task.attempt) }
+                td.time { (time(&task.began_at)) }
+            }
+        }
+    };
+    let rows: Vec<Markup> = worker.running.iter().map(row).collect();
     html! {
         section.panel #running {
             h2 { "Running tasks, oldest first" }

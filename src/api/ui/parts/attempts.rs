@@ -20,33 +20,39 @@ struct Attempt<'a> {
 /// Kinds of events that end an attempt.
 const ENDS: [&str; 4] = ["succeeded", "failed", "retrying", "cancelled"];
 
+impl<'a> Attempt<'a> {
+    const fn running(run: u32, number: u32) -> Self {
+        Self { run, number, started_at: None, ended_at: None, worker: None, outcome: "running", message: None }
+    }
+
+    fn apply(&mut self, event: &'a HistoryItem) {
+        self.worker = event.worker.as_deref().or(self.worker);
+        self.started_at = self.started_at.or(event.started_at.as_deref());
+        if event.kind == "started" {
+            self.started_at = Some(&event.at);
+        }
+        if ENDS.contains(&event.kind.as_str()) {
+            self.ended_at = Some(&event.at);
+            self.outcome = if event.kind == "retrying" { "failed" } else { &event.kind };
+            self.message = event.message.as_deref();
+        }
+    }
+
+    /// Milliseconds from start to end.
+    fn took(&self) -> Option<i64> {
+        between(self.started_at, self.ended_at)
+    }
+}
+
 fn attempts(history: &History) -> Vec<Attempt<'_>> {
     let mut attempts: Vec<Attempt<'_>> = Vec::new();
     for event in history.events.iter().filter(|event| event.attempt > 0 && !event.ignored) {
         let position = attempts.iter().position(|known| (known.run, known.number) == (event.run, event.attempt));
         let index = position.unwrap_or_else(|| {
-            attempts.push(Attempt {
-                run: event.run,
-                number: event.attempt,
-                started_at: None,
-                ended_at: None,
-                worker: None,
-                outcome: "running",
-                message: None,
-            });
+            attempts.push(Attempt::running(event.run, event.attempt));
             attempts.len() - 1
         });
-        let attempt = &mut attempts[index];
-        attempt.worker = event.worker.as_deref().or(attempt.worker);
-        attempt.started_at = attempt.started_at.or(event.started_at.as_deref());
-        if event.kind == "started" {
-            attempt.started_at = Some(&event.at);
-        }
-        if ENDS.contains(&event.kind.as_str()) {
-            attempt.ended_at = Some(&event.at);
-            attempt.outcome = if event.kind == "retrying" { "failed" } else { &event.kind };
-            attempt.message = event.message.as_deref();
-        }
+        attempts[index].apply(event);
     }
     attempts
 }
@@ -54,55 +60,57 @@ fn attempts(history: &History) -> Vec<Attempt<'_>> {
 /// Attempts as bars, the longest as the scale.
 pub(in super::super) fn attempt_bars(view: &View, history: &History) -> Markup {
     let attempts = attempts(history);
-    let took = |attempt: &Attempt<'_>| between(attempt.started_at, attempt.ended_at);
-    let longest = attempts.iter().filter_map(took).max().unwrap_or_default().max(1);
+    let longest = attempts.iter().filter_map(Attempt::took).max().unwrap_or_default().max(1);
     html! {
         @if !attempts.is_empty() {
             section.panel #attempts {
                 h2 { "Attempts" }
                 div.scroll {
                     table {
-                        thead {
-                            tr {
-                                th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" }
-                                th { span.hidden { "Share" } } th { "Outcome" } th { "Worker" }
-                            }
-                        }
-                        tbody {
-                            @for attempt in &attempts {
-                                tr {
-                                    td.number { (attempt.run) }
-                                    td.number { (attempt.number) }
-                                    td.time { (super::times::optional_time(attempt.started_at)) }
-                                    td.number {
-                                        @match took(attempt) { Some(ms) => { (duration(ms)) } None => { "–" } }
-                                    }
-                                    td.meter {
-                                        @if let Some(ms) = took(attempt) {
-                                            svg.bar viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {
-                                                rect class={
-                                                    "fill " (tone(attempt.outcome))
-                                                } width=((ms * 1_000 / longest).max(6)) height="10" {}
-                                            }
-                                        }
-                                    }
-                                    td {
-                                        span class={ "pill " (tone(attempt.outcome)) } { (attempt.outcome) }
-                                        @if let Some(message) = attempt.message {
-                                            " " span.error { (first_line(message, 80)) }
-                                        }
-                                    }
-                                    td {
-                                        @if let Some(worker) = attempt.worker {
-                                            (super::tasks::worker_link(view, worker))
-                                        }
-                                    }
-                                }
-                            }
-                        }
+                        (headings())
+                        tbody { @for attempt in &attempts { (attempt_row(view, attempt, longest)) } }
                     }
                 }
             }
+        }
+    }
+}
+
+fn headings() -> Markup {
+    html! {
+        thead {
+            tr {
+                th.number { "Run" } th.number { "Attempt" } th { "Started" } th.number { "Took" }
+                th { span.hidden { "Share" } } th { "Outcome" } th { "Worker" }
+            }
+        }
+    }
+}
+
+fn attempt_row(view: &View, attempt: &Attempt<'_>, longest: i64) -> Markup {
+    html! {
+        tr {
+            td.number { (attempt.run) }
+            td.number { (attempt.number) }
+            td.time { (super::times::optional_time(attempt.started_at)) }
+            td.number { @match attempt.took() { Some(ms) => { (duration(ms)) } None => { "–" } } }
+            td.meter { @if let Some(ms) = attempt.took() { (meter(tone(attempt.outcome), ms * 1_000 / longest)) } }
+            td {
+                span class={ "pill " (tone(attempt.outcome)) } { (attempt.outcome) }
+                @if let Some(message) = attempt.message {
+                    " " span.error { (first_line(message, 80)) }
+                }
+            }
+            td { @if let Some(worker) = attempt.worker { (super::tasks::worker_link(view, worker)) } }
+        }
+    }
+}
+
+/// Bar of a length in thousandths.
+fn meter(tone: &str, length: i64) -> Markup {
+    html! {
+        svg.bar viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true" {
+            rect class={ "fill " (tone) } width=(length.max(6)) height="10" {}
         }
     }
 }

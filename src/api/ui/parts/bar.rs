@@ -11,32 +11,48 @@ use crate::model::record::state::State;
 /// Width of a bar in its own units.
 const WIDTH: u64 = 1_000;
 
+/// Part of a bar.
+struct Part {
+    state: State,
+    count: u64,
+    from: u64,
+    width: u64,
+}
+
+impl Part {
+    fn text(&self) -> String {
+        format!("{} {}", count(self.count), word(self.state))
+    }
+}
+
 /// Bar of counts by state, in the order of the states from ended to waiting.
 pub(in super::super) fn state_bar(counts: &BTreeMap<State, u64>) -> Markup {
-    let total: u64 = counts.values().sum();
-    let mut from = 0;
-    let parts: Vec<(State, u64, u64, u64)> = ORDER
-        .iter()
-        .filter_map(|state| Some((*state, *counts.get(state).filter(|count| **count > 0)?)))
-        .map(|(state, count)| {
-            // At least a visible sliver of each state.
-            let width = (u128::from(count) * u128::from(WIDTH) / u128::from(total.max(1))) as u64;
-            let width = width.max(6);
-            let at = from;
-            from += width;
-            (state, count, at, width)
-        })
-        .collect();
-    let described: Vec<String> = parts.iter().map(|(state, n, ..)| format!("{} {}", count(n), word(*state))).collect();
+    let parts = parts(counts);
+    let length = parts.last().map_or(0, |part| part.from + part.width);
+    let described: Vec<String> = parts.iter().map(Part::text).collect();
     html! {
-        svg.bar viewBox={ "0 0 " (from.max(1)) " 10" } preserveAspectRatio="none" role="img" aria-label=(described.join(", ")) {
-            @for (state, n, at, width) in &parts {
-                rect class={ "fill " (tone(*state)) } x=(at) y="0" width=(width) height="10" {
-                    title { (count(n)) " " (word(*state)) }
+        svg.bar viewBox={ "0 0 " (length.max(1)) " 10" } preserveAspectRatio="none" role="img" aria-label=(described.join(", ")) {
+            @for part in &parts {
+                rect class={ "fill " (tone(part.state)) } x=(part.from) y="0" width=(part.width) height="10" {
+                    title { (part.text()) }
                 }
             }
         }
     }
+}
+
+fn parts(counts: &BTreeMap<State, u64>) -> Vec<Part> {
+    let total: u64 = counts.values().sum();
+    let mut end = 0;
+    let mut part = |state: State, count: u64| {
+        let width = (u128::from(count) * u128::from(WIDTH) / u128::from(total.max(1))) as u64;
+        // At least a visible sliver of each state.
+        let part = Part { state, count, from: end, width: width.max(6) };
+        end += part.width;
+        part
+    };
+    let present = ORDER.into_iter().filter_map(|state| Some((state, *counts.get(&state).filter(|count| **count > 0)?)));
+    present.map(|(state, count)| part(state, count)).collect()
 }
 
 const ORDER: [State; State::COUNT] = [

@@ -31,41 +31,69 @@ pub(in super::super) struct TimeAxis {
 pub(in super::super) fn chart(title: &str, axis: &TimeAxis, lines: &[Line], show: fn(u64) -> String) -> Markup {
     let largest = lines.iter().flat_map(|line| &line.values).flatten().copied().max().unwrap_or_default();
     let top = rounded_up(largest);
-    let at = |part: f64| (part.clamp(0.0, 1.0) * WIDTH as f64).round() as usize;
     html! {
         figure.chart {
-            figcaption {
-                strong { (title) }
-                span.scale { (show(top)) }
-                span.legends { @for line in lines { span.legend.dashed[line.dashed] .(line.tone) { (line.name) } } }
-            }
+            figcaption { strong { (title) } span.scale { (show(top)) } (legends(lines)) }
             svg.lines viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img"
                 aria-label=(described(title, lines, show)) {
-                line.grid x1="0" x2=(WIDTH) y1="0.5" y2="0.5" {}
-                line.grid x1="0" x2=(WIDTH) y1=(HEIGHT / 2) y2=(HEIGHT / 2) {}
-                line.grid x1="0" x2=(WIDTH) y1=(HEIGHT) y2=(HEIGHT) {}
-                @if at(axis.complete_to) < WIDTH {
-                    rect.unknown x=(at(axis.complete_to)) y="0" width=(WIDTH - at(axis.complete_to)) height=(HEIGHT) {
-                        title { "not complete yet" }
-                    }
-                }
-                @if at(axis.exact_from) > 0 {
-                    rect.unknown x="0" y="0" width=(at(axis.exact_from)) height=(HEIGHT) { title { "at least" } }
-                }
+                (grid())
+                (inexact_parts(axis))
                 @for line in lines {
                     path.line.dashed[line.dashed] .(line.tone) d=(path(&line.values, top)) {}
                 }
-                @for (n, label) in axis.labels.iter().enumerate() {
-                    @let x = n * WIDTH / axis.labels.len();
-                    rect.point x=(x) y="0" width=((n + 1) * WIDTH / axis.labels.len() - x) height=(HEIGHT) {
-                        title { (label) (values_text(lines, n, show)) }
-                    }
-                }
+                (points(&axis.labels, lines, show))
             }
-            div.axis {
-                @if let (Some(first), Some(last)) = (axis.labels.first(), axis.labels.last()) {
-                    span { (first) } span { (last) }
-                }
+            (axis_line(&axis.labels))
+        }
+    }
+}
+
+fn legends(lines: &[Line]) -> Markup {
+    html! {
+        span.legends { @for line in lines { span.legend.dashed[line.dashed] .(line.tone) { (line.name) } } }
+    }
+}
+
+fn grid() -> Markup {
+    html! {
+        line.grid x1="0" x2=(WIDTH) y1="0.5" y2="0.5" {}
+        line.grid x1="0" x2=(WIDTH) y1=(HEIGHT / 2) y2=(HEIGHT / 2) {}
+        line.grid x1="0" x2=(WIDTH) y1=(HEIGHT) y2=(HEIGHT) {}
+    }
+}
+
+/// Shades over the parts of the range without final values.
+fn inexact_parts(axis: &TimeAxis) -> Markup {
+    let at = |part: f64| (part.clamp(0.0, 1.0) * WIDTH as f64).round() as usize;
+    html! {
+        @if at(axis.complete_to) < WIDTH {
+            rect.unknown x=(at(axis.complete_to)) y="0" width=(WIDTH - at(axis.complete_to)) height=(HEIGHT) {
+                title { "not complete yet" }
+            }
+        }
+        @if at(axis.exact_from) > 0 {
+            rect.unknown x="0" y="0" width=(at(axis.exact_from)) height=(HEIGHT) { title { "at least" } }
+        }
+    }
+}
+
+/// Areas that show the values of a point when they are touched.
+fn points(labels: &[String], lines: &[Line], show: fn(u64) -> String) -> Markup {
+    html! {
+        @for (n, label) in labels.iter().enumerate() {
+            @let x = n * WIDTH / labels.len();
+            rect.point x=(x) y="0" width=((n + 1) * WIDTH / labels.len() - x) height=(HEIGHT) {
+                title { (label) (values_text(lines, n, show)) }
+            }
+        }
+    }
+}
+
+fn axis_line(labels: &[String]) -> Markup {
+    html! {
+        div.axis {
+            @if let (Some(first), Some(last)) = (labels.first(), labels.last()) {
+                span { (first) } span { (last) }
             }
         }
     }

@@ -23,12 +23,9 @@ pub(in super::super) const COLUMNS: &[&str] =
 
 pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: bool) -> Markup {
     let query = group_query(group);
-    let more = group.workers.len().saturating_sub(WORKERS);
     html! {
         tr id={ "f-" (group.task_type) "-" (group.error) } {
-            td.number {
-                a.bad href=(view.search(&query)) { @if at_least { "≥ " } (count(group.count)) }
-            }
+            td.number { a.bad href=(view.search(&query)) { @if at_least { "≥ " } (count(group.count)) } }
             td.spark { (bars(&group.attempts_by_hour, "bad", "failed attempts in an hour")) }
             td { (type_link(view, Some(&group.task_type))) }
             td.message {
@@ -37,17 +34,24 @@ pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: b
             }
             td.time { (time(&group.first)) }
             td.time { a href=(view.task(&group.newest)) title=(group.newest) { (time(&group.last)) } }
-            td {
-                @for (n, worker) in group.workers.iter().take(WORKERS).enumerate() {
-                    @if n > 0 { ", " } (worker_link(view, worker))
-                }
-                @if more > 0 { span.quiet { " and " (more) " more" } }
-            }
-            td.action {
-                @if view.may(Role::Operate) {
-                    a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &query)])) { "Retry…" }
-                }
-            }
+            td { (workers(view, &group.workers)) }
+            td.action { @if view.may(Role::Operate) { (retry_button(view, &query)) } }
         }
+    }
+}
+
+fn workers(view: &View, ids: &[String]) -> Markup {
+    let more = ids.len().saturating_sub(WORKERS);
+    html! {
+        @for (n, id) in ids.iter().take(WORKERS).enumerate() {
+            @if n > 0 { ", " } (worker_link(view, id))
+        }
+        @if more > 0 { span.quiet { " and " (more) " more" } }
+    }
+}
+
+fn retry_button(view: &View, query: &str) -> Markup {
+    html! {
+        a.button href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", query)])) { "Retry…" }
     }
 }

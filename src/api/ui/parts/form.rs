@@ -26,6 +26,19 @@ pub(in super::super) struct Form<'a> {
     pub commands: Vec<String>,
 }
 
+impl Form<'_> {
+    fn buttons(&self) -> Markup {
+        html! {
+            div.buttons {
+                @if !self.button.is_empty() {
+                    button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }
+                }
+                a.button href=(self.view.url(&self.back)) data-close { "Back" }
+            }
+        }
+    }
+}
+
 impl Render for Form<'_> {
     fn render(&self) -> Markup {
         html! {
@@ -34,12 +47,7 @@ impl Render for Form<'_> {
             form.panel.action method="post" action=(self.view.url(&self.action)) {
                 div.effect { (self.effect) }
                 @if !self.button.is_empty() || self.problem.is_some() { @for input in &self.inputs { (input) } }
-                div.buttons {
-                    @if !self.button.is_empty() {
-                        button.danger[self.danger].primary[!self.danger] type="submit" { (self.button) }
-                    }
-                    a.button href=(self.view.url(&self.back)) data-close { "Back" }
-                }
+                (self.buttons())
             }
             (commands(&self.commands))
         }
@@ -49,15 +57,38 @@ impl Render for Form<'_> {
 /// Field of a form.
 #[derive(Clone, Copy, Default)]
 pub(in super::super) struct Input<'a> {
-    pub name: &'a str,
-    pub label: &'a str,
-    pub value: Option<&'a str>,
-    pub hint: &'a str,
-    pub required: bool,
+    name: &'a str,
+    label: &'a str,
+    value: Option<&'a str>,
+    hint: &'a str,
+    required: bool,
     /// Lines of a multi-line field; 0 for a single line.
-    pub lines: u16,
+    lines: u16,
     /// Suggested values.
-    pub list: &'a [String],
+    list: &'a [String],
+}
+
+impl<'a> Input<'a> {
+    /// Optional field of a single line.
+    pub(in super::super) fn new(name: &'a str, label: &'a str, value: Option<&'a str>) -> Self {
+        Self { name, label, value, ..Self::default() }
+    }
+
+    pub(in super::super) const fn required(self) -> Self {
+        Self { required: true, ..self }
+    }
+
+    pub(in super::super) const fn hint(self, hint: &'a str) -> Self {
+        Self { hint, ..self }
+    }
+
+    pub(in super::super) const fn lines(self, lines: u16) -> Self {
+        Self { lines, ..self }
+    }
+
+    pub(in super::super) const fn suggestions(self, list: &'a [String]) -> Self {
+        Self { list, ..self }
+    }
 }
 
 impl Render for Input<'_> {
@@ -76,12 +107,14 @@ impl Render for Input<'_> {
                         aria-describedby=[hint.as_deref()] required[self.required] list=[list.as_deref()];
                 }
                 @if let Some(hint) = &hint { p.hint id=(hint) { (self.hint) } }
-                @if let Some(list) = &list {
-                    datalist id=(list) { @for value in self.list { option value=(value) {} } }
-                }
+                @if let Some(list) = &list { (datalist(list, self.list)) }
             }
         }
     }
+}
+
+fn datalist(id: &str, values: &[String]) -> Markup {
+    html! { datalist id=(id) { @for value in values { option value=(value) {} } } }
 }
 
 /// Buttons of a search. `clear` is the URL without filters.
@@ -96,7 +129,7 @@ pub(in super::super) fn filter_buttons(clear: Option<&str>) -> Markup {
 
 /// Reason of an action, which is recorded.
 pub(in super::super) fn reason(value: Option<&str>) -> Markup {
-    Input { name: "reason", label: "Reason", value, hint: "recorded with the action", ..Input::default() }.render()
+    Input::new("reason", "Reason", value).hint("recorded with the action").render()
 }
 
 /// Choice of one value.

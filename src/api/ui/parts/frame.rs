@@ -106,27 +106,40 @@ pub(in super::super) fn frame(shell: &Shell<'_>, title: &str, state: Option<Stat
     html! {
         (DOCTYPE)
         html lang="en" data-theme=(shell.theme.name()) data-base=(view.base) data-build=(build()) {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (window_title(title, state)) }
-                link rel="icon" type="image/svg+xml" href=(view.url(&format!("/ui/{}", icon())));
-                link rel="stylesheet" href=(view.url(&format!("/ui/{}", stylesheet())));
-                script type="module" src=(view.url(&format!("/ui/{}", script()))) {}
-            }
+            (head(view, &window_title(title, state)))
             body {
                 a.skip href="#main" { "Skip to the content" }
-                header.top {
-                    a.brand href=(view.url("/")) { "kafleet" }
-                    @if let Some((user, path)) = shell.user {
-                        (navigation(shell))
-                        (search(view))
-                        (session(shell, user, path))
-                    }
-                }
+                (header(shell))
                 (main_element(shell, title, state, main))
                 @if shell.user.is_some() { (script_elements()) }
+            }
+        }
+    }
+}
+
+fn head(view: &View, title: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            title { (title) }
+            link rel="icon" type="image/svg+xml" href=(view.url(&format!("/ui/{}", icon())));
+            link rel="stylesheet" href=(view.url(&format!("/ui/{}", stylesheet())));
+            script type="module" src=(view.url(&format!("/ui/{}", script()))) {}
+        }
+    }
+}
+
+fn header(shell: &Shell<'_>) -> Markup {
+    let view = shell.view;
+    html! {
+        header.top {
+            a.brand href=(view.url("/")) { "kafleet" }
+            @if let Some((user, path)) = shell.user {
+                (navigation(shell))
+                (search(view))
+                (session(shell, user, path))
             }
         }
     }
@@ -176,11 +189,7 @@ pub(in super::super) fn rendered(main: String) -> Markup {
 
 fn navigation(shell: &Shell<'_>) -> Markup {
     let view = shell.view;
-    let links = html! {
-        @for (section, path, name) in ENTRIES {
-            a href=(view.url(path)) aria-current=[(section == shell.section).then_some("page")] { (name) }
-        }
-    };
+    let links = links(shell);
     let more = html! { @for (path, name) in MORE { a href=(view.url(path)) { (name) } } };
     html! {
         nav.wide aria-label="main" {
@@ -194,10 +203,22 @@ fn navigation(shell: &Shell<'_>) -> Markup {
                 @if view.may(Role::Submit) { a.small href=(view.url("/new")) { "New task" } }
             }
         }
-        @if view.may(Role::Submit) {
-            a.button.new href=(view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] {
-                "New task"
-            }
+        @if view.may(Role::Submit) { (new_button(shell)) }
+    }
+}
+
+fn links(shell: &Shell<'_>) -> Markup {
+    html! {
+        @for (section, path, name) in ENTRIES {
+            a href=(shell.view.url(path)) aria-current=[(section == shell.section).then_some("page")] { (name) }
+        }
+    }
+}
+
+fn new_button(shell: &Shell<'_>) -> Markup {
+    html! {
+        a.button.new href=(shell.view.url("/new")) aria-current=[(shell.section == Section::New).then_some("page")] {
+            "New task"
         }
     }
 }
@@ -213,27 +234,37 @@ fn search(view: &View) -> Markup {
 
 fn session(shell: &Shell<'_>, user: Option<&str>, path: &str) -> Markup {
     let view = shell.view;
-    let next = shell.theme.next();
     html! {
         div.session {
             span.app role="status" { a.bad #trouble hidden {} }
             button.app.plain.live #live type="button" aria-pressed="true" title="Live updates: press to stop or continue" { "Live" }
-            form method="post" action=(view.url("/theme")) {
-                input type="hidden" name="next" value=(path);
-                button.plain name="theme" value=(next.name()) title={
-                    "Theme: " (shell.theme.name()) ". Switch to " (next.name())
-                }
-                    aria-label={ "Switch the theme to " (next.name()) } { (shell.theme.symbol()) "\u{fe0e}" }
+            (theme_form(view, shell.theme, path))
+            (user_block(view, user))
+        }
+    }
+}
+
+fn theme_form(view: &View, theme: Theme, path: &str) -> Markup {
+    let next = theme.next().name();
+    html! {
+        form method="post" action=(view.url("/theme")) {
+            input type="hidden" name="next" value=(path);
+            button.plain name="theme" value=(next) title={ "Theme: " (theme.name()) ". Switch to " (next) }
+                aria-label={ "Switch the theme to " (next) } { (theme.symbol()) "\u{fe0e}" }
+        }
+    }
+}
+
+fn user_block(view: &View, user: Option<&str>) -> Markup {
+    html! {
+        @match user {
+            Some(name) => {
+                span.user title={ "token " (name) } { (name) " " span.quiet { "(" (role(view)) ")" } }
+                form method="post" action=(view.url("/logout")) { button.plain { "Log out" } }
             }
-            @match user {
-                Some(name) => {
-                    span.user title={ "token " (name) } { (name) " " span.quiet { "(" (role(view)) ")" } }
-                    form method="post" action=(view.url("/logout")) { button.plain { "Log out" } }
-                }
-                None => {
-                    a.quiet href=(view.url("/help#access")) title="Everyone who can reach this address may do everything" {
-                        "no tokens"
-                    }
+            None => {
+                a.quiet href=(view.url("/help#access")) title="Everyone who can reach this address may do everything" {
+                    "no tokens"
                 }
             }
         }

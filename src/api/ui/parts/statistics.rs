@@ -52,38 +52,33 @@ pub(in super::super) fn charts(view: &View, path: &str, range: &ChartRange, stat
 
 fn drawn(stats: &Stats, points: &[StatsPoint]) -> Markup {
     let axis = axis(stats, points);
-    let line = |name, tone, dashed, value: fn(&StatsPoint) -> Option<u64>| Line {
-        name,
-        tone,
-        dashed,
-        values: points.iter().map(value).collect(),
+    let counted = |name, tone, dashed, value: fn(&StatsPoint) -> u64| {
+        let values = points.iter().map(|point| Some(value(point))).collect();
+        Line { name, tone, dashed, values }
     };
-    let ended = [
-        line("succeeded", "good", false, |point| Some(point.succeeded)),
-        line("failed", "bad", true, |point| Some(failed(point))),
-    ];
-    let open = [
-        line("open", "blue", false, |point| Some(point.open)),
-        line("opened", "planned", true, |point| Some(point.opened)),
-    ];
-    let wait = [
-        line("p50", "running", false, |point| point.wait.p50),
-        line("p95", "attention", true, |point| point.wait.p95),
-        line("p99", "bad", true, |point| point.wait.p99),
-    ];
-    let run = [
-        line("p50", "running", false, |point| point.run.p50),
-        line("p95", "attention", true, |point| point.run.p95),
-        line("p99", "bad", true, |point| point.run.p99),
-    ];
+    let ended = [counted("succeeded", "good", false, |point| point.succeeded), counted("failed", "bad", true, failed)];
+    let open =
+        [counted("open", "blue", false, |point| point.open), counted("opened", "planned", true, |point| point.opened)];
     html! {
         div.charts {
             (chart("Ended", &axis, &ended, count))
             (chart("Open", &axis, &open, count))
-            (chart("Wait for a worker", &axis, &wait, ms_text))
-            (chart("Run time", &axis, &run, ms_text))
+            (chart("Wait for a worker", &axis, &percentiles(points, |point| &point.wait), ms_text))
+            (chart("Run time", &axis, &percentiles(points, |point| &point.run), ms_text))
         }
     }
+}
+
+fn percentiles(points: &[StatsPoint], of: fn(&StatsPoint) -> &Durations) -> [Line; 3] {
+    let line = |name, tone, dashed, value: fn(&Durations) -> Option<u64>| {
+        let values = points.iter().map(|point| value(of(point))).collect();
+        Line { name, tone, dashed, values }
+    };
+    [
+        line("p50", "running", false, |durations| durations.p50),
+        line("p95", "attention", true, |durations| durations.p95),
+        line("p99", "bad", true, |durations| durations.p99),
+    ]
 }
 
 pub(in super::super) fn ms_text(ms: u64) -> String {
@@ -130,27 +125,9 @@ fn notes(stats: &Stats, points: &[StatsPoint]) -> Markup {
 
 /// Values of the charts, newest first.
 fn table(points: &[StatsPoint], range: &ChartRange) -> Markup {
-    let ms = |value: Option<u64>| value.map_or("–".to_owned(), ms_text);
-    let durations =
-        |of: &Durations| html! { td.number { (ms(of.p50)) } td.number { (ms(of.p95)) } td.number { (ms(of.p99)) } };
     let is_active =
         |point: &&StatsPoint| point.opened + point.succeeded + failed(point) + point.cancelled + point.open > 0;
-    let rows: Vec<Markup> = points
-        .iter()
-        .rev()
-        .filter(is_active)
-        .map(|point| {
-            html! {
-                tr {
-                    td.time { (time(&point.at)) }
-                    td.number { (count(point.opened)) } td.number { (count(point.succeeded)) }
-                    td.number { (count(failed(point))) } td.number { (count(point.cancelled)) }
-                    td.number { (count(point.retried)) } td.number { (count(point.open)) }
-                    (durations(&point.wait)) (durations(&point.run))
-                }
-            }
-        })
-        .collect();
+    let rows: Vec<Markup> = points.iter().rev().filter(is_active).map(row).collect();
     html! {
         details.more #values {
             summary { "As a table, by " (range.step) }
@@ -158,6 +135,21 @@ fn table(points: &[StatsPoint], range: &ChartRange) -> Markup {
                 "From", "#Opened", "#Succeeded", "#Failed", "#Cancelled", "#Retried", "#Open", "#Wait p50", "#p95", "#p99",
                 "#Run p50", "#p95", "#p99",
             ], &rows))
+        }
+    }
+}
+
+fn row(point: &StatsPoint) -> Markup {
+    let ms = |value: Option<u64>| value.map_or("–".to_owned(), ms_text);
+    let durations =
+        |of: &Durations| html! { td.number { (ms(of.p50)) } td.number { (ms(of.p95)) } td.number { (ms(of.p99)) } };
+    html! {
+        tr {
+            td.time { (time(&point.at)) }
+            td.number { (count(point.opened)) } td.number { (count(point.succeeded)) }
+            td.number { (count(failed(point))) } td.number { (count(point.cancelled)) }
+            td.number { (count(point.retried)) } td.number { (count(point.open)) }
+            (durations(&point.wait)) (durations(&point.run))
         }
     }
 }

@@ -49,26 +49,31 @@ fn table(view: &View, prefix: &str, tasks: &[Status], selectable: bool) -> Marku
     html! {
         div.scroll {
             table.tasks {
-                thead {
-                    tr {
-                        @if selectable { th.check scope="col" { span.hidden { "Select" } } }
-                        th scope="col" { "State" }
-                        th scope="col" { "Task" }
-                        th scope="col" { "Type" }
-                        th scope="col" { "Created" }
-                        th.number scope="col" { "Took" }
-                        th.number scope="col" { "Children" }
-                        th scope="col" { "Worker or error" }
-                    }
-                }
+                (headings(selectable))
                 tbody { @for task in tasks { (row(view, prefix, task, selectable)) } }
             }
         }
     }
 }
 
+fn headings(selectable: bool) -> Markup {
+    html! {
+        thead {
+            tr {
+                @if selectable { th.check scope="col" { span.hidden { "Select" } } }
+                th scope="col" { "State" }
+                th scope="col" { "Task" }
+                th scope="col" { "Type" }
+                th scope="col" { "Created" }
+                th.number scope="col" { "Took" }
+                th.number scope="col" { "Children" }
+                th scope="col" { "Worker or error" }
+            }
+        }
+    }
+}
+
 fn row(view: &View, prefix: &str, task: &Status, selectable: bool) -> Markup {
-    let took = between(task.started_at.as_deref(), task.ended_at.as_deref());
     html! {
         tr id={ (prefix) "-" (task.id) } {
             @if selectable {
@@ -82,10 +87,17 @@ fn row(view: &View, prefix: &str, task: &Status, selectable: bool) -> Markup {
             }
             td { (type_link(view, task.task_type.as_deref())) }
             td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
-            td.number { @match took { Some(ms) => { (duration(ms)) } None => { span.quiet { "–" } } } }
+            td.number { (took(task)) }
             td.number { (children(task)) }
             td.detail { (detail(view, task)) }
         }
+    }
+}
+
+fn took(task: &Status) -> Markup {
+    match between(task.started_at.as_deref(), task.ended_at.as_deref()) {
+        Some(ms) => html! { (duration(ms)) },
+        None => html! { span.quiet { "–" } },
     }
 }
 
@@ -139,32 +151,42 @@ pub(in super::super) fn breadcrumbs(view: &View, id: &str) -> Markup {
 
 /// Row of a task in its tree.
 pub(in super::super) fn tree_row(view: &View, node: &Status, level: usize, toggle: Option<(&str, bool)>) -> Markup {
-    let step = node.id.rsplit(':').next().unwrap_or(&node.id);
-    let took = between(node.started_at.as_deref(), node.ended_at.as_deref());
     html! {
         tr id={ "t-" (node.id) } {
             td.id {
                 span class={ "indent i" (level.min(12)) } {}
-                @match toggle {
-                    Some((url, is_open)) => {
-                        a.toggle href=(url) aria-expanded=(is_open)
-                        aria-label={ "children of " (node.id) } { @if is_open { "▾" } @else { "▸" } }
-                    }
-                    None => { span.toggle {} }
-                }
-                a href=(view.task(&node.id)) title=(node.id) { (step) }
-                @if let Some(name) = &node.fields.name { span.name { (first_line(name, 60)) } }
+                (toggle_link(&node.id, toggle))
+                (step_link(view, node))
             }
             td { (pill(node.state)) }
             td { (type_link(view, node.task_type.as_deref())) }
-            td.number { @match took { Some(ms) => { (duration(ms)) } None => { span.quiet { "–" } } } }
-            td.number {
-                @if node.children.total == 0 { span.quiet { "–" } }
-                @else { (count(node.children.total - node.children.pending)) "/" (count(node.children.total)) }
-            }
+            td.number { (took(node)) }
+            td.number { (children(node)) }
             td.detail {
                 @if let Some(error) = &node.error { span.error { (first_line(&error.text(), ERROR_CHARS)) } }
             }
+        }
+    }
+}
+
+/// Link to a task, with the last part of its id as the text.
+fn step_link(view: &View, node: &Status) -> Markup {
+    let step = node.id.rsplit(':').next().unwrap_or(&node.id);
+    html! {
+        a href=(view.task(&node.id)) title=(node.id) { (step) }
+        @if let Some(name) = &node.fields.name { span.name { (first_line(name, 60)) } }
+    }
+}
+
+/// Link that opens or closes the children of a task.
+fn toggle_link(id: &str, toggle: Option<(&str, bool)>) -> Markup {
+    html! {
+        @match toggle {
+            Some((url, is_open)) => {
+                a.toggle href=(url) aria-expanded=(is_open)
+                aria-label={ "children of " (id) } { @if is_open { "▾" } @else { "▸" } }
+            }
+            None => { span.toggle {} }
         }
     }
 }

@@ -71,7 +71,7 @@ fn bar_shows_each_state_and_describes_itself() {
 
 #[test]
 fn field_of_a_form_has_its_label_and_hint() {
-    let field = form::Input { name: "a", label: "A", value: Some("<x>"), hint: "why", ..form::Input::default() };
+    let field = form::Input::new("a", "A", Some("<x>")).hint("why");
     assert_eq!(
         maud::Render::render(&field).into_string(),
         "<div class=\"field\"><label for=\"f-a\">A</label><input id=\"f-a\" name=\"a\" value=\"&lt;x&gt;\" \

@@ -66,11 +66,9 @@ impl Folded {
         for (series, hour, errors) in changes.errors {
             match errors {
                 Some(errors) => {
-                    self.error_summaries.insert((series, hour), ErrorSummary::decode(&errors).unwrap());
+                    drop(self.error_summaries.insert((series, hour), ErrorSummary::decode(&errors).unwrap()));
                 }
-                None => {
-                    self.error_summaries.remove(&(series, hour));
-                }
+                None => drop(self.error_summaries.remove(&(series, hour))),
             }
         }
         self.open += changes.open;
@@ -97,14 +95,7 @@ pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, 
     let mut working_set = WorkingSet::default();
     working_set.begin_statistics(first as i64);
     for (number, events) in log[first..].chunks(batch.max(1)).enumerate() {
-        let mut missing = working_set.missing(events);
-        while !missing.is_empty() {
-            for id in missing {
-                let node = folded.nodes.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
-                working_set.load(id, node);
-            }
-            missing = working_set.wanted();
-        }
+        load(&mut working_set, &folded, events);
         for (n, event) in events.iter().enumerate() {
             let offset = (first + number * batch.max(1) + n) as i64;
             working_set.fold(event, LogPosition { offset, log_time_ms: 1_000 + offset * pace_ms }).unwrap();
@@ -117,4 +108,16 @@ pub(super) fn fold_cut(log: &[Event], first: usize, batch: usize, cache: usize, 
         working_set.shrink(cache);
     }
     folded
+}
+
+/// Loads the records that these events need.
+fn load(working_set: &mut WorkingSet, folded: &Folded, events: &[Event]) {
+    let mut missing = working_set.missing(events);
+    while !missing.is_empty() {
+        for id in missing {
+            let node = folded.nodes.get(&id).map(|bytes| TaskRecord::decode(bytes).unwrap());
+            working_set.load(id, node);
+        }
+        missing = working_set.wanted();
+    }
 }

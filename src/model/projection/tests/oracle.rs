@@ -36,6 +36,14 @@ fn children<'a>(nodes: &'a Nodes<'_>, id: &TaskId, continuations: bool) -> Vec<&
     wanted.filter(|(child, _)| number_of(child.segment()).is_some() == continuations).map(|(_, node)| node).collect()
 }
 
+/// Returns whether a task is below `top`, and it and all tasks in between are counted.
+fn is_counted_in_tree(nodes: &Nodes<'_>, task: &TaskId, top: &TaskId) -> bool {
+    let between = task.ancestors().take_while(|above| *above != top.as_str());
+    let mut between = between.map(|above| TaskId::parse(above).unwrap());
+    let is_below = *task != *top && task.is_within(top.as_str());
+    is_below && is_counted(nodes, task) && between.all(|above| is_counted(nodes, &above))
+}
+
 /// Checks the counts of a task against all records below it.
 fn recompute_counts(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
     let mut by_state = Counts::default();
@@ -45,13 +53,7 @@ fn recompute_counts(nodes: &Nodes<'_>, id: &TaskId, node: &TaskRecord) {
     let mut tree = Counts::default();
     let mut restartable = 0;
     for (below, node) in nodes {
-        let path: Vec<TaskId> = below
-            .ancestors()
-            .take_while(|above| *above != id.as_str())
-            .map(|above| TaskId::parse(above).unwrap())
-            .collect();
-        let is_below = **below != *id && below.is_within(id.as_str());
-        if is_below && is_counted(nodes, below) && path.iter().all(|above| is_counted(nodes, above)) {
+        if is_counted_in_tree(nodes, below, id) {
             tree.add(node.state, 1);
             restartable += u64::from(node.is_restartable());
         }
