@@ -103,6 +103,8 @@ pub struct FaultyBroker {
     pub tasks_held: Arc<AtomicBool>,
     /// Drops acknowledgements of writes to the events and control topics.
     pub unacknowledged: Arc<AtomicBool>,
+    /// Number of writes to the events topic until they fail.
+    pub events_left: Arc<AtomicUsize>,
     /// Commits the next transaction but reports an unknown outcome.
     pub doubtful: Arc<AtomicBool>,
     /// Delays the first records of consumers.
@@ -150,8 +152,7 @@ impl TransactionalProducer for Doubtful {
         then: &mut MakeDependents<'_>,
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
-        let left = self.meeting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        if left.is_ok() {
+        if one_less(&self.meeting).is_some() {
             self.meet.wait();
         }
         let positions = self.real.send_with_dependents(records, then, deadline)?;
@@ -162,11 +163,17 @@ impl TransactionalProducer for Doubtful {
     }
 }
 
+/// Decrements a counter. Returns `None` if it is 0.
+fn one_less(counter: &AtomicUsize) -> Option<usize> {
+    counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).ok()
+}
+
 struct HeldProducer {
     real: Arc<dyn Producer>,
     control: Arc<AtomicBool>,
     tasks: Arc<AtomicBool>,
     unacknowledged: Arc<AtomicBool>,
+    events_left: Arc<AtomicUsize>,
     /// The outcome of the last write is unknown.
     doubted: AtomicBool,
 }
@@ -175,7 +182,9 @@ impl Producer for HeldProducer {
     fn send(&self, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError> {
         let is_control = self.control.load(Ordering::SeqCst) && record.topic.ends_with(".control");
         let is_task = self.tasks.load(Ordering::SeqCst) && record.topic.contains(".tasks.");
-        if is_control || is_task {
+        let is_event = record.topic.ends_with(".events");
+        let is_beyond = is_event && one_less(&self.events_left).is_none();
+        if is_control || is_task || is_beyond {
             return Err(BrokerError::Full("full on purpose".into()));
         }
         let is_write = [".events", ".control"].iter().any(|topic| record.topic.ends_with(topic));
@@ -199,6 +208,7 @@ impl FaultyBroker {
             held: Arc::default(),
             tasks_held: Arc::default(),
             unacknowledged: Arc::default(),
+            events_left: Arc::new(AtomicUsize::new(usize::MAX)),
             doubtful: Arc::default(),
             slow: AtomicBool::default(),
             meeting: Arc::default(),
@@ -224,9 +234,14 @@ impl Broker for FaultyBroker {
     }
     fn producer(&self, sink: Arc<dyn DeliverySink>) -> Result<Arc<dyn Producer>, BrokerError> {
         let real = self.here()?.producer(sink)?;
-        let (control, tasks, unacknowledged) =
-            (self.held.clone(), self.tasks_held.clone(), self.unacknowledged.clone());
-        Ok(Arc::new(HeldProducer { real, control, tasks, unacknowledged, doubted: AtomicBool::default() }))
+        Ok(Arc::new(HeldProducer {
+            real,
+            control: self.held.clone(),
+            tasks: self.tasks_held.clone(),
+            unacknowledged: self.unacknowledged.clone(),
+            events_left: self.events_left.clone(),
+            doubted: AtomicBool::default(),
+        }))
     }
     fn transactional_producer(&self, name: &str) -> Result<Box<dyn TransactionalProducer>, BrokerError> {
         Ok(Box::new(Doubtful {

@@ -79,6 +79,8 @@ impl Drop for Fleet {
 /// API on threads of its own.
 pub struct KillableApi {
     pub base: String,
+    /// Its way to the log of the fleet.
+    pub broker: Arc<FaultyBroker>,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -193,10 +195,12 @@ impl Fleet {
     /// Starts another API on the same log and store that can be killed.
     pub fn killable_api(&self) -> KillableApi {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (setup, shutdown) = (self.second_setup(), self.shutdown.clone());
+        let broker = Arc::new(FaultyBroker::new(self.log.clone()));
+        let setup = ApiSetup { broker: broker.clone(), ..self.second_setup() };
+        let shutdown = self.shutdown.clone();
         let (send, receive) = std::sync::mpsc::channel();
         runtime.spawn(async move { send.send(serve(setup, &shutdown).await.0).unwrap() });
-        KillableApi { base: receive.recv_timeout(DEADLINE).unwrap(), runtime: Some(runtime) }
+        KillableApi { base: receive.recv_timeout(DEADLINE).unwrap(), broker, runtime: Some(runtime) }
     }
 
     pub fn track(&self) {
