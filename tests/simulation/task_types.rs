@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 
 use crate::deliveries::{CallbackTask, EmailTask};
 
+/// Longest wait that a failed attempt chooses, in milliseconds.
+const MAX_CHOSEN_WAIT: u64 = 4_000;
+
 /// Behaviour of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Script {
@@ -25,6 +28,10 @@ pub struct Script {
     pub ms: u64,
     /// Number of failing attempts in each run.
     pub fails: u32,
+    /// Each failed attempt chooses its own wait, so that two attempts of one number may wait in different places: in
+    /// the worker and at the tracker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chooses_wait: bool,
     /// First run that succeeds.
     pub succeeds_from_run: u32,
     /// Writes progress and log lines.
@@ -213,6 +220,7 @@ impl Script {
         Self {
             ms: if rng.bool() { 0 } else { rng.u64(1..1_500) },
             fails: if rng.u8(..3) == 0 { rng.u32(1..4) } else { 0 },
+            chooses_wait: rng.u8(..4) == 0,
             succeeds_from_run: if rng.u8(..8) == 0 { rng.u32(2..4) } else { 1 },
             reports_progress: rng.u8(..4) == 0,
             children,
@@ -247,6 +255,7 @@ impl Script {
         }
         all.extend([
             without(&|simpler| simpler.fails = 0),
+            without(&|simpler| simpler.chooses_wait = false),
             without(&|simpler| simpler.ms = 0),
             without(&|simpler| simpler.reports_progress = false),
             without(&|simpler| (simpler.expires_ms, simpler.total_timeout_ms) = (None, None)),
@@ -305,7 +314,8 @@ impl Script {
             cx.log(format!("attempt {}", cx.number));
         }
         if cx.number <= self.fails {
-            return Err(Failure::retry("not yet"));
+            let wait = Duration::from_millis(fastrand::u64(..=MAX_CHOSEN_WAIT));
+            return Err(if self.chooses_wait { Failure::retry_after("not yet", wait) } else { Failure::retry("not yet") });
         }
         if cx.run < self.succeeds_from_run {
             return Err(Failure::fail("not in this run"));
