@@ -180,7 +180,10 @@ async fn other_api_takes_over_when_the_runner_dies() {
     doomed.kill();
     fleet.folded().await;
     let before = progress(&fleet.get::<Status>(&path).await);
-    assert!(before.done > 0 && before.done < TASKS as u64 && !before.runner.is_empty(), "it was killed half way: {before:?}");
+    assert!(
+        before.done > 0 && before.done < TASKS as u64 && !before.runner.is_empty(),
+        "it was killed half way: {before:?}"
+    );
     // A task that has failed again in its new run must not be retried a second time.
     let again: Vec<usize> = restarted(&fleet, TASKS).await.into_iter().take(20).collect();
     for n in &again {

@@ -315,7 +315,11 @@ impl Script {
         }
         if cx.number <= self.fails {
             let wait = Duration::from_millis(fastrand::u64(..=MAX_CHOSEN_WAIT));
-            return Err(if self.chooses_wait { Failure::retry_after("not yet", wait) } else { Failure::retry("not yet") });
+            return Err(if self.chooses_wait {
+                Failure::retry_after("not yet", wait)
+            } else {
+                Failure::retry("not yet")
+            });
         }
         if cx.run < self.succeeds_from_run {
             return Err(Failure::fail("not in this run"));

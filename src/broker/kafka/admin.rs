@@ -14,9 +14,10 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::metadata::{Metadata, MetadataTopic};
-use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
 
+use super::polled_producer::PolledProducer;
 use super::reconnect::Reconnect;
 use super::settings::Settings;
 use super::{Silent, check_topic, error, list, native};
@@ -32,14 +33,13 @@ const RECENT: Duration = Duration::from_secs(60);
 pub(super) struct Cluster {
     settings: Settings,
     /// A producer that never sends: the lightest client that serves its own events.
-    client: ThreadedProducer<LastError>,
+    client: PolledProducer<LastError>,
     reconnect: Reconnect,
 }
 
 impl Cluster {
     pub(super) fn new(settings: Settings) -> Result<Self, BrokerError> {
-        let client =
-            settings.admin().create_with_context(LastError::default()).map_err(|error| error::of(&error, "[kafka]"))?;
+        let client = PolledProducer::new(&settings.admin(), LastError::default())?;
         let reconnect = Reconnect::new(settings.servers());
         Ok(Self { settings, client, reconnect })
     }

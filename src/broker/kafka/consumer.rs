@@ -72,7 +72,7 @@ impl KafkaConsumer {
         let waker = Arc::new(Waker::default());
         let on_record = waker.clone();
         client.set_nonempty_callback(move || on_record.wake());
-        let records = Records::new(client.client(), &spec.topics, waker.clone())
+        let records = Records::new(client.client(), &spec.topics, &waker)
             .ok_or_else(|| BrokerError::Unavailable("librdkafka could not create a queue for records".to_owned()))?;
         if !spec.topics.is_empty() {
             let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
@@ -240,13 +240,14 @@ impl KafkaConsumer {
         Ok(())
     }
 
-    fn forward<'a>(&self, partitions: impl IntoIterator<Item = &'a Partition>) {
-        partitions.into_iter().for_each(|partition| self.records.forward(self.client.client(), partition));
+    fn forward<'a>(&mut self, partitions: impl IntoIterator<Item = &'a Partition>) {
+        let Self { records, client, .. } = self;
+        partitions.into_iter().for_each(|partition| records.forward(client.client(), partition));
     }
 
     fn refresh_forwarding(&mut self, now: Instant) {
         if now.duration_since(self.forwarded) >= FORWARD_INTERVAL {
-            self.forward(self.assigned.keys());
+            self.records.forward_again();
             self.forwarded = now;
         }
     }
@@ -378,6 +379,7 @@ impl Consumer for KafkaConsumer {
         self.pause(&assigned, false)?;
         for partition in &assigned {
             self.assigned.remove(partition);
+            self.records.forget(partition);
             self.out_of_range.forget(partition);
             self.membership.revoking.remove(partition);
             self.membership.released.insert(partition.clone());

@@ -32,6 +32,7 @@ mod consumer;
 mod error;
 mod native;
 mod out_of_range;
+mod polled_producer;
 mod producer;
 mod reader;
 mod rebalance;

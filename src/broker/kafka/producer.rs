@@ -8,9 +8,10 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaError};
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
 
+use super::polled_producer::PolledProducer;
 use super::settings::Settings;
 use super::{error, native, with_record};
 use crate::broker::{
@@ -29,13 +30,12 @@ pub(super) struct KafkaProducer {
     /// Topic handles used by batches, which save a lookup by name per batch. Declared before the client: they must be
     /// dropped first.
     topics: Mutex<BTreeMap<String, Arc<native::Topic>>>,
-    client: ThreadedProducer<ToSink>,
+    client: PolledProducer<ToSink>,
 }
 
 impl KafkaProducer {
     pub(super) fn new(settings: &Settings, sink: Arc<dyn DeliverySink>) -> Result<Self, BrokerError> {
-        let client =
-            settings.producer().create_with_context(ToSink(sink)).map_err(|error| error::of(&error, "[kafka]"))?;
+        let client = PolledProducer::new(&settings.producer(), ToSink(sink))?;
         Ok(Self { topics: Mutex::default(), client })
     }
 
@@ -125,7 +125,7 @@ fn delivery_error(error: &KafkaError, topic: &str) -> BrokerError {
 
 /// Waits until every record has its outcome and returns the number of outstanding ones. rdkafka's own flush, which
 /// starts every commit, checks only every 100 ms.
-fn await_deliveries<C: ProducerContext + 'static>(client: &ThreadedProducer<C>, until: Instant) -> i32 {
+fn await_deliveries<C: ProducerContext + 'static>(client: &PolledProducer<C>, until: Instant) -> i32 {
     loop {
         match client.in_flight_count() {
             0 => return 0,
@@ -135,7 +135,7 @@ fn await_deliveries<C: ProducerContext + 'static>(client: &ThreadedProducer<C>, 
     }
 }
 
-fn send<C>(client: &ThreadedProducer<C>, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError>
+fn send<C>(client: &PolledProducer<C>, record: &ProducerRecord<'_>, token: u64) -> Result<(), BrokerError>
 where
     C: ProducerContext<DeliveryOpaque = usize> + 'static,
 {
@@ -153,7 +153,7 @@ where
     client.send(record_to_send).map_err(|(error, _)| send_error(client, &error, record.topic))
 }
 
-fn send_error<C>(client: &ThreadedProducer<C>, error: &KafkaError, topic: &str) -> BrokerError
+fn send_error<C>(client: &PolledProducer<C>, error: &KafkaError, topic: &str) -> BrokerError
 where
     C: ProducerContext<DeliveryOpaque = usize> + 'static,
 {
@@ -202,7 +202,7 @@ fn fenced_as_fatal(error: BrokerError) -> BrokerError {
 
 /// A producer with a transactional id.
 pub(super) struct KafkaTransactionalProducer {
-    client: ThreadedProducer<TransactionBatch>,
+    client: PolledProducer<TransactionBatch>,
     /// The error that made this producer unusable.
     broken: Option<BrokerError>,
 }
@@ -215,10 +215,7 @@ impl KafkaTransactionalProducer {
                 name.escape_debug()
             )));
         }
-        let client: ThreadedProducer<TransactionBatch> = settings
-            .transactional(name)
-            .create_with_context(TransactionBatch::default())
-            .map_err(|error| error::of(&error, "[kafka]"))?;
+        let client = PolledProducer::new(&settings.transactional(name), TransactionBatch::default())?;
         client.init_transactions(INIT_DEADLINE).map_err(|error| transaction_error(&error, "opening"))?;
         Ok(Self { client, broken: None })
     }

@@ -62,9 +62,17 @@ const TRANSACTION_TIMEOUT_MS: &str = "10000";
 /// Group id of consumers without a group. librdkafka requires one; nothing is committed under it.
 const NO_GROUP: &str = "kafleet.reader";
 
-/// Longest fetch of a consumer with several topics. A fetch without records delays the next one, which may include a
-/// topic whose queue was full.
-const SHARED_FETCH_WAIT_MS: &str = "100";
+/// Longest fetch of a consumer with several topics. A topic whose queue is full is left out of a fetch, and has to wait
+/// for its end; each fetch names all other partitions, which is most of the work of an idle consumer of hundreds.
+const SHARED_FETCH_WAIT_MS: &str = "250";
+
+/// Maximum size of a fetch of such a consumer, in bytes.
+const SHARED_FETCH_BYTES: &str = "8388608";
+
+/// Part of the prefetch limit that a fetch may bring for a partition: with one topic, and with several. A fetch of all
+/// partitions of a topic must leave room for the next one, or the topic would be left out of that.
+const FETCH_PARTS: usize = 4;
+const SHARED_FETCH_PARTS: usize = 16;
 
 /// Approximate overhead of a queued record in librdkafka, in bytes.
 const RECORD_OVERHEAD: usize = 300;
@@ -141,9 +149,11 @@ impl Settings {
         }
         if spec.topics.len() > 1 {
             self.set_default(&mut config, "fetch.wait.max.ms", SHARED_FETCH_WAIT_MS);
+            self.set_default(&mut config, "fetch.max.bytes", SHARED_FETCH_BYTES);
         }
         if spec.prefetch_bytes > 0 {
-            for (key, value) in prefetch(spec.prefetch_bytes) {
+            let fetch_parts = if spec.topics.len() > 1 { SHARED_FETCH_PARTS } else { FETCH_PARTS };
+            for (key, value) in prefetch(spec.prefetch_bytes, fetch_parts) {
                 self.set_default(&mut config, key, value.to_string());
             }
         }
@@ -209,13 +219,12 @@ impl Settings {
 
 /// Prefetch limits. librdkafka stops fetching at a number of queued bytes or records; the limit in bytes should take
 /// effect first, and the overhead of small records must stay bounded.
-fn prefetch(bytes: usize) -> [(&'static str, usize); 3] {
+fn prefetch(bytes: usize, fetch_parts: usize) -> [(&'static str, usize); 3] {
     [
         ("queued.max.messages.kbytes", (bytes / 1024).clamp(1, 2_097_151)),
         ("queued.min.messages", (bytes / RECORD_OVERHEAD).clamp(1_000, 100_000)),
-        // A fetch may exceed the limit by its own size, so it is kept to a quarter. A larger record is still fetched,
-        // alone.
-        ("fetch.message.max.bytes", (bytes / 4).clamp(65_536, 1_048_576)),
+        // A fetch may exceed the limit by its own size, so it is kept to a part. A larger record is still fetched, alone.
+        ("fetch.message.max.bytes", (bytes / fetch_parts).clamp(65_536, 1_048_576)),
     ]
 }
 
@@ -321,5 +330,16 @@ mod tests {
         assert_eq!(config.get("queued.max.messages.kbytes"), Some("1024"));
         assert_eq!(config.get("fetch.message.max.bytes"), Some("262144"));
         assert_eq!(config.get("queued.min.messages"), Some("3495"));
+        assert_eq!(config.get("fetch.wait.max.ms"), None);
+    }
+
+    #[test]
+    fn fetch_of_a_shared_consumer_leaves_room_for_the_next_one() {
+        let topics = vec!["a".to_owned(), "b".to_owned()];
+        let spec = ConsumerSpec { group: Some("g".into()), topics, prefetch_bytes: 8 << 20, ..Default::default() };
+        let config = settings(&[]).expect("good").consumer(&spec);
+        assert_eq!(config.get("queued.max.messages.kbytes"), Some("8192"));
+        assert_eq!(config.get("fetch.message.max.bytes"), Some("524288"));
+        assert_eq!((config.get("fetch.wait.max.ms"), config.get("fetch.max.bytes")), (Some("250"), Some("8388608")));
     }
 }

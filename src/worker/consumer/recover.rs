@@ -21,8 +21,10 @@ const TURN: Duration = Duration::from_millis(20);
 /// Minimum time between two failures after which the backoff starts again from its first wait.
 const PROBATION: Duration = Duration::from_secs(60);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
-/// Interval of the check for gaps, such as transaction markers, at the end of a partition.
+/// Minimum interval of the check for gaps, such as transaction markers, at the end of a partition.
 const GAP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time per partition until the next check: with hundreds of types, librdkafka searches a long list for each.
+const GAP_CHECK_PER_PARTITION: Duration = Duration::from_millis(3);
 
 /// Schedule of the attempts to recreate a failed consumer.
 pub(super) struct Recreation {
@@ -82,6 +84,8 @@ impl GapCheck {
         }
         self.next = now + GAP_CHECK_INTERVAL;
         let Ok(positions) = deps.consumer.positions() else { return };
+        let partitions = u32::try_from(positions.len()).unwrap_or(u32::MAX);
+        self.next = now + GAP_CHECK_INTERVAL.max(GAP_CHECK_PER_PARTITION.saturating_mul(partitions));
         for (partition, offset) in positions {
             let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
             if let Some(state) = one.partitions.reading_mut(partition.index)

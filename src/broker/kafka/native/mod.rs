@@ -4,6 +4,7 @@
 
 mod offsets;
 mod records;
+mod waking_queue;
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{self, NonNull};
@@ -16,7 +17,8 @@ use rdkafka::message::{BorrowedHeaders, Headers as _};
 use rdkafka::types::RDKafkaErrorCode;
 
 pub(super) use offsets::list_offsets;
-pub(super) use records::{Records, Waker};
+pub(super) use records::Records;
+pub(super) use waking_queue::{Waker, WakingQueue};
 
 use crate::broker::{BatchRecord, HeaderList, Partition};
 
@@ -116,6 +118,12 @@ impl Queue {
     fn of_consumer<C: ClientContext>(client: &Client<C>) -> Option<Self> {
         // SAFETY: the client is alive; the reference returned is ours.
         NonNull::new(unsafe { sys::rd_kafka_queue_get_consumer(client.native_ptr()) }).map(Self)
+    }
+
+    /// Returns the main queue of a client.
+    fn main<C: ClientContext>(client: &Client<C>) -> Option<Self> {
+        // SAFETY: the client is alive; the reference returned is ours.
+        NonNull::new(unsafe { sys::rd_kafka_queue_get_main(client.native_ptr()) }).map(Self)
     }
 
     fn new<C: ClientContext>(client: &Client<C>) -> Option<Self> {

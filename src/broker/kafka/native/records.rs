@@ -4,8 +4,7 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
@@ -13,38 +12,12 @@ use rdkafka::message::BorrowedHeaders;
 use rdkafka::types::RDKafkaErrorCode;
 use rustc_hash::FxHashMap;
 
+use super::waking_queue::{Waker, WakingQueue};
 use super::{Headers, Queue};
 use crate::broker::{Partition, RecordRef};
 
 /// Minimum number of topics that share a poll.
 const MIN_TURNS: usize = 4;
-
-/// Wakes the poll loop when a queue becomes non-empty.
-#[derive(Default)]
-pub(crate) struct Waker {
-    woken: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Waker {
-    pub(crate) fn wake(&self) {
-        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_one();
-    }
-
-    /// Resets the wake-up. Call it before checking the queues: anything that arrives afterwards wakes again.
-    pub(crate) fn reset(&self) {
-        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = false;
-    }
-
-    /// Waits for a wake-up. False on timeout.
-    pub(crate) fn wait(&self, until: Instant) -> bool {
-        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = until.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout_while(woken, left, |woken| !*woken);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
 
 /// An error received in place of a record.
 pub(crate) struct Failed {
@@ -58,17 +31,18 @@ pub(crate) struct Failed {
 pub(crate) struct Records {
     queues: Vec<TopicQueue>,
     by_topic: FxHashMap<String, usize>,
+    /// Queues of the partitions that are forwarded, and the number of the queue that receives their records. librdkafka
+    /// looks for a partition among all topics, which takes long with hundreds of them.
+    forwarded: FxHashMap<Partition, (Queue, usize)>,
     /// Queue with which the next poll begins, so that a topic with many records does not starve the others.
     next: usize,
     /// Message pointers of the current batch; null or stale between batches.
     batch: Vec<*mut sys::rd_kafka_message_t>,
-    #[expect(dead_code, reason = "librdkafka has its address")]
-    waker: Arc<Waker>,
 }
 
 /// The records of one topic.
 struct TopicQueue {
-    queue: Queue,
+    queue: WakingQueue,
     /// No records are taken.
     held: bool,
 }
@@ -78,17 +52,11 @@ unsafe impl Send for Records {}
 
 impl Records {
     /// Creates a queue for each topic; without topics, one for all.
-    pub(crate) fn new<C: ClientContext>(client: &Client<C>, topics: &[String], waker: Arc<Waker>) -> Option<Self> {
-        let address = Arc::as_ptr(&waker).cast_mut().cast();
-        let open = |_| {
-            let queue = Queue::new(client)?;
-            // SAFETY: the waker lives as long as the queue; after the queue's drop librdkafka does not call it.
-            unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), Some(wake_callback), address) };
-            Some(TopicQueue { queue, held: false })
-        };
+    pub(crate) fn new<C: ClientContext>(client: &Client<C>, topics: &[String], waker: &Arc<Waker>) -> Option<Self> {
+        let open = |_| Some(TopicQueue { queue: WakingQueue::new(Queue::new(client)?, waker), held: false });
         let queues = (0..topics.len().max(1)).map(open).collect::<Option<Vec<_>>>()?;
         let by_topic = topics.iter().cloned().enumerate().map(|(n, topic)| (topic, n)).collect();
-        Some(Self { queues, by_topic, next: 0, batch: Vec::new(), waker })
+        Some(Self { queues, by_topic, forwarded: FxHashMap::default(), next: 0, batch: Vec::new() })
     }
 
     /// Takes no records of a topic until it is called again with false. Without effect on other topics.
@@ -99,17 +67,32 @@ impl Records {
         }
     }
 
-    /// Forwards a partition's records to the queue of its topic, starting with those already waiting. librdkafka removes
-    /// the forwarding when it stops fetching the partition.
-    pub(crate) fn forward<C: ClientContext>(&self, client: &Client<C>, partition: &Partition) {
+    /// Forwards a partition's records to the queue of its topic, starting with those already waiting.
+    pub(crate) fn forward<C: ClientContext>(&mut self, client: &Client<C>, partition: &Partition) {
         let Ok(topic) = CString::new(&*partition.topic) else { return };
         let index = self.by_topic.get(&*partition.topic).copied().unwrap_or_default();
         // SAFETY: the client is alive and the name copied; the reference returned is ours.
         let queue = unsafe { sys::rd_kafka_queue_get_partition(client.native_ptr(), topic.as_ptr(), partition.index) };
-        if let (Some(queue), Some(to)) = (NonNull::new(queue).map(Queue), self.queues.get(index)) {
-            // SAFETY: both queues are alive; librdkafka counts its own references to them.
-            unsafe { sys::rd_kafka_queue_forward(queue.0.as_ptr(), to.queue.0.as_ptr()) };
+        if let Some(queue) = NonNull::new(queue).map(Queue) {
+            self.connect(&queue, index);
+            self.forwarded.insert(partition.clone(), (queue, index));
         }
+    }
+
+    /// Forwards the same partitions again: librdkafka removes the forwarding when it stops fetching a partition.
+    pub(crate) fn forward_again(&self) {
+        self.forwarded.values().for_each(|(queue, index)| self.connect(queue, *index));
+    }
+
+    /// Forgets a partition that is no longer read.
+    pub(crate) fn forget(&mut self, partition: &Partition) {
+        self.forwarded.remove(partition);
+    }
+
+    fn connect(&self, queue: &Queue, index: usize) {
+        let Some(to) = self.queues.get(index) else { return };
+        // SAFETY: both queues are alive; librdkafka counts its own references to them.
+        unsafe { sys::rd_kafka_queue_forward(queue.0.as_ptr(), to.queue.queue.0.as_ptr()) };
     }
 
     /// Passes at most `max` available records to the sink, from the topics in turn. Returns their number and the errors
@@ -145,7 +128,7 @@ impl Records {
         sink: &mut dyn FnMut(&RecordRef<'_>),
     ) -> usize {
         self.batch.resize(max, ptr::null_mut());
-        let queue = self.queues[n].queue.0.as_ptr();
+        let queue = self.queues[n].queue.queue.0.as_ptr();
         // SAFETY: the queue is ours, and the batch has room for `max` messages.
         let count = unsafe { sys::rd_kafka_consume_batch_queue(queue, 0, self.batch.as_mut_ptr(), max) };
         let mut taken = 0;
@@ -160,22 +143,6 @@ impl Records {
             }
         }
         taken
-    }
-}
-
-impl Drop for Records {
-    fn drop(&mut self) {
-        for TopicQueue { queue, .. } in &self.queues {
-            // SAFETY: the queue is ours. Forwarded queues may keep it alive; the callback is removed.
-            unsafe { sys::rd_kafka_queue_cb_event_enable(queue.0.as_ptr(), None, ptr::null_mut()) };
-        }
-    }
-}
-
-unsafe extern "C" fn wake_callback(_: *mut sys::rd_kafka_t, waker: *mut c_void) {
-    // SAFETY: the address of the waker that `Records` keeps alive until the callback is removed.
-    if let Some(waker) = unsafe { waker.cast::<Waker>().as_ref() } {
-        waker.wake();
     }
 }
 
