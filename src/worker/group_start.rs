@@ -17,8 +17,8 @@ use crate::runtime::{self, Shutdown};
 use crate::telemetry::Metrics;
 
 /// Minimum prefetch buffer of a type, in bytes: with a group of its own, and in a shared group. There, a type whose
-/// buffer is full is left out of a fetch and must live on its buffer until the fetch ends, which takes up to 250 ms if
-/// the other types have nothing. 8 MiB are some 70,000 small records a second.
+/// buffer is full is left out of a fetch and must live on its buffer until the fetch ends, which takes up to 500 ms if
+/// the other types have nothing. 8 MiB are enough for some 40,000 small records a second even then.
 const MIN_PREFETCH: usize = 1 << 20;
 const MIN_SHARED_PREFETCH: usize = 8 << 20;
 

@@ -62,11 +62,7 @@ const TRANSACTION_TIMEOUT_MS: &str = "10000";
 /// Group id of consumers without a group. librdkafka requires one; nothing is committed under it.
 const NO_GROUP: &str = "kafleet.reader";
 
-/// Longest fetch of a consumer with several topics. A topic whose queue is full is left out of a fetch, and has to wait
-/// for its end; each fetch names all other partitions, which is most of the work of an idle consumer of hundreds.
-const SHARED_FETCH_WAIT_MS: &str = "250";
-
-/// Maximum size of a fetch of such a consumer, in bytes.
+/// Maximum size of a fetch of a consumer with several topics, in bytes.
 const SHARED_FETCH_BYTES: &str = "8388608";
 
 /// Part of the prefetch limit that a fetch may bring for a partition: with one topic, and with several. A fetch of all
@@ -148,7 +144,6 @@ impl Settings {
             config.set("isolation.level", "read_uncommitted");
         }
         if spec.topics.len() > 1 {
-            self.set_default(&mut config, "fetch.wait.max.ms", SHARED_FETCH_WAIT_MS);
             self.set_default(&mut config, "fetch.max.bytes", SHARED_FETCH_BYTES);
         }
         if spec.prefetch_bytes > 0 {
@@ -330,7 +325,6 @@ mod tests {
         assert_eq!(config.get("queued.max.messages.kbytes"), Some("1024"));
         assert_eq!(config.get("fetch.message.max.bytes"), Some("262144"));
         assert_eq!(config.get("queued.min.messages"), Some("3495"));
-        assert_eq!(config.get("fetch.wait.max.ms"), None);
     }
 
     #[test]
@@ -340,6 +334,6 @@ mod tests {
         let config = settings(&[]).expect("good").consumer(&spec);
         assert_eq!(config.get("queued.max.messages.kbytes"), Some("8192"));
         assert_eq!(config.get("fetch.message.max.bytes"), Some("524288"));
-        assert_eq!((config.get("fetch.wait.max.ms"), config.get("fetch.max.bytes")), (Some("250"), Some("8388608")));
+        assert_eq!(config.get("fetch.max.bytes"), Some("8388608"));
     }
 }

@@ -82,10 +82,10 @@ impl GapCheck {
         if now < self.next {
             return;
         }
-        self.next = now + GAP_CHECK_INTERVAL;
-        let Ok(positions) = deps.consumer.positions() else { return };
-        let partitions = u32::try_from(positions.len()).unwrap_or(u32::MAX);
+        let partitions = types.iter().flat_map(|one| one.partitions.iter()).count();
+        let partitions = u32::try_from(partitions).unwrap_or(u32::MAX);
         self.next = now + GAP_CHECK_INTERVAL.max(GAP_CHECK_PER_PARTITION.saturating_mul(partitions));
+        let Ok(positions) = deps.consumer.positions() else { return };
         for (partition, offset) in positions {
             let Some(one) = types.of_topic_mut(&partition.topic) else { continue };
             if let Some(state) = one.partitions.reading_mut(partition.index)
