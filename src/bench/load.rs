@@ -17,6 +17,7 @@ use crate::config::Names;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{AttemptFailure, Event, Kind, Payload, Success, submitted};
 use crate::model::json::RawJson;
+use crate::model::retry::Waits;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::model::task::{Position, Task, header};
@@ -45,6 +46,7 @@ pub(super) fn task(n: u64) -> anyhow::Result<Task> {
         task_type: NOOP.into(),
         run: 1,
         attempts_used: 0,
+        waits: Waits::default(),
         created_at_ms: now_ms(),
         position: Position { partition: 0, offset: 0 },
         asof: None,
@@ -260,7 +262,7 @@ impl LogWriter<'_> {
         let at_ms = now_ms();
         let mut failure = AttemptFailure::new("timeout", "the service did not answer within 30 s", attempt);
         failure.started_at_ms = Some(at_ms);
-        let payload = Payload::Retrying { failure, due_ms: Some(at_ms + 1_000), record: None };
+        let payload = Payload::Retrying { failure, due_ms: Some(at_ms + 1_000), record: None, waits: 0 };
         let mut event = Event::new(payload, task.id.clone(), task.run, at_ms);
         event.attempt = attempt;
         event.worker = Some(WORKER.into());

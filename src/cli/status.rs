@@ -95,6 +95,7 @@ mod tests {
             worker: None,
             message: Some("two\nlines".into()),
             error_kind: ignored.then(|| "exit_code".to_owned()),
+            waits: 0,
             started_at: None,
             by: ignored.then(|| "ops".to_owned()),
             ignored,

@@ -27,6 +27,7 @@ fn render_task_at(task: &Status, paint: Paint, now_ms: i64) -> String {
     fields.add_painted("state", &state_text(task, paint));
     task.fields.labels().for_each(|(name, value)| fields.label(name, &value));
     fields.add_optional("attempt", attempt_text(task).as_deref());
+    fields.add_optional("waits", (task.waits > 0).then(|| task.waits.to_string()).as_deref());
     fields.add_optional("created", task.created_at.as_deref());
     fields.add_optional("seen", task.seen_at.as_deref());
     fields.add_optional("due", task.due_at.as_deref());
@@ -311,6 +312,7 @@ result    {\"hello\":\"world\"}";
         let mut task = samples::status();
         task.state = State::WaitingForChildren;
         task.attempt = 2;
+        task.waits = 3;
         task.fields.0.name = Some("a\u{1b}[31mname".into());
         task.fields.0.tags = vec!["x".into(), "y".into()];
         task.started_at = None;
@@ -329,6 +331,7 @@ state     waiting_for_children (own state: succeeded)
 name      a [31mname
 tags      x, y
 attempt   2
+waits     3
 created   2026-01-31T12:00:00.000Z
 seen      2026-01-31T12:00:00.500Z
 error     timeout: took longer than 1s (attempt 1)

@@ -18,13 +18,14 @@ use crate::model::units::duration::Millis;
 /// Maximum length of an app's name.
 const MAX_NAME_CHARS: usize = 64;
 /// Keys of `[types.<name>]` that are not part of a policy.
-const NOT_POLICY: [&str; 11] = [
+const NOT_POLICY: [&str; 12] = [
     "handler",
     "schema",
     "command",
     "env",
     "cwd",
     "retry_exit_codes",
+    "wait_exit_codes",
     "url",
     "method",
     "headers",

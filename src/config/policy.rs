@@ -1,7 +1,7 @@
 //! Execution policy of a type.
 
 use super::{Bytes, Isolation, OnError, Order, Rate, TypeConfig};
-use crate::model::retry::RetryPolicy;
+use crate::model::retry::{DEFAULT_MAX_WAIT, RetryPolicy};
 use crate::model::units::duration::Millis;
 
 /// Execution policy of a type: the settings of its code, overridden by `[types.<name>]`.
@@ -17,6 +17,8 @@ pub struct TypePolicy {
     pub order: Order,
     /// Number of retries, and the waits between attempts.
     pub retry: RetryPolicy,
+    /// Time after the first wait of a run from which on waits count as attempts.
+    pub max_wait: Millis,
     /// Time limit of one attempt.
     pub timeout: Millis,
     /// Time limit of all attempts and waits together, from the task's creation.
@@ -93,6 +95,7 @@ impl Default for TypePolicy {
             rate: None,
             order: Order::None,
             retry: RetryPolicy::default(),
+            max_wait: DEFAULT_MAX_WAIT,
             timeout: Millis::secs(120),
             total_timeout: None,
             stall_timeout: None,
@@ -127,6 +130,7 @@ impl TypePolicy {
                 min_backoff: config.min_backoff.unwrap_or(self.retry.min_backoff),
                 max_backoff: config.max_backoff.unwrap_or(self.retry.max_backoff),
             },
+            max_wait: config.max_wait.unwrap_or(self.max_wait),
             timeout: config.timeout.unwrap_or(self.timeout),
             total_timeout: config.total_timeout.or(self.total_timeout),
             stall_timeout: config.stall_timeout.or(self.stall_timeout),

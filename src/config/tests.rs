@@ -135,6 +135,11 @@ fn inconsistent_values_are_refused() {
         ("[types.a]\norder = \"partition\"\nconcurrency = 9", "cannot be reached"),
         ("[types.a]\ntimeout = 0", "`0` is not longer than zero"),
         ("[types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nretry_exit_codes = [75, 0]", "`0` is not an exit code"),
+        (
+            "[types.a]\nhandler = \"exec\"\ncommand = [\"x\"]\nretry_exit_codes = [75, 9]\nwait_exit_codes = [9]",
+            "9 is in both `retry_exit_codes` and `wait_exit_codes`",
+        ),
+        ("[types.a]\nhandler = \"echo\"\nwait_exit_codes = [9]", "`wait_exit_codes` in `[types.a]` is only used by"),
         ("[types.a]\nschema = \"none.json\"", "the schema `none.json` cannot be read"),
         ("[types.a]\nschema = \"kafleet.toml\"", "the schema `kafleet.toml` is not JSON"),
         ("[topics]\nprefix = \"a b\"", "`a b` is not a prefix"),

@@ -56,12 +56,27 @@ fn exec(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
             Finding::new(join(at, "command"), what).hint("set the program: `command = [\"program\", \"argument\"]`"),
         );
     }
-    let codes = kind.retry_exit_codes.iter().flatten().enumerate();
-    for (n, _) in codes.filter(|(_, code)| !(1..=255).contains(*code)) {
-        found.push(bad_value(document, &format!("{at}/retry_exit_codes/{n}"), "an exit code of a failure: 1 to 255"));
-    }
+    found.extend(exit_codes(document, at, kind));
     for name in kind.env.keys().filter(|name| name.is_empty() || name.contains(['=', '\0'])) {
         found.push(Finding::new(join(&join(at, "env"), name), format!("`{name}` is not a valid variable name")));
+    }
+    found
+}
+
+/// Checks that exit codes are those of failures, and in one list only.
+fn exit_codes(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let retried = kind.retry_exit_codes.as_deref().unwrap_or_default();
+    for (key, codes) in [("retry_exit_codes", retried), ("wait_exit_codes", &kind.wait_exit_codes)] {
+        for (n, code) in codes.iter().enumerate() {
+            let pointer = format!("{at}/{key}/{n}");
+            if !(1..=255).contains(code) {
+                found.push(bad_value(document, &pointer, "an exit code of a failure: 1 to 255"));
+            } else if key == "wait_exit_codes" && retried.contains(code) {
+                let what = format!("{code} is in both `retry_exit_codes` and `wait_exit_codes` of {}", table(at));
+                found.push(Finding::new(pointer, what).hint("remove it from one of them"));
+            }
+        }
     }
     found
 }
@@ -122,6 +137,7 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         ("env", HandlerKind::Exec, !kind.env.is_empty()),
         ("cwd", HandlerKind::Exec, kind.cwd.is_some()),
         ("retry_exit_codes", HandlerKind::Exec, kind.retry_exit_codes.is_some()),
+        ("wait_exit_codes", HandlerKind::Exec, !kind.wait_exit_codes.is_empty()),
         ("url", HandlerKind::Http, kind.url.is_some()),
         ("method", HandlerKind::Http, kind.method.is_some()),
         ("headers", HandlerKind::Http, !kind.headers.is_empty()),

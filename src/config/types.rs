@@ -47,6 +47,9 @@ pub struct TypeConfig {
     /// Maximum wait between two attempts. Default 3s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backoff: Option<Millis>,
+    /// Time after the first wait of a run from which on waits count as attempts; 0: each counts. Default 24h.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_wait: Option<Millis>,
     /// Time limit of one attempt. Default 120s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Millis>,
@@ -109,6 +112,9 @@ pub struct TypeConfig {
     /// `exec`: exit codes that are retried. Default 75 (EX_TEMPFAIL); any other code except 0 fails the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_exit_codes: Option<Vec<i32>>,
+    /// `exec`: exit codes after which the task waits, which counts as no attempt. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub wait_exit_codes: Vec<i32>,
     /// `http`: URL that receives the params.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,

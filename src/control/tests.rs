@@ -5,6 +5,7 @@ use super::*;
 use crate::broker::memory::{Memory, MemoryOptions};
 use crate::broker::*;
 use crate::model::json::RawJson;
+use crate::model::retry::Waits;
 use crate::model::task::{Policy, Task};
 use crate::runtime::Health;
 
@@ -30,6 +31,7 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
         task_type: "echo".into(),
         run: 1,
         attempts_used: 0,
+        waits: Waits::default(),
         created_at_ms: 0,
         position: Position { partition: 0, offset: 0 },
         asof,

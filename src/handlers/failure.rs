@@ -4,14 +4,19 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::time::Duration;
 
+use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
 /// Failure kind of a timeout, including a service that did not respond in time.
 pub const TIMEOUT: &str = "timeout";
 /// Failure kind of [`Failure::unsuccessful`].
 pub const UNSUCCESSFUL: &str = "unsuccessful";
-/// Failure kind of an error status of a service, or of a broken connection to it.
+/// Failure kind of a service that cannot be reached, directly or behind a gateway.
 pub(super) const UNREACHABLE: &str = "unreachable";
+/// Failure kind of a service that is temporarily not available.
+pub(super) const OVERLOADED: &str = "overloaded";
+/// Failure kind of a service that limits the rate of requests.
+pub(super) const RATE_LIMITED: &str = "rate_limited";
 
 /// Result of a handler.
 pub type TaskResult<T> = Result<T, Failure>;
@@ -35,6 +40,11 @@ pub enum Fail {
         /// Wait before the next attempt. `None`: the type's backoff.
         after: Option<Duration>,
     },
+    /// Run again later; the attempt counts as none.
+    Wait {
+        /// Time of the wait. `None`: the type's `min_backoff`, doubled with each wait up to 10 minutes.
+        after: Option<Duration>,
+    },
     /// The task fails; further attempts would fail too.
     Final,
     /// The task fails and is kept as a dead letter for redrive.
@@ -54,6 +64,23 @@ impl Failure {
         Self { then: Fail::Retry { after: Some(after) }, message: message.into(), kind: "error".into() }
     }
 
+    /// End of an attempt that counts as none, because its reason lies outside of the task: the service that it needs
+    /// limits the rate of requests, or is not available. The task runs again after this time or, without one, after the
+    /// type's `min_backoff`, doubled with each wait up to 10 minutes. Once the type's `max_wait` has passed since the
+    /// first wait of a run, waits count as attempts.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use kafleet::handlers::Failure;
+    ///
+    /// let busy = Failure::wait(Some(Duration::from_secs(20)), "the bureau accepts 10 requests a minute");
+    /// # assert_eq!(busy.then, kafleet::handlers::Fail::Wait { after: Some(Duration::from_secs(20)) });
+    /// ```
+    pub fn wait(after: Option<Duration>, message: impl Into<String>) -> Self {
+        Self { then: Fail::Wait { after }, message: message.into(), kind: "error".into() }
+    }
+
     /// Final failure: no retry.
     pub fn fail(message: impl Into<String>) -> Self {
         Self { then: Fail::Final, message: message.into(), kind: "error".into() }
@@ -67,6 +94,25 @@ impl Failure {
     /// Failure of a service that did not respond: `timeout` or `unreachable`. Retried.
     pub(super) fn no_response(message: impl Into<String>, timed_out: bool) -> Self {
         Self::retry(message).of_kind(if timed_out { TIMEOUT } else { UNREACHABLE })
+    }
+
+    /// Failure of a service that responded with an error status. Waits count as no attempts: 429, and 503 with
+    /// `Retry-After`. `is_retryable`: a retry of the same request may succeed.
+    pub(super) fn error_status(
+        message: impl Into<String>,
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        is_retryable: bool,
+    ) -> Self {
+        let (then, kind) = match (status, retry_after) {
+            (StatusCode::TOO_MANY_REQUESTS, after) => (Fail::Wait { after }, RATE_LIMITED),
+            (StatusCode::SERVICE_UNAVAILABLE, Some(_)) => (Fail::Wait { after: retry_after }, OVERLOADED),
+            (StatusCode::SERVICE_UNAVAILABLE, None) => (Fail::Retry { after: None }, OVERLOADED),
+            (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT, after) => (Fail::Retry { after }, UNREACHABLE),
+            (_, after) if is_retryable => (Fail::Retry { after }, "http_status"),
+            _ => (Fail::Final, "http_status"),
+        };
+        Self { then, message: message.into(), kind: kind.into() }
     }
 
     /// Final failure whose task is kept as a dead letter, for a redrive after the cause is fixed.

@@ -63,6 +63,8 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     const MIN_BACKOFF: Duration = Duration::from_secs(1);
     /// Maximum wait between two attempts.
     const MAX_BACKOFF: Duration = Duration::from_secs(3);
+    /// Time after the first wait ([`Failure::wait`]) of a run from which on waits count as attempts.
+    const MAX_WAIT: Duration = Duration::from_secs(24 * 3_600);
     /// Timeout of one attempt.
     const TIMEOUT: Duration = Duration::from_secs(120);
     /// Timeout of all attempts and waits together, from the task's creation.

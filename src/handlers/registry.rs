@@ -43,6 +43,7 @@ impl Registered {
                 min_backoff: T::MIN_BACKOFF.into(),
                 max_backoff: T::MAX_BACKOFF.into(),
             },
+            max_wait: T::MAX_WAIT.into(),
             timeout: T::TIMEOUT.into(),
             total_timeout: T::TOTAL_TIMEOUT.map(Into::into),
             stall_timeout: T::STALL_TIMEOUT.map(Into::into),

@@ -14,6 +14,7 @@ use super::json::RawJson;
 use super::record::TaskRecord;
 use super::record::notifications::Delivery;
 use super::record::state::State;
+use super::retry::Used;
 use super::task::{Task, header};
 
 /// Maximum size of the deferred records of one events partition, in bytes. A task whose record does not fit fails.
@@ -103,14 +104,17 @@ impl RecordCopy {
         text.chain(binary).collect()
     }
 
-    /// Headers for publishing after the wait: without start time, and with the number of attempts used so far.
-    pub fn released(&self, attempts: u32) -> Vec<(String, Vec<u8>)> {
+    /// Headers for publishing after the wait: without start time, and with the number of attempts used so far. The waits
+    /// of the run are in the record already.
+    pub fn released(&self, used: Used) -> Vec<(String, Vec<u8>)> {
         let mut headers = self.header_bytes();
         headers.retain(|(name, _)| name != header::NOT_BEFORE && name != header::ATTEMPT);
-        if attempts > 0 {
-            // Only the first attempt can expire.
+        if used > Used::default() {
+            // A task that has started cannot expire.
             headers.retain(|(name, _)| name != header::EXPIRES);
-            headers.push((header::ATTEMPT.to_owned(), attempts.to_string().into_bytes()));
+        }
+        if used.attempts > 0 {
+            headers.push((header::ATTEMPT.to_owned(), used.attempts.to_string().into_bytes()));
         }
         headers
     }
@@ -377,12 +381,13 @@ mod tests {
             [("ce_id", "a"), ("ce_notbefore", "2030-01-01T00:00:00Z"), ("ce_attempt", "1"), ("ce_expires", "9h")];
         let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
         let copy = RecordCopy::of(None, headers, RawJson::null());
-        let headers = |attempts| {
+        let headers = |attempts, waits| {
             let text = |(name, value): (String, Vec<u8>)| format!("{name}={}", String::from_utf8(value).unwrap());
-            copy.released(attempts).into_iter().map(text).collect::<Vec<_>>()
+            copy.released(Used { attempts, waits }).into_iter().map(text).collect::<Vec<_>>()
         };
-        assert_eq!(headers(0), ["ce_id=a", "ce_expires=9h"]);
-        assert_eq!(headers(3), ["ce_id=a", "ce_attempt=3"]);
+        assert_eq!(headers(0, 0), ["ce_id=a", "ce_expires=9h"]);
+        assert_eq!(headers(3, 0), ["ce_id=a", "ce_attempt=3"]);
+        assert_eq!(headers(0, 2), ["ce_id=a"]);
         assert_eq!(RecordCopy::decode(&copy.encode().unwrap()), Some(copy));
     }
 

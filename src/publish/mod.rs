@@ -13,6 +13,7 @@ use crate::model::event::{Event, Payload, submitted};
 use crate::model::json::RawJson;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
+use crate::model::retry::Waits;
 use crate::model::task::hash::spawn_hash_of;
 use crate::model::task::id::{IdError, TaskId, check_type};
 use crate::model::task::partition::partition_of;
@@ -294,6 +295,7 @@ fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
         task_type: new.task_type,
         run: new.run,
         attempts_used: 0,
+        waits: Waits::default(),
         created_at_ms: now_ms,
         position: Position { partition: -1, offset: -1 },
         asof: new.asof,

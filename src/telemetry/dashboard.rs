@@ -60,12 +60,16 @@ const ROWS: &[(&str, &[Panel])] = &[
                 ],
             ),
             panel(
-                "Retries and dead letters",
+                "Retries, waits and dead letters",
                 "ops",
                 &[
                     (
                         r#"sum by (type) (rate(kafleet_task_retries_total{type=~"$type"}[$__rate_interval]))"#,
                         "{{type}} retried",
+                    ),
+                    (
+                        r#"sum by (type) (rate(kafleet_waits_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} waited",
                     ),
                     (
                         r#"sum by (type, code) (rate(kafleet_dead_letters_total{type=~"$type"}[$__rate_interval]))"#,

@@ -1,12 +1,14 @@
 //! Decodes records of a task topic into inputs: tasks, or invalid records.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::completions::DeliveryTag;
 use super::memory_budget::{Account, Charge, MemoryBudget};
 use super::results::{Headers, correlation};
 use crate::broker::{Record, RecordRef};
 use crate::config::{self, Names};
+use crate::model::retry::Waits;
 use crate::model::task::header::REPLY_TO;
 use crate::model::task::partition::partition_of;
 use crate::model::task::{Position, Reject, Source, Task, read_task};
@@ -30,6 +32,10 @@ pub(super) struct InFlight {
     pub key: u64,
     /// Attempts used in this run, including those of earlier workers if the record contains their number.
     pub attempts: u32,
+    /// Waits of this run, including those of earlier workers if the record contains them.
+    pub waits: Waits,
+    /// Time of the waits in this worker.
+    pub waited: Duration,
     /// Timestamp of the record, epoch milliseconds.
     pub record_timestamp_ms: i64,
     /// The record's key differs from the task's id.
@@ -53,6 +59,13 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
+    /// Returns whether no attempt of this run has started yet, as far as this worker knows.
+    pub(super) fn is_first_start(&self) -> bool {
+        let has_used = self.attempts > self.task.attempts_used || self.waits != self.task.waits;
+        // An attempt that is repeated because its process died has started before.
+        !has_used && self.restarts == 0
+    }
+
     /// Hash of the key that a per-key rate limit applies to.
     pub(super) fn rate_key(&self) -> u64 {
         if self.rate_key != 0 { self.rate_key } else { key_hash(self.task.id.as_str().as_bytes()) }
@@ -143,6 +156,8 @@ impl PollBatch {
             _charge: self.charge(size),
             key: decoder.order_key(record, &task),
             attempts: task.attempts_used,
+            waits: task.waits,
+            waited: Duration::ZERO,
             record_timestamp_ms: record.timestamp_ms,
             has_own_key: record.key.is_some_and(|key| key != task.id.as_str().as_bytes()),
             announced: false,

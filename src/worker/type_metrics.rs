@@ -8,8 +8,8 @@ use prometheus::local::{LocalHistogram, LocalIntCounter, LocalIntCounterVec};
 use crate::telemetry::Metrics;
 
 /// Outcomes of attempts, values of the label `outcome`.
-const OUTCOMES: [&str; 8] =
-    ["succeeded", "retried", "failed", "cancelled", "expired", "rejected", "interrupted", "restarted"];
+const OUTCOMES: [&str; 9] =
+    ["succeeded", "retried", "waited", "failed", "cancelled", "expired", "rejected", "interrupted", "restarted"];
 
 pub(super) struct TypeMetrics {
     task_type: String,
@@ -31,6 +31,7 @@ impl TypeMetrics {
             metrics.tasks.finished.with_label_values(&[task_type, outcome]);
         }
         metrics.tasks.retries.with_label_values(label);
+        metrics.tasks.waits.with_label_values(label);
         metrics.worker.unclean_takeovers.with_label_values(label);
         Self {
             started: metrics.tasks.started.with_label_values(label).local(),
@@ -60,6 +61,12 @@ impl TypeMetrics {
         if outcome == "retried" {
             self.metrics.tasks.retries.with_label_values(&[&self.task_type]).inc();
         }
+    }
+
+    /// Counts an attempt that ended with a wait.
+    pub(super) fn record_wait(&mut self, run_time: Duration) {
+        self.record_outcome("waited", run_time);
+        self.metrics.tasks.waits.with_label_values(&[&self.task_type]).inc();
     }
 
     pub(super) fn record_dead_letter(&self, code: &str) {

@@ -7,7 +7,7 @@ use kafleet::model::offsets::FULL_METADATA_BYTES;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::fixture::{DEADLINE, Fleet, fleet};
 
@@ -147,13 +147,37 @@ async fn running_and_retrying_tasks_are_explained() {
         .publish_event("a", Kind::Retrying, |event| {
             event.attempt = 1;
             let failure = AttemptFailure::new("timeout", "too slow", 1);
-            event.payload = Payload::Retrying { failure, due_ms: Some(1_900_000_000_000), record: None };
+            event.payload = Payload::Retrying { failure, due_ms: Some(1_900_000_000_000), record: None, waits: 0 };
         })
         .await;
     let retrying = why(&fleet, "a").await;
     assert_eq!(codes(&retrying), [Reason::Retrying]);
     let message = &retrying.findings[0].message;
     assert_eq!(message, "attempt 1 failed: timeout: too slow; the next attempt starts at 2030-03-17T17:46:40.000Z");
+}
+
+#[tokio::test]
+async fn waiting_task_is_explained_and_shown() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    fleet
+        .publish_event("a", Kind::Retrying, |event| {
+            event.attempt = 1;
+            let failure = AttemptFailure::new("rate_limited", "`h` responded with 429", 1);
+            event.payload = Payload::Retrying { failure, due_ms: Some(1_900_000_000_000), record: None, waits: 2 };
+        })
+        .await;
+    let waiting = why(&fleet, "a").await;
+    assert_eq!(codes(&waiting), [Reason::Waiting]);
+    assert_eq!(
+        waiting.findings[0].message,
+        "it waits (number 2), which counts as no attempt: rate_limited: `h` responded with 429; it runs again at \
+         2030-03-17T17:46:40.000Z"
+    );
+    let status: Value = fleet.get("/v1/tasks/a").await;
+    assert_eq!((&status["state"], &status["attempt"], &status["waits"]), (&json!("retrying"), &json!(0), &json!(2)));
+    let history: Value = fleet.get("/v1/tasks/a/history").await;
+    assert_eq!(history["events"].as_array().unwrap().last().unwrap()["waits"], json!(2));
 }
 
 #[tokio::test]
@@ -200,7 +224,7 @@ pub async fn send_heartbeat_of(fleet: &Fleet, worker: &str, slots: u32, in_fligh
     send_heartbeat(fleet, worker, part, running).await;
 }
 
-async fn send_heartbeat(fleet: &Fleet, worker: &str, part: serde_json::Value, running: Vec<serde_json::Value>) {
+async fn send_heartbeat(fleet: &Fleet, worker: &str, part: Value, running: Vec<Value>) {
     let (now, in_flight) = (kafleet::runtime::now_ms(), part["in_flight"].clone());
     let send_heartbeat_of = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
         "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": running});
@@ -214,9 +238,9 @@ async fn send_heartbeat(fleet: &Fleet, worker: &str, part: serde_json::Value, ru
     };
     fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
     crate::api::fixture::until("the heartbeat is read", async || {
-        let workers: serde_json::Value = fleet.get("/v1/workers").await;
+        let workers: Value = fleet.get("/v1/workers").await;
         let in_flight_now =
-            |answer: &serde_json::Value| answer["id"] == json!(worker) && answer["in_flight"] == in_flight;
+            |answer: &Value| answer["id"] == json!(worker) && answer["in_flight"] == in_flight;
         workers["workers"].as_array().unwrap().iter().any(in_flight_now)
     })
     .await;

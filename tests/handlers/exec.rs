@@ -22,6 +22,7 @@ fn sh(script: &str) -> Program {
         env: Default::default(),
         cwd: ".".into(),
         retry_exit_codes: vec![75],
+        wait_exit_codes: Vec::new(),
         max_output: 64 * 1024,
         grace: Duration::from_millis(300),
     }
@@ -99,6 +100,10 @@ async fn exit_code_determines_outcome() {
     assert_eq!(again.failure().message, "exit code 75, and nothing on stderr");
     let own_codes = Program { retry_exit_codes: vec![9], ..sh("exit 9") };
     assert_eq!(attempt(own_codes, json!({})).await.failure().then, Fail::Retry { after: None });
+    let wait_codes = Program { wait_exit_codes: vec![9], ..sh("echo busy >&2; exit 9") };
+    let waits = attempt(wait_codes, json!({})).await;
+    assert_eq!((waits.failure().then, waits.failure().kind.as_ref()), (Fail::Wait { after: None }, "exit_code"));
+    assert_eq!(waits.failure().message, "exit code 9: busy");
     let killed = attempt(sh("kill -SEGV $$"), json!({})).await;
     assert_eq!((killed.failure().then, killed.failure().kind.as_ref()), (Fail::Retry { after: None }, "signal"));
     assert!(killed.failure().message.contains("SIGSEGV"), "{}", killed.failure());

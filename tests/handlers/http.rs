@@ -28,6 +28,8 @@ async fn serve() -> SocketAddr {
             any(|Path(code): Path<u16>| async move { (StatusCode::from_u16(code).unwrap(), "told you so") }),
         )
         .route("/busy", any(|| async { (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], "later") }))
+        .route("/overloaded", any(|| async { (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "90")]) }))
+        .route("/broken", any(|| async { (StatusCode::INTERNAL_SERVER_ERROR, [("retry-after", "8")]) }))
         .route("/moved", any(|| async { (StatusCode::FOUND, [("location", "/seen")]) }))
         .route("/empty", any(|| async { StatusCode::NO_CONTENT }))
         .route("/text", any(|| async { "just text" }))
@@ -100,20 +102,22 @@ async fn successful_response_is_the_result() {
 #[tokio::test]
 async fn status_determines_retry() {
     let address = serve().await;
-    for (code, then) in [
-        (400, Fail::Final),
-        (401, Fail::Final),
-        (404, Fail::Final),
-        (409, Fail::Final),
-        (422, Fail::Final),
-        (408, Fail::Retry { after: None }),
-        (425, Fail::Retry { after: None }),
-        (429, Fail::Retry { after: None }),
-        (500, Fail::Retry { after: None }),
-        (503, Fail::Retry { after: None }),
+    for (code, then, kind) in [
+        (400, Fail::Final, "http_status"),
+        (401, Fail::Final, "http_status"),
+        (404, Fail::Final, "http_status"),
+        (409, Fail::Final, "http_status"),
+        (422, Fail::Final, "http_status"),
+        (408, Fail::Retry { after: None }, "http_status"),
+        (425, Fail::Retry { after: None }, "http_status"),
+        (429, Fail::Wait { after: None }, "rate_limited"),
+        (500, Fail::Retry { after: None }, "http_status"),
+        (502, Fail::Retry { after: None }, "unreachable"),
+        (503, Fail::Retry { after: None }, "overloaded"),
+        (504, Fail::Retry { after: None }, "unreachable"),
     ] {
         let outcome = attempt(&TestRun::new(), call(address, &format!("/status/{code}"))).await;
-        assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (then, "http_status"), "{code}");
+        assert_eq!((outcome.failure().then, outcome.failure().kind.as_ref()), (then, kind), "{code}");
         assert!(
             outcome.failure().message.starts_with(&format!("`127.0.0.1` responded with {code}")),
             "{}",
@@ -122,7 +126,13 @@ async fn status_determines_retry() {
         assert!(outcome.failure().message.ends_with(": told you so"), "{}", outcome.failure());
     }
     let busy = attempt(&TestRun::new(), call(address, "/busy")).await;
-    assert_eq!(busy.failure().then, Fail::Retry { after: Some(Duration::from_secs(7)) });
+    assert_eq!(busy.failure().then, Fail::Wait { after: Some(Duration::from_secs(7)) });
+    let overloaded = attempt(&TestRun::new(), call(address, "/overloaded")).await;
+    let failure = overloaded.failure();
+    let after = Some(Duration::from_secs(90));
+    assert_eq!((failure.then, failure.kind.as_ref()), (Fail::Wait { after }, "overloaded"));
+    let broken = attempt(&TestRun::new(), call(address, "/broken")).await;
+    assert_eq!(broken.failure().then, Fail::Retry { after: Some(Duration::from_secs(8)) }, "an error is an attempt");
     let moved = attempt(&TestRun::new(), call(address, "/moved")).await;
     assert_eq!(moved.failure().then, Fail::Final);
     assert!(

@@ -117,7 +117,10 @@ fn failed(task: &str) -> Event {
 
 fn retrying(task: &str) -> Event {
     let failure = AttemptFailure::new("error", "broken", 1);
-    Event { payload: Payload::Retrying { failure, due_ms: None, record: None }, ..event(Kind::Retrying, task) }
+    Event {
+        payload: Payload::Retrying { failure, due_ms: None, record: None, waits: 0 },
+        ..event(Kind::Retrying, task)
+    }
 }
 
 fn log(task: &str, lines: usize) -> Event {

@@ -32,3 +32,4 @@ mod shared_groups;
 mod stopping;
 mod tail;
 mod types;
+mod waits;

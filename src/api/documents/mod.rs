@@ -103,6 +103,9 @@ pub struct Status {
     pub own_state: State,
     pub run: u32,
     pub attempt: u32,
+    /// Waits of the run, which count as no attempts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waits: u32,
     #[serde(flatten)]
     pub fields: ShownFields,
     /// Notifications sent so far. Only in `GET /v1/tasks/{id}`, and only for tasks with actions or checks.
@@ -133,6 +136,10 @@ pub struct Status {
     /// The task, or one of its ancestors, belongs to an earlier run of its parent and is excluded from its counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Counts of direct children.
@@ -248,6 +255,9 @@ pub struct HistoryItem {
     /// Stable error kind, as matched by `retry_on` and `fail_on`.
     #[serde(default)]
     pub error_kind: Option<String>,
+    /// Waits of the run, if this event reports one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waits: u32,
     /// Start of the attempt that this event ends, if there is no `started` event for it.
     #[serde(default)]
     pub started_at: Option<String>,

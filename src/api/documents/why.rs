@@ -83,6 +83,8 @@ pub enum Reason {
     WorkerSilent,
     /// The last attempt failed; the task waits for the next one.
     Retrying,
+    /// The last attempt ended with a wait, which counts as no attempt.
+    Waiting,
     Scheduled,
     /// A descendant is still open.
     OpenChild,

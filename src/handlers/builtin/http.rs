@@ -207,19 +207,13 @@ impl Call {
         } else if !body.trim_ascii().is_empty() {
             message = format!("{message}: {}", excerpt(body, QUOTED_CHARS));
         }
-        let failure = match (is_retryable(status), wait) {
-            (true, Some(wait)) => Failure::retry_after(message, wait),
-            (true, None) => Failure::retry(message),
-            (false, _) => Failure::fail(message),
-        };
-        failure.of_kind("http_status")
+        Failure::error_status(message, status, wait, is_retryable(status))
     }
 }
 
 /// Returns whether a retry of the same request may succeed.
 fn is_retryable(status: StatusCode) -> bool {
-    status.is_server_error()
-        || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS)
+    status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY)
 }
 
 /// Converts a body: JSON as it is, other text to a string, nothing to null.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::encode_error::EncodeError;
 use super::json::short_reason;
 use super::retention::Lifetimes;
+use super::retry::Used;
 use super::task::id::TaskId;
 use super::task::{Policy, Position, Task};
 use wire::WireEvent;
@@ -116,6 +117,13 @@ impl Event {
 
     pub const fn kind(&self) -> Kind {
         self.payload.kind()
+    }
+
+    /// Attempts and waits that the run has used, according to an event of an attempt or a release. An attempt that ended
+    /// with a wait is not counted.
+    pub const fn used(&self) -> Used {
+        let attempts = if self.payload.is_wait() { self.attempt.saturating_sub(1) } else { self.attempt };
+        Used { attempts, waits: self.payload.waits() }
     }
 
     /// Key of the record: the root id, or the target of an operator's request.

@@ -24,6 +24,8 @@ pub enum Payload {
     Released {
         /// Position of the task's record from this event on.
         position: Option<Position>,
+        /// Waits of the run before the release.
+        waits: u32,
     },
     Started {
         /// Continuations added by the handler.
@@ -44,6 +46,8 @@ pub enum Payload {
         due_ms: Option<i64>,
         /// Task record that the tracker stores until it is due.
         record: Option<Box<RecordCopy>>,
+        /// Waits of the run, with this one; 0 if the attempt has failed.
+        waits: u32,
     },
     Succeeded {
         /// Start of the attempt; its `started` event may be missing or arrive later.
@@ -146,12 +150,14 @@ impl From<Kind> for Payload {
         match kind {
             Kind::Submitted => Self::Submitted,
             Kind::Scheduled => Self::Scheduled { due_ms: None, record: None },
-            Kind::Released => Self::Released { position: None },
+            Kind::Released => Self::Released { position: None, waits: 0 },
             Kind::Started => Self::Started { then: Vec::new() },
             Kind::Progress => Self::Progress { value: None },
             Kind::Log => Self::Log { lines: Vec::new(), dropped: 0 },
             Kind::Warned => Self::Warned,
-            Kind::Retrying => Self::Retrying { failure: AttemptFailure::default(), due_ms: None, record: None },
+            Kind::Retrying => {
+                Self::Retrying { failure: AttemptFailure::default(), due_ms: None, record: None, waits: 0 }
+            }
             Kind::Succeeded => Self::Succeeded { started_at_ms: None, output: None },
             Kind::Failed => Self::Failed(AttemptFailure::default()),
             Kind::Cancelled => Self::Cancelled(AttemptFailure::default()),
@@ -290,16 +296,29 @@ impl Payload {
     /// Position of the task's record from this event on.
     pub const fn position(&self) -> Option<Position> {
         match self {
-            Self::Released { position } | Self::EffectDone { position, .. } => *position,
+            Self::Released { position, .. } | Self::EffectDone { position, .. } => *position,
             _ => None,
         }
     }
 
     /// Sets the position of the task's record, in kinds that have one.
     pub const fn set_position(&mut self, new: Position) {
-        if let Self::Released { position } | Self::EffectDone { position, .. } = self {
+        if let Self::Released { position, .. } | Self::EffectDone { position, .. } = self {
             *position = Some(new);
         }
+    }
+
+    /// Waits of the run, in `released` and in the `retrying` of an attempt that ended with a wait; otherwise 0.
+    pub const fn waits(&self) -> u32 {
+        match self {
+            Self::Released { waits, .. } | Self::Retrying { waits, .. } => *waits,
+            _ => 0,
+        }
+    }
+
+    /// Returns true if the attempt ended with a wait, which counts as no attempt.
+    pub const fn is_wait(&self) -> bool {
+        matches!(self, Self::Retrying { waits: 1.., .. })
     }
 
     /// Continuations added by the handler.

@@ -6,6 +6,7 @@ use crate::model::json::RawJson;
 use crate::model::outbox::RecordCopy;
 use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
+use crate::model::retry::Used;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::patch::{Changes, Patch};
 
@@ -133,19 +134,20 @@ fn any_payload() -> impl Strategy<Value = Payload> {
             };
             let output = text.as_ref().map(|text| RawJson::of(text).unwrap());
             let record = flag.then(|| Box::new(RecordCopy::of(None, std::iter::empty(), RawJson::null())));
+            let waits = if flag { 7 } else { 0 };
             let position = number.map(|offset| Position { partition: 3, offset });
             let attachment = text
                 .as_ref()
                 .map(|text| Box::new(Attachment::new("a", "text/plain", text.clone().into_bytes()).unwrap()));
             match kind {
                 Kind::Scheduled => Payload::Scheduled { due_ms: number, record },
-                Kind::Released => Payload::Released { position },
+                Kind::Released => Payload::Released { position, waits },
                 Kind::Started => {
                     Payload::Started { then: text.iter().map(|_| Continuation::new("echo", 1.into())).collect() }
                 }
                 Kind::Progress => Payload::Progress { value: output },
                 Kind::Log => Payload::Log { lines: text.into_iter().collect(), dropped: u32::from(flag) },
-                Kind::Retrying => Payload::Retrying { failure, due_ms: number, record },
+                Kind::Retrying => Payload::Retrying { failure, due_ms: number, record, waits },
                 Kind::Succeeded => Payload::Succeeded { started_at_ms: number, output },
                 Kind::Failed => Payload::Failed(failure),
                 Kind::Cancelled => Payload::Cancelled(failure),
@@ -220,7 +222,7 @@ fn fields_are_written_in_the_published_order() {
     let record = RecordCopy::of(Some(b"k"), std::iter::empty(), RawJson::null());
     let failure =
         AttemptFailure { started_at_ms: Some(3), error: Some(Box::new(ErrorInfo::new("timeout", "late", 2))) };
-    let payload = Payload::Retrying { failure, due_ms: Some(9), record: Some(Box::new(record)) };
+    let payload = Payload::Retrying { failure, due_ms: Some(9), record: Some(Box::new(record)), waits: 2 };
     let mut event = Event::new(payload, TaskId::parse("a").unwrap(), 2, 5);
     (event.attempt, event.worker, event.by) = (2, Some("w".into()), Some("ann".into()));
     event.message = Some("m".to_owned());
@@ -230,9 +232,20 @@ fn fields_are_written_in_the_published_order() {
     let expected = concat!(
         r#"{"v":1,"kind":"retrying","id":"a","run":2,"attempt":2,"worker":"w","at_ms":5,"started_at_ms":3,"#,
         r#""error":{"kind":"timeout","message":"late","attempt":2},"due_ms":9,"message":"m","#,
-        r#""record":{"key":"k","headers":[],"params":null},"by":"ann","colour":"red"}"#
+        r#""waits":2,"record":{"key":"k","headers":[],"params":null},"by":"ann","colour":"red"}"#
     );
     assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+}
+
+#[test]
+fn attempt_that_waits_is_not_used() {
+    let used = |text: &str| decode(text).unwrap().used();
+    let waiting = r#"{"v":1,"kind":"retrying","id":"a","at_ms":5,"attempt":3,"waits":4}"#;
+    assert_eq!(used(waiting), Used { attempts: 2, waits: 4 });
+    let failed = r#"{"v":1,"kind":"retrying","id":"a","at_ms":5,"attempt":3}"#;
+    assert_eq!(used(failed), Used { attempts: 3, waits: 0 });
+    let released = r#"{"v":1,"kind":"released","id":"a","at_ms":5,"attempt":2,"waits":4}"#;
+    assert_eq!(used(released), Used { attempts: 2, waits: 4 });
 }
 
 #[test]

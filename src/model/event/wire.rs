@@ -57,6 +57,10 @@ pub(super) struct WireEvent<'a> {
     /// Reported state (`reported`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<State>,
+    /// Waits of the run: with this one in the `retrying` of an attempt that counts as none; before the release
+    /// (`released`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    waits: u32,
     /// Task record that the tracker stores until it is due (`scheduled`, `retrying`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     record: Option<Cow<'a, Box<RecordCopy>>>,
@@ -137,13 +141,14 @@ impl<'a> From<&'a Event> for WireEvent<'a> {
         let mut wire = Self::envelope(event);
         match &event.payload {
             Payload::Scheduled { due_ms, record } => wire.set_wait(*due_ms, record),
-            Payload::Released { position } => wire.position = *position,
+            Payload::Released { position, waits } => (wire.position, wire.waits) = (*position, *waits),
             Payload::Started { then } => wire.then = then.into(),
             Payload::Progress { value } => wire.output = borrowed(value),
             Payload::Log { lines, dropped } => (wire.lines, wire.dropped) = (lines.into(), *dropped),
-            Payload::Retrying { failure, due_ms, record } => {
+            Payload::Retrying { failure, due_ms, record, waits } => {
                 wire.set_failure(failure);
                 wire.set_wait(*due_ms, record);
+                wire.waits = *waits;
             }
             Payload::Succeeded { started_at_ms, output } => {
                 (wire.started_at_ms, wire.output) = (*started_at_ms, borrowed(output));
@@ -200,6 +205,7 @@ impl<'a> WireEvent<'a> {
             lines: Cow::default(),
             dropped: 0,
             state: None,
+            waits: 0,
             record: None,
             position: None,
             effect: None,
@@ -258,14 +264,14 @@ impl WireEvent<'_> {
         match self.kind {
             Kind::Submitted => Payload::Submitted,
             Kind::Scheduled => Payload::Scheduled { due_ms: self.due_ms, record: owned(&mut self.record) },
-            Kind::Released => Payload::Released { position: self.position },
+            Kind::Released => Payload::Released { position: self.position, waits: self.waits },
             Kind::Started => Payload::Started { then: take(&mut self.then).into_owned() },
             Kind::Progress => Payload::Progress { value: owned(&mut self.output) },
             Kind::Log => Payload::Log { lines: take(&mut self.lines).into_owned(), dropped: self.dropped },
             Kind::Warned => Payload::Warned,
             Kind::Retrying => {
                 let failure = self.take_failure();
-                Payload::Retrying { failure, due_ms: self.due_ms, record: owned(&mut self.record) }
+                Payload::Retrying { failure, due_ms: self.due_ms, record: owned(&mut self.record), waits: self.waits }
             }
             Kind::Succeeded => {
                 Payload::Succeeded { started_at_ms: self.started_at_ms, output: owned(&mut self.output) }

@@ -61,6 +61,7 @@ pub(super) fn history_entry(event: &Event, position: LogPosition, verdict: Verdi
         worker: event.worker.clone(),
         message: message(event).map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
         error_kind: error.map(|error| clip(&error.kind).into()),
+        waits: if event.payload.is_wait() { event.payload.waits() } else { 0 },
         took_ms: event.payload.started_at_ms().and_then(|began| u32::try_from(event.at_ms.checked_sub(began)?).ok()),
         by: event.by.clone(),
         ignored: verdict == Verdict::Ignored,

@@ -15,7 +15,7 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
         return Verdict::Ignored;
     }
     if event.kind() == Kind::Released {
-        node.deferral.released = node.deferral.released.max(event.attempt + 1);
+        node.deferral.released = node.deferral.released.max(Some(event.used()));
     }
     if is_late(node, event) {
         return Verdict::Ignored;
@@ -28,9 +28,7 @@ pub(super) fn advance(node: &mut TaskRecord, event: &Event, position: LogPositio
     node.own = if goes_on && event.worker == node.worker { State::Warning } else { next };
     node.silent = false;
     node.times.due_ms = event.payload.due_ms();
-    if event.attempt > 0 {
-        node.attempt = event.attempt;
-    }
+    count_used(node, event);
     if event.worker.is_some() {
         node.worker = event.worker.clone();
     }
@@ -54,10 +52,10 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
         // The released record belongs to an earlier wait, for example before the first attempt; the current wait
         // continues.
         Kind::Released => {
-            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.attempt < node.attempt
+            !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.used() < node.used()
         }
         Kind::Retrying if event.payload.record().is_some() => {
-            is_released(node, event) || (node.deferral.record_bytes > 0 && event.attempt < node.attempt)
+            is_released(node, event) || (node.deferral.record_bytes > 0 && event.used() < node.used())
         }
         // The record of the next attempt is deferred: these events come from a worker that was cut off before.
         Kind::Started | Kind::Warned | Kind::Retrying => node.deferral.record_bytes > 0 && node.own == State::Retrying,
@@ -88,7 +86,16 @@ fn set_result(node: &mut TaskRecord, event: &Event, next: State) {
 /// Returns true if the wait of the event's record is already over: workers resend events that they consider lost. A
 /// low attempt alone proves nothing, because a worker that takes over counts from the attempt in the record.
 fn is_released(node: &TaskRecord, event: &Event) -> bool {
-    event.attempt < node.deferral.released
+    node.deferral.released.is_some_and(|released| event.used() <= released)
+}
+
+/// Counts the event's attempt, or its wait instead.
+fn count_used(node: &mut TaskRecord, event: &Event) {
+    if event.payload.waits() > 0 {
+        (node.attempt, node.deferral.waits) = (event.used().attempts, event.payload.waits());
+    } else if event.attempt > 0 {
+        node.attempt = event.attempt;
+    }
 }
 
 /// Own state that an event requests, if any.

@@ -72,7 +72,8 @@ fn error(error: Option<&ErrorInfo>, ended: bool) -> (Fingerprint, Box<str>, bool
     (Fingerprint::of(error), group_text(error).into(), ended)
 }
 
-/// Counts the wait before the first start of a run, and the end of an attempt. External tasks have neither.
+/// Counts the time before the first start of a run, and the end of an attempt. External tasks have neither, and a wait
+/// is no attempt.
 fn count_attempt(observation: &mut Observation, node: &mut TaskRecord, event: Option<(&Event, Verdict)>) {
     if node.is_external() {
         return;
@@ -82,6 +83,9 @@ fn count_attempt(observation: &mut Observation, node: &mut TaskRecord, event: Op
         node.times.ready_ms = None;
     }
     let Some((event, Verdict::Applied)) = event else { return };
+    if event.payload.is_wait() {
+        return;
+    }
     observation.succeeded = event.kind() == Kind::Succeeded;
     if event.kind() == Kind::Retrying {
         observation.retried = true;

@@ -19,6 +19,7 @@ use super::record::notifications::NotificationLog;
 use super::record::rollup::RunCounts;
 use super::record::state::{Category, State};
 use super::retention::Expiry;
+use super::retry::Used;
 use super::task::continuation::{Continuation, ids_below};
 use super::task::id::TaskId;
 use super::task::{OnFailure, Policy, Position};
@@ -160,9 +161,11 @@ pub struct Requests {
 pub struct Deferral {
     /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
     pub record_bytes: u32,
-    /// Waits of this run that followed an attempt with a lower number are over, because their records were released;
-    /// late events that defer them again are ignored.
-    pub released: u32,
+    /// Waits of the current run that count as no attempts.
+    pub waits: u32,
+    /// The handovers of this run up to this one are over, because their records were released; late events that defer
+    /// them again are ignored.
+    pub released: Option<Used>,
 }
 
 /// Continuations that the current run has added and created.
@@ -194,6 +197,8 @@ pub struct HistoryEntry {
     pub message: Option<String>,
     /// Code of the error in the event.
     pub error_kind: Option<Box<str>>,
+    /// Waits of the run, with the one that this event reports; 0 in other events.
+    pub waits: u32,
     /// Duration of the ended attempt in milliseconds, if the event contains the start of the attempt.
     pub took_ms: Option<u32>,
     /// Name of the API token that made the request.
@@ -214,6 +219,7 @@ impl HistoryEntry {
             worker: None,
             message: Some(message),
             error_kind: None,
+            waits: 0,
             took_ms: None,
             by: None,
             ignored: false,
@@ -255,6 +261,11 @@ impl TaskRecord {
     /// Returns `None` for bytes that this version cannot decode: the partition must then be folded again.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
+    }
+
+    /// Attempts and waits of the current run.
+    pub const fn used(&self) -> Used {
+        Used { attempts: self.attempt, waits: self.deferral.waits }
     }
 
     /// Returns true if a retry of failed tasks restarts this task: workers run it, and it failed, expired or was
@@ -328,6 +339,12 @@ impl History {
         self.make_room();
         let end = self.entries.iter().rposition(|known| known.run == entry.run && known.kind == Kind::Cancelled);
         self.entries.insert(end.unwrap_or(self.entries.len()), entry);
+    }
+
+    /// Returns true if the newest attempt of the run ended with a wait.
+    pub fn ends_with_wait(&self, run: u32) -> bool {
+        let is_end = |entry: &&HistoryEntry| entry.run == run && entry.kind == Kind::Retrying && !entry.ignored;
+        self.entries.iter().rev().find(is_end).is_some_and(|entry| entry.waits > 0)
     }
 
     fn make_room(&mut self) {

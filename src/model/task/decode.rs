@@ -10,6 +10,7 @@ use super::{
     header,
 };
 use crate::model::json::RawJson;
+use crate::model::retry::Waits;
 use crate::model::units::duration::Millis;
 
 /// Record of a task topic before decoding.
@@ -49,6 +50,7 @@ struct Draft<'a> {
     task_type: Option<&'a str>,
     run: Option<u32>,
     attempts_used: u32,
+    waits: Waits,
     time_ms: Option<i64>,
     asof: Option<i64>,
     announced: bool,
@@ -103,6 +105,7 @@ impl<'a> Draft<'a> {
             header::TYPE => self.task_type = Some(text),
             header::RUN => self.run = Some(number(name, text, 1, u64::from(MAX_RUN))? as u32),
             header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(u32::MAX))? as u32,
+            header::WAITS => self.waits = text.parse().map_err(|why: String| bad_header(name, &why))?,
             header::AS_OF => self.asof = Some(number(name, text, 0, i64::MAX as u64)? as i64),
             header::TIME => self.time_ms = Some(time(name, text)?),
             header::ANNOUNCED => self.announced = matches!(text, "1" | "true"),
@@ -194,6 +197,7 @@ impl<'a> Draft<'a> {
             task_type: source.task_type.clone(),
             run,
             attempts_used: self.attempts_used,
+            waits: self.waits,
             created_at_ms,
             position: source.position,
             asof: self.asof,

@@ -12,6 +12,7 @@ pub const CONTENT_TYPE: &str = "content-type";
 pub const PARENT: &str = "ce_parent";
 pub const RUN: &str = "ce_run";
 pub const ATTEMPT: &str = "ce_attempt";
+pub const WAITS: &str = "ce_waits";
 pub const AS_OF: &str = "ce_asof";
 pub const ANNOUNCED: &str = "ce_announced";
 pub const HASH: &str = "ce_hash";
@@ -28,7 +29,7 @@ pub fn is_policy(name: &str) -> bool {
     matches!(name, NOT_BEFORE | EXPIRES | POLICY) || Policy::fields().any(|field| field.header == Some(name))
 }
 
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     SPEC_VERSION,
     ID,
     TYPE,
@@ -38,6 +39,7 @@ const OTHERS: [&str; 14] = [
     PARENT,
     RUN,
     ATTEMPT,
+    WAITS,
     AS_OF,
     ANNOUNCED,
     HASH,

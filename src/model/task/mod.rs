@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
+use super::retry::Waits;
 
 #[doc(hidden)]
 pub mod action;
@@ -57,6 +58,8 @@ pub struct Task {
     pub run: u32,
     /// Attempts of this run used before the record was written.
     pub attempts_used: u32,
+    /// Waits of this run before the record was written.
+    pub waits: Waits,
     /// Creation time set by the producer (`ce_time`), else the record's timestamp. Epoch milliseconds.
     pub created_at_ms: i64,
     pub position: Position,

@@ -83,6 +83,11 @@ fields! {
             Field::at(EVERYWHERE).change(Change::BeforePublish)
                 .argument(Argument::duration("max-backoff", "Maximum wait between two attempts"));
 
+            /// Time after the first wait of a run from which on waits count as attempts; 0: each counts. Default: the type's.
+            max_wait: Option<Millis>, header "ce_maxwait", check any,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::duration("max-wait", "Time after the first wait from which on waits count as attempts"));
+
             /// Timeout of one attempt. Default: the type's.
             timeout: Option<Millis>, header "ce_timeout", check any,
             Field::at(EVERYWHERE).change(Change::BeforePublish)

@@ -67,6 +67,7 @@ fn all_headers_are_decoded() {
             ("ce_maxbackoff", "2000"),
             ("ce_timeout", "2h"),
             ("ce_totaltimeout", "1d"),
+            ("ce_maxwait", "6h"),
             ("ce_replyto", "shop.replies"),
             ("ce_onfailure", "ignore"),
             ("ce_name", "Großer Auftrag"),
@@ -92,6 +93,7 @@ fn all_headers_are_decoded() {
         max_backoff: Some(Millis(2000)),
         timeout: Some(Millis::secs(7200)),
         total_timeout: Some(Millis::secs(86_400)),
+        max_wait: Some(Millis::secs(21_600)),
         reply_to: Some("shop.replies".into()),
         on_failure: OnFailure::Ignore,
         name: Some("Großer Auftrag".into()),
@@ -101,6 +103,13 @@ fn all_headers_are_decoded() {
         rules: Rules { options: Some(serde_json::json!({"k": 1})), ..Rules::default() },
     };
     assert_eq!(*task.policy.unwrap(), expected);
+}
+
+#[test]
+fn waits_are_a_number_and_a_time() {
+    let task = read(&[("ce_waits", "2,1769860800000")], "{}").unwrap();
+    assert_eq!(task.waits, Waits { number: 2, since_ms: 1_769_860_800_000 });
+    assert_eq!(read(&[("ce_waits", "2")], "{}").unwrap_err().code, "bad_header");
 }
 
 #[test]
@@ -262,6 +271,7 @@ proptest! {
         id in "[A-Za-z0-9._~@-]{1,20}(:[A-Za-z0-9._~@-]{1,20}){0,3}",
         run in 1..=MAX_RUN,
         attempts_used in any::<u32>(),
+        waits in prop::option::of((1..u32::MAX, 0..i64::MAX)),
         created_at_ms in 0..253_402_300_799_999i64,
         asof in prop::option::of(0..i64::MAX),
         announced in any::<bool>(),
@@ -276,6 +286,7 @@ proptest! {
             id: TaskId::parse(&id).unwrap(),
             task_type: "echo".into(),
             run, attempts_used, created_at_ms, asof, announced,
+            waits: waits.map_or_else(Waits::default, |(number, since_ms)| Waits { number, since_ms }),
             position: Position { partition: 3, offset: 41 },
             hash: None,
             policy: (policy != Policy::default()).then(|| Box::new(policy)),

@@ -15,6 +15,7 @@ use crate::model::event::{Event, Payload};
 use crate::model::outbox::{Effect, EffectKind, RecordCopy, TimerKind};
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::Delivery;
+use crate::model::retry::Used;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::store::{Entry, StoreError};
@@ -162,8 +163,8 @@ impl OutboxPlanner {
                 return Ok(self.timer_entry(id, "fail", &terminal_event(id, node.run, Payload::Failed, &why, now))?);
             }
         };
-        let mut headers = record.released(node.attempt);
-        apply_patch(&mut headers, node, node.attempt == 0);
+        let mut headers = record.released(node.used());
+        apply_patch(&mut headers, node, node.used() == Used::default());
         let task = Message {
             topic: self.topic_of(node),
             partition: None,
@@ -171,7 +172,7 @@ impl OutboxPlanner {
             value: Some(record.params.text().as_bytes().to_vec()),
             headers,
         };
-        let payload = Payload::Released { position: None };
+        let payload = Payload::Released { position: None, waits: node.deferral.waits };
         let released = Event { attempt: node.attempt, ..Event::new(payload, id.clone(), node.run, now) };
         Ok(OutboxEntry::record_and_event(id, OutboxEntry::TIMER, "release", task, released))
     }

@@ -9,6 +9,7 @@ use crate::model::encode_error::EncodeError;
 use crate::model::event::Payload;
 use crate::model::outbox::Effect;
 use crate::model::record::TaskRecord;
+use crate::model::retry::Waits;
 use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Position, Task, header};
@@ -138,6 +139,7 @@ impl OutboxPlanner {
             task_type: continuation.task_type.clone(),
             run: node.run,
             attempts_used: 0,
+            waits: Waits::default(),
             created_at_ms: node.times.created_at_ms.unwrap_or_default(),
             position: Position { partition: -1, offset: -1 },
             asof: Some(node.requests.asof).filter(|asof| *asof >= 0),
@@ -200,7 +202,7 @@ fn retry_record(
         (header::AS_OF, asof.to_string()),
         (header::ANNOUNCED, "1".to_owned()),
     ];
-    let removed = [header::NOT_BEFORE, header::ATTEMPT, header::EXPIRES];
+    let removed = [header::NOT_BEFORE, header::ATTEMPT, header::WAITS, header::EXPIRES];
     let mut headers = found.headers;
     headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
     apply_patch(&mut headers, node, false);

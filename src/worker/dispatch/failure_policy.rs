@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::LONGEST_WAIT;
 use crate::config::{OnError, TypePolicy};
 use crate::handlers::{Fail, Failure, TIMEOUT};
-use crate::model::retry::RetryPolicy;
+use crate::model::retry::{RetryPolicy, Waits};
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 use crate::worker::decode::InFlight;
@@ -14,6 +14,13 @@ use crate::worker::decode::InFlight;
 pub(super) enum Disposition {
     Retry {
         wait: Duration,
+        failure: Failure,
+    },
+    /// The task runs again after a wait; the attempt counts as none.
+    Wait {
+        wait: Duration,
+        /// Waits of the run, with this one.
+        waits: Waits,
         failure: Failure,
     },
     /// The task succeeds with a warning.
@@ -28,7 +35,22 @@ pub(super) enum Disposition {
 }
 
 /// Decides about a task after its failed attempt `attempt`.
-pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, failure: Failure) -> Disposition {
+pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mut failure: Failure) -> Disposition {
+    let now = now_ms();
+    let retry = retry_policy(policy, in_flight);
+    let is_in_time = |wait| time_left(policy, in_flight, now).is_none_or(|left| left > wait);
+    if let Fail::Wait { after } = failure.then {
+        let waits = in_flight.waits.after_another(now);
+        let backoff = || retry.wait_backoff(waits.number, fastrand::f64()).into();
+        let wait = after.unwrap_or_else(backoff).min(LONGEST_WAIT);
+        if is_wait(policy, in_flight, &failure, now) {
+            return match is_in_time(wait) {
+                true => Disposition::Wait { wait, waits, failure },
+                false => run_out_of_time(policy, in_flight, &failure),
+            };
+        }
+        failure.then = Fail::Retry { after: Some(wait) };
+    }
     let retry_after = match (policy.kinds.verdict(&failure.kind), failure.then) {
         (_, Fail::Cancelled | Fail::Dead) => None,
         (Some(true), Fail::Retry { after }) => Some(after),
@@ -36,25 +58,42 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, fa
         (None, Fail::Retry { after }) if policy.on_error == OnError::Retry => Some(after),
         _ => None,
     };
-    let retry = retry_policy(policy, in_flight);
     if let Some(after) = retry_after
         && retry.allows(attempt)
     {
         let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into()).min(LONGEST_WAIT);
-        if time_left(policy, in_flight, now_ms()).is_none_or(|left| left > wait) {
-            return Disposition::Retry { wait, failure };
-        }
-        let message = format!("{}; its last attempt: {}", total_timeout_message(policy, in_flight), failure.message);
-        return end(policy, Failure::retry(message).of_kind(TIMEOUT), Some(TIMEOUT));
+        return match is_in_time(wait) {
+            true => Disposition::Retry { wait, failure },
+            false => run_out_of_time(policy, in_flight, &failure),
+        };
     }
     let code = match failure.then {
         // Params refused by the handler in a child process.
         Fail::Dead if failure.kind == "schema" => Some("schema"),
         Fail::Dead => Some("dead"),
         _ if retry_after.is_some() => Some("exhausted"),
-        Fail::Retry { .. } | Fail::Final | Fail::Cancelled => None,
+        Fail::Retry { .. } | Fail::Wait { .. } | Fail::Final | Fail::Cancelled => None,
     };
     end(policy, failure, code)
+}
+
+/// Returns whether an attempt ended with a wait that counts as no attempt: for `max_wait` from the first one on, and
+/// unless errors of its kind are final.
+pub(super) fn is_wait(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure, now: i64) -> bool {
+    matches!(failure.then, Fail::Wait { .. })
+        && policy.kinds.verdict(&failure.kind) != Some(false)
+        && !in_flight.waits.are_used_up(max_wait(policy, in_flight), now)
+}
+
+/// Maximum time of uncounted waits of a task: its own, else that of its type.
+fn max_wait(policy: &TypePolicy, in_flight: &InFlight) -> Millis {
+    in_flight.task.policy.as_deref().and_then(|own| own.max_wait).unwrap_or(policy.max_wait)
+}
+
+/// Ends a task whose next attempt would start after its total timeout.
+fn run_out_of_time(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure) -> Disposition {
+    let message = format!("{}; its last attempt: {}", total_timeout_message(policy, in_flight), failure.message);
+    end(policy, Failure::retry(message).of_kind(TIMEOUT), Some(TIMEOUT))
 }
 
 fn end(policy: &TypePolicy, failure: Failure, code: Option<&'static str>) -> Disposition {

@@ -10,6 +10,8 @@ use crate::handlers::context::Restart;
 use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
 use crate::model::event::Payload;
 use crate::model::json::RawJson;
+use crate::model::retry::Waits;
+use crate::runtime::now_ms;
 use crate::worker::attempt::AttemptEnd;
 use crate::worker::child::CRASHED;
 
@@ -78,34 +80,47 @@ impl Tasks {
         {
             return restart_attempt(self, running, restart, &failure);
         }
-        self.log_failure(&running, &failure);
-        self.circuit.record(&failure, &self.metrics);
+        if !failure_policy::is_wait(&self.policy, &running.in_flight, &failure, now_ms()) {
+            self.log_failure(&running, &failure);
+            self.circuit.record(&failure, &self.metrics);
+        }
         match failure_policy::decide(&self.policy, &running.in_flight, running.attempt(), failure) {
-            Disposition::Retry { wait, failure } => self.retry(running, wait, failure).await,
+            Disposition::Retry { wait, failure } => self.retry(running, wait, None, failure).await,
+            Disposition::Wait { wait, waits, failure } => self.retry(running, wait, Some(waits), failure).await,
             Disposition::Skip { failure } => self.skip(running, failure).await,
             Disposition::End { code, failure } => self.give_up(running, code, failure).await,
         }
     }
 
-    /// Delays the next attempt, here without a slot, or at the tracker.
-    async fn retry(&mut self, mut running: Running, wait: Duration, failure: Failure) {
-        self.metrics.record_outcome("retried", running.started_at.elapsed());
-        let attempt = running.attempt();
-        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-        let event = self.reporter.retrying(&running, &failure, wait_ms);
-        let task = &running.in_flight.task;
-        // Only this worker has recorded the children published by `spawn_now`, so such a task is retried here.
-        if waits_at_tracker(&self.policy, &self.config, wait) && !self.reporter.output.has_spawned(&task.id, task.run) {
-            return self.hand_over(running.in_flight, event).await;
+    /// Delays the next attempt, here without a slot, or at the tracker if the task would be held here for long. `waits`:
+    /// waits of the run with this one, if the attempt counts as none.
+    async fn retry(&mut self, mut running: Running, wait: Duration, waits: Option<Waits>, failure: Failure) {
+        let event = self.reporter.retrying(&running, &failure, wait, waits.map_or(0, |waits| waits.number));
+        let run_time = running.started_at.elapsed();
+        let mut held = wait;
+        if let Some(waits) = waits {
+            self.metrics.record_wait(run_time);
+            running.in_flight.waits = waits;
+            // Short waits in a row would hold back the commits of the partition for as long as a long one.
+            held = held.saturating_add(running.in_flight.waited);
+            running.in_flight.waited = held;
+        } else {
+            self.metrics.record_outcome("retried", run_time);
+            running.in_flight.attempts = running.attempt();
         }
-        self.reporter.publish(&mut running.in_flight, event).await;
-        if self.assignments.is_closed(running.in_flight.tag) {
+        let mut in_flight = running.in_flight;
+        let task = &in_flight.task;
+        // Only this worker has recorded the children published by `spawn_now`, so such a task is delayed here.
+        if waits_at_tracker(&self.policy, &self.config, held) && !self.reporter.output.has_spawned(&task.id, task.run) {
+            return self.hand_over(in_flight, event).await;
+        }
+        self.reporter.publish(&mut in_flight, event).await;
+        if self.assignments.is_closed(in_flight.tag) {
             // The next owner of the partition makes the next attempt.
-            return self.release(running.in_flight);
+            return self.release(in_flight);
         }
-        running.in_flight.attempts = attempt;
-        running.in_flight.restarts = 0;
-        self.queue.delay(running.in_flight, wait);
+        in_flight.restarts = 0;
+        self.queue.delay(in_flight, wait);
     }
 
     /// Ends a failed task as a success with a warning.

@@ -93,7 +93,7 @@ impl Tasks {
             return self.declare_poison(running, failure);
         }
         self.metrics.record_outcome("retried", running.started_at.elapsed());
-        let event = self.reporter.retrying(&running, &failure, 0);
+        let event = self.reporter.retrying(&running, &failure, Duration::ZERO, 0);
         self.reporter.publish(&mut running.in_flight, event).await;
         if closed {
             return self.release(running.in_flight);

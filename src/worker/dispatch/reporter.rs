@@ -1,6 +1,7 @@
 //! Publishes the events of a dispatcher's tasks, and the output of its running attempts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -46,11 +47,14 @@ impl EventReporter {
         Event { attempt: running.attempt(), ..self.event(payload, &running.in_flight) }
     }
 
-    /// Creates the event of a failed attempt that is followed by another one after a wait.
-    pub(super) fn retrying(&self, running: &Running, failure: &Failure, wait_ms: i64) -> Event {
+    /// Creates the event of an attempt that is followed by another one after `delay`. `waits`: waits of the run, if the
+    /// attempt counts as none.
+    pub(super) fn retrying(&self, running: &Running, failure: &Failure, delay: Duration, waits: u32) -> Event {
         let failure = running.failure(&failure.kind, failure.message.clone());
-        let mut event = self.event_of_attempt(Payload::Retrying { failure, due_ms: None, record: None }, running);
-        event.payload.set_due(event.at_ms.saturating_add(wait_ms));
+        let payload = Payload::Retrying { failure, due_ms: None, record: None, waits };
+        let mut event = self.event_of_attempt(payload, running);
+        let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
+        event.payload.set_due(event.at_ms.saturating_add(delay_ms));
         event
     }
 

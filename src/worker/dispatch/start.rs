@@ -93,9 +93,8 @@ impl Dispatcher {
         let Some(in_flight) = self.tasks.queue.acquire_key(in_flight) else { return };
         let now = self.clock.now_ms();
         let policy = in_flight.task.policy.as_deref();
-        // An attempt that is repeated because its process died has started before.
-        let is_first = in_flight.attempts == in_flight.task.attempts_used && in_flight.restarts == 0;
-        if policy.and_then(|policy| policy.expires_at_ms).is_some_and(|at| at <= now) && is_first {
+        let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms);
+        if expires_at_ms.is_some_and(|at| at <= now) && in_flight.is_first_start() {
             return self.tasks.expire(in_flight, now).await;
         }
         if let Some(due_ms) = policy.and_then(|policy| policy.not_before_ms).filter(|at| *at > now) {

@@ -142,6 +142,7 @@ pub async fn records_round_trip(fixture: &Fixture) {
         worker: Some("w".into()),
         message: Some("two\nlines and a zero\0".into()),
         error_kind: Some("own".into()),
+        waits: 6,
         took_ms: Some(u32::MAX),
         by: Some("ops".into()),
         ignored: true,

@@ -82,6 +82,7 @@ fn explain_record(task: &TaskView) -> Finding {
             Finding::new(Reason::External, message)
         }
         State::Scheduled => Finding::new(Reason::Scheduled, scheduled(node)),
+        State::Retrying if node.history.ends_with_wait(node.run) => Finding::new(Reason::Waiting, waiting(node)),
         State::Retrying => Finding::new(Reason::Retrying, retrying(node)),
         _ if node.silent => {
             let rest = "that worker sends no heartbeats: the task runs again once its partitions are reassigned";
@@ -99,6 +100,12 @@ fn scheduled(node: &TaskRecord) -> String {
 fn retrying(node: &TaskRecord) -> String {
     let error = error_text(node.outcome.error.as_deref());
     format!("attempt {} failed: {error}; the next attempt starts {}", node.attempt, due(node))
+}
+
+fn waiting(node: &TaskRecord) -> String {
+    let error = error_text(node.outcome.error.as_deref());
+    let waits = node.deferral.waits;
+    format!("it waits (number {waits}), which counts as no attempt: {error}; it runs again {}", due(node))
 }
 
 fn due(node: &TaskRecord) -> String {

@@ -69,8 +69,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
 
 /// Properties that decide about the reason for the state.
 fn reason_key(status: &Status) -> String {
-    let Status { id, state, own_state, run, attempt, tree, .. } = status;
-    format!("{id} {} {} {run} {attempt} {} {}", state.name(), own_state.name(), tree.pending, tree.total)
+    let Status { id, state, own_state, run, attempt, waits, tree, .. } = status;
+    format!("{id} {} {} {run} {attempt} {waits} {} {}", state.name(), own_state.name(), tree.pending, tree.total)
 }
 
 /// Parents, state and actions of a task.
@@ -147,6 +147,7 @@ fn times(view: &View, status: &Status) -> Markup {
                 None => status.attempt.to_string(),
             }),
         ),
+        ("Waits", (status.waits > 0).then(|| text(format!("{}, no attempts", status.waits))).flatten()),
         ("Worker", status.worker.as_deref().map(|worker| worker_link(view, worker))),
         ("Creator", status.fields.creator.as_deref().map(|creator| html! { (visible(creator)) })),
         ("Created", at(&status.created_at)),

@@ -19,6 +19,8 @@ struct Attempt<'a> {
 
 /// Kinds of events that end an attempt.
 const ENDS: [&str; 4] = ["succeeded", "failed", "retrying", "cancelled"];
+/// Outcome of an attempt that counts as none: the next one has the same number.
+const WAITED: &str = "waited";
 
 impl<'a> Attempt<'a> {
     const fn running(run: u32, number: u32) -> Self {
@@ -33,7 +35,11 @@ impl<'a> Attempt<'a> {
         }
         if ENDS.contains(&event.kind.as_str()) {
             self.ended_at = Some(&event.at);
-            self.outcome = if event.kind == "retrying" { "failed" } else { &event.kind };
+            self.outcome = match event.kind.as_str() {
+                "retrying" if event.waits > 0 => WAITED,
+                "retrying" => "failed",
+                kind => kind,
+            };
             self.message = event.message.as_deref();
         }
     }
@@ -47,7 +53,8 @@ impl<'a> Attempt<'a> {
 fn attempts(history: &History) -> Vec<Attempt<'_>> {
     let mut attempts: Vec<Attempt<'_>> = Vec::new();
     for event in history.events.iter().filter(|event| event.attempt > 0 && !event.ignored) {
-        let position = attempts.iter().position(|known| (known.run, known.number) == (event.run, event.attempt));
+        let is_of = |known: &Attempt<'_>| (known.run, known.number) == (event.run, event.attempt);
+        let position = attempts.iter().position(|known| is_of(known) && known.outcome != WAITED);
         let index = position.unwrap_or_else(|| {
             attempts.push(Attempt::running(event.run, event.attempt));
             attempts.len() - 1

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::documents::{History, HistoryItem};
 use crate::model::record::state::State;
 
 fn view(base: &str) -> View {
@@ -77,4 +78,32 @@ fn field_of_a_form_has_its_label_and_hint() {
         "<div class=\"field\"><label for=\"f-a\">A</label><input id=\"f-a\" name=\"a\" value=\"&lt;x&gt;\" \
          autocomplete=\"off\" aria-describedby=\"h-a\"><p class=\"hint\" id=\"h-a\">why</p></div>"
     );
+}
+
+#[test]
+fn attempt_after_a_wait_has_a_row_of_its_own() {
+    let event = |kind: &str, second: u32, waits| HistoryItem {
+        kind: kind.into(),
+        at: format!("2026-01-31T12:00:{second:02}.000Z"),
+        run: 1,
+        attempt: 1,
+        worker: Some("w".into()),
+        message: None,
+        error_kind: None,
+        waits,
+        started_at: None,
+        by: None,
+        ignored: false,
+        position: "0:1".into(),
+    };
+    let events =
+        vec![event("started", 1, 0), event("retrying", 3, 1), event("started", 9, 0), event("succeeded", 10, 0)];
+    let history = History { id: "a".into(), events, dropped: 0, duplicates: 0 };
+    let rows = attempts::attempt_bars(&view(""), &history).into_string();
+    let outcomes: Vec<&str> = ["waited", "succeeded", "running", "failed"]
+        .into_iter()
+        .filter(|outcome| rows.contains(&format!(">{outcome}</span>")))
+        .collect();
+    assert_eq!(outcomes, ["waited", "succeeded"]);
+    assert!(rows.contains("2.0 s") && rows.contains("1.0 s"), "{rows}");
 }

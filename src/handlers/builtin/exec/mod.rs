@@ -47,6 +47,8 @@ pub struct Program {
     pub env: BTreeMap<String, String>,
     pub cwd: PathBuf,
     pub retry_exit_codes: Vec<i32>,
+    /// Exit codes after which the task waits.
+    pub wait_exit_codes: Vec<i32>,
     /// Maximum bytes of stdout.
     pub max_output: usize,
     /// Time between SIGTERM and SIGKILL.
@@ -82,6 +84,7 @@ fn program(section: &mut Section<'_>) -> Option<Program> {
         env: section.config.env.clone(),
         cwd: section.path(section.config.cwd.as_deref().unwrap_or(Path::new("."))),
         retry_exit_codes: section.config.retry_exit_codes.clone().unwrap_or_else(|| vec![RETRY_EXIT_CODE]),
+        wait_exit_codes: section.config.wait_exit_codes.clone(),
         max_output: section.max_output(),
         grace: Duration::from(section.env.worker.grace),
     })
@@ -190,6 +193,9 @@ impl Program {
         match status.code() {
             Some(0) => result(&output.bytes),
             _ if cx.is_cancelled() => Err(Failure::cancelled()),
+            Some(code) if self.wait_exit_codes.contains(&code) => {
+                Err(Failure::wait(None, ending(&format!("exit code {code}"), stderr)).of_kind("exit_code"))
+            }
             Some(code) if self.retry_exit_codes.contains(&code) => {
                 Err(Failure::retry(ending(&format!("exit code {code}"), stderr)).of_kind("exit_code"))
             }

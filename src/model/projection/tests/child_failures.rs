@@ -90,7 +90,7 @@ fn running_parent_is_stopped_and_fails() {
 #[test]
 fn parent_that_waits_for_its_retry_fails_with_its_child() {
     let failure = AttemptFailure::new("error", "broken", 1);
-    let waits = event(Payload::Retrying { failure, due_ms: None, record: None }, "r");
+    let waits = event(Payload::Retrying { failure, due_ms: None, record: None, waits: 0 }, "r");
     let start = [failing_fast("r", None), event(Kind::Started, "r"), submitted("r:a")];
     for middle in [[failed("r:a"), waits.clone()], [waits.clone(), failed("r:a")]] {
         let log = [&start[..], &middle, &[event(Kind::Cancelled, "r")]].concat();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::outbox::TimerKind;
+use crate::model::retry::Used;
 
 #[test]
 fn scheduled_task_waits_with_its_record_until_its_release() {
@@ -107,6 +108,77 @@ fn record_deferred_after_a_takeover_is_stored() {
         assert_eq!((folded.deferred.len(), node.state, node.attempt), (1, State::Retrying, log[log.len() - 1].attempt));
         assert!(node.timer().is_some_and(|timer| timer.what == TimerKind::Release));
     }
+}
+
+fn waits(attempt: u32, waits: u32, due_ms: i64) -> Event {
+    let failure = AttemptFailure::new("rate_limited", "later", attempt);
+    let payload = Payload::Retrying { failure, due_ms: None, record: None, waits };
+    with_record(Event { attempt, ..event(payload, "a") }, due_ms)
+}
+
+fn released_after(attempt: u32, waits: u32) -> Event {
+    Event { attempt, ..event(Payload::Released { position: None, waits }, "a") }
+}
+
+#[test]
+fn wait_counts_as_no_attempt() {
+    let started = |attempt| Event { attempt, ..event(Kind::Started, "a") };
+    let log = [submitted("a"), started(1), waits(1, 1, 900)];
+    let node = fold_log(&log, 1, 9).node("a");
+    assert_eq!(
+        (node.state, node.attempt, node.deferral.waits, node.history.ends_with_wait(1)),
+        (State::Retrying, 0, 1, true)
+    );
+    assert_eq!(node.outcome.error.map(|error| error.kind).as_deref(), Some("rate_limited"));
+    let mut log = log.to_vec();
+    log.extend([released_after(0, 1), started(1), retrying("a", 1, 950)]);
+    let node = fold_log(&log, 2, 9).node("a");
+    assert_eq!(
+        (node.attempt, node.deferral.waits, node.history.ends_with_wait(1)),
+        (1, 1, false),
+        "a failure is an attempt"
+    );
+    log.extend([released_after(1, 1), waits(2, 2, 990)]);
+    let folded = fold_log(&log, 3, 9);
+    assert_eq!((folded.node("a").used(), folded.deferred.len()), (Used { attempts: 1, waits: 2 }, 1));
+    log.extend([in_run(submitted("a"), 2)]);
+    assert_eq!(fold_log(&log, 1, 9).node("a").used(), Used::default(), "a new run has used nothing");
+}
+
+/// The attempts are the same in both waits, only the number of waits differs.
+#[test]
+fn resent_wait_neither_ends_nor_repeats_a_later_one() {
+    let (first, second) = (waits(1, 1, 700), waits(1, 2, 900));
+    let log = [
+        submitted("a"),
+        first.clone(),
+        released_after(0, 1),
+        first.clone(),
+        second.clone(),
+        first,
+        released_after(0, 1),
+        released_after(0, 2),
+        second,
+    ];
+    let expected = ["queued", "retrying", "queued", "queued", "retrying", "retrying", "retrying", "queued", "queued"];
+    assert_eq!(states(&log, "a"), expected);
+    for end in 5..8 {
+        let folded = fold_log(&log[..end], 1, 9);
+        assert_eq!(
+            (folded.deferred.len(), folded.node("a").timer().map(|timer| timer.due_ms)),
+            (1, Some(900)),
+            "{end}"
+        );
+    }
+    assert!(fold_log(&log, 1, 9).deferred.is_empty());
+}
+
+/// Workers of older builds count no waits: their failed attempt follows the released wait all the same.
+#[test]
+fn failure_after_a_released_wait_is_stored_without_its_waits() {
+    let log = [submitted("a"), waits(1, 5, 700), released_after(0, 5), retrying("a", 1, 900)];
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!((folded.node("a").state, folded.deferred.len()), (State::Retrying, 1));
 }
 
 /// The position before the release is no longer valid.

@@ -100,7 +100,7 @@ fn deferred(task: &str, due_ms: i64) -> Event {
 /// Failed attempt whose retry is deferred.
 fn retrying(task: &str, attempt: u32, due_ms: i64) -> Event {
     let failure = AttemptFailure::new("error", "broken", 1);
-    let event = event(Payload::Retrying { failure, due_ms: None, record: None }, task);
+    let event = event(Payload::Retrying { failure, due_ms: None, record: None, waits: 0 }, task);
     with_record(Event { attempt, ..event }, due_ms)
 }
 
