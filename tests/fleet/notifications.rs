@@ -28,7 +28,7 @@ pub fn callbacks() -> Registered {
         secrets: [("billing".to_owned(), secret)].into(),
         ..CallbacksConfig::default()
     };
-    let mut registered = Callbacks::registered(&config).unwrap();
+    let mut registered = Callbacks::registered(&config, None).unwrap();
     registered.policy.retry.min_backoff = "50ms".parse().unwrap();
     registered
 }

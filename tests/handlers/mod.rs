@@ -1,5 +1,6 @@
 //! Task types from their author's point of view: context, built-in types, types from the configuration.
 
+mod callback;
 mod exec;
 mod http;
 

@@ -133,7 +133,7 @@ fn generated() -> Vec<(String, Value)> {
 fn built_in_params() -> Vec<(String, Value)> {
     let mut registry = kafleet::handlers::Registry::default();
     kafleet::handlers::builtin::register_samples(&mut registry);
-    let callbacks = kafleet::handlers::builtin::callback::Callbacks::registered(&Default::default()).unwrap();
+    let callbacks = kafleet::handlers::builtin::callback::Callbacks::registered(&Default::default(), None).unwrap();
     registry.add_reserved(kafleet::handlers::builtin::callback::TYPE, callbacks);
     let mail = kafleet::config::EmailConfig {
         server: "localhost".into(),

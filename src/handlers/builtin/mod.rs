@@ -48,8 +48,9 @@ pub fn register_config(
     env: &HandlerEnv<'_>,
 ) -> Result<(), Vec<String>> {
     let (mut problems, mut client) = (Vec::new(), None);
+    let slots = types.get(callback::TYPE).and_then(|config| config.concurrency);
     let notifying = [
-        ("callbacks", callback::TYPE, env.callbacks.map(Callbacks::registered)),
+        ("callbacks", callback::TYPE, env.callbacks.map(|config| Callbacks::registered(config, slots))),
         ("email", email::TYPE, env.email.map(Emails::registered)),
     ];
     for (section, name, made) in notifying {

@@ -13,10 +13,12 @@ use hmac::{Hmac, KeyInit, Mac};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, StatusCode, Url};
 use sha2::Sha256;
+use url::Position;
 
 use super::http::retry_after;
 use crate::config::{CallbacksConfig, TypePolicy};
 use crate::handlers::egress::secrets::fill;
+use crate::handlers::failure::UNREACHABLE;
 use crate::handlers::schema;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered, Schema};
 use crate::model::json::RawJson;
@@ -25,8 +27,10 @@ use crate::model::task::action::CALLBACK_TYPE;
 use crate::model::task::delivery::CallbackParams;
 use crate::model::units::duration::Millis;
 use egress_policy::{CallbackPolicy, ForbiddenAddress, Resolver};
+use receivers::Receivers;
 
 mod egress_policy;
+mod receivers;
 
 /// The type's name.
 pub const TYPE: &str = CALLBACK_TYPE;
@@ -42,10 +46,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Callbacks {
     client: Client,
     policy: Arc<CallbackPolicy>,
+    receivers: Arc<Receivers>,
 }
 
 impl Callbacks {
-    pub fn new(config: &CallbacksConfig) -> Result<Self, String> {
+    /// `slots`: concurrent calls in one worker.
+    pub fn new(config: &CallbacksConfig, slots: u32) -> Result<Self, String> {
         let policy = Arc::new(CallbackPolicy::new(config)?);
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -56,18 +62,19 @@ impl Callbacks {
             .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|why| format!("cannot create an http client: {why}"))?;
-        Ok(Self { client, policy })
+        Ok(Self { client, policy, receivers: Receivers::new(slots) })
     }
 
-    /// Creates the type with its policy and schema.
-    pub fn registered(config: &CallbacksConfig) -> Result<Registered, String> {
+    /// Creates the type with its policy and schema. `concurrency`: as configured for the type.
+    pub fn registered(config: &CallbacksConfig, concurrency: Option<u32>) -> Result<Registered, String> {
+        let slots = concurrency.unwrap_or(CONCURRENCY);
         let policy = TypePolicy {
-            concurrency: Some(CONCURRENCY),
+            concurrency: Some(slots),
             retry: RetryPolicy { retries: RETRIES, min_backoff: MIN_BACKOFF, max_backoff: MAX_BACKOFF },
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
-        Ok(Registered { handler: Arc::new(Self::new(config)?), schema: Schema::of::<CallbackParams>(), policy })
+        Ok(Registered { handler: Arc::new(Self::new(config, slots)?), schema: Schema::of::<CallbackParams>(), policy })
     }
 }
 
@@ -75,10 +82,10 @@ impl Handler for Callbacks {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let params: CallbackParams = schema::read(params.text())?;
         self.policy.check(&params)?;
-        let (client, policy) = (self.client.clone(), self.policy.clone());
+        let (client, policy, receivers) = (self.client.clone(), self.policy.clone(), self.receivers.clone());
         Ok(Box::pin(async move {
             tokio::select! {
-                answer = call(&client, &policy, &params, &cx) => answer,
+                answer = call(&client, &policy, &receivers, &params, &cx) => answer,
                 () = cx.cancelled().cancelled() => Err(Failure::cancelled()),
             }
         }))
@@ -93,13 +100,24 @@ impl Handler for Callbacks {
     }
 }
 
-async fn call(client: &Client, policy: &CallbackPolicy, params: &CallbackParams, cx: &Context) -> Answer {
+async fn call(
+    client: &Client,
+    policy: &CallbackPolicy,
+    receivers: &Arc<Receivers>,
+    params: &CallbackParams,
+    cx: &Context,
+) -> Answer {
     let url = resolved_url(policy, params).await?;
     let host = url.host_str().unwrap_or_default().to_owned();
     let headers = headers(policy, params, cx).await?;
+    let Some(slot) = receivers.acquire(&url[Position::BeforeHost..Position::AfterPort]) else {
+        let message = format!("`{host}` does not respond, and {} calls of it are running already", receivers.limit());
+        return Err(Failure::wait(None, message).of_kind(UNREACHABLE));
+    };
     let timeout = cx.deadline.map_or(TIMEOUT.into(), |at| at.saturating_duration_since(Instant::now()));
     let request = client.post(url).headers(headers).timeout(timeout).body(params.body.text().to_owned());
     let response = request.send().await.map_err(|why| no_response(&host, &why))?;
+    slot.responded();
     let (status, wait) = (response.status(), retry_after(response.headers(), jiff::Timestamp::now()));
     if !status.is_success() {
         return Err(error_status(&host, status, wait));
@@ -170,15 +188,14 @@ fn no_response(host: &str, why: &reqwest::Error) -> Failure {
 /// Failure of an error status. Only permanent ones are not retried.
 fn error_status(host: &str, status: StatusCode, wait: Option<Duration>) -> Failure {
     let message = format!("`{host}` answered {status}");
-    let failure = match wait {
+    let dead = |message| Failure::dead(message).of_kind("http_status");
+    match status {
         _ if status.is_redirection() => {
-            Failure::dead(format!("{message}; hint: redirects are not followed, use the target url"))
+            dead(format!("{message}; hint: redirects are not followed, use the target url"))
         }
-        _ if status == StatusCode::GONE => Failure::dead(message),
-        Some(wait) => Failure::retry_after(message, wait),
-        None => Failure::retry(message),
-    };
-    failure.of_kind("http_status")
+        StatusCode::GONE => dead(message),
+        _ => Failure::error_status(message, status, wait, true),
+    }
 }
 
 /// Header with the id of the delivery, the same for every attempt.
