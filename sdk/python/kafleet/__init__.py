@@ -11,7 +11,7 @@ if sys.version_info < (3, 11):
 from .app import App
 from .context import Context, Ended, Joined, current
 from .errors import ApiError, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
-from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SpawnFailed, Unsuccessful
+from .outcomes import Cancelled, Dead, Duration, Fail, Outcome, Retry, SpawnFailed, Unsuccessful, Wait
 from .task import Call, DeclarationError, Options, Params, Policy, Remote, Submittable, Task
 from .version import VERSION as __version__
 
@@ -43,6 +43,7 @@ __all__ = [
     "TaskFailed",
     "Unavailable",
     "Unsuccessful",
+    "Wait",
     "__version__",
     "current",
 ]

@@ -101,7 +101,8 @@ class Attempt:
         # The nearest class decides, as a kind does against `*`.
         listed = [base for base in type(error).__mro__ if base in self.task.fail_on or base in self.task.retry_on]
         if listed and outcome != "dead":
-            outcome = "fail" if listed[0] in self.task.fail_on else "retry"
+            again = "wait" if outcome == "wait" else "retry"
+            outcome = "fail" if listed[0] in self.task.fail_on else again
         return self._error(outcome, kind, message, **more)
 
     def _error(self, outcome: str, kind: str, message: str, **more: Any) -> bytes:

@@ -60,6 +60,15 @@ class Retry(Outcome):
         self.after_ms = None if after is None else _whole(after)
 
 
+class Wait(Retry):
+    """Lets the task wait for `after`, or for a growing time; the attempt counts as none.
+
+    For reasons outside of the task, such as the rate limit of a service.
+    """
+
+    outcome = "wait"
+
+
 class SpawnFailed(Outcome):
     """Children could not be published at once. Unhandled, it leads to another attempt."""
 

@@ -44,6 +44,7 @@ class Policy(TypedDict, total=False):
     retries: int
     min_backoff: Duration
     max_backoff: Duration
+    max_wait: Duration
     timeout: Duration
     total_timeout: Duration
     stall_timeout: Duration
@@ -71,6 +72,7 @@ class Options(TypedDict, total=False):
     retries: int
     min_backoff: Duration
     max_backoff: Duration
+    max_wait: Duration
     timeout: Duration
     total_timeout: Duration
     reply_to: str

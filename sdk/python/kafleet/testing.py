@@ -39,7 +39,7 @@ _STOP_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Failure:
-    """Failure of an attempt. `outcome`: `retry`, `fail`, `dead` or `cancelled`."""
+    """Failure of an attempt. `outcome`: `retry`, `wait`, `fail`, `dead` or `cancelled`."""
 
     outcome: str
     kind: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kafleet import App, Cancelled, Context, Ended, Fail, Joined, Retry, Unavailable
+from kafleet import App, Cancelled, Context, Ended, Fail, Joined, Retry, Unavailable, Wait
 from kafleet.testing import recorded, trial
 
 app = App(api="http://127.0.0.1:1")
@@ -36,6 +36,8 @@ def thumbnail(cx: Context, path: str, width: int = 200) -> Thumb:
         raise PermissionError(path)
     if path == "busy":
         raise Retry("busy", after="2s", kind="busy")
+    if path == "limited":
+        raise Wait("limited", after="3s")
     return Thumb(path, width)
 
 
@@ -87,6 +89,8 @@ def test_trial_reports_the_failure() -> None:
     assert failure.stack and "test_testing.py" in failure.stack and "kafleet/" not in failure.stack
     failure = trial(thumbnail, "busy").failure
     assert failure and (failure.outcome, failure.kind, failure.after_ms) == ("retry", "busy", 2000)
+    failure = trial(thumbnail, "limited").failure
+    assert failure and (failure.outcome, failure.kind, failure.after_ms) == ("wait", "error", 3000)
     with pytest.raises(AssertionError, match="the attempt failed: busy: busy"):
         _ = trial(thumbnail, "busy").output
 

@@ -56,7 +56,8 @@ export class Attempt {
     if (!(error instanceof Outcome)) {
       return this.#error(listed ?? "retry", kindOf(nameOf(error)), message, { stack: stackOf(error) });
     }
-    const outcome = error.outcome === "dead" ? "dead" : (listed ?? error.outcome);
+    const isKept = error.outcome === "dead" || (error.outcome === "wait" && listed === "retry");
+    const outcome = isKept ? error.outcome : (listed ?? error.outcome);
     return this.#error(outcome, error.kind, message, { after_ms: error instanceof Retry ? error.afterMs : undefined });
   }
 

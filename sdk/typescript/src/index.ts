@@ -7,7 +7,7 @@ export { Client, Handle, type Status, type TreeNode, type WaitOptions } from "./
 export { Context, current, type Ended, Joined } from "./context.ts";
 export { ApiError, Conflict, Forbidden, Invalid, NotFound, TaskFailed, TimedOut, Unavailable } from "./errors.ts";
 export type { CallOptions, ChildOptions, Policy, SubmitOptions, ThenOptions } from "./options.ts";
-export { Cancelled, Dead, type Duration, Fail, Outcome, Retry, SpawnFailed, Unsuccessful } from "./outcomes.ts";
+export { Cancelled, Dead, type Duration, Fail, Outcome, Retry, SpawnFailed, Unsuccessful, Wait } from "./outcomes.ts";
 export type { InputOf, OutputOf, Schema, Wire } from "./schema.ts";
 export { Call, DeclarationError, Remote, type Submitted, Target, Task } from "./task.ts";
 export { VERSION } from "./version.ts";

@@ -15,6 +15,7 @@ export interface Policy {
   retries?: number;
   minBackoff?: Duration;
   maxBackoff?: Duration;
+  maxWait?: Duration;
   timeout?: Duration;
   totalTimeout?: Duration;
   stallTimeout?: Duration;
@@ -37,6 +38,7 @@ interface CommonOptions {
   retries?: number;
   minBackoff?: Duration;
   maxBackoff?: Duration;
+  maxWait?: Duration;
   timeout?: Duration;
   onFailure?: "fail" | "ignore";
   failFast?: boolean;
@@ -80,7 +82,7 @@ export type CallOptions = SubmitOptions & ThenOptions;
 /** Use of a call. */
 export type Scope = "submit" | "spawn" | "then";
 
-const COMMON = "key name tags retries minBackoff maxBackoff timeout onFailure failFast maxFailed then actions checks";
+const COMMON = "key name tags retries minBackoff maxBackoff maxWait timeout onFailure failFast maxFailed then actions checks";
 const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
   submit: new Set(`${CHILD} parent`.split(" ")),
@@ -90,7 +92,7 @@ const ALLOWED: Record<Scope, Set<string>> = {
 const PLACES: Record<Scope, string> = { submit: "a submitted task", spawn: "a child", then: "a continuation" };
 const POLICY = new Set(
   (
-    "concurrency maxConcurrency rate order retries minBackoff maxBackoff timeout totalTimeout stallTimeout retryOn failOn " +
+    "concurrency maxConcurrency rate order retries minBackoff maxBackoff maxWait timeout totalTimeout stallTimeout retryOn failOn " +
     "onError maxFailures failurePeriod isolation publishResults partitions"
   ).split(" "),
 );

@@ -11,7 +11,7 @@ export interface OutcomeOptions {
 
 /** Base of the failures that a handler throws on purpose. */
 export abstract class Outcome extends Error {
-  abstract readonly outcome: "retry" | "fail" | "dead";
+  abstract readonly outcome: "retry" | "wait" | "fail" | "dead";
   /** Stable name for programs. */
   readonly kind: string;
 
@@ -22,7 +22,7 @@ export abstract class Outcome extends Error {
   }
 }
 
-const BASES = new Set(["Fail", "Dead", "Retry", "SpawnFailed"]);
+const BASES = new Set(["Fail", "Dead", "Retry", "Wait", "SpawnFailed"]);
 
 /** Ends the task as failed, without another attempt. */
 export class Fail extends Outcome {
@@ -43,7 +43,7 @@ export class Dead extends Outcome {
 
 /** Requests another attempt, after the backoff of the type or after `after`. */
 export class Retry extends Outcome {
-  readonly outcome = "retry";
+  readonly outcome: "retry" | "wait" = "retry";
   /** Delay before the next attempt, in milliseconds. */
   readonly afterMs: number | undefined;
 
@@ -51,6 +51,14 @@ export class Retry extends Outcome {
     super(message, options);
     this.afterMs = options.after === undefined ? undefined : Math.max(milliseconds(options.after), 0);
   }
+}
+
+/**
+ * Lets the task wait for `after`, or for a growing time; the attempt counts as none. For reasons outside of the task, such as the rate
+ * limit of a service.
+ */
+export class Wait extends Retry {
+  override readonly outcome = "wait";
 }
 
 /** Children could not be published at once. Unhandled, it leads to another attempt. */

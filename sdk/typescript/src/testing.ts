@@ -19,7 +19,7 @@ const STOP_MS = 30_000;
 
 /** Failure of an attempt. */
 export interface Failure {
-  outcome: "retry" | "fail" | "dead" | "cancelled";
+  outcome: "retry" | "wait" | "fail" | "dead" | "cancelled";
   kind: string;
   message: string;
   after_ms?: number;

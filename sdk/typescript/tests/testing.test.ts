@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { type } from "arktype";
-import { App, type Joined, Retry, type Schema, Unavailable } from "kafleet";
+import { App, type Joined, Retry, type Schema, Unavailable, Wait } from "kafleet";
 import { recorded, trial } from "kafleet/testing";
 import { z } from "zod";
 
@@ -18,6 +18,7 @@ const thumbnail = app.task(
   },
   async ({ path, width }, cx) => {
     if (path === "busy") throw new Retry("busy", { after: "2s", kind: "busy" });
+    if (path === "limited") throw new Wait("limited", { after: "3s" });
     console.log("opening", path);
     cx.progress({ width });
     return { path, made: "2026-01-31" };
@@ -61,6 +62,8 @@ test("trial reports the failure", async () => {
   const run = await trial(thumbnail, { path: "busy" });
   assert.deepEqual(run.failure, { outcome: "retry", kind: "busy", message: "busy", after_ms: 2000 });
   assert.throws(() => run.output, /the attempt failed: busy: busy/);
+  const limited = await trial(thumbnail, { path: "limited" });
+  assert.deepEqual(limited.failure, { outcome: "wait", kind: "error", message: "limited", after_ms: 3000 });
 });
 
 test("trial checks params against the schema", async () => {

@@ -236,11 +236,13 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
 }
 
 fn failure_of(error: Error) -> Failure {
+    let after = error.after_ms.map(std::time::Duration::from_millis);
     let then = match error.outcome.as_str() {
         "fail" => Fail::Final,
         "dead" => Fail::Dead,
         "cancelled" => Fail::Cancelled,
-        _ => Fail::Retry { after: error.after_ms.map(std::time::Duration::from_millis) },
+        "wait" => Fail::Wait { after },
+        _ => Fail::Retry { after },
     };
     let message = excerpt(error.message.as_bytes(), MAX_MESSAGE_CHARS);
     Failure { then, message, kind: valid_kind(error.kind).into() }

@@ -128,6 +128,11 @@ async fn attempt_is_answered_with_its_output() {
     assert_eq!(ended(second).await, Ended::of_answer(Ok(RawJson::parse(b"false").unwrap())));
     let failure = ended(first).await.answer.unwrap_err();
     assert_eq!((failure.then, &*failure.kind), (Fail::Retry { after: Some(Duration::from_millis(7)) }, "a_b"));
+    let (_, _, third) = app.start("3").await;
+    app.receive().await;
+    app.send(json!({"error": {"n": 3, "outcome": "wait", "kind": "a", "message": "m", "after_ms": 8}})).await;
+    let failure = ended(third).await.answer.unwrap_err();
+    assert_eq!(failure.then, Fail::Wait { after: Some(Duration::from_millis(8)) });
 }
 
 #[tokio::test]
