@@ -152,7 +152,9 @@ impl Fleet {
         let tasks = types.into_iter().flat_map(|topic| of(topic, scenario.task_partitions));
         let offset_oracle = OffsetOracle::new(broker.clone(), &names, &events, &tasks.collect::<Vec<_>>());
         let checked = offset_oracle.clone();
-        *journal.on_attempt.lock() = Some(Box::new(move |id, run, attempt| checked.attempt_started(id, run, attempt)));
+        *journal.on_attempt.lock() = Some(Box::new(move |id, run, attempt, is_first| {
+            checked.attempt_started(id, run, attempt, is_first);
+        }));
         Rc::new(Self {
             fault_rng: FaultRng::new(scenario.seed),
             task_specs: task_specs(&scenario),

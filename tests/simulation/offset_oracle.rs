@@ -137,7 +137,8 @@ impl OffsetOracle {
     }
 
     /// Checks that an attempt starts within a committed window, before its task expires, and not while it is blocked.
-    pub fn attempt_started(&self, id: &str, run: u32, attempt: u32) {
+    /// `is_first`: nothing of the run has started before, so that the task may still expire.
+    pub fn attempt_started(&self, id: &str, run: u32, attempt: u32, is_first: bool) {
         let state = &mut *self.state.lock();
         state.read();
         let positions = state.positions.get(&(id.to_owned(), run)).cloned().unwrap_or_default();
@@ -152,7 +153,7 @@ impl OffsetOracle {
             *highest = window_end.unwrap_or_default().max(*highest);
             is_in_window |= *offset < *highest;
         }
-        state.check_start(id, run, attempt, &positions);
+        state.check_start(id, run, (attempt, is_first), &positions);
         if !is_in_window {
             state
                 .violations
@@ -172,7 +173,7 @@ impl OffsetOracle {
 }
 
 impl OffsetState {
-    fn check_start(&mut self, id: &str, run: u32, attempt: u32, positions: &[(Partition, i64)]) {
+    fn check_start(&mut self, id: &str, run: u32, (attempt, is_first): (u32, bool), positions: &[(Partition, i64)]) {
         let now = kafleet::runtime::now_ms();
         let blocked = |(task_type, tree): &&(String, String)| {
             positions.iter().any(|(partition, _)| partition.topic.ends_with(task_type.as_str()))
@@ -186,7 +187,7 @@ impl OffsetState {
             positions.iter().map(|position| self.deadlines.get(position).copied()).collect();
         // A run may have several records: the last of them to expire counts.
         let expiry = deadlines.and_then(|all| all.into_iter().max());
-        if let Some(at) = expiry.filter(|at| attempt == 1 && *at + SLACK_MS < now) {
+        if let Some(at) = expiry.filter(|at| is_first && *at + SLACK_MS < now) {
             self.violations.push(format!("run {run} of `{id}` starts {} ms after it has expired", now - at));
         }
     }

@@ -273,6 +273,9 @@ impl Scenario {
             scenario.add_upgrades(rng);
         }
         scenario.steps.sort_by_key(|step| step.at_ms);
+        // Not from the generator, so that seeds keep the rest of their scenario.
+        let waits = &mut Rng::with_seed(seed.rotate_left(32) ^ 0x5741_4954);
+        scenario.roots.iter_mut().for_each(|(_, script)| script.add_waits(waits));
         scenario
     }
 

@@ -49,6 +49,9 @@ pub struct Script {
     pub expires_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_timeout_ms: Option<u64>,
+    /// Waits of each run, in milliseconds; 0: without a given time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<u64>,
     /// Notifications (continuations have none).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
@@ -87,6 +90,8 @@ pub struct ContinuationSpec {
 #[derive(Default)]
 pub struct Journal {
     pub attempts: Mutex<BTreeMap<(String, u32, u32), u32>>,
+    /// Executions that ended with a wait.
+    pub waits: Mutex<BTreeMap<(String, u32, u32), u32>>,
     /// Starts of attempts with id and run, epoch milliseconds.
     pub start_times: Mutex<Vec<(String, u32, i64)>>,
     /// Tasks whose attempts cannot fail, so that none is retried.
@@ -102,8 +107,9 @@ pub struct Journal {
 /// State of the task before a continuation, and of its other children by id.
 pub type JoinedStates = (State, BTreeMap<String, State>);
 
-/// Callback with the id, run and number of an attempt.
-pub type OnAttempt = Box<dyn Fn(&str, u32, u32) + Send>;
+/// Callback with the id, run and number of an attempt, and whether it is the first execution of the run as far as waits
+/// are concerned.
+pub type OnAttempt = Box<dyn Fn(&str, u32, u32, bool) + Send>;
 
 /// Params of a task: its script, alone or with results.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -185,11 +191,38 @@ impl Journal {
         *self.attempts.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
         self.start_times.lock().push((cx.id.to_string(), cx.run, now_ms()));
         if let Some(on_attempt) = &*self.on_attempt.lock() {
-            on_attempt(cx.id.as_str(), cx.run, cx.number);
+            let is_first = cx.number == 1 && self.waits_of(cx.id.as_str(), cx.run) == 0;
+            on_attempt(cx.id.as_str(), cx.run, cx.number, is_first);
         }
         if infallible {
             self.infallible.lock().insert(cx.id.to_string());
         }
+    }
+}
+
+impl Journal {
+    /// Number of waits of a run.
+    fn waits_of(&self, id: &str, run: u32) -> usize {
+        let of_run = (id.to_owned(), run, 0)..=(id.to_owned(), run, u32::MAX);
+        self.waits.lock().range(of_run).map(|(_, waits)| *waits as usize).sum()
+    }
+
+    /// Attempts that ran more than once. A wait counts as no attempt, so the next execution has the same number.
+    pub fn repeated_attempts(&self) -> Vec<((String, u32, u32), u32)> {
+        let waits = self.waits.lock();
+        let allowed = |attempt| 1 + waits.get(attempt).copied().unwrap_or_default();
+        let attempts = self.attempts.lock();
+        let repeated = attempts.iter().filter(|(attempt, times)| **times > allowed(*attempt));
+        repeated.map(|(attempt, times)| (attempt.clone(), *times)).collect()
+    }
+
+    /// Takes the next wait of a script; the waits are spread over the attempts.
+    fn next_wait(&self, cx: &Context, script: &Script) -> Option<u64> {
+        let used = self.waits_of(cx.id.as_str(), cx.run);
+        let due_in = used as u32 % (script.fails + 1) + 1;
+        let wait_ms = *script.waits.get(used).filter(|_| due_in <= cx.number)?;
+        *self.waits.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
+        Some(wait_ms)
     }
 }
 
@@ -229,9 +262,19 @@ impl Script {
             continuations,
             expires_ms: (rng.u8(..12) == 0).then(|| rng.u64(200..10_000)),
             total_timeout_ms: (rng.u8(..12) == 0).then(|| rng.u64(500..10_000)),
+            waits: Vec::new(),
             actions: Vec::new(),
             checks: Vec::new(),
         }
+    }
+
+    /// Adds waits to some of the tasks.
+    pub fn add_waits(&mut self, rng: &mut Rng) {
+        if rng.u8(..4) == 0 {
+            self.waits = (0..rng.usize(1..5)).map(|_| if rng.bool() { 0 } else { rng.u64(1..2_000) }).collect();
+        }
+        self.children.iter_mut().for_each(|child| child.script.add_waits(rng));
+        self.continuations.iter_mut().for_each(|then| then.task.script.add_waits(rng));
     }
 
     /// Script of a short task.
@@ -257,6 +300,7 @@ impl Script {
             without(&|simpler| simpler.fails = 0),
             without(&|simpler| simpler.chooses_wait = false),
             without(&|simpler| simpler.ms = 0),
+            without(&|simpler| simpler.waits.truncate(simpler.waits.len().saturating_sub(1))),
             without(&|simpler| simpler.reports_progress = false),
             without(&|simpler| (simpler.expires_ms, simpler.total_timeout_ms) = (None, None)),
             without(&|simpler| (simpler.fail_fast, simpler.max_failed) = (false, None)),
@@ -312,6 +356,9 @@ impl Script {
         if self.reports_progress {
             cx.progress(cx.number);
             cx.log(format!("attempt {}", cx.number));
+        }
+        if let Some(wait_ms) = journal.next_wait(&cx, &self) {
+            return Err(Failure::wait((wait_ms > 0).then(|| Duration::from_millis(wait_ms)), "not now"));
         }
         if cx.number <= self.fails {
             let wait = Duration::from_millis(fastrand::u64(..=MAX_CHOSEN_WAIT));

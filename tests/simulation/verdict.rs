@@ -434,8 +434,8 @@ fn check_published_once(fleet: &Fleet, log: &[Event], violations: &mut Vec<Strin
     let single_worker = fleet.scenario.workers == 1;
     // A continuation that fails again in a later run creates its failed children again.
     let is_recreated = |(id, run, _): &(String, u32, u32)| *run > 1 && id.contains(":then");
-    for (attempt, times) in fleet.journal.attempts.lock().iter().filter(|(_, times)| **times > 1) {
-        if is_recreated(attempt) {
+    for (attempt, times) in fleet.journal.repeated_attempts() {
+        if is_recreated(&attempt) {
             continue;
         }
         if fault_mode != FaultMode::All
