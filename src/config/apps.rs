@@ -18,7 +18,7 @@ use crate::model::units::duration::Millis;
 /// Maximum length of an app's name.
 const MAX_NAME_CHARS: usize = 64;
 /// Keys of `[types.<name>]` that are not part of a policy.
-const NOT_POLICY: [&str; 11] = [
+const NOT_POLICY: [&str; 12] = [
     "handler",
     "schema",
     "command",
@@ -30,6 +30,7 @@ const NOT_POLICY: [&str; 11] = [
     "headers",
     "isolation_tasks",
     "isolation_memory",
+    "keep_headers",
 ];
 
 /// Section `[apps.NAME]`.

@@ -29,6 +29,8 @@ pub struct TypePolicy {
     pub kinds: ErrorKinds,
     /// Number of failures that stops the type. `None`: no limit.
     pub alarm: Option<Alarm>,
+    /// Names of headers of the task's record that are kept for the handler.
+    pub keep_headers: Vec<String>,
     /// Isolation of attempts from each other.
     pub isolation: Isolation,
     /// Limits of child processes; only with [`Isolation::Process`].
@@ -99,6 +101,7 @@ impl Default for TypePolicy {
             on_error: OnError::Retry,
             kinds: ErrorKinds::default(),
             alarm: None,
+            keep_headers: Vec::new(),
             isolation: Isolation::None,
             child_limits: ChildLimits::default(),
             publish_results: false,
@@ -136,6 +139,7 @@ impl TypePolicy {
                 fail_on: non_empty(&config.fail_on, self.kinds.fail_on),
             },
             alarm: max_failures.map(|max_failures| Alarm { max_failures, period }),
+            keep_headers: non_empty(&config.keep_headers, self.keep_headers),
             isolation: config.isolation.unwrap_or(self.isolation),
             child_limits: ChildLimits {
                 tasks: config.isolation_tasks.unwrap_or(self.child_limits.tasks),

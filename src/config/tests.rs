@@ -300,6 +300,16 @@ fn error_kinds_are_words_in_one_list_only() {
 }
 
 #[test]
+fn kept_headers_are_those_that_kafleet_does_not_read() {
+    let of_type = |keys: &str| format!("[types.a]\nkeep_headers = {keys}");
+    assert!(problems(&of_type(r#"["x-tenant", "ce_subject"]"#)).is_empty());
+    refused(&of_type(r#"["CE_ID"]"#), &["`CE_ID` in `keep_headers` of `[types.a]` is read by kafleet itself"]);
+    refused(&of_type(r#"[""]"#), &["`types.a.keep_headers[0]`", "a name of 1 to 128 characters"]);
+    let handler = of_type(r#"["x-tenant"]"#) + "\nhandler = \"echo\"";
+    refused(&handler, &["`keep_headers` in `[types.a]` has no effect", "remove it"]);
+}
+
+#[test]
 fn limits_of_a_type_are_checked() {
     let with = |keys: &str| format!("[types.a]\nhandler = \"echo\"\n{keys}");
     assert_eq!(problems(&with("isolation = \"process\"\nisolation_memory = \"64MiB\"\nmax_failures = 3")), [""; 0]);

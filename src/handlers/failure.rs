@@ -6,12 +6,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::ParamsError;
+
 /// Failure kind of a timeout, including a service that did not respond in time.
 pub const TIMEOUT: &str = "timeout";
 /// Failure kind of [`Failure::unsuccessful`].
 pub const UNSUCCESSFUL: &str = "unsuccessful";
 /// Failure kind of an error status of a service, or of a broken connection to it.
 pub(super) const UNREACHABLE: &str = "unreachable";
+
+/// Failure kind of a service that has no capacity.
+pub(super) const OVERLOADED: &str = "overloaded";
 
 /// Result of a handler.
 pub type TaskResult<T> = Result<T, Failure>;
@@ -74,6 +79,11 @@ impl Failure {
         Self { then: Fail::Dead, message: message.into(), kind: "error".into() }
     }
 
+    /// Failure of params that do not fit the type.
+    pub(crate) fn of_params(error: &ParamsError) -> Self {
+        Self::dead(error.to_string()).of_kind("schema")
+    }
+
     /// End of an attempt that was asked to stop. The task is cancelled, or repeated if only the worker stops.
     pub fn cancelled() -> Self {
         Self { then: Fail::Cancelled, message: "the attempt was cancelled".into(), kind: "cancelled".into() }
@@ -90,6 +100,8 @@ impl Display for Failure {
         f.write_str(&self.message)
     }
 }
+
+impl std::error::Error for Failure {}
 
 /// Converts an error to a failure, with or without a retry: `….retry()?` or `….fail()?`.
 pub trait OrFail<T> {

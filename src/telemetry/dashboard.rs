@@ -148,6 +148,11 @@ const ROWS: &[(&str, &[Panel])] = &[
                     "{{type}}",
                 )],
             ),
+            panel(
+                "Observers removed after a panic",
+                "short",
+                &[("sum by (observer) (increase(kafleet_observers_removed_total[$__rate_interval]))", "{{observer}}")],
+            ),
             panel("Cancels under way", "short", &[("max(kafleet_control_cancels)", "cancels")]),
         ],
     ),

@@ -93,6 +93,8 @@ pub struct WorkerMetrics {
     pub window_held: IntGaugeVec,
     /// Partitions taken over from a worker that did not release them.
     pub unclean_takeovers: IntCounterVec,
+    /// Observers of the application that were removed because they panicked.
+    pub observers_removed: IntCounterVec,
 }
 
 /// Metrics of a tracker, by events partition.
@@ -278,6 +280,11 @@ impl WorkerMetrics {
                 "kafleet_unclean_takeovers_total",
                 "Partitions taken over from a worker that did not release them, because it died or lost its connection.",
                 &["type"],
+            )?,
+            observers_removed: new.counter(
+                "kafleet_observers_removed_total",
+                "Observers of the application that were removed because they panicked.",
+                &["observer"],
             )?,
         })
     }

@@ -95,6 +95,7 @@ impl TypeStart<'_> {
                 has_rate_per_key: false,
                 publish_results: policy.publish_results,
                 correlation_headers: setup.config.correlation_headers.as_slice().into(),
+                keep_headers: policy.keep_headers.as_slice().into(),
                 names: setup.names.clone(),
             },
             completions: completions[self.type_index].clone(),

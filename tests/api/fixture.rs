@@ -121,12 +121,23 @@ pub async fn fleet_on(store: store::Memory) -> Fleet {
     fleet
 }
 
+/// Fleet with a running tracker, whose API belongs to an application.
+pub async fn fleet_with(app: impl FnOnce(&mut Registry)) -> Fleet {
+    let fleet = open(ApiConfig::default(), store::Memory::default(), app).await;
+    fleet.track();
+    fleet
+}
+
 /// Fleet whose events are not projected until [`Fleet::track`].
 pub async fn unfolded(config: ApiConfig) -> Fleet {
     unfolded_on(config, store::Memory::default()).await
 }
 
 async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
+    open(config, store, |_| ()).await
+}
+
+async fn open(config: ApiConfig, store: store::Memory, app: impl FnOnce(&mut Registry)) -> Fleet {
     let names = Names::new("t");
     let log = broker::Memory::new(broker::MemoryOptions::default());
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
@@ -146,6 +157,7 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
     let store = Arc::new(StoreDouble::new(store));
     let mut registry = Registry::default();
     registry.task::<Resize>();
+    app(&mut registry);
     let (metrics, health, shutdown) = (Metrics::new().unwrap(), Health::default(), Shutdown::new());
     let setup = ApiSetup {
         broker: broker.clone(),

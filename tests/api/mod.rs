@@ -12,6 +12,7 @@ mod dead_letter_resolution;
 pub mod dead_letters;
 pub mod faulty_backends;
 pub mod fixture;
+mod hooks;
 mod later_runs;
 mod leases;
 mod lists;

@@ -37,6 +37,8 @@ pub struct Fleet {
     /// Configuration of the workers.
     pub config: WorkerConfig,
     pub reentry: Option<Reentry>,
+    /// Adds state and hooks to the registry of each worker.
+    pub app: Arc<dyn Fn(&mut Registry) + Send + Sync>,
     partitions: u32,
     kinds: Vec<Kind>,
     pub producer: Arc<SharedProducer>,
@@ -97,6 +99,7 @@ impl Fleet {
                 ..WorkerConfig::default()
             },
             reentry: None,
+            app: Arc::new(|_| ()),
             partitions,
             kinds: kinds.to_vec(),
         }
@@ -113,9 +116,11 @@ impl Fleet {
         let shutdown = Shutdown::new();
         // Set here because the worker sets its own reasons only once it runs.
         health.set(control::HEALTH_PART, "not started");
+        let mut registry = registry(kinds);
+        (self.app)(&mut registry);
         let setup = WorkerSetup {
             broker: self.broker.clone(),
-            registry: registry(kinds),
+            registry,
             types: Vec::new(),
             config: self.config.clone(),
             names: self.names.clone(),

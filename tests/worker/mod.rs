@@ -13,6 +13,7 @@ mod failed_producer;
 mod faults;
 mod fleet;
 mod heartbeats;
+mod hooks;
 mod kafka;
 mod limits;
 mod live_limits;

@@ -8,6 +8,7 @@ mod dead_letters;
 mod failure_policy;
 mod inline;
 mod limits;
+mod observers;
 mod outcome;
 mod permits;
 mod quarantine;
@@ -42,7 +43,7 @@ use crate::config::WorkerConfig;
 use crate::control::ControlWatch;
 use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::context::TypeEnv;
-use crate::handlers::{Registered, SharedState};
+use crate::handlers::{Registered, Schema, SharedState};
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
 
@@ -92,6 +93,9 @@ pub(super) struct Dispatcher {
 
 impl Dispatcher {
     pub(super) fn new(mut deps: DispatcherDeps) -> Self {
+        if deps.registered.handler.checks_schema() {
+            deps.registered.schema = Schema::any();
+        }
         let quarantine = Quarantine::new(isolate(&mut deps), deps.registered.policy.slots());
         let output = Arc::new(OutputBuffer::new(deps.events.publisher().clone(), deps.events.worker.clone()));
         let env = Arc::new(TypeEnv {

@@ -59,7 +59,9 @@ impl Tasks {
     }
 
     async fn succeed(&mut self, running: Running, output: RawJson) {
-        self.metrics.record_outcome("succeeded", running.started_at.elapsed());
+        let took = running.started_at.elapsed();
+        self.metrics.record_outcome("succeeded", took);
+        self.observers.notify(|observer| observer.on_success(&running.cx, took));
         let payload = Payload::Succeeded { started_at_ms: Some(running.started_at_ms), output: Some(output) };
         let event = self.reporter.event_of_attempt(payload, &running);
         self.end(running.in_flight, event).await;
@@ -90,6 +92,7 @@ impl Tasks {
     /// Delays the next attempt, here without a slot, or at the tracker.
     async fn retry(&mut self, mut running: Running, wait: Duration, failure: Failure) {
         self.metrics.record_outcome("retried", running.started_at.elapsed());
+        self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, wait));
         let attempt = running.attempt();
         let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
         let event = self.reporter.retrying(&running, &failure, wait_ms);
@@ -125,11 +128,18 @@ impl Tasks {
             _ => ("failed", Payload::Failed(ended)),
         };
         self.metrics.record_outcome(outcome, running.started_at.elapsed());
+        if failure.then != Fail::Cancelled {
+            self.observe_failure(&running, &failure);
+        }
         let event = self.reporter.event_of_attempt(payload, &running);
         match code {
             Some(code) => self.dead_letter_task(running.in_flight, event, code, failure.message),
             None => self.end(running.in_flight, event).await,
         }
+    }
+
+    pub(super) fn observe_failure(&self, running: &Running, failure: &Failure) {
+        self.observers.notify(|observer| observer.on_failure(&running.cx, failure, running.started_at.elapsed()));
     }
 
     /// Logs a failed attempt, at a limited rate; the events contain all of them.

@@ -93,6 +93,7 @@ impl Tasks {
             return self.declare_poison(running, failure);
         }
         self.metrics.record_outcome("retried", running.started_at.elapsed());
+        self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, Duration::ZERO));
         let event = self.reporter.retrying(&running, &failure, 0);
         self.reporter.publish(&mut running.in_flight, event).await;
         if closed {
@@ -111,6 +112,7 @@ impl Tasks {
             "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",
             failure.message
         );
+        self.observe_failure(&running, &Failure::dead(message.as_str()).of_kind(POISON));
         let payload = Payload::Failed(running.failure(POISON, message.clone()));
         let event = self.reporter.event_of_attempt(payload, &running);
         self.dead_letter_task(running.in_flight, event, POISON, message);
