@@ -115,6 +115,27 @@ impl TypePolicy {
         self.concurrency.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
     }
 
+    /// Returns the policy with the values of another one that can change while a worker runs.
+    pub fn reloaded(&self, new: &Self) -> Self {
+        Self {
+            concurrency: new.concurrency,
+            max_concurrency: new.max_concurrency,
+            rate: new.rate,
+            retry: new.retry,
+            timeout: new.timeout,
+            total_timeout: new.total_timeout,
+            stall_timeout: new.stall_timeout,
+            on_error: new.on_error,
+            kinds: new.kinds.clone(),
+            alarm: new.alarm,
+            order: self.order,
+            keep_headers: self.keep_headers.clone(),
+            isolation: self.isolation,
+            child_limits: self.child_limits,
+            publish_results: self.publish_results,
+        }
+    }
+
     /// Overrides the policy with the values that are set in a section of the configuration.
     pub fn with(self, config: &TypeConfig) -> Self {
         let non_empty = |set: &Vec<String>, own: Vec<String>| if set.is_empty() { own } else { set.clone() };

@@ -310,6 +310,12 @@ fn kept_headers_are_those_that_kafleet_does_not_read() {
 }
 
 #[test]
+fn log_filter_is_checked() {
+    assert!(problems("[log]\nfilter = \"kafleet=debug,warn\"").is_empty());
+    refused("[log]\nfilter = \"kafleet=loud\"", &["`log.filter`: `kafleet=loud` is not a log filter"]);
+}
+
+#[test]
 fn limits_of_a_type_are_checked() {
     let with = |keys: &str| format!("[types.a]\nhandler = \"echo\"\n{keys}");
     assert_eq!(problems(&with("isolation = \"process\"\nisolation_memory = \"64MiB\"\nmax_failures = 3")), [""; 0]);

@@ -271,6 +271,11 @@ const ROWS: &[(&str, &[Panel])] = &[
                     "{{route}}",
                 )],
             ),
+            panel(
+                "Reloads of the configuration",
+                "short",
+                &[("sum by (outcome) (increase(kafleet_config_reloads_total[$__rate_interval]))", "{{outcome}}")],
+            ),
             panel("Processes", "short", &[("count by (role, version) (kafleet_process_info)", "{{role}} {{version}}")]),
         ],
     ),

@@ -74,6 +74,7 @@ impl TypeStart<'_> {
             work,
             commands,
             children: self.children(),
+            policies: setup.policies.clone(),
             health: setup.health.clone(),
             metrics: setup.metrics.clone(),
             control: control.clone(),
@@ -102,6 +103,7 @@ impl TypeStart<'_> {
             work,
             commands,
             policy: policy.clone(),
+            policies: setup.policies.clone(),
             health: setup.health.clone(),
             metrics: setup.metrics.clone(),
         }

@@ -22,6 +22,7 @@ mod patch;
 mod problems;
 mod queries;
 mod reads;
+mod reload;
 mod reports;
 mod schedules;
 mod search;

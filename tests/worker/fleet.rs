@@ -10,7 +10,7 @@ use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Committed, Partition, ProducerRecord};
 use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
-use kafleet::control;
+use kafleet::control::{self, PolicyUpdates};
 use kafleet::handlers::Registry;
 use kafleet::model::event::Event;
 use kafleet::model::offsets::{Mark, Metadata};
@@ -48,6 +48,7 @@ pub struct Fleet {
 pub struct Worker {
     pub health: Health,
     pub metrics: Metrics,
+    pub policies: PolicyUpdates,
     shutdown: Shutdown,
     ended: JoinHandle<anyhow::Result<()>>,
 }
@@ -113,6 +114,7 @@ impl Fleet {
     pub fn worker_of(&self, kinds: &[Kind]) -> Worker {
         let health = Health::default();
         let metrics = Metrics::new().unwrap();
+        let policies = PolicyUpdates::default();
         let shutdown = Shutdown::new();
         // Set here because the worker sets its own reasons only once it runs.
         health.set(control::HEALTH_PART, "not started");
@@ -120,6 +122,7 @@ impl Fleet {
         (self.app)(&mut registry);
         let setup = WorkerSetup {
             broker: self.broker.clone(),
+            policies: policies.clone(),
             registry,
             types: Vec::new(),
             config: self.config.clone(),
@@ -130,7 +133,7 @@ impl Fleet {
             reentry: self.reentry.clone(),
         };
         let ended = tokio::spawn(worker::run(setup, shutdown.clone()));
-        Worker { health, metrics, shutdown, ended }
+        Worker { health, metrics, policies, shutdown, ended }
     }
 
     /// Publishes a minimal task, as any Kafka client could; its id is also its key.

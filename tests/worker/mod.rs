@@ -26,6 +26,7 @@ mod output;
 mod policy;
 mod rebalance;
 mod release;
+mod reload;
 mod removed;
 mod results;
 mod shared_group_faults;

@@ -40,7 +40,7 @@ use super::dead_letter::DeadLetterWriter;
 use super::decode::Input;
 use super::events::EventWriter;
 use crate::config::WorkerConfig;
-use crate::control::ControlWatch;
+use crate::control::{ControlWatch, PolicyUpdates};
 use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::context::TypeEnv;
 use crate::handlers::{Registered, Schema, SharedState};
@@ -67,6 +67,7 @@ pub(super) struct DispatcherDeps {
     pub control: Arc<ControlWatch>,
     /// Child processes for attempts, if the handler can crash the worker.
     pub children: Option<ChildPool>,
+    pub policies: PolicyUpdates,
     pub health: Health,
 }
 
@@ -83,6 +84,7 @@ pub(super) struct Dispatcher {
     limits: Limits,
     permits: Permits,
     control: Arc<ControlWatch>,
+    policies: PolicyUpdates,
     /// Generation of the control state that is applied.
     control_generation: u64,
     /// Slots held by attempts that have ended but do not return.
@@ -119,10 +121,12 @@ impl Dispatcher {
             clock: Clock::read(),
             quarantine,
             control: deps.control,
+            policies: deps.policies,
             control_generation: 0,
             stuck_slots: 0,
             open: true,
         };
+        dispatcher.take_policy();
         dispatcher.apply_limits();
         dispatcher
     }

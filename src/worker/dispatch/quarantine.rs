@@ -45,9 +45,12 @@ pub(super) fn isolate(deps: &mut DispatcherDeps) -> Option<ChildPool> {
 
 impl Quarantine {
     pub(super) fn new(children: Option<ChildPool>, slots: u32) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let max_running = (cores * MAX_PER_CORE).max(MAX_AT_LEAST).min(slots as usize).max(1);
-        Self { children, running: 0, max_running, waiting: VecDeque::new() }
+        Self { children, running: 0, max_running: max_running(slots), waiting: VecDeque::new() }
+    }
+
+    /// Limits the suspects to a number of slots.
+    pub(super) fn set_slots(&mut self, slots: u32) {
+        self.max_running = max_running(slots);
     }
 
     pub(super) fn is_enabled(&self) -> bool {
@@ -80,6 +83,11 @@ impl Quarantine {
     pub(super) fn attempt_ended(&mut self, in_flight: &InFlight) {
         self.running -= usize::from(in_flight.suspect);
     }
+}
+
+fn max_running(slots: u32) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores * MAX_PER_CORE).max(MAX_AT_LEAST).min(slots as usize).max(1)
 }
 
 impl Tasks {
