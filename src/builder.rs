@@ -13,8 +13,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::handlers::service::Service;
-use crate::handlers::{Context, Registered, Registry, Task, TaskResult};
+use crate::handlers::hooks::{Observe, Submission};
+use crate::handlers::layer::{AttemptRequest, AttemptService, BoxError, Layer, Service};
+use crate::handlers::{Context, Registered, Registry, Task, TaskResult, service};
+use crate::model::json::RawJson;
 
 /// Application with Rust task types; types from `kafleet.toml` are added to them.
 #[derive(Default)]
@@ -22,6 +24,8 @@ pub struct App {
     registry: Registry,
     /// Adds a service to all types.
     services: Vec<fn(&mut Registry)>,
+    /// Adds a layer to all types, or to one.
+    layers: Vec<Box<dyn Fn(&mut Registry)>>,
 }
 
 /// Creates an application without types of its own.
@@ -66,10 +70,60 @@ impl App {
 
     /// Adds a service to all types of this application: a value that is made before each attempt and disposed of after
     /// it, available as `cx.service::<S>()`; see [`crate::handlers::service`]. Types from `kafleet.toml` have none.
-    pub fn service<S: Service>(mut self) -> Self {
+    pub fn service<S: service::Service>(mut self) -> Self {
         self.services.push(|registry| {
             registry.service::<S>();
         });
+        self
+    }
+
+    /// Adds a layer, tower middleware around the attempts of all types of this application; see
+    /// [`crate::handlers::layer`]. The first layer is the outermost; services are inside of all layers. Types from
+    /// `kafleet.toml` have none.
+    pub fn layer<L>(mut self, layer: L) -> Self
+    where
+        L: Layer<AttemptService> + 'static,
+        L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
+        L::Service: Clone + Send + 'static,
+    {
+        self.layers.push(Box::new(move |registry| {
+            registry.layer(&layer);
+        }));
+        self
+    }
+
+    /// Adds a layer to the attempts of one type, in order with those of [`App::layer`].
+    pub fn layer_of<T, L>(mut self, layer: L) -> Self
+    where
+        T: Task,
+        L: Layer<AttemptService> + 'static,
+        L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
+        L::Service: Clone + Send + 'static,
+    {
+        self.layers.push(Box::new(move |registry| {
+            registry.layer_of(T::TYPE, &layer);
+        }));
+        self
+    }
+
+    /// Adds a hook that changes or refuses tasks before this process publishes them; see [`crate::handlers::hooks`]. It runs
+    /// before the params are checked and hashed:
+    ///
+    /// - for tasks created at an API of this application, singly, in batches and in the UI; a refusal is answered with the
+    ///   problem `rejected`;
+    /// - for children of its attempts, in the process of the handler; a refusal fails the attempt as `bad_child`. Attempts
+    ///   of types from `kafleet.toml` and of apps are included.
+    ///
+    /// Tasks that a tracker publishes do not pass: continuations, schedules, callbacks, emails, retries and new runs. Nor do
+    /// those that other producers write to Kafka, and redriven dead letters.
+    pub fn prepare(mut self, hook: impl Fn(&mut Submission) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        self.registry.prepare(hook);
+        self
+    }
+
+    /// Adds an observer of the attempts of all types in this application's workers; see [`crate::handlers::hooks`].
+    pub fn observe(mut self, observer: impl Observe) -> Self {
+        self.registry.observe(observer);
         self
     }
 
@@ -77,6 +131,7 @@ impl App {
     pub fn main(mut self) -> ExitCode {
         // The first one is the outermost.
         self.services.iter().rev().for_each(|add| add(&mut self.registry));
+        self.layers.iter().rev().for_each(|add| add(&mut self.registry));
         let problems = self.registry.problems();
         if problems.is_empty() {
             return crate::cli::run(self.registry);

@@ -27,6 +27,7 @@ mod state;
 mod ui;
 pub mod write;
 
+pub use http::auth::LiveAccess;
 pub use http::openapi::document as openapi_document;
 pub use state::ApiSetup;
 

@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, Semaphore};
 use super::backends::KAFKA_DEADLINE;
 use super::fleet::Fleet;
 use super::handlers::bulk::BulkRuns;
-use super::http::auth::Access;
+use super::http::auth::LiveAccess;
 use super::http::ops::Ops;
 use super::read::notices::Notices;
 use super::read::reads::Reads;
@@ -20,7 +20,7 @@ use super::write::{BatchProducer, Writes};
 use crate::broker::Broker;
 use crate::broker::shared_producer::SharedProducer;
 use crate::config::{ApiConfig, Names, UiConfig};
-use crate::control::{ControlState, ControlWatch};
+use crate::control::{ControlState, ControlWatch, PolicyUpdates};
 use crate::dead_letters::DeadLetterIndex;
 use crate::handlers::Registry;
 use crate::model::units::duration::Millis;
@@ -41,6 +41,10 @@ pub struct ApiSetup {
     /// Source of the params schemas.
     pub registry: Registry,
     pub config: ApiConfig,
+    /// Replaces the tokens while the API serves.
+    pub access: LiveAccess,
+    /// Replaces the policies of types, whose limits are shown, while the API serves.
+    pub policies: PolicyUpdates,
     pub names: Names,
     pub events_partitions: u32,
     /// Longest time a tree may stay open; no task may start later than this from now.
@@ -61,7 +65,7 @@ pub(crate) struct Api {
     /// Serializes dead-letter resolutions, so that concurrent requests do not fence each other's transactional
     /// producer.
     pub dead_letter_lock: Arc<Mutex<()>>,
-    pub access: Access,
+    pub access: LiveAccess,
     pub ops: Ops,
     pub max_body: usize,
     pub max_attachment: usize,
@@ -75,7 +79,7 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new(setup: ApiSetup, address: SocketAddr, shutdown: Shutdown) -> anyhow::Result<Self> {
-        let access = Access::new(&setup.config, address)?;
+        setup.access.replace(&setup.config, address)?;
         let transactional_id = setup.names.api_sender(&uuid::Uuid::now_v7().to_string());
         let broker = setup.broker.client().with_deadline(KAFKA_DEADLINE).with_limit(BROKER_CALLS);
         let producer = SharedProducer::open(setup.broker, None)?;
@@ -90,6 +94,7 @@ impl Api {
         };
         let types = Arc::new(TypeCatalog {
             registry: setup.registry,
+            policies: setup.policies,
             broker,
             publisher: publisher.clone(),
             max_tree_age: setup.max_tree_age,
@@ -113,7 +118,7 @@ impl Api {
             publisher,
             dead_letters: Arc::default(),
             dead_letter_lock: Arc::default(),
-            access,
+            access: setup.access,
             ops: Ops { metrics: setup.metrics, health: setup.health, shutdown },
             max_body: setup.config.max_body.as_usize(),
             max_attachment: setup.config.max_attachment.as_usize(),

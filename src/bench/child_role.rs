@@ -178,6 +178,7 @@ fn worker(
 ) -> anyhow::Result<WorkerSetup> {
     Ok(WorkerSetup {
         broker: Arc::new(services.kafka()?),
+        policies: Default::default(),
         registry,
         types: Vec::new(),
         config: services.worker.clone(),
@@ -207,6 +208,8 @@ fn tracker(services: &Services, prefix: &str, events_partitions: u32) -> anyhow:
 fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Result<ApiSetup> {
     Ok(ApiSetup {
         broker: Arc::new(services.kafka()?),
+        access: Default::default(),
+        policies: Default::default(),
         store: Arc::new(services.redis(prefix)?),
         registry: Registry::default(),
         config: ApiConfig::default(),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use super::exit::{Code, Failure, Outcome};
@@ -130,12 +129,8 @@ pub(super) async fn stop(apps: &[Arc<AppPool>]) {
     futures::future::join_all(apps.iter().map(|pool| pool.stop())).await;
 }
 
-/// Ends the worker if an app is down for minutes, so that others take its partitions. Replaces the processes of apps on
-/// SIGHUP.
-pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), Failure> {
-    if setup.apps.is_empty() {
-        return Ok(());
-    }
+/// Ends the worker if an app is down for minutes, so that others take its partitions.
+pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) {
     for pool in &setup.apps {
         let pool = pool.clone();
         let drain = setup.shutdown.drain.clone();
@@ -144,24 +139,6 @@ pub(super) fn watch(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), F
             ("worker", why.map_or(Ok(()), |why| Err(anyhow::anyhow!(why))))
         });
     }
-    reload_on_hangup(setup, running)
-}
-
-fn reload_on_hangup(setup: &Setup, running: &mut JoinSet<Ended>) -> Result<(), Failure> {
-    let hangups = signal(SignalKind::hangup());
-    let mut hangups = hangups.map_err(|why| Failure::failed(format_args!("no signal handler: {why}")))?;
-    let (apps, drain) = (setup.apps.clone(), setup.shutdown.drain.clone());
-    running.spawn(async move {
-        let reloads = async {
-            while hangups.recv().await.is_some() {
-                tracing::info!("SIGHUP: replacing the processes of all apps");
-                futures::future::join_all(apps.iter().map(|pool| pool.reload())).await;
-            }
-        };
-        drain.run_until_cancelled(reloads).await;
-        ("worker", Ok(()))
-    });
-    Ok(())
 }
 
 fn welcome(config: &Config, name: &str, section: &AppConfig, dev: bool) -> Welcome {

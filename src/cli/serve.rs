@@ -5,10 +5,11 @@ use clap::Args;
 use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
+use super::reload::{self, Role};
 use super::setup::{Setup, SetupOptions};
 use crate::handlers::Registry;
 use crate::model::units::duration::Millis;
-use crate::telemetry::init_logs;
+use crate::telemetry::{init_logs, set_log_filter};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct StartArgs {
@@ -50,14 +51,17 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;
+    set_log_filter(setup.config.log.filter.as_deref());
+    let hangups = reload::hangups()?;
     apps::open(&mut setup, &[], false).await?;
     setup.register()?;
     check_types(&setup.registry, &args.types)?;
     let broker = setup.kafka()?;
     let mut running = setup.start_ops().await?;
     let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
-    setup.start_worker(&mut running, setup.worker(broker, args.types, partitions));
-    apps::watch(&setup, &mut running)?;
+    setup.start_worker(&mut running, setup.worker(broker, args.types.clone(), partitions));
+    apps::watch(&setup, &mut running);
+    reload::watch(&setup, Role::Worker(args.types), hangups, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }
@@ -88,12 +92,15 @@ pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Regi
         ..SetupOptions::default()
     };
     let setup = Setup::load(globals, registry, options)?;
+    set_log_filter(setup.config.log.filter.as_deref());
+    let hangups = reload::hangups()?;
     let broker = setup.kafka()?;
     let store = setup.redis()?;
     let mut running = setup.start_ops().await?;
     let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
     setup.start_tracker(&mut running, setup.tracker(broker, store, partitions));
+    reload::watch(&setup, Role::Tracker, hangups, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }
@@ -119,6 +126,8 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;
+    set_log_filter(setup.config.log.filter.as_deref());
+    let hangups = reload::hangups()?;
     setup.prefer_latency();
     let broker = setup.kafka()?;
     let store = setup.redis()?;
@@ -126,7 +135,9 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     let mut running = setup.start_ops().await?;
     let partitions = setup.wait_for_kafka(&broker, args.start.start_timeout.into()).await?;
     setup.wait_for_store(&store, args.start.start_timeout.into()).await?;
+    let address = listener.local_addr().map_err(Failure::failed)?;
     setup.start_api(&mut running, setup.api(broker, store, partitions), listener);
+    reload::watch(&setup, Role::Api(address), hangups, &mut running);
     setup.run_until_stopped(running).await?;
     Ok(Code::Ok)
 }

@@ -1,6 +1,5 @@
 //! Wiring of all roles: creates brokers, stores, registries and running roles from arguments and configuration.
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +11,22 @@ use tokio::time::Instant;
 use super::apps;
 use super::exit::{Code, Failure};
 use super::globals::Globals;
-use crate::api::{self, ApiSetup};
+use super::listener::bind;
+use super::start_error::StartError;
+use crate::api::{self, ApiSetup, LiveAccess};
 use crate::apps::pool::AppPool;
+use crate::broker::Broker;
 use crate::broker::kafka::Kafka;
-use crate::broker::{Broker, BrokerError};
-use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Scalar};
-use crate::control::settings::{FleetSettingsError, read_control};
+use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Problems, Scalar};
+use crate::control::PolicyUpdates;
+use crate::control::settings::read_control;
 use crate::error_text::{single_line, split_hint};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use crate::model::units::duration::Millis;
 use crate::runtime::{Backoff, Health, Shutdown};
+use crate::store::Store;
 use crate::store::redis::{Redis, RedisOptions};
-use crate::store::{Store, StoreError};
 use crate::telemetry::Metrics;
 use crate::topics::{RequiredTopics, TopicWatch};
 use crate::tracker::{self, TrackerSetup};
@@ -58,7 +60,22 @@ pub(super) struct Setup {
     pub shutdown: Shutdown,
     /// Apps that have been started for their declarations.
     pub apps: Vec<Arc<AppPool>>,
-    slots: Option<(u32, Vec<String>)>,
+    pub source: ConfigSource,
+    /// Replaces policies of the worker of this process.
+    pub policies: PolicyUpdates,
+    /// Replaces tokens of the API of this process.
+    pub access: LiveAccess,
+}
+
+/// Origin of a configuration, from which it can be read again.
+#[derive(Clone, Default)]
+pub(super) struct ConfigSource {
+    pub globals: Globals,
+    pub options: SetupOptions,
+    /// Configuration as it was read.
+    pub loaded: Config,
+    /// Types before those of the configuration.
+    pub registry: Registry,
 }
 
 /// Overrides and needs of a verb with respect to the configuration.
@@ -78,6 +95,12 @@ pub(super) struct SetupOptions {
 
 /// Reads the configuration with the overrides of the command line.
 pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, Failure> {
+    read_config(globals, options)
+        .map_err(|problems| Failure::usage(format_args!("the configuration is invalid\n{problems}")))
+}
+
+/// Reads the configuration as [`load_config`], with its problems.
+pub(super) fn read_config(globals: &Globals, options: &SetupOptions) -> Result<Loaded, Problems> {
     let overrides = Overrides {
         brokers: globals.brokers.clone(),
         redis: globals.redis.clone(),
@@ -87,14 +110,15 @@ pub(super) fn load_config(globals: &Globals, options: &SetupOptions) -> Result<L
         unused: options.unused,
     };
     config::load(globals.config.as_deref(), &overrides)
-        .map_err(|problems| Failure::usage(format_args!("the configuration is invalid\n{problems}")))
 }
 
 impl Setup {
     pub(super) fn load(globals: &Globals, mut registry: Registry, options: SetupOptions) -> Result<Self, Failure> {
         let Loaded { mut config, path, folder } = load_config(globals, &options)?;
-        if let Some(app) = options.app {
-            apps::add_target(&mut config, app)?;
+        let (globals, loaded) = (globals.clone(), config.clone());
+        let source = ConfigSource { globals, options, loaded, registry: Registry::default() };
+        if let Some(app) = &source.options.app {
+            apps::add_target(&mut config, app.clone())?;
         }
         if config.types.is_empty() && config.apps.is_empty() && registry.types().next().is_none() {
             register_samples(&mut registry);
@@ -104,9 +128,22 @@ impl Setup {
         let names = Names::of(&config);
         let health = Health::default();
         let shutdown = Shutdown::new();
-        let (apps, slots) = (Vec::new(), options.slots);
-        let mut setup = Self { config, folder, file, registry, names, metrics, health, shutdown, apps, slots };
-        if options.handlers {
+        let has_handlers = source.options.handlers;
+        let mut setup = Self {
+            config,
+            folder,
+            file,
+            registry,
+            names,
+            metrics,
+            health,
+            shutdown,
+            apps: Vec::new(),
+            source,
+            policies: PolicyUpdates::default(),
+            access: LiveAccess::default(),
+        };
+        if has_handlers {
             setup.register()?;
         }
         Ok(setup)
@@ -114,7 +151,8 @@ impl Setup {
 
     /// Creates and registers the handlers of the configured types.
     pub(super) fn register(&mut self) -> Result<(), Failure> {
-        if let Some((slots, types)) = &self.slots {
+        self.source.registry = self.registry.clone();
+        if let Some((slots, types)) = &self.source.options.slots {
             set_slots(&mut self.config, &self.registry, *slots, types);
         }
         let has_unknown_types = !self.config.apps.is_empty() && self.apps.is_empty();
@@ -266,6 +304,7 @@ impl Setup {
             events_partitions,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
+            policies: self.policies.clone(),
             reentry: Reentry::of_this_process(),
         }
     }
@@ -296,6 +335,8 @@ impl Setup {
             store,
             registry: self.registry.clone(),
             config: self.config.api.clone(),
+            access: self.access.clone(),
+            policies: self.policies.clone(),
             names: self.names.clone(),
             events_partitions,
             max_tree_age: self.config.topics.max_tree_age,
@@ -385,51 +426,6 @@ fn failure_of(ended: Result<Ended, tokio::task::JoinError>, draining: bool) -> O
     }
 }
 
-/// Transient or permanent reason for which a dependency is not ready.
-pub(super) enum StartError {
-    Transient(String),
-    Permanent(String),
-}
-
-impl From<FleetSettingsError> for StartError {
-    /// Treats missing topics as transient: they may be about to be created.
-    fn from(error: FleetSettingsError) -> Self {
-        match &error {
-            FleetSettingsError::Missing(_) | FleetSettingsError::NotApplied(_) | FleetSettingsError::Late { .. } => {
-                Self::Transient(error.to_string())
-            }
-            FleetSettingsError::Broker(inner) => Self::of_broker(inner, &error),
-            FleetSettingsError::Newer { .. } | FleetSettingsError::Unreadable { .. } => {
-                Self::Permanent(error.to_string())
-            }
-        }
-    }
-}
-
-impl From<BrokerError> for StartError {
-    fn from(error: BrokerError) -> Self {
-        Self::of_broker(&error, &error)
-    }
-}
-
-impl From<StoreError> for StartError {
-    fn from(error: StoreError) -> Self {
-        match &error {
-            StoreError::Unavailable(_) => Self::Transient(error.to_string()),
-            _ => Self::Permanent(error.to_string()),
-        }
-    }
-}
-
-impl StartError {
-    fn of_broker(error: &BrokerError, text: &dyn Display) -> Self {
-        match error {
-            BrokerError::Denied(_) | BrokerError::Invalid(_) => Self::Permanent(text.to_string()),
-            _ => Self::Transient(text.to_string()),
-        }
-    }
-}
-
 /// Creates a failure from a message that may contain a hint.
 pub(super) fn from_message(code: Code, text: &str) -> Failure {
     let (message, hint) = split_hint(text);
@@ -438,29 +434,12 @@ pub(super) fn from_message(code: Code, text: &str) -> Failure {
 }
 
 /// Overrides the slots of the configuration with those of the command line.
-fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[String]) {
+pub(super) fn set_slots(config: &mut Config, registry: &Registry, slots: u32, types: &[String]) {
     let in_code = registry.types().map(|(name, _)| name.to_string());
     let known: Vec<String> = in_code.chain(config.types.keys().cloned()).collect();
     for name in known.into_iter().filter(|name| types.is_empty() || types.contains(name)) {
         config.types.entry(name).or_default().concurrency = Some(slots);
     }
-}
-
-/// Opens a listener; failures name the flag to change.
-async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failure> {
-    TcpListener::bind(address).await.map_err(|why| {
-        let failure = |text: String| Failure::failed(text);
-        match why.kind() {
-            std::io::ErrorKind::AddrInUse => failure(format!("`{address}` is in use by another process"))
-                .hint(format_args!("choose another address with {flag}, or port 0 for any free port")),
-            std::io::ErrorKind::PermissionDenied => {
-                failure(format!("listening on `{address}` is not permitted: {why}"))
-                    .hint(format_args!("choose a port above 1023 with {flag}"))
-            }
-            _ => Failure::usage(format_args!("cannot listen on `{address}`: {why}"))
-                .hint(format_args!("write {flag} as 127.0.0.1:8080")),
-        }
-    })
 }
 
 #[cfg(test)]
@@ -479,7 +458,9 @@ mod tests {
             health: Health::default(),
             shutdown: Shutdown::new(),
             apps: Vec::new(),
-            slots: None,
+            source: ConfigSource::default(),
+            policies: PolicyUpdates::default(),
+            access: LiveAccess::default(),
         }
     }
 

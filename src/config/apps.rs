@@ -31,6 +31,7 @@ const NOT_POLICY: [&str; 12] = [
     "headers",
     "isolation_tasks",
     "isolation_memory",
+    "keep_headers",
 ];
 
 /// Section `[apps.NAME]`.

@@ -18,6 +18,8 @@ mod apps;
 #[doc(hidden)]
 mod callbacks;
 #[doc(hidden)]
+mod changes;
+#[doc(hidden)]
 mod document;
 #[doc(hidden)]
 mod email;
@@ -27,6 +29,8 @@ mod email_address;
 mod kafka;
 #[doc(hidden)]
 mod load;
+#[doc(hidden)]
+mod log;
 #[doc(hidden)]
 mod names;
 #[doc(hidden)]
@@ -58,10 +62,12 @@ pub use crate::model::units::bytes::Bytes;
 pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig, UiConfig, UiMode};
 pub use apps::{AppConfig, combine_policy, written_keys};
 pub use callbacks::{CallbacksConfig, SecretConfig};
+pub use changes::{Change, changes};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
+pub use log::LogConfig;
 pub use names::{Names, TypeGroups};
 pub use ops::OpsConfig;
 pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};
@@ -86,6 +92,7 @@ pub struct Config {
     pub tracker: TrackerConfig,
     pub api: ApiConfig,
     pub ops: OpsConfig,
+    pub log: LogConfig,
     /// Apps by name: programs in any language that declare task types and run their attempts.
     pub apps: BTreeMap<String, AppConfig>,
     /// Task types by name.

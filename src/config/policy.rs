@@ -31,6 +31,8 @@ pub struct TypePolicy {
     pub kinds: ErrorKinds,
     /// Number of failures that stops the type. `None`: no limit.
     pub alarm: Option<Alarm>,
+    /// Names of headers of the task's record that are kept for the handler.
+    pub keep_headers: Vec<String>,
     /// Isolation of attempts from each other.
     pub isolation: Isolation,
     /// Limits of child processes; only with [`Isolation::Process`].
@@ -102,6 +104,7 @@ impl Default for TypePolicy {
             on_error: OnError::Retry,
             kinds: ErrorKinds::default(),
             alarm: None,
+            keep_headers: Vec::new(),
             isolation: Isolation::None,
             child_limits: ChildLimits::default(),
             publish_results: false,
@@ -113,6 +116,27 @@ impl TypePolicy {
     /// Concurrent attempts in this process.
     pub fn slots(&self) -> u32 {
         self.concurrency.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+    }
+
+    /// Returns the policy with the values of another one that can change while a worker runs.
+    pub fn reloaded(&self, new: &Self) -> Self {
+        Self {
+            concurrency: new.concurrency,
+            max_concurrency: new.max_concurrency,
+            rate: new.rate,
+            retry: new.retry,
+            timeout: new.timeout,
+            total_timeout: new.total_timeout,
+            stall_timeout: new.stall_timeout,
+            on_error: new.on_error,
+            kinds: new.kinds.clone(),
+            alarm: new.alarm,
+            order: self.order,
+            keep_headers: self.keep_headers.clone(),
+            isolation: self.isolation,
+            child_limits: self.child_limits,
+            publish_results: self.publish_results,
+        }
     }
 
     /// Overrides the policy with the values that are set in a section of the configuration.
@@ -140,6 +164,7 @@ impl TypePolicy {
                 fail_on: non_empty(&config.fail_on, self.kinds.fail_on),
             },
             alarm: max_failures.map(|max_failures| Alarm { max_failures, period }),
+            keep_headers: non_empty(&config.keep_headers, self.keep_headers),
             isolation: config.isolation.unwrap_or(self.isolation),
             child_limits: ChildLimits {
                 tasks: config.isolation_tasks.unwrap_or(self.child_limits.tasks),

@@ -5,8 +5,12 @@ use super::rules::{MIN_MEMORY, positive};
 use super::shape::{Finding, bad_value, table};
 use super::{Config, HandlerKind, Isolation, Order, TopicsConfig, TypeConfig, TypePolicy};
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};
+use crate::model::task::header;
 use crate::model::task::id::{check_own_type, check_type, clip};
 use crate::model::units::duration::Millis;
+
+/// Maximum length of the name of a kept header, in characters.
+const MAX_HEADER_CHARS: usize = 128;
 
 pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -36,6 +40,7 @@ pub(super) fn type_problems(document: &Document, name: &str, kind: &TypeConfig, 
         found.push(bad_value(document, &join(&at, "isolation_memory"), &format!("at least `{MIN_MEMORY}`")));
     }
     found.extend(error_kinds(&at, kind));
+    found.extend(kept_headers(document, &at, kind));
     found.extend(misplaced(&at, kind));
     found.extend(exec(document, &at, kind));
     found.extend(http(document, &at, kind));
@@ -95,11 +100,11 @@ fn http(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
     if kind.method.as_deref().is_some_and(|method| !["POST", "PUT", "PATCH"].contains(&method)) {
         found.push(bad_value(document, &join(at, "method"), "one of `POST`, `PUT`, `PATCH`"));
     }
-    found.extend(kind.headers.iter().filter_map(|(name, value)| header(at, name, value)));
+    found.extend(kind.headers.iter().filter_map(|(name, value)| request_header(at, name, value)));
     found
 }
 
-fn header(at: &str, name: &str, value: &str) -> Option<Finding> {
+fn request_header(at: &str, name: &str, value: &str) -> Option<Finding> {
     let pointer = join(&join(at, "headers"), name);
     if name.is_empty() || !name.bytes().all(is_token_byte) {
         return Some(Finding::new(pointer, format!("`{name}` is not a valid header name")));
@@ -149,6 +154,7 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
             Finding::new(join(at, key), what).hint(format!("add `handler = \"{}\"`, or remove `{key}`", owner.name()))
         })
         .chain(useless_isolation(at, kind))
+        .chain(useless_headers(at, kind))
         .collect()
 }
 
@@ -159,6 +165,12 @@ fn useless_isolation(at: &str, kind: &TypeConfig) -> Option<Finding> {
             format!("`isolation` in {} has no effect: the handler runs nothing in the worker's process", table(at));
         Finding::new(join(at, "isolation"), what).hint("remove it")
     })
+}
+
+fn useless_headers(at: &str, kind: &TypeConfig) -> Option<Finding> {
+    let handler = kind.handler.filter(|_| !kind.keep_headers.is_empty())?;
+    let what = format!("`keep_headers` in {} has no effect: the handler `{}` reads none", table(at), handler.name());
+    Some(Finding::new(join(at, "keep_headers"), what).hint("remove it"))
 }
 
 /// Checks that error kinds are words and in one list only.
@@ -188,6 +200,21 @@ fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
 /// Returns whether a name can be an error kind: a word, or the name of a class.
 fn is_kind(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+/// Checks that kept headers are not those that kafleet reads itself.
+fn kept_headers(document: &Document, at: &str, kind: &TypeConfig) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (n, name) in kind.keep_headers.iter().enumerate() {
+        let pointer = format!("{at}/keep_headers/{n}");
+        if !(1..=MAX_HEADER_CHARS).contains(&name.chars().count()) {
+            found.push(bad_value(document, &pointer, &format!("a name of 1 to {MAX_HEADER_CHARS} characters")));
+        } else if header::is_known(&name.to_ascii_lowercase()) {
+            let what = format!("`{name}` in `keep_headers` of {} is read by kafleet itself", table(at));
+            found.push(Finding::new(pointer, what).hint("remove it: its value is part of the task"));
+        }
+    }
+    found
 }
 
 fn backoff(at: &str, kind: &TypeConfig) -> Option<Finding> {

@@ -79,6 +79,10 @@ pub struct TypeConfig {
     /// Period of `max_failures`. Default 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_period: Option<Millis>,
+    /// Names of headers of the task's record that handlers in Rust can read, such as `x-tenant`. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub keep_headers: Vec<String>,
     /// Isolation of attempts: in the worker (`none`, default) or in child processes (`process`). For types in Rust; a type
     /// of an app shares its processes with no other attempt meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]

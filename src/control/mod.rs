@@ -8,11 +8,13 @@
 pub mod follow;
 mod groups;
 pub mod heartbeat;
+mod policies;
 pub mod schedules;
 mod state;
 mod watch;
 
 pub use groups::{GroupRecords, MisplacedCommits};
+pub use policies::{Policies, PolicyUpdates};
 pub use state::{ControlState, InvalidRecord, MAX_KILLS, Verdict};
 pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, keep};
 

@@ -95,6 +95,12 @@ impl ControlWatch {
         self.whole.get()
     }
 
+    /// Makes all readers apply the state again, because settings beside it have changed.
+    pub fn notify(&self) {
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        self.changed.send(generation);
+    }
+
     fn change(&self, read_to: i64, change: impl FnOnce(&mut ControlState)) {
         let mut state = self.state.write();
         change(&mut state);
@@ -102,8 +108,7 @@ impl ControlWatch {
         drop(state);
         // Published last, so that a caller waiting for an offset finds all its effects.
         self.read_to.store(read_to, Ordering::Release);
-        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
-        self.changed.send(generation);
+        self.notify();
     }
 }
 

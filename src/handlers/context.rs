@@ -3,30 +3,31 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::blocking_pool::BlockingPool;
 pub use super::interruption::{CancelReason, Interruption, Restart};
 use super::service::Services;
-use super::{Failure, SharedState, Task, TaskResult};
+use super::{Child, Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
 use crate::model::json::RawJson;
 use crate::model::record::attachment::Attachment;
 use crate::model::task::continuation::{Continuation, check_continuations, number_of};
 use crate::model::task::hash::spawn_hash;
-use crate::model::task::id::{TaskId, check_type, clip};
-use crate::model::task::{OnFailure, Policy, Trace};
-use crate::model::units::duration::Millis;
+use crate::model::task::id::{TaskId, clip};
+use crate::model::task::Trace;
 
 /// Maximum children spawned by one attempt, and by one call of [`Context::spawn_now`]. Exceeding it fails the attempt
 /// or the call.
 pub const MAX_CHILDREN: usize = 100_000;
+
+/// Names and values of headers that a type keeps (`keep_headers`).
+pub type KeptHeaders = Arc<[(Box<str>, Box<str>)]>;
 
 /// Context of one attempt at a task. Cheap to clone; created for every attempt.
 #[derive(Clone)]
@@ -47,6 +48,7 @@ pub struct Attempt {
     /// Offset in the tree's events partition up to which cancels do not apply to the task (`ce_asof`). Inherited by its
     /// children.
     pub asof: Option<i64>,
+    headers: Option<KeptHeaders>,
     env: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
     /// Cause of a cancellation, and requested repetition.
@@ -125,91 +127,6 @@ impl Note {
     }
 }
 
-/// A child task to spawn.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Child {
-    /// Name of the child's type.
-    pub task_type: Arc<str>,
-    /// Params, any JSON. They are validated by the worker that runs the child.
-    pub params: Value,
-    /// Last segment of the id. Default: derived from type and params, so that the same work gets the same id.
-    pub segment: Option<String>,
-    /// Ordering key. Default: the child's id.
-    pub key: Option<String>,
-    /// Options of the task; unset ones have the defaults of its type.
-    pub policy: Policy,
-    /// Reason why the child cannot be published, which fails the parent's attempt.
-    #[serde(skip)]
-    error: Option<String>,
-}
-
-impl Child {
-    /// Creates a child of any type. An invalid name of a type fails the attempt when its children are published.
-    pub fn new(task_type: &str, params: Value) -> Self {
-        let (segment, key, error) = (None, None, check_type(task_type).err());
-        Self { task_type: task_type.into(), params, segment, key, policy: Policy::default(), error }
-    }
-
-    /// Creates a child from a value of its Rust type, which becomes the params.
-    pub fn of<T: Task>(task: &T) -> Self {
-        match serde_json::to_value(task) {
-            Ok(params) => Self::new(T::TYPE, params),
-            Err(why) => {
-                Self { error: Some(format!("the params are not JSON: {why}")), ..Self::new(T::TYPE, Value::Null) }
-            }
-        }
-    }
-
-    /// Sets the last segment of the id: 1 to 128 characters of `A-Z a-z 0-9 . _ ~ @ -`.
-    pub fn id(mut self, segment: impl Into<String>) -> Self {
-        self.segment = Some(segment.into());
-        self
-    }
-
-    /// Sets the ordering key.
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
-        self
-    }
-
-    /// Sets the display name.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.policy.name = Some(name.into());
-        self
-    }
-
-    /// Sets the timeout of one attempt. Default: the type's.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.policy.timeout = Some(Millis::from(timeout));
-        self
-    }
-
-    /// Sets the timeout of all attempts and waits together. Default: the type's.
-    pub fn total_timeout(mut self, timeout: Duration) -> Self {
-        self.policy.total_timeout = Some(Millis::from(timeout));
-        self
-    }
-
-    /// Keeps a failure of the child from failing its parent.
-    pub fn ignore_failure(mut self) -> Self {
-        self.policy.on_failure = OnFailure::Ignore;
-        self
-    }
-
-    /// Fails the child, and cancels its pending descendants, as soon as more of its own children have failed than
-    /// [`Child::max_failed`] allows.
-    pub fn fail_fast(mut self) -> Self {
-        self.policy.rules.fail_fast = true;
-        self
-    }
-
-    /// Sets the number of the child's own children that may fail without failing the child. Default 0.
-    pub fn max_failed(mut self, number: u32) -> Self {
-        self.policy.rules.max_failed = Some(number);
-        self
-    }
-}
-
 /// Initial values of an attempt.
 pub struct AttemptStart {
     /// Task id.
@@ -224,6 +141,8 @@ pub struct AttemptStart {
     pub trace: Option<Box<Trace>>,
     /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
+    /// Headers of the task's record that its type keeps.
+    pub headers: Option<KeptHeaders>,
     /// State of the type.
     pub env: Arc<TypeEnv>,
 }
@@ -231,7 +150,7 @@ pub struct AttemptStart {
 impl Context {
     /// Creates the context of a new attempt.
     pub fn begin(with: AttemptStart) -> Self {
-        let AttemptStart { id, run, number, deadline, trace, asof, env } = with;
+        let AttemptStart { id, run, number, deadline, trace, asof, headers, env } = with;
         Self(Arc::new(Attempt {
             id,
             run,
@@ -239,6 +158,7 @@ impl Context {
             deadline,
             trace,
             asof,
+            headers,
             env,
             cancel: OnceLock::new(),
             interruption: Interruption::default(),
@@ -306,7 +226,8 @@ impl Context {
     }
 
     /// Spawns a child of any type, or with an id, a key, a name or a policy of its own; see [`Context::spawn`].
-    pub fn spawn_child(&self, child: Child) {
+    pub fn spawn_child(&self, mut child: Child) {
+        self.env.state.hooks.prepare_child(&mut child);
         let children = &mut self.spawned().children;
         // One child more than the limit is enough to fail the attempt.
         if children.len() <= MAX_CHILDREN {
@@ -316,11 +237,12 @@ impl Context {
 
     /// Publishes children immediately, for long-running parents. They remain if this attempt fails later. Their ids
     /// are the same in every attempt, so that none is created twice.
-    pub async fn spawn_now(&self, children: Vec<Child>) -> TaskResult<Vec<TaskId>> {
+    pub async fn spawn_now(&self, mut children: Vec<Child>) -> TaskResult<Vec<TaskId>> {
         if children.len() > MAX_CHILDREN {
             let error = format!("{} children at once: at most {MAX_CHILDREN} are allowed", children.len());
             return Err(Failure::fail(error).of_kind("bad_child"));
         }
+        children.iter_mut().for_each(|child| self.env.state.hooks.prepare_child(child));
         self.env.sink.spawn_now(self, children).await
     }
 
@@ -446,6 +368,18 @@ impl Attempt {
     /// Name of the worker.
     pub fn worker(&self) -> &Arc<str> {
         &self.env.worker
+    }
+
+    /// Returns the value of a header of the task's record, if the type keeps it (`keep_headers`). Upper and lower case are
+    /// the same; of several headers with the name the first counts.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter().flat_map(|headers| headers.iter());
+        headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+    }
+
+    /// Headers of the task's record that its type keeps.
+    pub fn kept_headers(&self) -> Option<&KeptHeaders> {
+        self.headers.as_ref()
     }
 
     /// Receiver of the attempt's output.

@@ -7,6 +7,8 @@ use std::time::Duration;
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use super::ParamsError;
+
 /// Failure kind of a timeout, including a service that did not respond in time.
 pub const TIMEOUT: &str = "timeout";
 /// Failure kind of [`Failure::unsuccessful`].
@@ -120,6 +122,11 @@ impl Failure {
         Self { then: Fail::Dead, message: message.into(), kind: "error".into() }
     }
 
+    /// Failure of params that do not fit the type.
+    pub(crate) fn of_params(error: &ParamsError) -> Self {
+        Self::dead(error.to_string()).of_kind("schema")
+    }
+
     /// End of an attempt that was asked to stop. The task is cancelled, or repeated if only the worker stops.
     pub fn cancelled() -> Self {
         Self { then: Fail::Cancelled, message: "the attempt was cancelled".into(), kind: "cancelled".into() }
@@ -136,6 +143,8 @@ impl Display for Failure {
         f.write_str(&self.message)
     }
 }
+
+impl std::error::Error for Failure {}
 
 /// Converts an error to a failure, with or without a retry: `….retry()?` or `….fail()?`.
 pub trait OrFail<T> {

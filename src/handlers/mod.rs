@@ -20,13 +20,16 @@ use crate::model::json::RawJson;
 pub(crate) mod blocking_pool;
 #[doc(hidden)]
 pub mod builtin;
+mod child;
 pub mod context;
 mod continuations;
 #[doc(hidden)]
 pub mod egress;
 pub(crate) mod failure;
 mod from_fn;
+pub mod hooks;
 mod interruption;
+pub mod layer;
 pub(crate) mod output_tail;
 pub mod permit;
 pub(crate) mod reaper;
@@ -36,7 +39,8 @@ mod schema;
 pub mod service;
 pub mod testing;
 
-pub use context::{Child, Context};
+pub use child::Child;
+pub use context::Context;
 pub use failure::{Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
 pub use registry::{Registered, Registry, SharedState};
 pub use schema::{ParamsError, Schema};
@@ -80,6 +84,9 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// process.
     const BLOCKING: bool = false;
 
+    /// Names of headers of the task's record that [`context::Attempt::header`] returns, such as `x-tenant`; at most 16.
+    const KEEP_HEADERS: &'static [&'static str] = &[];
+
     /// Result of the task, any JSON. For work that completed without success see [`Failure::unsuccessful`].
     type Output: Serialize + JsonSchema + Send;
 
@@ -103,6 +110,12 @@ pub trait Handler: Send + Sync + 'static {
     /// Returns the error with which `start` would reject these params, without running the task.
     fn validate(&self, _params: &RawJson) -> Option<ParamsError> {
         None
+    }
+
+    /// Returns whether the handler checks params against the schema of the type itself, because they may change before they
+    /// reach it.
+    fn checks_schema(&self) -> bool {
+        false
     }
 
     /// Returns whether attempts run in a tracing span with the task's id, type and attempt. A span costs more than a

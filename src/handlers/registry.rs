@@ -9,7 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::from_fn::FromFn;
-use super::service::{Service, WithService};
+use super::hooks::{Hooks, Observe, Submission};
+use super::layer::{AttemptRequest, AttemptService, BoxError, Layer, Layered, Service};
+use super::service::{self, WithService};
 use super::{Context, Handler, ParamsError, Schema, Task, TaskResult, Typed};
 use crate::config::TypePolicy;
 use crate::model::json::RawJson;
@@ -47,6 +49,7 @@ impl Registered {
             timeout: T::TIMEOUT.into(),
             total_timeout: T::TOTAL_TIMEOUT.map(Into::into),
             stall_timeout: T::STALL_TIMEOUT.map(Into::into),
+            keep_headers: T::KEEP_HEADERS.iter().map(|name| (*name).to_owned()).collect(),
             isolation: T::ISOLATION,
             ..TypePolicy::default()
         };
@@ -65,8 +68,18 @@ impl Registered {
     }
 
     /// Adds a service that is made before each attempt and disposed of after it; see [`super::service`].
-    pub fn with_service<S: Service>(self) -> Self {
+    pub fn with_service<S: service::Service>(self) -> Self {
         Self { handler: Arc::new(WithService::<S>::new(self.handler)), ..self }
+    }
+
+    /// Adds a layer around the attempts, outside of those that it has; see [`super::layer`].
+    pub fn with_layer<L>(self, layer: &L) -> Self
+    where
+        L: Layer<AttemptService>,
+        L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
+        L::Service: Clone + Send + 'static,
+    {
+        Self { handler: Arc::new(Layered::new(layer, self.handler, &self.schema)), ..self }
     }
 
     /// Validates params against the schema and then with the handler, without running the task. Workers do not call it:
@@ -84,14 +97,17 @@ pub struct Registry {
     problems: Vec<String>,
 }
 
-/// Application state, keyed by type.
+/// Application state, keyed by type, and the hooks of the application.
 #[derive(Clone, Default)]
-pub struct SharedState(Arc<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+pub struct SharedState {
+    values: Arc<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    pub(crate) hooks: Hooks,
+}
 
 impl SharedState {
     /// Returns the value of a type; `None` if there is none.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.0.get(&TypeId::of::<T>()).cloned().and_then(|state| state.downcast().ok())
+        self.values.get(&TypeId::of::<T>()).cloned().and_then(|state| state.downcast().ok())
     }
 }
 
@@ -102,10 +118,52 @@ impl Registry {
     }
 
     /// Adds a service to all types registered so far.
-    pub fn service<S: Service>(&mut self) -> &mut Self {
+    pub fn service<S: service::Service>(&mut self) -> &mut Self {
         for registered in self.types.values_mut() {
             *registered = registered.clone().with_service::<S>();
         }
+        self
+    }
+
+    /// Adds a layer around the attempts of all types registered so far; see [`super::layer`].
+    pub fn layer<L>(&mut self, layer: &L) -> &mut Self
+    where
+        L: Layer<AttemptService>,
+        L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
+        L::Service: Clone + Send + 'static,
+    {
+        for registered in self.types.values_mut() {
+            *registered = registered.clone().with_layer(layer);
+        }
+        self
+    }
+
+    /// Adds a layer around the attempts of one type; a type that is not registered is recorded as a problem.
+    pub fn layer_of<L>(&mut self, name: &str, layer: &L) -> &mut Self
+    where
+        L: Layer<AttemptService>,
+        L::Service: Service<AttemptRequest, Response = RawJson, Error: Into<BoxError>, Future: Send>,
+        L::Service: Clone + Send + 'static,
+    {
+        match self.types.get_mut(name) {
+            Some(registered) => *registered = registered.clone().with_layer(layer),
+            None => self.problems.push(format!("a layer is for the type `{name}`, which is not registered: add it")),
+        }
+        self
+    }
+
+    /// Adds a hook that changes or refuses tasks before they are published; see [`super::hooks`].
+    pub fn prepare(
+        &mut self,
+        hook: impl Fn(&mut Submission) -> Result<(), String> + Send + Sync + 'static,
+    ) -> &mut Self {
+        self.state.hooks.add_prepare(Arc::new(hook));
+        self
+    }
+
+    /// Adds an observer of the attempts of all types; see [`super::hooks`].
+    pub fn observe(&mut self, observer: impl Observe) -> &mut Self {
+        self.state.hooks.add_observer(observer);
         self
     }
 
@@ -133,9 +191,7 @@ impl Registry {
 
     /// Provides application state to handlers as `cx.state::<T>()`.
     pub fn share<T: Send + Sync + 'static>(&mut self, state: T) -> &mut Self {
-        let mut shared = (*self.state.0).clone();
-        shared.insert(TypeId::of::<T>(), Arc::new(state));
-        self.state = SharedState(Arc::new(shared));
+        Arc::make_mut(&mut self.state.values).insert(TypeId::of::<T>(), Arc::new(state));
         self
     }
 

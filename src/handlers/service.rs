@@ -134,6 +134,10 @@ impl<S: Service> Handler for WithService<S> {
         self.inner.validate(params)
     }
 
+    fn checks_schema(&self) -> bool {
+        self.inner.checks_schema()
+    }
+
     fn logs(&self) -> bool {
         self.inner.logs()
     }

@@ -22,7 +22,8 @@ use serde_json::Value;
 
 use super::blocking_pool::BlockingPool;
 use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, Note, TypeEnv};
-use super::{Answer, Child, Context, Failure, ParamsError, Registered, Registry, Task};
+use super::hooks::Submission;
+use super::{Answer, Child, Context, Failure, Registered, Registry, Task};
 use crate::model::json::RawJson;
 use crate::model::task::Trace;
 use crate::model::task::continuation::Continuation;
@@ -34,6 +35,7 @@ pub struct TestRun {
     number: u32,
     timeout: Duration,
     trace: Option<Box<Trace>>,
+    headers: Vec<(Box<str>, Box<str>)>,
     registry: Registry,
 }
 
@@ -69,7 +71,7 @@ impl TestRun {
     /// Creates a setup with the defaults.
     pub fn new() -> Self {
         let (timeout, registry) = (Duration::from_secs(120), Registry::default());
-        Self { id: "test".into(), number: 1, timeout, trace: None, registry }
+        Self { id: "test".into(), number: 1, timeout, trace: None, headers: Vec::new(), registry }
     }
 
     /// Sets the task's id.
@@ -102,6 +104,18 @@ impl TestRun {
         self
     }
 
+    /// Adds a header of the task's record, as if the type keeps it.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Adds a hook, like `kafleet::app().prepare(…)`.
+    pub fn prepare(mut self, hook: impl Fn(&mut Submission) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        self.registry.prepare(hook);
+        self
+    }
+
     /// Creates a context and the recorder of its output, for driving a handler by hand, for example to cancel
     /// `cx.cancelled()` midway.
     ///
@@ -117,6 +131,7 @@ impl TestRun {
             deadline: Instant::now().checked_add(self.timeout),
             trace: self.trace.clone(),
             asof: None,
+            headers: (!self.headers.is_empty()).then(|| self.headers.clone().into()),
             env: Arc::new(TypeEnv {
                 task_type: task_type.into(),
                 worker: "test".into(),
@@ -139,19 +154,16 @@ impl TestRun {
     /// Runs one attempt of a registered type. Invalid params are a failure of kind `schema`.
     pub async fn handle(&self, task_type: &str, registered: &Registered, params: RawJson) -> Outcome {
         let (cx, recorder) = self.begin(task_type);
-        let started = match registered.schema.validate(&params) {
+        let checked = !registered.handler.checks_schema();
+        let started = match registered.schema.validate(&params).filter(|_| checked) {
             Some(error) => Err(error),
             None => registered.handler.start(&params, cx.clone()),
         };
         match started {
             Ok(attempt) => Outcome::of(attempt.await, &cx, &recorder),
-            Err(error) => Outcome::failed(refusal(&error)),
+            Err(error) => Outcome::failed(Failure::of_params(&error)),
         }
     }
-}
-
-fn refusal(error: &ParamsError) -> Failure {
-    Failure::dead(error.to_string()).of_kind("schema")
 }
 
 impl Outcome {

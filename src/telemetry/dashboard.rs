@@ -152,6 +152,11 @@ const ROWS: &[(&str, &[Panel])] = &[
                     "{{type}}",
                 )],
             ),
+            panel(
+                "Observers removed after a panic",
+                "short",
+                &[("sum by (observer) (increase(kafleet_observers_removed_total[$__rate_interval]))", "{{observer}}")],
+            ),
             panel("Cancels under way", "short", &[("max(kafleet_control_cancels)", "cancels")]),
         ],
     ),
@@ -269,6 +274,11 @@ const ROWS: &[(&str, &[Panel])] = &[
                     "histogram_quantile(0.99, sum by (route, le) (rate(kafleet_http_request_seconds_bucket[$__rate_interval])))",
                     "{{route}}",
                 )],
+            ),
+            panel(
+                "Reloads of the configuration",
+                "short",
+                &[("sum by (outcome) (increase(kafleet_config_reloads_total[$__rate_interval]))", "{{outcome}}")],
             ),
             panel("Processes", "short", &[("count by (role, version) (kafleet_process_info)", "{{role}} {{version}}")]),
         ],

@@ -2,45 +2,23 @@
 
 pub mod alerts;
 pub mod dashboard;
-
-use std::io::IsTerminal;
+mod logs;
 
 use prometheus::core::Collector;
 use prometheus::{
     CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use tracing_subscriber::EnvFilter;
 
-/// Environment variable with the format of logs: `text` or `json`.
-pub const LOG_FORMAT: &str = "KAFLEET_LOG_FORMAT";
-
-/// Returns whether logs are text: if requested, or by default on a terminal.
-pub fn logs_are_text() -> bool {
-    match std::env::var(LOG_FORMAT).as_deref() {
-        Ok("text") => true,
-        Ok("json") => false,
-        _ => std::io::stderr().is_terminal(),
-    }
-}
-
-/// Sends logs to stderr, as text on a terminal and as JSON otherwise, unless `KAFLEET_LOG_FORMAT` is set. The filter is
-/// `KAFLEET_LOG`, or `default` (`info`, `warn`, …).
-pub fn init_logs(default: &str) {
-    let filter = EnvFilter::try_from_env("KAFLEET_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second call in a process (as in tests) keeps the first subscriber.
-    let _ = if logs_are_text() {
-        logs.with_target(false).with_ansi(std::io::stderr().is_terminal()).compact().try_init()
-    } else {
-        logs.json().flatten_event(true).try_init()
-    };
-}
+pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
 
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
 const SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0];
 /// Reasons for reading a partition again, values of the label `reason`.
 const REWIND_REASONS: [&str; 3] = ["fence", "store", "broker"];
+/// Outcomes of reloads of the configuration: all changed keys are in effect, some need a restart, none has changed, the file
+/// is invalid. Values of the label `outcome`.
+pub const RELOAD_OUTCOMES: [&str; 4] = ["applied", "restart_needed", "unchanged", "invalid"];
 const EVENTS: &[f64] = &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
 
 /// Metrics of a process. Names have the prefix `kafleet_`; units are base units.
@@ -49,6 +27,8 @@ pub struct Metrics {
     registry: Registry,
     /// 1 for each role of this process.
     pub process_info: IntGaugeVec,
+    /// Reloads of the configuration, by outcome.
+    pub config_reloads: IntCounterVec,
     /// Consumer lag of workers and trackers.
     pub lag: IntGaugeVec,
     pub tasks: TaskMetrics,
@@ -95,6 +75,8 @@ pub struct WorkerMetrics {
     pub window_held: IntGaugeVec,
     /// Partitions taken over from a worker that did not release them.
     pub unclean_takeovers: IntCounterVec,
+    /// Observers of the application that were removed because they panicked.
+    pub observers_removed: IntCounterVec,
 }
 
 /// Metrics of a tracker, by events partition.
@@ -187,8 +169,14 @@ impl Metrics {
         )?;
         let process_info =
             new.gauge("kafleet_process_info", "1 for each role of the process.", &["role", "version"])?;
+        let config_reloads =
+            new.counter("kafleet_config_reloads_total", "Reloads of the configuration, by outcome.", &["outcome"])?;
+        for outcome in RELOAD_OUTCOMES {
+            config_reloads.with_label_values(&[outcome]);
+        }
         Ok(Self {
             process_info,
+            config_reloads,
             lag,
             tasks: TaskMetrics::new(&new)?,
             worker: WorkerMetrics::new(&new)?,
@@ -281,6 +269,11 @@ impl WorkerMetrics {
                 "kafleet_unclean_takeovers_total",
                 "Partitions taken over from a worker that did not release them, because it died or lost its connection.",
                 &["type"],
+            )?,
+            observers_removed: new.counter(
+                "kafleet_observers_removed_total",
+                "Observers of the application that were removed because they panicked.",
+                &["observer"],
             )?,
         })
     }

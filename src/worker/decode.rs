@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::completions::DeliveryTag;
 use super::memory_budget::{Account, Charge, MemoryBudget};
-use super::results::{Headers, correlation};
+use super::results::{Headers, correlation, kept_headers};
 use crate::broker::{Record, RecordRef};
 use crate::config::{self, Names};
+use crate::handlers::context::KeptHeaders;
 use crate::model::retry::Waits;
 use crate::model::task::header::REPLY_TO;
 use crate::model::task::partition::partition_of;
@@ -56,6 +57,8 @@ pub(super) struct InFlight {
     pub restarts: u8,
     /// Headers to be copied to the result, if the task has one for other systems.
     pub correlation: Option<Headers>,
+    /// Headers that the type keeps for its handler.
+    pub kept_headers: Option<KeptHeaders>,
 }
 
 impl InFlight {
@@ -112,6 +115,8 @@ pub(super) struct Decoder {
     pub publish_results: bool,
     /// Names of headers that are copied to results.
     pub correlation_headers: Arc<[String]>,
+    /// Names of headers that are kept for the handler.
+    pub keep_headers: Arc<[String]>,
     pub names: Names,
 }
 
@@ -148,8 +153,13 @@ impl PollBatch {
     }
 
     fn in_flight(&mut self, decoder: &Decoder, record: &RecordRef<'_>, task: Task, tag: DeliveryTag) -> InFlight {
-        // Headers are kept in the policy only; most tasks have almost none.
-        let size = if task.policy.is_some() { record.size() } else { record.value.map_or(0, <[u8]>::len) };
+        let kept_headers = decoder.kept_headers(record, &task);
+        // Headers are kept in the policy, and by types that ask for them; most tasks have almost none.
+        let size = if task.policy.is_some() || kept_headers.is_some() {
+            record.size()
+        } else {
+            record.value.map_or(0, <[u8]>::len)
+        };
         let key_bytes = record.key.unwrap_or_else(|| task.id.as_str().as_bytes());
         InFlight {
             tag,
@@ -168,6 +178,7 @@ impl PollBatch {
             crashes: 0,
             restarts: 0,
             correlation: decoder.correlation(record, &task),
+            kept_headers,
             task,
         }
     }
@@ -204,6 +215,13 @@ impl Decoder {
         let has_result = self.publish_results || task.policy.as_ref().is_some_and(|policy| policy.reply_to.is_some());
         (has_result && task.has_foreign_headers)
             .then(|| correlation(&self.correlation_headers, record.headers()))
+            .flatten()
+    }
+
+    /// Copies the headers that the type keeps for its handler.
+    fn kept_headers(&self, record: &RecordRef<'_>, task: &Task) -> Option<KeptHeaders> {
+        (task.has_foreign_headers && !self.keep_headers.is_empty())
+            .then(|| kept_headers(&self.keep_headers, record.headers()))
             .flatten()
     }
 

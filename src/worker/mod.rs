@@ -34,7 +34,7 @@ use tokio::sync::mpsc;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::{Isolation, Names, WorkerConfig};
-use crate::control::{self, ControlState, ControlWatch};
+use crate::control::{self, ControlState, ControlWatch, PolicyUpdates};
 use crate::handlers::{Registered, Registry};
 use crate::publish::Publisher;
 use crate::runtime::{self, Health, Shutdown, now_ms};
@@ -70,6 +70,8 @@ pub struct WorkerSetup {
     pub events_partitions: u32,
     pub metrics: Metrics,
     pub health: Health,
+    /// Replaces policies while the worker runs.
+    pub policies: PolicyUpdates,
     /// Executable of child processes. `None`: types with `isolation = "process"` are refused.
     pub reentry: Option<Reentry>,
 }
@@ -96,6 +98,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let groups = groups_of(&types, &setup.names);
     let worker = incarnation();
     let control = ControlWatch::new(ControlState::default());
+    setup.policies.attach(control.clone());
     let started_ms = now_ms();
     // Set before the control topic is followed, which clears its own reason; a type is ready once it has partitions.
     setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.names.control()));

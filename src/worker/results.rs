@@ -10,6 +10,7 @@ use super::decode::{InFlight, Invalid};
 use super::events::{EventWriter, fallback_event, is_permanent};
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::Names;
+use crate::handlers::context::KeptHeaders;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
 use crate::model::task::{Trace, header};
@@ -47,6 +48,21 @@ pub(super) fn correlation<'a>(
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
     (!copied.is_empty()).then_some(copied)
+}
+
+/// Copies the headers with these names, as far as they are UTF-8. `None` without such headers.
+pub(super) fn kept_headers<'a>(
+    names: &[String],
+    headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+) -> Option<KeptHeaders> {
+    let kept: KeptHeaders = headers
+        .filter_map(|(name, value)| Some((name, str::from_utf8(value?).ok()?)))
+        .filter(|(name, value)| name.len() + value.len() <= MAX_COPIED_BYTES)
+        .filter(|(name, _)| names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name)))
+        .take(MAX_COPIED)
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    (!kept.is_empty()).then_some(kept)
 }
 
 /// Destinations of a task's result, and its contents beyond those of the terminal event.

@@ -1,9 +1,10 @@
 //! Fleet fixture without workers: tests write the events of workers themselves.
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use kafleet::api::{self, ApiSetup};
+use kafleet::api::{self, ApiSetup, LiveAccess};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, Record, TopicSpec, memory as broker};
 use kafleet::config::{ApiConfig, Names, TopicsConfig, TrackerConfig};
@@ -54,6 +55,8 @@ pub struct Fleet {
     pub shutdown: Shutdown,
     pub health: Health,
     pub metrics: Metrics,
+    /// Access rules of the API.
+    pub access: LiveAccess,
     pub ended: tokio::task::JoinHandle<anyhow::Result<()>>,
     tracking: parking_lot::Mutex<Option<(Shutdown, tokio::task::JoinHandle<anyhow::Result<()>>)>>,
 }
@@ -121,12 +124,23 @@ pub async fn fleet_on(store: store::Memory) -> Fleet {
     fleet
 }
 
+/// Fleet with a running tracker, whose API belongs to an application.
+pub async fn fleet_with(app: impl FnOnce(&mut Registry)) -> Fleet {
+    let fleet = open(ApiConfig::default(), store::Memory::default(), app).await;
+    fleet.track();
+    fleet
+}
+
 /// Fleet whose events are not projected until [`Fleet::track`].
 pub async fn unfolded(config: ApiConfig) -> Fleet {
     unfolded_on(config, store::Memory::default()).await
 }
 
 async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
+    open(config, store, |_| ()).await
+}
+
+async fn open(config: ApiConfig, store: store::Memory, app: impl FnOnce(&mut Registry)) -> Fleet {
     let names = Names::new("t");
     let log = broker::Memory::new(broker::MemoryOptions::default());
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
@@ -146,9 +160,13 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
     let store = Arc::new(StoreDouble::new(store));
     let mut registry = Registry::default();
     registry.task::<Resize>();
+    app(&mut registry);
     let (metrics, health, shutdown) = (Metrics::new().unwrap(), Health::default(), Shutdown::new());
+    let access = LiveAccess::default();
     let setup = ApiSetup {
         broker: broker.clone(),
+        access: access.clone(),
+        policies: Default::default(),
         store: store.clone(),
         registry,
         config,
@@ -162,7 +180,7 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
     let publisher = Publisher::new(SharedProducer::open(log.clone(), None).unwrap(), names.clone(), PARTITIONS, "test");
     let client = Client::new(base);
     let tracking = parking_lot::Mutex::new(None);
-    Fleet { log, broker, store, names, publisher, client, shutdown, health, metrics, ended, tracking }
+    Fleet { log, broker, store, names, publisher, client, shutdown, health, metrics, access, ended, tracking }
 }
 
 /// Starts an API and returns its address.
@@ -173,6 +191,11 @@ async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::Jo
 }
 
 impl Fleet {
+    /// Address of the API.
+    pub fn address(&self) -> SocketAddr {
+        self.base.strip_prefix("http://").unwrap().parse().unwrap()
+    }
+
     /// Starts another API on the same log and store and returns its address.
     pub async fn second_api(&self) -> String {
         serve(self.second_setup(), &self.shutdown).await.0
@@ -181,6 +204,8 @@ impl Fleet {
     fn second_setup(&self) -> ApiSetup {
         ApiSetup {
             broker: self.broker.clone(),
+            access: Default::default(),
+            policies: Default::default(),
             store: self.store.clone(),
             registry: Registry::default(),
             config: ApiConfig::default(),

@@ -150,6 +150,11 @@ impl Daemon {
         }
     }
 
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).unwrap();
+    }
+
     /// Sends SIGTERM and returns the exit code.
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {

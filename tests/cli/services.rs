@@ -140,6 +140,67 @@ fn hangup_replaces_the_processes_of_apps() {
     drop(roles);
 }
 
+/// Value of a metric at an address.
+fn metric(address: &str, series: &str) -> Option<String> {
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let text = runtime()
+        .block_on(async { http.get(format!("http://{address}/metrics")).send().await.ok()?.text().await.ok() })?;
+    text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ').map(str::to_owned))
+}
+
+#[test]
+fn hangup_reloads_the_configuration_of_a_role() {
+    let Some(mut fleet) = Fleet::new() else { return };
+    fleet.run(&["topics", "apply"]).exits_with(0);
+    let path = fleet.folder.path().join("kafleet.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let tokens = |token: &str| format!("[[api.tokens]]\nname = \"ci\"\ntoken = \"{token}\"\nrole = \"operate\"\n");
+    let (old, new) = ("old-0123456789abcdef", "new-0123456789abcdef");
+    std::fs::write(&path, text.clone() + &tokens(old)).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let ops = format!("127.0.0.1:{port}");
+    let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
+    let mut tracker = Daemon::start(fleet.command(&["tracker"]));
+    let mut worker = Daemon::start(fleet.command(&["worker", "--ops-listen", &ops]));
+    let listens: Value = serde_json::from_str(&api.wait_for_line("API listening")).expect("a log line as JSON");
+    fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
+    tracker.wait_for_line("tracker starts");
+    worker.wait_for_line("worker starts");
+    let slots = || metric(&ops, "kafleet_type_slots{type=\"echo\"}");
+    wait_blocking("the type has slots", || slots().filter(|slots| slots != "33"));
+    let reload = |role: &mut Daemon, config: &str| {
+        std::fs::write(&path, config).unwrap();
+        role.hang_up();
+        let line = role.wait_for_line("the configuration has been read again");
+        serde_json::from_str::<Value>(&line).unwrap()["outcome"].as_str().unwrap().to_owned()
+    };
+
+    let slow = text.clone() + "concurrency = 33\norder = \"key\"\n" + &tokens(new);
+    assert_eq!(reload(&mut worker, &slow), "restart_needed");
+    wait_blocking("the concurrency is in effect", || (slots().as_deref() == Some("33")).then_some(()));
+    assert_eq!(reload(&mut worker, &slow.replace("33", "many")), "invalid");
+    assert_eq!(reload(&mut worker, &(slow.clone() + "[log]\nfilter = \"info,other=debug\"\n")), "restart_needed");
+    assert_eq!(slots().as_deref(), Some("33"), "an invalid file changes nothing");
+    let reloads = |outcome: &str| metric(&ops, &format!("kafleet_config_reloads_total{{outcome=\"{outcome}\"}}"));
+    assert_eq!([reloads("invalid"), reloads("restart_needed")], [Some("1".into()), Some("2".into())]);
+    assert_eq!(reload(&mut tracker, &slow), "unchanged");
+
+    let with = |token: &str| run_with(&fleet, token);
+    with(old).exits_with(0);
+    assert_eq!(reload(&mut api, &slow), "applied");
+    with(old).exits_with(6);
+    with(new).exits_with(0);
+    for role in [api, tracker, worker] {
+        assert_eq!(role.stop(), Some(0));
+    }
+}
+
+fn run_with(fleet: &Fleet, token: &str) -> crate::cli::run::RunResult {
+    let mut command = fleet.command(&["types"]);
+    command.env("KAFLEET_TOKEN", token);
+    run(command)
+}
+
 #[test]
 fn doctor_reports_a_full_redis() {
     let Some(mut fleet) = Fleet::new() else { return };

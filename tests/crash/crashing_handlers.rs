@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use kafleet::builder::App;
 use kafleet::config::Isolation;
+use kafleet::handlers::hooks::Submission;
+use kafleet::handlers::layer::AttemptRequest;
 use kafleet::handlers::{Child, Context, Failure, Registered, Task, TaskResult};
+use kafleet::model::json::RawJson;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tower::util::MapRequestLayer;
 
 use crate::types::Kind;
 
@@ -52,6 +56,8 @@ pub enum Act {
     Heartbeats,
     /// Succeeds, and aborts its process when the file exists.
     DelayedAbort,
+    /// Spawns children that the hook of the app changes.
+    Prepare,
 }
 
 impl Task for Crashing {
@@ -77,6 +83,10 @@ impl Task for Crashing {
             Act::Panic => panic!("on purpose"),
             Act::Devour => drop(vec![1_u8; 512 << 20]),
             Act::Report => report(&cx).await?,
+            Act::Prepare => {
+                cx.spawn_now(vec![Child::new("leaf", json!({"runs": 0}))]).await?;
+                cx.spawn_child(Child::new("leaf", json!({"runs": 10})));
+            }
             Act::SpawnAndFail => {
                 cx.spawn_child(Child::new("leaf", json!(1)));
                 return Err(Failure::fail("after spawning").of_kind("own_kind".to_owned()));
@@ -114,7 +124,8 @@ impl Task for Crashing {
             }
         }
         let greeting = cx.state::<Greeting>().0;
-        Ok(json!({"pid": std::process::id(), "key": cx.idempotency_key(), "attempt": cx.number, "greeting": greeting}))
+        let (pid, key, tenant) = (std::process::id(), cx.idempotency_key(), cx.header("x-tenant"));
+        Ok(json!({"pid": pid, "key": key, "attempt": cx.number, "greeting": greeting, "tenant": tenant}))
     }
 }
 
@@ -134,12 +145,32 @@ async fn report(cx: &Context) -> TaskResult<()> {
 }
 
 pub fn app() -> App {
-    kafleet::app().state(Greeting("hello from the app")).task::<Crashing>()
+    kafleet::app()
+        .state(Greeting("hello from the app"))
+        .task::<Crashing>()
+        .prepare(count_runs)
+        .layer_of::<Crashing, _>(MapRequestLayer::new(renamed))
+}
+
+/// Hook that counts its runs in the params.
+pub fn count_runs(task: &mut Submission) -> Result<(), String> {
+    if let Some(runs) = task.params["runs"].as_u64() {
+        task.params["runs"] = json!(runs + 1);
+    }
+    Ok(())
+}
+
+/// Layer that gives an act its present name.
+fn renamed(mut request: AttemptRequest) -> AttemptRequest {
+    if let Ok(renamed) = RawJson::parse(request.params.text().replace("\"reply\"", "\"answer\"").as_bytes()) {
+        request.params = renamed;
+    }
+    request
 }
 
 /// Creates the type as the tests register it.
 pub fn crashing(isolation: Isolation) -> Kind {
-    let mut registered = Registered::of::<Crashing>();
+    let mut registered = Registered::of::<Crashing>().with_layer(&MapRequestLayer::new(renamed));
     registered.policy.isolation = isolation;
     Kind { name: Crashing::TYPE, registered }
 }

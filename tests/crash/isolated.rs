@@ -4,17 +4,19 @@ use kafleet::broker::memory::Memory;
 use kafleet::config::{Bytes, Isolation};
 use kafleet::control::{self, Cancel, ControlKey, ControlRecord};
 use kafleet::model::event::Kind as EventKind;
+use kafleet::model::task::hash::spawn_hash;
 use kafleet::model::units::duration::Millis;
 use kafleet::worker::child::Reentry;
 use serde_json::{Value, json};
 
-use crate::crashing_handlers::{Act, Crashing, crashing, params, waiting};
+use crate::crashing_handlers::{Act, Crashing, count_runs, crashing, params, waiting};
 use crate::fleet::{Fleet, memory, until};
 use crate::types::Kind;
 use crate::{Case, block_on};
 
 pub const CASES: &[Case] = &[
     ("attempt_in_a_child_process_has_all_abilities", attempt_in_a_child_process_has_all_abilities),
+    ("layers_and_hooks_run_in_the_child_process", layers_and_hooks_run_in_the_child_process),
     ("crash_of_the_process_is_a_failed_attempt", crash_of_the_process_is_a_failed_attempt),
     ("child_process_is_reused_up_to_its_limit", child_process_is_reused_up_to_its_limit),
     ("attempt_that_does_not_stop_is_killed", attempt_that_does_not_stop_is_killed),
@@ -56,8 +58,7 @@ fn attempt_in_a_child_process_has_all_abilities() {
         send(&fleet, "fails", Act::SpawnAndFail).await;
         let result = output(&fleet, "reports").await;
         assert_ne!(result["pid"], json!(std::process::id()), "the attempt runs in a child process");
-        let expected =
-            json!({"pid": result["pid"], "key": "reports/1", "attempt": 1, "greeting": "hello from the app"});
+        let expected = json!({"pid": result["pid"], "key": "reports/1", "attempt": 1, "greeting": "hello from the app", "tenant": null});
         assert_eq!(result, expected);
         // The parent, three children, and the one that fails.
         fleet.wait_for_results(5).await;
@@ -78,6 +79,32 @@ fn attempt_in_a_child_process_has_all_abilities() {
         assert_eq!((&*failed.kind, &*failed.message), ("own_kind", "after spawning"));
         worker.stop().await;
         fleet.assert_clean("crashing").await;
+    });
+}
+
+fn layers_and_hooks_run_in_the_child_process() {
+    block_on(async {
+        let keep_tenant = |kind: &mut Kind| kind.registered.policy.keep_headers = vec!["x-tenant".into()];
+        let (mut fleet, _) = fleet(keep_tenant).await;
+        // The worker has the same hooks, and does not run them again.
+        fleet.app = std::sync::Arc::new(|registry| {
+            registry.prepare(count_runs);
+        });
+        let worker = fleet.worker();
+        let headers = [("ce_id", "old-name"), ("x-tenant", "acme")];
+        fleet.send_record("crashing", None, None, Some(br#"{"act": "reply"}"#), &headers).await;
+        let result = output(&fleet, "old-name").await;
+        assert_ne!(result["pid"], json!(std::process::id()), "the attempt runs in a child process");
+        assert_eq!(result["tenant"], "acme");
+        fleet.send("crashing", "unknown-name", r#"{"act": "respond"}"#).await;
+        assert_eq!(fleet.result_of("unknown-name").await.payload.error().unwrap().kind, "schema");
+        send(&fleet, "prepares", Act::Prepare).await;
+        for runs in [1, 11] {
+            let params = json!({"runs": runs});
+            let id = format!("prepares:leaf-{}", spawn_hash("leaf", &params));
+            assert_eq!(output(&fleet, &id).await, params);
+        }
+        worker.stop().await;
     });
 }
 

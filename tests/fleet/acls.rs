@@ -185,6 +185,7 @@ impl Guarded {
         let types = ["echo", "parent", "broken", "shared"].map(str::to_owned);
         let worker = WorkerSetup {
             broker: broker_of("worker"),
+            policies: Default::default(),
             registry: self.registry.clone(),
             types: types.into(),
             config: Default::default(),
@@ -210,6 +211,8 @@ impl Guarded {
         self.api = format!("http://{}", listener.local_addr().unwrap());
         let api = ApiSetup {
             broker: broker_of("api"),
+            access: Default::default(),
+            policies: Default::default(),
             store: self.store.clone(),
             registry: self.registry.clone(),
             config: Default::default(),

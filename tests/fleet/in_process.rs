@@ -142,6 +142,8 @@ impl Fleet {
         self.api = format!("http://{}", listener.local_addr().unwrap());
         let setup = ApiSetup {
             broker: self.broker.clone(),
+            access: Default::default(),
+            policies: Default::default(),
             store: self.store.clone(),
             registry: self.registry.clone(),
             config: config.api,
@@ -174,6 +176,7 @@ impl Fleet {
     pub fn start_worker(&mut self) {
         let setup = WorkerSetup {
             broker: self.broker.clone(),
+            policies: Default::default(),
             registry: self.registry.clone(),
             types: Vec::new(),
             config: self.worker.clone(),

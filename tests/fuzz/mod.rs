@@ -287,6 +287,8 @@ impl FuzzServices {
         registry.add("echo", Registered::new(Echo));
         let setup = ApiSetup {
             broker: broker.clone(),
+            access: Default::default(),
+            policies: Default::default(),
             store: store.clone(),
             registry,
             config: ApiConfig::default(),

@@ -29,6 +29,7 @@ pub fn worker(fleet: &Fleet, number: usize) -> WorkerSetup {
     let types = scenario.single_type.contains(&number).then(|| Unordered::TYPE.to_owned());
     WorkerSetup {
         broker: broker(fleet, is_newer.then(|| fleet.names.events())),
+        policies: Default::default(),
         registry: registry(fleet),
         types: types.into_iter().collect(),
         config,
@@ -64,6 +65,8 @@ pub fn api(fleet: &Fleet) -> ApiSetup {
     let is_newer = fleet.newer.borrow().contains(&ProcessId::Api);
     ApiSetup {
         broker: broker(fleet, None),
+        access: Default::default(),
+        policies: Default::default(),
         store: store(fleet, fleet.current.get(), is_newer),
         registry: registry(fleet),
         config: ApiConfig::default(),

@@ -10,7 +10,7 @@ use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Committed, Partition, ProducerRecord};
 use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
-use kafleet::control;
+use kafleet::control::{self, PolicyUpdates};
 use kafleet::handlers::Registry;
 use kafleet::model::event::Event;
 use kafleet::model::offsets::{Mark, Metadata};
@@ -37,6 +37,8 @@ pub struct Fleet {
     /// Configuration of the workers.
     pub config: WorkerConfig,
     pub reentry: Option<Reentry>,
+    /// Adds state and hooks to the registry of each worker.
+    pub app: Arc<dyn Fn(&mut Registry) + Send + Sync>,
     partitions: u32,
     kinds: Vec<Kind>,
     pub producer: Arc<SharedProducer>,
@@ -46,6 +48,7 @@ pub struct Fleet {
 pub struct Worker {
     pub health: Health,
     pub metrics: Metrics,
+    pub policies: PolicyUpdates,
     shutdown: Shutdown,
     ended: JoinHandle<anyhow::Result<()>>,
 }
@@ -97,6 +100,7 @@ impl Fleet {
                 ..WorkerConfig::default()
             },
             reentry: None,
+            app: Arc::new(|_| ()),
             partitions,
             kinds: kinds.to_vec(),
         }
@@ -110,12 +114,16 @@ impl Fleet {
     pub fn worker_of(&self, kinds: &[Kind]) -> Worker {
         let health = Health::default();
         let metrics = Metrics::new().unwrap();
+        let policies = PolicyUpdates::default();
         let shutdown = Shutdown::new();
         // Set here because the worker sets its own reasons only once it runs.
         health.set(control::HEALTH_PART, "not started");
+        let mut registry = registry(kinds);
+        (self.app)(&mut registry);
         let setup = WorkerSetup {
             broker: self.broker.clone(),
-            registry: registry(kinds),
+            policies: policies.clone(),
+            registry,
             types: Vec::new(),
             config: self.config.clone(),
             names: self.names.clone(),
@@ -125,7 +133,7 @@ impl Fleet {
             reentry: self.reentry.clone(),
         };
         let ended = tokio::spawn(worker::run(setup, shutdown.clone()));
-        Worker { health, metrics, shutdown, ended }
+        Worker { health, metrics, policies, shutdown, ended }
     }
 
     /// Publishes a minimal task, as any Kafka client could; its id is also its key.

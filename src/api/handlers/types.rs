@@ -39,7 +39,7 @@ fn type_document(
         backlog: backlog_of(&counts),
         counts,
         paused: paused.map(|pause| Paused { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
-        limits: limits_of(&name, &control, registered.map(|registered| &registered.policy)),
+        limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
         worker_totals: worker_totals(heartbeats, &name),
         schema: registered.map(|registered| registered.schema.json().clone()),

@@ -1,6 +1,10 @@
 //! Authorization: bearer tokens with roles.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use axum::http::{HeaderMap, header};
+use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 
 use super::problem::{ApiError, Code};
@@ -11,6 +15,23 @@ const MIN_TOKEN_CHARS: usize = 16;
 
 type Hash = [u8; 32];
 
+/// Access rules that can be replaced while the API serves.
+#[derive(Clone, Default)]
+pub struct LiveAccess(Arc<RwLock<Arc<Access>>>);
+
+impl LiveAccess {
+    /// Replaces the rules, unless they are not safe on this address.
+    pub fn replace(&self, config: &ApiConfig, address: SocketAddr) -> anyhow::Result<()> {
+        *self.0.write() = Arc::new(Access::new(config, address)?);
+        Ok(())
+    }
+
+    /// Returns the present rules.
+    pub(crate) fn current(&self) -> Arc<Access> {
+        self.0.read().clone()
+    }
+}
+
 /// Access rules of this API.
 pub(crate) struct Access {
     tokens: Vec<(Hash, TokenConfig)>,
@@ -18,9 +39,15 @@ pub(crate) struct Access {
     local_only: bool,
 }
 
+impl Default for Access {
+    fn default() -> Self {
+        Self { tokens: Vec::new(), local_only: true }
+    }
+}
+
 impl Access {
     /// Refuses to serve a non-loopback address without tokens, unless the configuration allows it.
-    pub(crate) fn new(config: &ApiConfig, address: std::net::SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: &ApiConfig, address: SocketAddr) -> anyhow::Result<Self> {
         let open = config.tokens.is_empty();
         if open && !address.ip().is_loopback() && !config.insecure_without_tokens {
             anyhow::bail!(

@@ -82,6 +82,7 @@ codes! {
     TooLarge "too_large" 413 "Too large",
     UnsupportedMedia "unsupported_media_type" 415 "Unsupported media type",
     Schema "schema" 422 "The params do not match the type's schema",
+    Rejected "rejected" 422 "Rejected by the application",
     BadState "bad_state" 422 "The state cannot be reported",
     MultipleTrees "multiple_trees" 422 "Tasks of more than one tree",
     TooManyTimes "too_many_times" 422 "Too many firing times",

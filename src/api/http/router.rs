@@ -78,9 +78,10 @@ async fn handle(
 ) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
     if !route.any_host {
-        api.access.check_host(&head.headers)?;
+        api.access.current().check_host(&head.headers)?;
     }
-    let token = route.role.map(|role| api.access.check(&head.headers, role)).transpose()?.flatten();
+    let access = api.access.current();
+    let token = route.role.map(|role| access.check(&head.headers, role)).transpose()?.flatten();
     let by: Option<Arc<str>> = token.map(Into::into);
     let segments = segments.map_err(|why| ApiError::new(Code::BadRequest, format!("malformed path: {why}")))?;
     let mut segments = segments.iter().map(|(_, value)| value.to_owned());

@@ -263,8 +263,8 @@ pub(super) async fn stream(State(api): State<Arc<Api>>, request: Request) -> Res
 }
 
 fn open(api: &Arc<Api>, request: &Request) -> Result<Response, ApiError> {
-    api.access.check_host(request.headers())?;
-    session::caller(&api.access, request.headers(), now_ms())?;
+    api.access.current().check_host(request.headers())?;
+    session::caller(&api.access.current(), request.headers(), now_ms())?;
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
     let topic = Topic::parse(query.get("on").unwrap_or_default()).map_err(|why| bad_parameter("on", &why))?;
     let partition = match &topic {

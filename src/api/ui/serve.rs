@@ -70,7 +70,7 @@ async fn answer(api: Arc<Api>, page: &'static Page, segments: RawPathParams, req
     let started = Instant::now();
     let is_post = request.method() == Method::POST;
     if page.path == "/" && !accepts_html(request.headers()) && api.ui.base_path.is_empty() {
-        let index = api.access.check_host(request.headers()).map(|()| ops::index_text());
+        let index = api.access.current().check_host(request.headers()).map(|()| ops::index_text());
         return with_security_headers(index.unwrap_or_else(IntoResponse::into_response));
     }
     let segments: Vec<String> = segments.iter().map(|(_, value)| value.to_owned()).collect();
@@ -118,8 +118,8 @@ fn is_part(head: &Parts) -> bool {
 
 /// Authorizes a request.
 fn open(api: &Arc<Api>, head: &Parts, segments: Vec<String>) -> Result<Visit, ApiError> {
-    api.access.check_host(&head.headers)?;
-    let caller = session::caller(&api.access, &head.headers, now_ms())?;
+    api.access.current().check_host(&head.headers)?;
+    let caller = session::caller(&api.access.current(), &head.headers, now_ms())?;
     let mut segments = segments.into_iter();
     Ok(Visit {
         api: api.clone(),

@@ -30,8 +30,8 @@ pub(super) async fn answer(State(api): State<Arc<Api>>, request: Request) -> Res
 }
 
 async fn choices(api: &Api, head: &Parts) -> Result<Response, ApiError> {
-    api.access.check_host(&head.headers)?;
-    session::caller(&api.access, &head.headers, now_ms())?;
+    api.access.current().check_host(&head.headers)?;
+    session::caller(&api.access.current(), &head.headers, now_ms())?;
     let query = Fields::parse(head.uri.query().unwrap_or_default().as_bytes());
     let text = query.get("q").unwrap_or_default();
     let at = query.number("at")?.unwrap_or_else(|| text.chars().count());

@@ -10,6 +10,8 @@ use tokio::time::Instant;
 use super::validate::bad_field;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::{Client, TopicInfo};
+use crate::config::TypePolicy;
+use crate::control::PolicyUpdates;
 use crate::handlers::Registry;
 use crate::model::json::RawJson;
 use crate::model::task::Rules;
@@ -49,6 +51,8 @@ impl Cache {
 /// Known task types, to validate tasks against.
 pub(crate) struct TypeCatalog {
     pub registry: Registry,
+    /// Policies of a reloaded configuration.
+    pub policies: PolicyUpdates,
     pub broker: Client,
     pub publisher: Publisher,
     /// Longest time a tree may stay open.
@@ -57,6 +61,12 @@ pub(crate) struct TypeCatalog {
 }
 
 impl TypeCatalog {
+    /// Returns the configured policy of a type that this process knows.
+    pub(crate) fn policy(&self, name: &str) -> Option<TypePolicy> {
+        let policy = &self.registry.get(name)?.policy;
+        Some(self.policies.newer(name, policy).unwrap_or_else(|| policy.clone()))
+    }
+
     /// Rejects a type without a topic.
     pub(crate) async fn check_type_exists(&self, name: &str) -> Result<(), ApiError> {
         self.partitions_of(name).await.map(drop)

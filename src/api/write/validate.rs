@@ -37,11 +37,15 @@ impl Draft {
 }
 
 impl Writes {
-    pub(crate) fn draft(&self, input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
+    /// Validates a submission, after the hooks of the application.
+    pub(crate) fn draft(&self, mut input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
         if input.task_type == BULK_TYPE {
             let why = format!("tasks of the type `{BULK_TYPE}` are created by the API");
             return Err(bad_field("type", why).hint("order a bulk action instead"));
         }
+        let CreateTask { task_type, params, key, policy, .. } = &mut input;
+        let hooks = &self.types.registry.state().hooks;
+        hooks.prepare(task_type, params, key, policy).map_err(|why| ApiError::new(Code::Rejected, why))?;
         self.draft_of_any_type(input, now_ms, trace)
     }
 

@@ -26,7 +26,7 @@ use crate::model::task::Policy;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 use crate::store::{Store, memory::Memory};
-use crate::telemetry::init_logs;
+use crate::telemetry::{init_logs, set_log_filter};
 use crate::topics::apply;
 
 /// Maximum time of the sample task, including the start of all roles.
@@ -66,6 +66,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;
+    set_log_filter(setup.config.log.filter.as_deref());
     let has_target = setup.config.apps.contains_key(TARGET_APP);
     setup.config.ops.listen.clear();
     setup.config.topics.events_partitions = EVENTS_PARTITIONS;

@@ -146,6 +146,7 @@ async fn running_workers_apply_offsets() {
     let shutdown = Shutdown::new();
     let setup = crate::worker::WorkerSetup {
         broker: broker.clone(),
+        policies: Default::default(),
         registry,
         types: vec!["echo".into()],
         config: config.worker.clone(),

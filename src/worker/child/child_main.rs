@@ -101,6 +101,7 @@ impl AttemptRunner {
             deadline: assignment.left.map(|left| Instant::now() + left),
             trace: assignment.trace.map(|(parent, state)| Box::new(Trace { parent, state })),
             asof: assignment.asof,
+            headers: assignment.headers,
             env: Arc::new(TypeEnv {
                 task_type: self.handshake.task_type.as_str().into(),
                 worker: assignment.worker.into(),
@@ -118,7 +119,7 @@ impl AttemptRunner {
         let attempt = async move {
             let answer = match attempt::start(&*handler, &assignment.params, &own) {
                 Ok(Ok(future)) => attempt::run_to_completion(future).await,
-                Ok(Err(error)) => Err(Failure::dead(error.to_string()).of_kind("schema")),
+                Ok(Err(error)) => Err(Failure::of_params(&error)),
                 Err(failure) => Err(failure),
             };
             parent.send_answer(answer, &own);
@@ -296,6 +297,7 @@ mod tests {
             deadline: None,
             trace: None,
             asof: None,
+            headers: None,
             env: Arc::new(TypeEnv {
                 task_type: "echo".into(),
                 worker: "w".into(),

@@ -54,9 +54,12 @@ impl GroupConsumer {
 }
 
 impl TypeConsumer {
-    /// Applies concurrency and rate limit; returns the refused partitions to start.
+    /// Applies the policy, concurrency and rate limit; returns the refused partitions to start.
     fn apply_settings(&mut self, state: &ControlState) -> Vec<ChosenStart> {
         let task_type = &self.deps.task_type;
+        if let Some(policy) = self.deps.policies.newer(task_type, &self.deps.policy) {
+            self.deps.policy = policy;
+        }
         let rate = state.rates.get(&**task_type).map(|limit| limit.rate).or(self.deps.policy.rate);
         self.deps.decoder.has_rate_per_key = rate.is_some_and(|rate| rate.by == RateBy::Key);
         let slots = state.slots.get(&**task_type).and_then(|slots| slots.slots);

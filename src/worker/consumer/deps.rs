@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, BrokerError, Consumer, ConsumerSpec, Partition};
 use crate::config::{Names, TypePolicy};
-use crate::control::ControlWatch;
+use crate::control::{ControlWatch, PolicyUpdates};
 use crate::runtime::{Health, Shutdown};
 use crate::telemetry::Metrics;
 use crate::worker::completions::Completions;
@@ -57,6 +57,7 @@ pub(crate) struct TypeDeps {
     pub work: mpsc::Sender<Vec<Input>>,
     pub commands: mpsc::UnboundedSender<Command>,
     pub policy: TypePolicy,
+    pub policies: PolicyUpdates,
     pub health: Health,
     pub metrics: Metrics,
 }

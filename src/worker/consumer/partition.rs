@@ -317,6 +317,7 @@ mod tests {
             has_rate_per_key: false,
             publish_results: false,
             correlation_headers: [].into(),
+            keep_headers: [].into(),
             names: crate::config::Names::new("kafleet"),
         };
         for offset in state.next_offset()..end {

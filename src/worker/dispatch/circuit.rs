@@ -63,6 +63,11 @@ impl CircuitBreaker {
         self.recent.len() > alarm.max_failures as usize
     }
 
+    /// Replaces the limit. A type that is stopped remains so until an operator resumes it.
+    pub(super) fn set_alarm(&mut self, alarm: Option<Alarm>) {
+        self.alarm = alarm;
+    }
+
     /// Closes the circuit: an operator has resumed the type.
     pub(super) fn reset(&mut self, metrics: &TypeMetrics) {
         self.recent.clear();

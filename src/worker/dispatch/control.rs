@@ -14,9 +14,18 @@ impl Dispatcher {
             return;
         }
         self.control_generation = generation;
+        self.take_policy();
         self.apply_limits();
         self.stop_cancelled();
         self.cancel_queued().await;
+    }
+
+    /// Takes over the policy of a reloaded configuration.
+    pub(super) fn take_policy(&mut self) {
+        let Some(policy) = self.policies.newer(&self.tasks.task_type, &self.tasks.policy) else { return };
+        self.tasks.circuit.set_alarm(policy.alarm);
+        self.quarantine.set_slots(policy.slots());
+        self.tasks.policy = policy;
     }
 
     pub(super) fn apply_limits(&mut self) {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure_policy::total_timeout_message;
 use super::tasks::Tasks;
 use crate::broker::Record;
-use crate::handlers::{ParamsError, TIMEOUT};
+use crate::handlers::{Context, Failure, ParamsError, TIMEOUT};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Announcement, AttemptFailure, Event, Payload};
 use crate::model::task::Position;
@@ -115,8 +115,10 @@ impl Tasks {
     }
 
     /// Ends a task whose result cannot be published; its key is already released.
-    pub(super) fn refuse_result(&mut self, in_flight: Box<InFlight>, error: &EncodeError) {
+    pub(super) fn refuse_result(&mut self, in_flight: Box<InFlight>, cx: &Context, error: &EncodeError) {
         let message = format!("the result could not be published: {error}");
+        let refused = Failure::dead(message.as_str()).of_kind(RESULT_REFUSED);
+        self.observers.notify(|observer| observer.on_failure(cx, &refused, Duration::ZERO));
         let failure = AttemptFailure::new(RESULT_REFUSED, message.clone(), in_flight.attempts + 1);
         let event = self.reporter.event(Payload::Failed(failure), &in_flight);
         self.write_dead_letter(in_flight, event, Reason { code: RESULT_REFUSED, message, pointer: None });

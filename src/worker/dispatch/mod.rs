@@ -8,6 +8,7 @@ mod dead_letters;
 mod failure_policy;
 mod inline;
 mod limits;
+mod observers;
 mod outcome;
 mod permits;
 mod quarantine;
@@ -39,10 +40,10 @@ use super::dead_letter::DeadLetterWriter;
 use super::decode::Input;
 use super::events::EventWriter;
 use crate::config::WorkerConfig;
-use crate::control::ControlWatch;
+use crate::control::{ControlWatch, PolicyUpdates};
 use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::context::TypeEnv;
-use crate::handlers::{Registered, SharedState};
+use crate::handlers::{Registered, Schema, SharedState};
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
 
@@ -66,6 +67,7 @@ pub(super) struct DispatcherDeps {
     pub control: Arc<ControlWatch>,
     /// Child processes for attempts, if the handler can crash the worker.
     pub children: Option<ChildPool>,
+    pub policies: PolicyUpdates,
     pub health: Health,
 }
 
@@ -82,6 +84,7 @@ pub(super) struct Dispatcher {
     limits: Limits,
     permits: Permits,
     control: Arc<ControlWatch>,
+    policies: PolicyUpdates,
     /// Generation of the control state that is applied.
     control_generation: u64,
     /// Slots held by attempts that have ended but do not return.
@@ -92,6 +95,9 @@ pub(super) struct Dispatcher {
 
 impl Dispatcher {
     pub(super) fn new(mut deps: DispatcherDeps) -> Self {
+        if deps.registered.handler.checks_schema() {
+            deps.registered.schema = Schema::any();
+        }
         let quarantine = Quarantine::new(isolate(&mut deps), deps.registered.policy.slots());
         let output = Arc::new(OutputBuffer::new(deps.events.publisher().clone(), deps.events.worker.clone()));
         let env = Arc::new(TypeEnv {
@@ -115,10 +121,12 @@ impl Dispatcher {
             clock: Clock::read(),
             quarantine,
             control: deps.control,
+            policies: deps.policies,
             control_generation: 0,
             stuck_slots: 0,
             open: true,
         };
+        dispatcher.take_policy();
         dispatcher.apply_limits();
         dispatcher
     }

@@ -61,7 +61,9 @@ impl Tasks {
     }
 
     async fn succeed(&mut self, running: Running, output: RawJson) {
-        self.metrics.record_outcome("succeeded", running.started_at.elapsed());
+        let took = running.started_at.elapsed();
+        self.metrics.record_outcome("succeeded", took);
+        self.observers.notify(|observer| observer.on_success(&running.cx, took));
         let payload = Payload::Succeeded { started_at_ms: Some(running.started_at_ms), output: Some(output) };
         let event = self.reporter.event_of_attempt(payload, &running);
         self.end(running.in_flight, event).await;
@@ -100,12 +102,14 @@ impl Tasks {
         let mut held = wait;
         if let Some(waits) = waits {
             self.metrics.record_wait(run_time);
+            self.observers.notify(|observer| observer.on_wait(&running.cx, &failure, wait));
             running.in_flight.waits = waits;
             // Short waits in a row would hold back the commits of the partition for as long as a long one.
             held = held.saturating_add(running.in_flight.waited);
             running.in_flight.waited = held;
         } else {
             self.metrics.record_outcome("retried", run_time);
+            self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, wait));
             running.in_flight.attempts = running.attempt();
         }
         let mut in_flight = running.in_flight;
@@ -140,11 +144,18 @@ impl Tasks {
             _ => ("failed", Payload::Failed(ended)),
         };
         self.metrics.record_outcome(outcome, running.started_at.elapsed());
+        if failure.then != Fail::Cancelled {
+            self.observe_failure(&running, &failure);
+        }
         let event = self.reporter.event_of_attempt(payload, &running);
         match code {
             Some(code) => self.dead_letter_task(running.in_flight, event, code, failure.message),
             None => self.end(running.in_flight, event).await,
         }
+    }
+
+    pub(super) fn observe_failure(&self, running: &Running, failure: &Failure) {
+        self.observers.notify(|observer| observer.on_failure(&running.cx, failure, running.started_at.elapsed()));
     }
 
     /// Logs a failed attempt, at a limited rate; the events contain all of them.

@@ -45,9 +45,12 @@ pub(super) fn isolate(deps: &mut DispatcherDeps) -> Option<ChildPool> {
 
 impl Quarantine {
     pub(super) fn new(children: Option<ChildPool>, slots: u32) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let max_running = (cores * MAX_PER_CORE).max(MAX_AT_LEAST).min(slots as usize).max(1);
-        Self { children, running: 0, max_running, waiting: VecDeque::new() }
+        Self { children, running: 0, max_running: max_running(slots), waiting: VecDeque::new() }
+    }
+
+    /// Limits the suspects to a number of slots.
+    pub(super) fn set_slots(&mut self, slots: u32) {
+        self.max_running = max_running(slots);
     }
 
     pub(super) fn is_enabled(&self) -> bool {
@@ -82,6 +85,11 @@ impl Quarantine {
     }
 }
 
+fn max_running(slots: u32) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores * MAX_PER_CORE).max(MAX_AT_LEAST).min(slots as usize).max(1)
+}
+
 impl Tasks {
     /// Retries a crashed suspect at once; declares it poison after the last allowed crash. If the partition is being
     /// released, that decision is left to its next owner.
@@ -93,6 +101,7 @@ impl Tasks {
             return self.declare_poison(running, failure);
         }
         self.metrics.record_outcome("retried", running.started_at.elapsed());
+        self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, Duration::ZERO));
         let event = self.reporter.retrying(&running, &failure, Duration::ZERO, 0);
         self.reporter.publish(&mut running.in_flight, event).await;
         if closed {
@@ -111,6 +120,7 @@ impl Tasks {
             "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",
             failure.message
         );
+        self.observe_failure(&running, &Failure::dead(message.as_str()).of_kind(POISON));
         let payload = Payload::Failed(running.failure(POISON, message.clone()));
         let event = self.reporter.event_of_attempt(payload, &running);
         self.dead_letter_task(running.in_flight, event, POISON, message);

@@ -12,7 +12,7 @@ use super::running::Running;
 use super::tasks::Tasks;
 use super::{Dispatcher, HAND_OUT};
 use crate::handlers::context::AttemptStart;
-use crate::handlers::{Answer, AnswerFuture, Context};
+use crate::handlers::{Answer, AnswerFuture, Context, Failure};
 use crate::model::event::Announcement;
 use crate::runtime;
 use crate::worker::attempt::{self, AttemptEnd, TimeLimits};
@@ -127,6 +127,7 @@ impl Dispatcher {
             deadline: Some(deadline.into_std()),
             trace: in_flight.task.trace.clone(),
             asof: in_flight.task.asof,
+            headers: in_flight.kept_headers.clone(),
             env: self.env.clone(),
         });
         self.tasks.reporter.schedule_flush(started_at);
@@ -142,11 +143,13 @@ impl Dispatcher {
             announced_start: false,
             cancelled: None,
         };
+        self.tasks.observers.notify(|observer| observer.on_start(&running.cx));
         let span = attempt::span(&*handler, &running.cx);
         match span.in_scope(|| attempt::start(&*handler, &running.in_flight.task.params, &running.cx)) {
             Err(failure) => self.tasks.finish(running, Err(failure)).await,
             Ok(Err(error)) => {
                 self.tasks.reporter.output.close(&running.cx);
+                self.tasks.observe_failure(&running, &Failure::of_params(&error));
                 self.tasks.refuse(running.in_flight, error);
             }
             Ok(Ok(future)) => self.run_attempt(running, future, span, deadline).await,

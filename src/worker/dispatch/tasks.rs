@@ -10,6 +10,7 @@ use super::assignments::AssignmentStates;
 use super::circuit::CircuitBreaker;
 use super::dead_letters::BackgroundWriter;
 use super::inline::Clock;
+use super::observers::Observers;
 use super::queue::TaskQueue;
 use super::reporter::EventReporter;
 use super::running::Running;
@@ -37,6 +38,7 @@ pub(super) struct Tasks {
     pub background: BackgroundWriter,
     pub results: ResultTargets,
     pub circuit: CircuitBreaker,
+    pub observers: Observers,
     pub metrics: TypeMetrics,
     pub completions: Arc<Completions>,
     pub(super) failure_log: LogThrottle,
@@ -62,6 +64,7 @@ impl Tasks {
             results: ResultTargets { task_type: deps.task_type.clone(), publish: policy.publish_results },
             background: BackgroundWriter::new(deps.dead_letters.clone(), deps.completions.clone()),
             circuit: CircuitBreaker::new(deps.task_type.clone(), policy.alarm, deps.health.clone()),
+            observers: Observers::new(&deps.state.hooks.observers, &deps.metrics),
             metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
             completions: deps.completions.clone(),
             failure_log: LogThrottle::new(),
@@ -73,11 +76,12 @@ impl Tasks {
 
     /// Completes a task whose attempt has succeeded inline.
     pub(super) fn complete_inline(&mut self, running: Running, output: &RawJson, took: Duration, clock: &Clock) {
-        let Running { in_flight, started_at_ms, .. } = running;
+        let Running { in_flight, started_at_ms, cx, .. } = running;
         self.metrics.record_success(took);
         self.queue.release_key(&in_flight);
-        if let Err((in_flight, error)) = self.reporter.add_success(in_flight, started_at_ms, output, clock) {
-            self.refuse_result(in_flight, &error);
+        match self.reporter.add_success(in_flight, started_at_ms, output, clock) {
+            Ok(()) => self.observers.notify(|observer| observer.on_success(&cx, took)),
+            Err((in_flight, error)) => self.refuse_result(in_flight, &cx, &error),
         }
     }
 

@@ -42,8 +42,8 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
 /// Explains for a queued task which workers could take it, and which limits they have reached.
 pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
     let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
-    let policy = api.types.registry.get(task_type).map(|registered| &registered.policy);
-    let limits = limits_of(task_type, &api.fleet.control.state(), policy);
+    let policy = api.types.policy(task_type);
+    let limits = limits_of(task_type, &api.fleet.control.state(), policy.as_ref());
     let heartbeats = api.fleet.workers.heartbeats();
     let Some(work) = worker_totals(&heartbeats, task_type) else {
         let message =

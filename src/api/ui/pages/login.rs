@@ -25,12 +25,12 @@ const THEME_S: u32 = 365 * 86_400;
 
 /// `GET /login`. With `check`: a login has just set the cookie, which must have come back.
 pub(in super::super) async fn show(State(api): State<Arc<Api>>, request: Request) -> Response {
-    if let Err(error) = api.access.check_host(request.headers()) {
+    if let Err(error) = api.access.current().check_host(request.headers()) {
         return with_security_headers(plain_problem(&api, request.headers(), error));
     }
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
     let next = next_path(&api, query.get("next"));
-    if session::caller(&api.access, request.headers(), now_ms()).is_ok() {
+    if session::caller(&api.access.current(), request.headers(), now_ms()).is_ok() {
         return with_security_headers(see_other(&next));
     }
     let lost = query.is_set("check").then(|| {
@@ -47,7 +47,8 @@ pub(in super::super) async fn submit(State(api): State<Arc<Api>>, request: Reque
         Err((headers, error)) => return with_security_headers(plain_problem(&api, &headers, error)),
     };
     let next = next_path(&api, fields.get("next"));
-    let Some(token) = api.access.token(fields.get("token").unwrap_or_default().trim()) else {
+    let access = api.access.current();
+    let Some(token) = access.token(fields.get("token").unwrap_or_default().trim()) else {
         let error = ApiError::new(Code::Unauthorized, "there is no such token").hint("tokens are in `api.tokens`");
         return page(&api, &headers, &next, Some(error));
     };
@@ -86,7 +87,7 @@ pub(in super::super) async fn set_theme(State(api): State<Arc<Api>>, request: Re
 async fn form(api: &Api, request: Request) -> Result<(HeaderMap, Fields), (HeaderMap, ApiError)> {
     let (head, body) = request.into_parts();
     let read = async {
-        api.access.check_host(&head.headers)?;
+        api.access.current().check_host(&head.headers)?;
         check_origin(&head.headers)?;
         Ok(Fields::parse(&read_body(api, &head.headers, body).await?.0))
     };

@@ -1,0 +1,42 @@
+//! Policies of types that replace those of the start while a role runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::ControlWatch;
+use crate::config::TypePolicy;
+
+/// Policies by type.
+pub type Policies = BTreeMap<Arc<str>, TypePolicy>;
+
+/// Replaces policies in a running process. All clones belong to the same process.
+#[derive(Clone, Default)]
+pub struct PolicyUpdates(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    policies: Policies,
+    /// Wakes the types of a worker, which then read their policies.
+    control: Option<Arc<ControlWatch>>,
+}
+
+impl PolicyUpdates {
+    /// Replaces the policies of these types. Attempts that run keep their timeouts.
+    pub fn replace(&self, policies: Policies) {
+        let mut state = self.0.lock();
+        state.policies.extend(policies);
+        state.control.iter().for_each(|control| control.notify());
+    }
+
+    /// Wakes the types that follow this control state after each replacement.
+    pub(crate) fn attach(&self, control: Arc<ControlWatch>) {
+        self.0.lock().control = Some(control);
+    }
+
+    /// Policy that replaces the present one of a type, if it differs.
+    pub(crate) fn newer(&self, task_type: &str, present: &TypePolicy) -> Option<TypePolicy> {
+        self.0.lock().policies.get(task_type).filter(|policy| *policy != present).cloned()
+    }
+}

@@ -1,0 +1,227 @@
+//! Hooks of an application: functions that change or refuse tasks before they are published, and observers of the ends of
+//! attempts.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use std::time::Duration;
+//!
+//! use kafleet::handlers::hooks::{Observe, Submission};
+//! use kafleet::handlers::{Context, Failure};
+//! use serde_json::json;
+//!
+//! /// Names the tenant of each task.
+//! fn add_tenant(task: &mut Submission) -> Result<(), String> {
+//!     if task.params["tenant"].is_null() {
+//!         task.params["tenant"] = json!("acme");
+//!     }
+//!     if task.params["tenant"] == "closed" { Err("the tenant `closed` has no account".into()) } else { Ok(()) }
+//! }
+//!
+//! /// Counts the tasks that have failed.
+//! #[derive(Default)]
+//! struct Failures(AtomicU64);
+//!
+//! impl Observe for Failures {
+//!     fn on_failure(&self, _cx: &Context, _failure: &Failure, _took: Duration) {
+//!         self.0.fetch_add(1, Ordering::Relaxed);
+//!     }
+//! }
+//!
+//! let failures = Arc::new(Failures::default());
+//! let app = kafleet::app().prepare(add_tenant).observe(failures.clone());
+//! // app.task::<…>().main()
+//! # let mut task = Submission::new("resize", json!({"url": "a.png"}));
+//! # add_tenant(&mut task).unwrap();
+//! # assert_eq!(task.params, json!({"url": "a.png", "tenant": "acme"}));
+//! # drop(app);
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Child, Context, Failure};
+use crate::model::task::Policy;
+
+/// Task that is about to be published, as hooks see it. Its id, run and type are fixed; everything else can be changed,
+/// and is checked after the hooks.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Submission {
+    task_type: Arc<str>,
+    /// Params of the task. For the same params a hook must make the same ones each time: the id of a child without a
+    /// segment of its own contains their hash, and an attempt that is repeated must not spawn it under another id.
+    pub params: Value,
+    /// Ordering key; `None`: the id.
+    pub key: Option<String>,
+    /// Options of the task.
+    pub policy: Policy,
+}
+
+impl Submission {
+    /// Creates a submission with default options, for tests of hooks.
+    pub fn new(task_type: &str, params: Value) -> Self {
+        Self { task_type: task_type.into(), params, key: None, policy: Policy::default() }
+    }
+
+    /// Name of the type.
+    pub fn task_type(&self) -> &str {
+        &self.task_type
+    }
+}
+
+/// Observer of attempts, called by the worker in the order of the verdicts of a type. A method must not block: the tasks of
+/// the type wait for it. An observer that panics is removed, with an error in the log and in
+/// `kafleet_observers_removed_total`.
+///
+/// Attempts that end without a verdict (cancelled ones, and those that a worker leaves to others) have no second call, and
+/// tasks that end without an attempt (invalid params, expired or cancelled before their start) have none at all. A verdict
+/// may be observed again: execution is at least once.
+pub trait Observe: Send + Sync + 'static {
+    /// An attempt starts. Called again if it starts again because its process has ended.
+    fn on_start(&self, cx: &Context) {
+        let _ = cx;
+    }
+
+    /// The task has succeeded, also with `on_error = "skip"`.
+    fn on_success(&self, cx: &Context, took: Duration) {
+        let _ = (cx, took);
+    }
+
+    /// The attempt has failed, and another one follows after `wait`.
+    fn on_retry(&self, cx: &Context, failure: &Failure, wait: Duration) {
+        let _ = (cx, failure, wait);
+    }
+
+    /// The attempt has ended with a wait, which counts as no attempt; the next one follows after `wait`.
+    fn on_wait(&self, cx: &Context, failure: &Failure, wait: Duration) {
+        let _ = (cx, failure, wait);
+    }
+
+    /// The task has failed, after `took` of its last attempt.
+    fn on_failure(&self, cx: &Context, failure: &Failure, took: Duration) {
+        let _ = (cx, failure, took);
+    }
+}
+
+impl<O: Observe> Observe for Arc<O> {
+    fn on_start(&self, cx: &Context) {
+        (**self).on_start(cx);
+    }
+
+    fn on_success(&self, cx: &Context, took: Duration) {
+        (**self).on_success(cx, took);
+    }
+
+    fn on_retry(&self, cx: &Context, failure: &Failure, wait: Duration) {
+        (**self).on_retry(cx, failure, wait);
+    }
+
+    fn on_wait(&self, cx: &Context, failure: &Failure, wait: Duration) {
+        (**self).on_wait(cx, failure, wait);
+    }
+
+    fn on_failure(&self, cx: &Context, failure: &Failure, took: Duration) {
+        (**self).on_failure(cx, failure, took);
+    }
+}
+
+/// Function that changes or refuses a task before it is published.
+type Prepare = dyn Fn(&mut Submission) -> Result<(), String> + Send + Sync;
+
+/// Observer with the name of its Rust type.
+#[derive(Clone)]
+pub(crate) struct NamedObserver {
+    pub name: &'static str,
+    pub observer: Arc<dyn Observe>,
+    /// Set after a panic; shared by all types.
+    pub is_removed: Arc<AtomicBool>,
+}
+
+/// Hooks of an application, in the order in which they were added.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks {
+    /// `None` without hooks, so that publishing costs nothing.
+    prepare: Option<Arc<Vec<Arc<Prepare>>>>,
+    pub observers: Vec<NamedObserver>,
+}
+
+impl Hooks {
+    pub(super) fn add_prepare(&mut self, hook: Arc<Prepare>) {
+        Arc::make_mut(self.prepare.get_or_insert_default()).push(hook);
+    }
+
+    pub(super) fn add_observer<O: Observe>(&mut self, observer: O) {
+        let name = std::any::type_name::<O>();
+        self.observers.push(NamedObserver { name, observer: Arc::new(observer), is_removed: Arc::default() });
+    }
+
+    /// Runs the hooks on a task. The error is that of the first one that refuses it.
+    pub(crate) fn prepare(
+        &self,
+        task_type: &str,
+        params: &mut Value,
+        key: &mut Option<String>,
+        policy: &mut Policy,
+    ) -> Result<(), String> {
+        let Some(hooks) = &self.prepare else { return Ok(()) };
+        let mut task = Submission {
+            task_type: task_type.into(),
+            params: std::mem::take(params),
+            key: key.take(),
+            policy: std::mem::take(policy),
+        };
+        let outcome = hooks.iter().try_for_each(|hook| hook(&mut task));
+        Submission { params: *params, key: *key, policy: *policy, .. } = task;
+        outcome
+    }
+
+    /// Runs the hooks on a child, unless they have been run in another process.
+    pub(super) fn prepare_child(&self, child: &mut Child) {
+        if self.prepare.is_none() || child.prepared {
+            return;
+        }
+        child.prepared = true;
+        if let Err(why) = self.prepare(&child.task_type, &mut child.params, &mut child.key, &mut child.policy) {
+            child.error.get_or_insert(why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn hooks_run_in_order_until_one_refuses_the_task() {
+        let mut hooks = Hooks::default();
+        hooks.add_prepare(Arc::new(|task: &mut Submission| {
+            task.params["steps"] = json!([task.task_type()]);
+            Ok(())
+        }));
+        hooks.add_prepare(Arc::new(|task: &mut Submission| {
+            task.key = Some(task.params["steps"][0].to_string());
+            task.policy.tags.push("second".into());
+            if task.params["fails"] == true { Err("no".into()) } else { Ok(()) }
+        }));
+        hooks.add_prepare(Arc::new(|task: &mut Submission| {
+            task.policy.tags.push("third".into());
+            Ok(())
+        }));
+        let prepare = |mut params: Value| {
+            let (mut key, mut policy) = (None, Policy::default());
+            let outcome = hooks.prepare("resize", &mut params, &mut key, &mut policy);
+            (outcome, params["steps"].take(), key, policy.tags.join(","))
+        };
+        let steps = || (json!(["resize"]), Some("\"resize\"".to_owned()));
+        let (list, key) = steps();
+        assert_eq!(prepare(json!({})), (Ok(()), list, key, "second,third".to_owned()));
+        let (list, key) = steps();
+        assert_eq!(prepare(json!({"fails": true})), (Err("no".to_owned()), list, key, "second".to_owned()));
+    }
+}
