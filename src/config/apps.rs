@@ -18,7 +18,7 @@ use crate::model::units::duration::Millis;
 /// Maximum length of an app's name.
 const MAX_NAME_CHARS: usize = 64;
 /// Keys of `[types.<name>]` that are not part of a policy.
-const NOT_POLICY: [&str; 12] = [
+const NOT_POLICY: [&str; 13] = [
     "handler",
     "schema",
     "command",

@@ -125,6 +125,7 @@ impl TypePolicy {
             max_concurrency: new.max_concurrency,
             rate: new.rate,
             retry: new.retry,
+            max_wait: new.max_wait,
             timeout: new.timeout,
             total_timeout: new.total_timeout,
             stall_timeout: new.stall_timeout,
