@@ -18,6 +18,9 @@ use crate::handlers::layer::{AttemptRequest, AttemptService, BoxError, Layer, Se
 use crate::handlers::{Context, Registered, Registry, Task, TaskResult, service};
 use crate::model::json::RawJson;
 
+/// Adds a layer to the types of a registry.
+type AddLayer = Box<dyn Fn(&mut Registry)>;
+
 /// Application with Rust task types; types from `kafleet.toml` are added to them.
 #[derive(Default)]
 pub struct App {
@@ -25,7 +28,7 @@ pub struct App {
     /// Adds a service to all types.
     services: Vec<fn(&mut Registry)>,
     /// Adds a layer to all types, or to one.
-    layers: Vec<Box<dyn Fn(&mut Registry)>>,
+    layers: Vec<AddLayer>,
 }
 
 /// Creates an application without types of its own.

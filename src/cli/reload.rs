@@ -51,7 +51,7 @@ pub(super) enum Role {
 /// Effect of a changed key on a running role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
-    InEffect,
+    Immediate,
     NeedsRestart,
     /// The named option or variable has precedence.
     OverriddenBy(&'static str),
@@ -154,7 +154,7 @@ impl Reloader {
         };
         let changed: Vec<(Change, Effect)> = changed.map(with_effect).collect();
         for (change, effect) in &changed {
-            if *effect == Effect::InEffect {
+            if *effect == Effect::Immediate {
                 change.apply(&mut self.running);
             }
         }
@@ -226,14 +226,14 @@ impl Reloader {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         match (&self.role, &path[..]) {
             (_, ["log", "filter"]) if telemetry::environment_sets_log_filter() => Effect::OverriddenBy(LOG_FILTER),
-            (_, ["log", "filter"]) | (Role::Api(_), ["api", "tokens"]) => Effect::InEffect,
+            (_, ["log", "filter"]) | (Role::Api(_), ["api", "tokens"]) => Effect::Immediate,
             (Role::Worker(_), ["types", name, "concurrency"]) if self.slots_override(name) => {
                 Effect::OverriddenBy("--slots")
             }
             (Role::Worker(_) | Role::Api(_), ["types", name, key, ..])
                 if LIVE_TYPE_KEYS.contains(key) && self.current.contains_key(*name) && policies.contains_key(*name) =>
             {
-                Effect::InEffect
+                Effect::Immediate
             }
             _ => Effect::NeedsRestart,
         }
@@ -273,7 +273,7 @@ fn invalid_messages(messages: Vec<String>) -> Vec<Invalid> {
 
 fn log_effect(key: &str, effect: Effect) {
     match effect {
-        Effect::InEffect => tracing::info!(key, "SIGHUP: the changed key is in effect"),
+        Effect::Immediate => tracing::info!(key, "SIGHUP: the changed key is in effect"),
         Effect::NeedsRestart => tracing::warn!(key, "SIGHUP: the changed key needs a restart"),
         Effect::OverriddenBy(by) => tracing::warn!(key, by, "SIGHUP: the changed key is overridden"),
     }
@@ -347,15 +347,15 @@ mod tests {
         let new = "concurrency = 5\ntimeout = \"7s\"\nmax_failures = 3\nrate = { count = 9 }";
         let changed = fixture.change("concurrency = 2\norder = \"key\"", new).unwrap();
         let expected = [
-            effect("types.echo.concurrency", Effect::InEffect),
-            effect("types.echo.max_failures", Effect::InEffect),
+            effect("types.echo.concurrency", Effect::Immediate),
+            effect("types.echo.max_failures", Effect::Immediate),
             effect("types.echo.order", Effect::NeedsRestart),
-            effect("types.echo.timeout", Effect::InEffect),
+            effect("types.echo.timeout", Effect::Immediate),
         ];
         for one in &expected {
             assert!(changed.contains(one), "{one:?} in {changed:?}");
         }
-        assert!(changed.iter().any(|(key, effect)| key == "types.echo.rate.count" && *effect == Effect::InEffect));
+        assert!(changed.iter().any(|(key, effect)| key == "types.echo.rate.count" && *effect == Effect::Immediate));
         let policy = fixture.reloader.policies.newer("echo", &start).unwrap();
         assert_eq!((policy.slots(), policy.timeout, policy.order), (5, Millis::secs(7), start.order));
         assert_eq!(policy.alarm.map(|alarm| alarm.max_failures), Some(3));
@@ -415,7 +415,7 @@ mod tests {
     fn api_withdraws_tokens_unless_it_would_be_open() {
         let mut local = Fixture::new(Role::Api("127.0.0.1:1".parse().unwrap()), SetupOptions::default());
         let changed = local.change("0123456789abcdef", "fedcba9876543210").unwrap();
-        assert_eq!(changed, [effect("api.tokens", Effect::InEffect)]);
+        assert_eq!(changed, [effect("api.tokens", Effect::Immediate)]);
         let access = local.reloader.access.clone();
         let is_known = |token: &str| access.current().token(token).is_some();
         assert!(is_known("fedcba9876543210") && !is_known("0123456789abcdef"));

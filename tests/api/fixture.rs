@@ -1,6 +1,5 @@
 //! Fleet fixture without workers: tests write the events of workers themselves.
 
-use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -191,11 +190,6 @@ async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::Jo
 }
 
 impl Fleet {
-    /// Address of the API.
-    pub fn address(&self) -> SocketAddr {
-        self.base.strip_prefix("http://").unwrap().parse().unwrap()
-    }
-
     /// Starts another API on the same log and store and returns its address.
     pub async fn second_api(&self) -> String {
         serve(self.second_setup(), &self.shutdown).await.0

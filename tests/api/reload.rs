@@ -1,5 +1,7 @@
 //! Tokens that are replaced while the API serves.
 
+use std::net::SocketAddr;
+
 use kafleet::config::{ApiConfig, Role, TokenConfig};
 use reqwest::{Method, StatusCode};
 
@@ -19,7 +21,7 @@ async fn withdrawn_token_is_refused_and_a_new_one_accepted() {
     let (old, new) = ("old-0123456789abcdef", "new-0123456789abcdef");
     let fleet = unfolded(config(&[old])).await;
     assert_eq!((status(&fleet, old).await, status(&fleet, new).await), (StatusCode::OK, StatusCode::UNAUTHORIZED));
-    let address = fleet.address();
+    let address: SocketAddr = fleet.base.strip_prefix("http://").unwrap().parse().unwrap();
     fleet.access.replace(&config(&[new]), address).unwrap();
     assert_eq!((status(&fleet, old).await, status(&fleet, new).await), (StatusCode::UNAUTHORIZED, StatusCode::OK));
     fleet.access.replace(&config(&["short"]), address).unwrap_err();

@@ -50,7 +50,7 @@ fn failing() -> Kind {
 #[tokio::test(flavor = "multi_thread")]
 async fn reloaded_rules_apply_to_the_next_attempts() {
     let kind = failing();
-    let (fleet, _) = memory(1, &[kind.clone()]).await;
+    let (fleet, _) = memory(1, std::slice::from_ref(&kind)).await;
     let worker = fleet.worker();
     worker.ready().await;
     replace(&worker, &kind, |policy| {
@@ -83,7 +83,7 @@ async fn reloaded_rules_apply_to_the_next_attempts() {
 async fn policy_replaced_during_the_start_applies() {
     let (journal, gate) = (Journal::default(), Gate::closed());
     let kind = gated("work", &journal, &gate).slots(1);
-    let (fleet, _) = memory(1, &[kind.clone()]).await;
+    let (fleet, _) = memory(1, std::slice::from_ref(&kind)).await;
     fleet.send_many("work", "t", 10, "0").await;
     let worker = fleet.worker();
     replace(&worker, &kind, |policy| policy.concurrency = Some(7));

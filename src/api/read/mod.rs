@@ -10,6 +10,7 @@ pub(crate) mod merge;
 pub(crate) mod notices;
 pub(crate) mod query;
 pub(crate) mod reads;
+pub(crate) mod recent;
 pub(crate) mod statistics;
 pub(crate) mod status;
 pub(crate) mod suggest;

@@ -1,11 +1,15 @@
 //! Assets under names that contain a hash of their contents, entity tags of pages, and renderings shared by refreshes.
 
-use std::sync::{Arc, LazyLock};
+use std::io::Write;
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use data_encoding::HEXLOWER;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use sha2::{Digest, Sha256};
@@ -18,6 +22,9 @@ use crate::model::record::state::State;
 const SHARED_FOR: Duration = Duration::from_millis(250);
 /// Maximum size of all shared renderings; more are not shared.
 const MAX_SHARED: usize = 16 << 20;
+
+/// Media type of pages.
+pub(super) const HTML: &str = "text/html; charset=utf-8";
 
 /// File that pages refer to.
 pub(super) struct Asset {
@@ -93,52 +100,99 @@ pub(super) struct Rendered {
     pub main: String,
     /// Entity tag.
     pub tag: String,
+    /// Response to a refresh, made once for all tabs.
+    pub part: OnceLock<SharedPart>,
+}
+
+/// The `<main>` element as it is sent to open tabs.
+pub(super) struct SharedPart {
+    text: Bytes,
+    compressed: OnceLock<Bytes>,
+}
+
+impl SharedPart {
+    pub(super) fn new(text: String) -> Self {
+        Self { text: text.into(), compressed: OnceLock::new() }
+    }
+
+    pub(super) fn response(&self, status: StatusCode, accepts_gzip: bool) -> Response {
+        let headers = [(header::CONTENT_TYPE, HTML), (header::VARY, "accept-encoding")];
+        match accepts_gzip {
+            true => (status, headers, [(header::CONTENT_ENCODING, "gzip")], self.compressed()).into_response(),
+            false => (status, headers, self.text.clone()).into_response(),
+        }
+    }
+
+    fn compressed(&self) -> Bytes {
+        let compress = || {
+            let mut encoder = GzEncoder::new(Vec::with_capacity(self.text.len() / 4), Compression::default());
+            // Writing to memory does not fail.
+            let written = encoder.write_all(&self.text).and_then(|()| encoder.finish());
+            written.map_or_else(|_| Bytes::new(), Bytes::from)
+        };
+        self.compressed.get_or_init(compress).clone()
+    }
 }
 
 /// Renderings shared by the refreshes of many tabs.
 #[derive(Default)]
 pub(super) struct SharedMains {
     /// By role and URL.
-    entries: Mutex<FxHashMap<String, Entry>>,
+    entries: Mutex<FxHashMap<String, SharedMain>>,
 }
 
-struct Entry {
+/// Rendering that is shared.
+#[derive(Clone)]
+pub(super) struct SharedMain {
     main: Arc<OnceCell<Arc<Rendered>>>,
     /// Start of the rendering, which may lie in the future.
     begins: Instant,
 }
 
 impl SharedMains {
-    /// Returns a rendering that began after the last change of the page's topic: a running or recent one, or `render`.
-    /// The renderings of a page begin at least [`SHARED_FOR`] apart. What is not a page is not shared.
-    pub(super) async fn get(
-        &self,
-        key: String,
-        changed: Instant,
-        render: impl Future<Output = Result<Rendered, Box<Response>>>,
-    ) -> Result<Arc<Rendered>, Box<Response>> {
-        let (main, begins) = self.entry(key, changed, Instant::now());
-        tokio::time::sleep_until(begins).await;
-        // If the request that renders is dropped, another one that waits renders instead.
-        main.get_or_try_init(|| async { render.await.map(Arc::new) }).await.cloned()
+    /// Returns a rendering that began after the last change of the page's topic: a running or recent one.
+    pub(super) fn find(&self, key: &str, changed: Instant) -> Option<SharedMain> {
+        let now = Instant::now();
+        let is_recent = |entry: &&SharedMain| changed <= entry.begins && now < entry.begins + SHARED_FOR;
+        self.entries.lock().get(key).filter(is_recent).cloned()
     }
 
-    fn entry(&self, key: String, changed: Instant, now: Instant) -> (Arc<OnceCell<Arc<Rendered>>>, Instant) {
+    /// Returns the rendering of [`Self::find`], or a new one. The renderings of a page begin at least [`SHARED_FOR`]
+    /// apart.
+    pub(super) fn find_or_add(&self, key: String, changed: Instant) -> SharedMain {
+        let now = Instant::now();
         let mut entries = self.entries.lock();
         entries.retain(|_, entry| now < entry.begins + SHARED_FOR);
         let begins = match entries.get(&key) {
-            Some(entry) if changed <= entry.begins => {
-                return (entry.main.clone(), entry.begins);
-            }
+            Some(entry) if changed <= entry.begins => return entry.clone(),
             Some(entry) => entry.begins + SHARED_FOR,
             None => now,
         };
-        let main = Arc::new(OnceCell::new());
-        let size: usize = entries.values().filter_map(|entry| entry.main.get()).map(|main| main.main.len()).sum();
+        let added = SharedMain { main: Arc::default(), begins };
+        let size: usize = entries.values().filter_map(|entry| entry.main.get()).map(|main| main.size()).sum();
         if size < MAX_SHARED {
-            entries.insert(key, Entry { main: main.clone(), begins });
+            entries.insert(key, added.clone());
         }
-        (main, begins)
+        added
+    }
+}
+
+impl SharedMain {
+    /// Returns the rendering, or that of `render` if nobody renders. What is not a page is not shared.
+    pub(super) async fn get(
+        &self,
+        render: impl Future<Output = Result<Rendered, Box<Response>>>,
+    ) -> Result<Arc<Rendered>, Box<Response>> {
+        tokio::time::sleep_until(self.begins).await;
+        // If the request that renders is dropped, another one that waits renders instead.
+        self.main.get_or_try_init(|| async { render.await.map(Arc::new) }).await.cloned()
+    }
+}
+
+impl Rendered {
+    /// Size in bytes, with that of the response that is made of it.
+    fn size(&self) -> usize {
+        3 * self.main.len()
     }
 }
 
@@ -167,12 +221,13 @@ mod tests {
     }
 
     fn rendered(main: &str) -> Result<Rendered, Box<Response>> {
-        Ok(Rendered { status: 200, title: String::new(), state: None, main: main.into(), tag: String::new() })
+        let (title, tag, part) = (String::new(), String::new(), OnceLock::new());
+        Ok(Rendered { status: 200, title, state: None, main: main.into(), tag, part })
     }
 
     /// Contents of the answer to a refresh whose own rendering has these contents.
     async fn refresh(shared: &SharedMains, changed: Instant, main: &str) -> String {
-        let found = shared.get("read /".into(), changed, async { rendered(main) }).await;
+        let found = shared.find_or_add("read /".into(), changed).get(async { rendered(main) }).await;
         found.map(|found| found.main.clone()).unwrap()
     }
 
@@ -183,6 +238,8 @@ mod tests {
         assert_eq!(refresh(&shared, begun, "first").await, "first");
         tokio::time::advance(Duration::from_millis(100)).await;
         assert_eq!(refresh(&shared, begun, "second").await, "first");
+        assert!(shared.find("read /", begun).is_some() && shared.find("read /other", begun).is_none());
+        assert!(shared.find("read /", Instant::now()).is_none(), "the page has changed since");
         let changed = Instant::now();
         let (second, third) = tokio::join!(refresh(&shared, changed, "second"), refresh(&shared, changed, "third"));
         assert!(second == third && second != "first", "{second} {third}");
@@ -191,11 +248,24 @@ mod tests {
         assert_eq!(refresh(&shared, begun, "fourth").await, "fourth");
     }
 
+    #[test]
+    fn part_is_compressed_for_clients_that_accept_it() {
+        let part = SharedPart::new("text ".repeat(1_000));
+        let plain = part.response(StatusCode::OK, false);
+        assert!(plain.headers().get(header::CONTENT_ENCODING).is_none() && part.compressed.get().is_none());
+        let response = part.response(StatusCode::OK, true);
+        assert_eq!(response.headers()[header::CONTENT_ENCODING], "gzip");
+        let mut text = String::new();
+        let compressed = part.compressed();
+        std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&*compressed), &mut text).unwrap();
+        assert!(text.as_bytes() == &*part.text && compressed.len() < text.len() / 10);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn answer_other_than_a_page_is_not_shared() {
         let shared = SharedMains::default();
         let redirect = async { Err(Box::new(StatusCode::SEE_OTHER.into_response())) };
-        assert!(shared.get("read /".into(), Instant::now(), redirect).await.is_err());
+        assert!(shared.find_or_add("read /".into(), Instant::now()).get(redirect).await.is_err());
         assert_eq!(refresh(&shared, Instant::now(), "page").await, "page");
     }
 }

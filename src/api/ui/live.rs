@@ -15,17 +15,18 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::cache::SharedMains;
-use super::recent::Recent;
 use super::refresh::Turns;
 use super::serve::with_security_headers;
 use super::session;
 use super::visit::Fields;
 use crate::api::documents::{EndReason, Params, Stats, Why};
 use crate::api::handlers::watch::{Events, event_stream};
+use crate::api::handlers::why::RecentQueues;
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::bad_parameter;
 use crate::api::read::fleet_feed::too_many;
 use crate::api::read::notices::Notices;
+use crate::api::read::recent::Recent;
 use crate::api::state::Api;
 use crate::control::ControlWatch;
 use crate::model::task::id::{TaskId, check_type};
@@ -100,6 +101,8 @@ pub(crate) struct Live {
     pub(super) params: Recent<Params>,
     /// Reasons by task and state.
     pub(super) reasons: Recent<Why>,
+    /// Queues of the tasks whose reasons are shown.
+    pub(super) queues: RecentQueues,
     /// Statistics by series and range.
     pub(super) statistics: Recent<Stats>,
 }
@@ -131,6 +134,7 @@ impl Default for Live {
             reasons: Recent::new(REASONS_LIFETIME, |why| {
                 why.findings.iter().map(|found| 256 + found.message.len()).sum()
             }),
+            queues: RecentQueues::default(),
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
                 stats.series.iter().map(|series| 512 * series.points.len()).sum()
             }),

@@ -20,7 +20,6 @@ mod forms;
 mod live;
 mod pages;
 mod parts;
-mod recent;
 mod refresh;
 mod serve;
 mod session;

@@ -47,18 +47,20 @@ impl Turns {
     }
 }
 
-/// Answers a refresh.
+/// Answers a refresh. Those that share a rendering do not wait for a turn.
 pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head: &Parts) -> Response {
     let live = &visit.api.live;
-    let wait = live.turns.take(Instant::now());
-    let main = match wait {
-        Some(wait) => {
+    let key = format!("{} {}", role_name(visit.view.role), shell.path);
+    let render = async { rendered_page(visit, show(visit, page).await) };
+    let found = live.shared.find(&key, live.last_change(&shell.topic));
+    let wait = if found.is_some() { Some(Duration::ZERO) } else { live.turns.take(Instant::now()) };
+    let main = match (found, wait) {
+        (Some(found), _) => found.get(render).await,
+        (None, Some(wait)) => {
             tokio::time::sleep(wait).await;
-            let key = format!("{} {}", role_name(visit.view.role), shell.path);
-            let render = async { rendered_page(visit, show(visit, page).await) };
-            live.shared.get(key, live.last_change(&shell.topic), render).await
+            live.shared.find_or_add(key, live.last_change(&shell.topic)).get(render).await
         }
-        None => {
+        (None, None) => {
             let error = ApiError::new(Code::Overloaded, "too many open pages ask for updates");
             rendered_page(visit, Err(error.hint("the page is refreshed later"))).map(Into::into)
         }

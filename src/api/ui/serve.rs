@@ -1,7 +1,7 @@
 //! Requests of the UI: authorization, the page or the action, and the rendered response.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::{Path, RawPathParams, Request, State};
@@ -13,7 +13,7 @@ use futures::FutureExt;
 use maud::{Markup, html};
 use tokio::time::Instant;
 
-use super::cache::Rendered;
+use super::cache::{HTML, Rendered, SharedPart};
 use super::parts::View;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice};
@@ -268,7 +268,7 @@ pub(super) fn rendered_page(visit: &Visit, outcome: Result<Answer, ApiError>) ->
     };
     let main = body.main.into_string();
     let tag = cache::entity_tag(&body.title, body.state, &main);
-    Ok(Rendered { status, title: body.title, state: body.state, main, tag })
+    Ok(Rendered { status, title: body.title, state: body.state, main, tag, part: OnceLock::new() })
 }
 
 /// Response with a page, or its `<main>` alone, unless the client has it already.
@@ -284,12 +284,20 @@ pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &Re
         user: Some((visit.by.as_deref(), &shell.path)),
         theme: shell.theme,
     };
-    let main = rendered(page.main.clone());
-    let text = match is_part(head) {
-        true => main_element(&shell, &page.title, page.state, &main),
-        false => frame(&shell, &page.title, page.state, &main),
-    };
-    with_tag(page_response(page.status, &text.into_string()), &page.tag)
+    let main = || rendered(page.main.clone());
+    if is_part(head) {
+        let element = || SharedPart::new(main_element(&shell, &page.title, page.state, &main()).into_string());
+        let response = page.part.get_or_init(element).response(status_code(page.status), accepts_gzip(&head.headers));
+        return with_tag(response, &page.tag);
+    }
+    with_tag(page_response(page.status, &frame(&shell, &page.title, page.state, &main()).into_string()), &page.tag)
+}
+
+/// Whether the client accepts a body compressed with gzip.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
+    let mut encodings = accepted.split(',').map(|encoding| encoding.split_once(';').unwrap_or((encoding, "")));
+    encodings.any(|(name, quality)| name.trim().eq_ignore_ascii_case("gzip") && quality.replace(' ', "") != "q=0")
 }
 
 fn problem_page(visit: &Visit, problem: Problem) -> (u16, Body) {
@@ -305,8 +313,11 @@ fn with_tag(mut response: Response, tag: &str) -> Response {
 }
 
 fn page_response(status: u16, text: &str) -> Response {
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, [(header::CONTENT_TYPE, "text/html; charset=utf-8")], text.to_owned()).into_response()
+    (status_code(status), [(header::CONTENT_TYPE, HTML)], text.to_owned()).into_response()
+}
+
+fn status_code(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 pub(super) fn html_page(status: u16, page: Markup) -> Response {

@@ -11,6 +11,7 @@ use crate::api::documents::{PauseType, SetKillSwitch, StateDocument};
 use crate::cli::client::{Client, Method, Query};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::output::eprint_line;
+use crate::cli::setup::Setup;
 use crate::config::{Config, Role, TokenConfig};
 use crate::handlers::builtin::demo::{FETCH, IMPORT, ORDER, PACK, REPORT, SLOW};
 use crate::model::units::duration::Millis;
@@ -28,8 +29,16 @@ const RECALLED: &str = "demo-recalled";
 const RETENTION: Millis = Millis::secs(15 * 60);
 const MAX_TREE_AGE: Millis = Millis::secs(60 * 60);
 
+/// Configures a fleet for the demo, and registers its types.
+pub(super) fn prepare(setup: &mut Setup) -> Result<(), Failure> {
+    check(&setup.config.api.tokens)?;
+    configure(&mut setup.config);
+    crate::handlers::builtin::demo::register(&mut setup.registry);
+    Ok(())
+}
+
 /// Sets short retention times.
-pub(super) fn configure(config: &mut Config) {
+fn configure(config: &mut Config) {
     let topics = &mut config.topics;
     topics.record_retention = RETENTION;
     topics.dead_retention = RETENTION;
@@ -38,7 +47,7 @@ pub(super) fn configure(config: &mut Config) {
 }
 
 /// Refuses tokens of which none has the role `operate`.
-pub(super) fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
+fn check(tokens: &[TokenConfig]) -> Result<(), Failure> {
     match tokens.is_empty() || tokens.iter().any(|token| token.role >= Role::Operate) {
         true => Ok(()),
         false => Err(Failure::usage("the demo needs one of `api.tokens` to have the role `operate`")

@@ -80,9 +80,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
         register_samples(&mut setup.registry);
     }
     if args.demo {
-        demo::check(&setup.config.api.tokens)?;
-        demo::configure(&mut setup.config);
-        crate::handlers::builtin::demo::register(&mut setup.registry);
+        demo::prepare(&mut setup)?;
     }
     let mut running = setup.start_ops().await?;
     let broker: Arc<dyn Broker> =

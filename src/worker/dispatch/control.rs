@@ -14,21 +14,18 @@ impl Dispatcher {
             return;
         }
         self.control_generation = generation;
-        self.take_policy();
         self.apply_limits();
         self.stop_cancelled();
         self.cancel_queued().await;
     }
 
-    /// Takes over the policy of a reloaded configuration.
-    pub(super) fn take_policy(&mut self) {
-        let Some(policy) = self.policies.newer(&self.tasks.task_type, &self.tasks.policy) else { return };
-        self.tasks.circuit.set_alarm(policy.alarm);
-        self.quarantine.set_slots(policy.slots());
-        self.tasks.policy = policy;
-    }
-
+    /// Takes over the policy of a reloaded configuration, and the limits that apply to it now.
     pub(super) fn apply_limits(&mut self) {
+        if let Some(policy) = self.policies.newer(&self.tasks.task_type, &self.tasks.policy) {
+            self.tasks.circuit.set_alarm(policy.alarm);
+            self.quarantine.set_slots(policy.slots());
+            self.tasks.policy = policy;
+        }
         let was_paused = self.limits.is_paused();
         let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &self.control.state());
         self.tasks.queue.extend(released.into_iter().map(Input::Task));

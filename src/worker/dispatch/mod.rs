@@ -126,7 +126,6 @@ impl Dispatcher {
             stuck_slots: 0,
             open: true,
         };
-        dispatcher.take_policy();
         dispatcher.apply_limits();
         dispatcher
     }

@@ -145,17 +145,13 @@ impl Tasks {
         };
         self.metrics.record_outcome(outcome, running.started_at.elapsed());
         if failure.then != Fail::Cancelled {
-            self.observe_failure(&running, &failure);
+            self.observers.notify_failure(&running, &failure);
         }
         let event = self.reporter.event_of_attempt(payload, &running);
         match code {
             Some(code) => self.dead_letter_task(running.in_flight, event, code, failure.message),
             None => self.end(running.in_flight, event).await,
         }
-    }
-
-    pub(super) fn observe_failure(&self, running: &Running, failure: &Failure) {
-        self.observers.notify(|observer| observer.on_failure(&running.cx, failure, running.started_at.elapsed()));
     }
 
     /// Logs a failed attempt, at a limited rate; the events contain all of them.

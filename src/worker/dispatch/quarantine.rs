@@ -120,7 +120,7 @@ impl Tasks {
             "workers crashed while this task was running, and then {MAX_CRASHES} child processes of its own: {}",
             failure.message
         );
-        self.observe_failure(&running, &Failure::dead(message.as_str()).of_kind(POISON));
+        self.observers.notify_failure(&running, &Failure::dead(message.as_str()).of_kind(POISON));
         let payload = Payload::Failed(running.failure(POISON, message.clone()));
         let event = self.reporter.event_of_attempt(payload, &running);
         self.dead_letter_task(running.in_flight, event, POISON, message);

@@ -149,7 +149,7 @@ impl Dispatcher {
             Err(failure) => self.tasks.finish(running, Err(failure)).await,
             Ok(Err(error)) => {
                 self.tasks.reporter.output.close(&running.cx);
-                self.tasks.observe_failure(&running, &Failure::of_params(&error));
+                self.tasks.observers.notify_failure(&running, &Failure::of_params(&error));
                 self.tasks.refuse(running.in_flight, error);
             }
             Ok(Ok(future)) => self.run_attempt(running, future, span, deadline).await,

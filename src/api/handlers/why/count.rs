@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::broker::{Broker, BrokerError, Partition};
+use crate::broker::{Broker, BrokerError, Partition, RecordListing};
 use crate::model::offsets::Completed;
 
 /// Maximum offsets of one partition that are inspected one by one.
@@ -13,7 +13,7 @@ const MAX_INSPECTED_PARTITIONS: usize = 16;
 
 /// Number of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Count {
+pub(crate) struct Count {
     pub tasks: u64,
     /// The count is an upper bound, because not all offsets were inspected.
     pub at_most: bool,
@@ -69,11 +69,66 @@ impl<'a> Counter<'a> {
     }
 }
 
+/// Offsets of the first records of a partition after a completed one. Records do not change, so it remains true when more
+/// offsets are completed.
+pub(super) struct Listing {
+    from: i64,
+    records: RecordListing,
+}
+
+impl Listing {
+    pub(super) fn read(
+        broker: &dyn Broker,
+        partition: &Partition,
+        from: i64,
+        deadline: Duration,
+    ) -> Result<Self, BrokerError> {
+        let range = from..from.saturating_add(MAX_OFFSETS);
+        Ok(Self { from, records: broker.list_records(partition, range, MAX_OFFSETS as usize, deadline)? })
+    }
+
+    pub(super) fn size(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.records.offsets)
+    }
+
+    /// Counts unfinished tasks below `to`: exactly where the records are listed, otherwise at most.
+    pub(super) fn open_below(&self, completed: &Completed, to: i64) -> Count {
+        let certain = completed.open_below(to.min(completed.end()));
+        let from = completed.end().min(to);
+        let listed_to = if from < self.from { from } else { self.records.to.clamp(from, to) };
+        let listed = self.records.offsets.iter().filter(|offset| (from..listed_to).contains(offset)).count() as u64;
+        let unknown = (to - listed_to) as u64;
+        Count { tasks: certain + listed + unknown, at_most: unknown > 0 }
+    }
+}
+
 impl std::iter::Sum for Count {
     fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
         counts.fold(Self::default(), |all, one| Self {
             tasks: all.tasks + one.tasks,
             at_most: all.at_most || one.at_most,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listing_counts_exactly_where_it_knows_the_records() {
+        // Offset 12 is a marker.
+        let listing = Listing { from: 10, records: RecordListing { offsets: vec![10, 11, 13, 14], to: 15 } };
+        let count = |completed: i64, to: i64| {
+            let count = listing.open_below(&Completed::starting_at(completed), to);
+            (count.tasks, count.at_most)
+        };
+        assert_eq!(count(10, 10), (0, false));
+        assert_eq!(count(10, 14), (3, false));
+        assert_eq!(count(12, 15), (2, false), "more offsets were completed since");
+        assert_eq!(count(10, 20), (9, true), "the list ends at 15");
+        assert_eq!(count(9, 12), (3, true), "an offset before the list");
+        assert_eq!(count(30, 40), (10, true), "all of the list is completed");
+        assert_eq!(count(30, 20), (0, false), "the task is completed");
     }
 }

@@ -13,6 +13,7 @@ use crate::publish::time_text;
 use crate::runtime::now_ms;
 
 use super::count::{Count, Counter};
+use super::queue_reads::QueueReads;
 use super::{age, explain_record};
 
 /// Maximum partitions of a type whose lag is added up.
@@ -40,7 +41,8 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
 }
 
 /// Explains for a queued task which workers could take it, and which limits they have reached.
-pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
+    let api = reads.api;
     let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
     let policy = api.types.policy(task_type);
     let limits = limits_of(task_type, &api.fleet.control.state(), policy.as_ref());
@@ -48,7 +50,7 @@ pub(super) async fn explain_workers(api: &Api, task: &TaskView) -> Result<Vec<Fi
     let Some(work) = worker_totals(&heartbeats, task_type) else {
         let message =
             format!("no live worker takes `{task_type}`; start one with `kafleet worker --types {task_type}`");
-        let known = has_read_heartbeats(api).await?;
+        let known = has_read_heartbeats(reads).await;
         return Ok(known.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
     };
     let position = task.record.definition.position;
@@ -71,10 +73,9 @@ fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> 
 }
 
 /// Whether all heartbeats written before this call have been read. Before that a missing worker proves nothing.
-async fn has_read_heartbeats(api: &Api) -> Result<bool, ApiError> {
-    let partition = Partition::new(api.publisher.names().workers(), 0);
-    let ends = api.reads.broker.watermarks(&partition).await;
-    Ok(ends.is_ok_and(|ends| api.fleet.workers.has_read(ends.high)))
+async fn has_read_heartbeats(reads: &QueueReads<'_>) -> bool {
+    let partition = Partition::new(reads.api.publisher.names().workers(), 0);
+    reads.ends(&partition).await.is_ok_and(|ends| reads.api.fleet.workers.has_read(ends.high))
 }
 
 /// Returns the consumer group that contains a type's commits, as recorded on the control topic.

@@ -3,7 +3,6 @@
 
 use axum::response::Response;
 
-use crate::api::backends::KAFKA_DEADLINE;
 use crate::api::documents::{Finding, Reason, Why};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
@@ -22,9 +21,12 @@ use crate::store::Index;
 
 mod count;
 mod fleet;
+mod queue_reads;
 mod queued;
 
 use fleet::{blocking_commands, explain_taken};
+use queue_reads::QueueReads;
+pub(crate) use queue_reads::RecentQueues;
 use queued::explain_queued;
 
 /// Maximum tasks of a tree that are inspected.
@@ -37,24 +39,27 @@ const MAX_LISTED: usize = 10;
 const MIN_REPORTED_LAG: i64 = 100;
 
 pub(crate) async fn why(request: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &why_document(&request).await?))
+    Ok(json_answer(200, &why_document(&request, None).await?))
 }
 
-pub(crate) async fn why_document(request: &ApiRequest) -> Result<Why, ApiError> {
-    let api = &request.api;
+/// Explains the state of a task. With `recent`, from reads of its queue that other requests share; otherwise from the
+/// present ones, with the progress of a second.
+pub(crate) async fn why_document(request: &ApiRequest, recent: Option<&RecentQueues>) -> Result<Why, ApiError> {
+    let api = &*request.api;
+    let reads = QueueReads { api, recent };
     let task = api.reads.find(&request.id()?, request.after()?).await?;
     let mut findings = match task.record.state {
         State::Queued if !task.record.is_external() => {
             let mut findings = blocking_commands(api, &task).await?;
             let is_blocked = !findings.is_empty();
-            findings.extend(explain_queued(api, &task, is_blocked).await?);
+            findings.extend(explain_queued(&reads, &task, is_blocked).await?);
             findings
         }
         State::WaitingForChildren => explain_waiting(api, &task).await?,
         state if state.is_terminal() => explain_ended(api, &task).await?,
         _ => vec![explain_taken(api, &task)],
     };
-    findings.extend(explain_lag(api, &task).await?);
+    findings.extend(explain_lag(&reads, &task).await?);
     Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
 }
 
@@ -250,8 +255,9 @@ async fn matching_children(
 }
 
 /// Reports projection lag, because of which the response may be out of date.
-async fn explain_lag(api: &Api, task: &TaskView) -> Result<Option<Finding>, ApiError> {
-    let Watermarks { high: end, low: first } = api.reads.event_ends(task.partition, KAFKA_DEADLINE).await?;
+async fn explain_lag(reads: &QueueReads<'_>, task: &TaskView) -> Result<Option<Finding>, ApiError> {
+    let api = reads.api;
+    let Watermarks { high: end, low: first } = reads.ends(&api.reads.events(task.partition)).await?;
     let folded = api.reads.checkpoint(task.partition).await?.map_or(first, |checkpoint| checkpoint.offset);
     let lag = end.saturating_sub(folded);
     let message = || {

@@ -1,21 +1,16 @@
 //! Explanation of a queued task by its position relative to the committed offset of its partition.
 
-use std::time::Duration;
-
-use super::count::{Count, Counter};
-use super::fleet::{consumer_group, consumer_lag, explain_workers};
+use super::count::Count;
+use super::fleet::explain_workers;
+use super::queue_reads::{Progress, QueueReads};
 use super::{age, explain_record};
 use crate::api::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
-use crate::api::state::Api;
-use crate::broker::{Broker, Committed, Partition, Record, Watermarks};
+use crate::broker::{Committed, Partition, Record, Watermarks};
 use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Position, Source, read_task};
-
-/// Time over which the throughput of a partition is measured.
-const SAMPLE: Duration = Duration::from_secs(1);
 
 /// Position of a queued task relative to the offsets of its partition.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +46,11 @@ fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed
 }
 
 /// Explains the queue position of a task; `is_blocked`: a pause or a kill switch already explains the wait.
-pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool) -> Result<Vec<Finding>, ApiError> {
+pub(super) async fn explain_queued(
+    reads: &QueueReads<'_>,
+    task: &TaskView,
+    is_blocked: bool,
+) -> Result<Vec<Finding>, ApiError> {
     if task.record.is_to_be_published() {
         let message = "a retry was requested, and a tracker will publish the record again shortly; if this \
                        persists, check that one is running";
@@ -60,13 +59,11 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
     let (Some(position), Some(task_type)) = (task.record.definition.position, task.record.task_type.clone()) else {
         return Ok(vec![explain_record(task)]);
     };
-    let names = api.publisher.names();
-    let partition = Partition::new(names.tasks(&task_type), position.partition);
-    let ends = api.reads.broker.watermarks(&partition).await?;
-    let committed = committed_offset(api, &task_type, &partition).await?;
-    let queue_position = queue_position_of(position.offset, ends, committed.as_ref());
+    let partition = Partition::new(reads.api.publisher.names().tasks(&task_type), position.partition);
+    let offsets = reads.offsets(&task_type, &partition).await?;
+    let queue_position = queue_position_of(position.offset, offsets.ends, offsets.committed.as_ref());
     let mut findings = match queue_position {
-        QueuePosition::NeverConsumed { .. } | QueuePosition::Pending { .. } => explain_workers(api, task).await?,
+        QueuePosition::NeverConsumed { .. } | QueuePosition::Pending { .. } => explain_workers(reads, task).await?,
         QueuePosition::Deleted { .. } | QueuePosition::Consumed => Vec::new(),
     };
     findings.extend(match queue_position {
@@ -76,7 +73,7 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
             Vec::new()
         }
         QueuePosition::NeverConsumed { from } => {
-            vec![explain_never_consumed(api, &task_type, &partition, from, position.offset).await?]
+            vec![explain_never_consumed(reads, &task_type, &partition, from, position.offset).await?]
         }
         QueuePosition::Consumed => vec![Finding::new(
             Reason::ResultPending,
@@ -85,11 +82,12 @@ pub(super) async fn explain_queued(api: &Api, task: &TaskView, is_blocked: bool)
         )],
         QueuePosition::Pending { completed, full } => {
             let watermark = completed.watermark();
-            let ahead = count_below(api, &partition, *completed, position.offset).await?;
+            let ahead = reads.count_below(&partition, &completed, position.offset).await?;
             let is_explained = is_blocked || !findings.is_empty();
-            let queue = explain_queue_position(api, &task_type, &partition, ahead, watermark, is_explained).await?;
+            let progress = reads.progress(&task_type, &partition, &offsets).await?;
+            let queue = explain_queue_position(reads, &task_type, &partition, ahead, progress, is_explained).await?;
             let blocked =
-                if full { Some(explain_blocked(api, &task_type, &partition, watermark).await?) } else { None };
+                if full { Some(explain_blocked(reads, &task_type, &partition, watermark).await?) } else { None };
             blocked.into_iter().chain([queue]).collect()
         }
     });
@@ -105,13 +103,13 @@ fn explain_deleted(partition: &Partition, first: i64, offset: i64) -> Finding {
 }
 
 async fn explain_never_consumed(
-    api: &Api,
+    reads: &QueueReads<'_>,
     task_type: &str,
     partition: &Partition,
     from: i64,
     offset: i64,
 ) -> Result<Finding, ApiError> {
-    let ahead = count_below(api, partition, Completed::starting_at(from), offset).await?;
+    let ahead = reads.count_below(partition, &Completed::starting_at(from), offset).await?;
     let message = format!(
         "no worker has consumed {partition} yet, with {} ahead of this one; check that one runs with `--types \
          {task_type}`",
@@ -121,42 +119,27 @@ async fn explain_never_consumed(
     Ok(Finding { ahead: Some(ahead.tasks), at_most: ahead.at_most, ..finding })
 }
 
-async fn committed_offset(api: &Api, task_type: &str, partition: &Partition) -> Result<Option<Committed>, ApiError> {
-    let group = consumer_group(api, task_type);
-    let committed = api.reads.broker.group_offsets(&group, vec![partition.clone()]).await?;
-    Ok(committed.into_iter().next().flatten())
-}
-
-async fn count_below(api: &Api, partition: &Partition, completed: Completed, to: i64) -> Result<Count, ApiError> {
-    let at = partition.clone();
-    let count = move |broker: &dyn Broker, deadline| Counter::new(broker, deadline).open_below(&at, &completed, to);
-    Ok(api.reads.broker.call(count).await?)
-}
-
-/// Explains that a task waits for those ahead of it, and estimates its start from the progress of the committed offset
-/// within [`SAMPLE`]. `is_explained`: another finding already names the reason.
+/// Explains that a task waits for those ahead of it, and estimates its start from the progress of the committed offset.
+/// `is_explained`: another finding already names the reason.
 async fn explain_queue_position(
-    api: &Api,
+    reads: &QueueReads<'_>,
     task_type: &str,
     partition: &Partition,
     ahead: Count,
-    watermark: i64,
+    progress: Option<Progress>,
     is_explained: bool,
 ) -> Result<Finding, ApiError> {
-    let begun = tokio::time::Instant::now();
-    tokio::time::sleep(SAMPLE).await;
-    let moved =
-        committed_offset(api, task_type, partition).await?.map_or(0, |committed| committed.offset - watermark).max(0);
-    let rate = moved as f64 / begun.elapsed().as_secs_f64();
-    let expected_in_ms = (rate > 0.0).then(|| (ahead.tasks as f64 / rate * 1e3) as u64);
-    let lag = consumer_lag(api, task_type).await?;
+    let rate = progress.map(Progress::rate);
+    let expected_in_ms = rate.filter(|rate| *rate > 0.0).map(|rate| (ahead.tasks as f64 / rate * 1e3) as u64);
+    let lag = reads.lag(task_type).await?;
     let mut message = match ahead.tasks {
         0 if is_explained => "it is next in its partition".to_owned(),
         0 => "it is next in its partition but has not started; it may start any moment, or all slots are in use"
             .to_owned(),
         _ => {
-            let when = progress_text(rate, expected_in_ms, is_explained);
-            format!("{} ahead of it in {partition}, {when}", ahead.text("task is", "tasks are"))
+            let when = progress.map(|progress| progress_text(progress, expected_in_ms, is_explained));
+            let when = when.map_or_else(String::new, |when| format!(", {when}"));
+            format!("{} ahead of it in {partition}{when}", ahead.text("task is", "tasks are"))
         }
     };
     if let Some(lag) = lag {
@@ -167,27 +150,28 @@ async fn explain_queue_position(
     }
     let at_most = ahead.at_most || lag.is_some_and(|lag| lag.at_most);
     let (lag, finding) = (lag.map(|lag| lag.tasks), Finding::new(Reason::QueuedBehind, message));
-    Ok(Finding { ahead: Some(ahead.tasks), at_most, rate: Some(rate), lag, expected_in_ms, ..finding })
+    Ok(Finding { ahead: Some(ahead.tasks), at_most, rate, lag, expected_in_ms, ..finding })
 }
 
-fn progress_text(rate: f64, expected_in_ms: Option<u64>, is_explained: bool) -> String {
+fn progress_text(progress: Progress, expected_in_ms: Option<u64>, is_explained: bool) -> String {
     match expected_in_ms {
-        Some(ms) => format!("at {rate:.0}/s: expected to start in {}", age(ms as i64)),
+        Some(ms) => format!("at {:.0}/s: expected to start in {}", progress.rate(), age(ms as i64)),
         None if is_explained => "without progress at present".to_owned(),
         None => {
-            format!("without progress for {} s; check `kafleet workers` and the log of its worker", SAMPLE.as_secs())
+            let seconds = progress.within.as_secs().max(1);
+            format!("without progress for {seconds} s; check `kafleet workers` and the log of its worker")
         }
     }
 }
 
 /// Explains head-of-line blocking: the task at the watermark does not end, and the commit metadata is full.
 async fn explain_blocked(
-    api: &Api,
+    reads: &QueueReads<'_>,
     task_type: &str,
     partition: &Partition,
     watermark: i64,
 ) -> Result<Finding, ApiError> {
-    let record = api.reads.broker.read_at(partition, watermark).await?;
+    let record = reads.api.reads.broker.read_at(partition, watermark).await?;
     let position = Position { partition: partition.index, offset: watermark };
     let holder = record.and_then(|record| task_of(&record, task_type, position));
     let message = format!("the task at offset {watermark} of {partition} has not ended and blocks the tasks behind it");

@@ -36,7 +36,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let live = &visit.api.live;
     let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
     let (why, params, history, children, log, attachments) = tokio::join!(
-        from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_document(&plain))),
+        from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_document(&plain, Some(&live.queues)))),
         from_kafka(live.params.get(record, task::params_document(&plain))),
         stored(task::history_document(&plain)),
         stored(task::children_page(&children_request)),
