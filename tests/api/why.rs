@@ -239,8 +239,7 @@ async fn send_heartbeat(fleet: &Fleet, worker: &str, part: Value, running: Vec<V
     fleet.publisher.producer().deliver(record, DEADLINE).await.unwrap();
     crate::api::fixture::until("the heartbeat is read", async || {
         let workers: Value = fleet.get("/v1/workers").await;
-        let in_flight_now =
-            |answer: &Value| answer["id"] == json!(worker) && answer["in_flight"] == in_flight;
+        let in_flight_now = |answer: &Value| answer["id"] == json!(worker) && answer["in_flight"] == in_flight;
         workers["workers"].as_array().unwrap().iter().any(in_flight_now)
     })
     .await;
