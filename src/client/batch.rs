@@ -56,19 +56,10 @@ impl Client {
         .into_iter();
         let missing = || Err(Error::Problem(Box::new(no_outcome())));
         let outcome = |task: &Result<Box<RawValue>, Error>| match task {
-            Ok(_) => answers.next().unwrap_or_else(missing).and_then(|item| self.handle_of(item)),
+            Ok(_) => answers.next().unwrap_or_else(missing).and_then(|item| handle_of(self, item)),
             Err(why) => Err(why.clone()),
         };
         batch.iter().map(outcome).collect()
-    }
-
-    fn handle_of<O>(&self, item: BatchItem) -> Outcome<O> {
-        match item {
-            BatchItem { outcome: ItemOutcome::Accepted, id: Some(id), position, .. } => {
-                Ok(Handle::new(self.clone(), id, position))
-            }
-            item => Err(Error::Problem(Box::new(item.problem.unwrap_or_else(no_outcome)))),
-        }
     }
 
     /// Creates tasks that have ids, and repeats those with a temporary outcome until the deadline. Returns one item for
@@ -110,7 +101,16 @@ impl Client {
 
     /// End of repetitions that begin now.
     pub(crate) fn repeat_deadline(&self) -> Instant {
-        Instant::now() + self.repeat_for()
+        Instant::now() + self.0.repeat_for
+    }
+}
+
+fn handle_of<O>(client: &Client, item: BatchItem) -> Outcome<O> {
+    match item {
+        BatchItem { outcome: ItemOutcome::Accepted, id: Some(id), position, .. } => {
+            Ok(Handle::new(client.clone(), id, position))
+        }
+        item => Err(Error::Problem(Box::new(item.problem.unwrap_or_else(no_outcome)))),
     }
 }
 

@@ -183,7 +183,7 @@ impl Client {
     }
 
     /// Starts a new run of an ended task, or of its failed descendants. The request is not repeated: after an answer
-    /// that was lost, the status tells whether the run has started.
+    /// that was lost, the status shows whether the run has started.
     ///
     /// # Errors
     /// The API is unavailable, there is no such task, or it has not ended.
@@ -205,22 +205,6 @@ impl Client {
             }
         }
         Ok(status)
-    }
-
-    fn http(&self) -> &reqwest::Client {
-        &self.0.http
-    }
-
-    fn url(&self) -> &Url {
-        &self.0.url
-    }
-
-    fn token(&self) -> Option<&str> {
-        self.0.token.as_deref()
-    }
-
-    fn repeat_for(&self) -> Duration {
-        self.0.repeat_for
     }
 }
 

@@ -36,13 +36,13 @@ pub struct Request {
 
 impl Request {
     pub(super) fn new(client: &Client, method: Method, path: &[&str]) -> Self {
-        let mut url = client.url().clone();
+        let mut url = client.0.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
         let is_read = method == Method::GET;
-        let request = client.http().request(method, url);
-        let request = match client.token() {
+        let request = client.0.http.request(method, url);
+        let request = match &client.0.token {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
@@ -82,7 +82,7 @@ impl Request {
     /// Marks a request as safe to repeat: it is then repeated while the API is unavailable, for the time given with
     /// [`ClientBuilder::repeat_for`](super::ClientBuilder::repeat_for). Reads are repeated in any case.
     pub fn repeatable(mut self) -> Self {
-        self.repeat_until = Instant::now().checked_add(self.client.repeat_for());
+        self.repeat_until = Instant::now().checked_add(self.client.0.repeat_for);
         self
     }
 
