@@ -11,39 +11,65 @@
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod api;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod apps;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod bench;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod broker;
+#[cfg(feature = "fleet")]
 pub mod builder;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod cli;
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "fleet")]
 pub mod config;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod control;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod dead_letters;
+// A field without a comment is what its name says.
+#[allow(missing_docs)]
+pub mod documents;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod error_text;
+#[cfg(feature = "fleet")]
 pub mod handlers;
+// The client needs only a part of it.
+#[cfg_attr(not(feature = "fleet"), allow(dead_code))]
 pub mod model;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod publish;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod runtime;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod store;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod telemetry;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod topics;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod tracker;
+#[cfg(feature = "fleet")]
 #[doc(hidden)]
 pub mod worker;
 
+#[cfg(feature = "fleet")]
 pub use builder::app;

@@ -6,6 +6,7 @@ mod support;
 
 mod api;
 mod cli;
+mod client;
 mod digest_tree;
 mod email;
 mod fleet;

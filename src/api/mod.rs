@@ -18,7 +18,7 @@ use crate::telemetry::Metrics;
 
 mod backends;
 mod backlog;
-pub mod documents;
+pub use crate::documents;
 mod fleet;
 pub mod handlers;
 pub mod http;

@@ -75,15 +75,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Returns the root cause of an error: HTTP errors are chains of wrappers around it.
-pub(super) fn innermost(error: &dyn std::error::Error) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,7 +38,6 @@ mod ops;
 mod policy;
 #[doc(hidden)]
 mod problem;
-mod rate;
 #[doc(hidden)]
 mod redis;
 #[doc(hidden)]
@@ -59,6 +58,7 @@ mod worker;
 
 pub use self::redis::RedisConfig;
 pub use crate::model::units::bytes::Bytes;
+pub use crate::model::units::rate::{Rate, RateBy};
 pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig, UiConfig, UiMode};
 pub use apps::{AppConfig, combine_policy, written_keys};
 pub use callbacks::{CallbacksConfig, SecretConfig};
@@ -72,7 +72,6 @@ pub use names::{Names, TypeGroups};
 pub use ops::OpsConfig;
 pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};
 pub use problem::{Problem, Problems};
-pub use rate::{Rate, RateBy};
 pub use shape::schema;
 pub use topics::TopicsConfig;
 pub use tracker::TrackerConfig;

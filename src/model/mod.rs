@@ -36,3 +36,5 @@ pub mod schedule;
 pub mod statistics;
 pub mod task;
 pub mod units;
+#[doc(hidden)]
+pub mod worker_status;

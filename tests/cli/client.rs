@@ -52,6 +52,11 @@ impl Dev {
         Self { daemon, api, folder }
     }
 
+    /// Address of the API.
+    pub fn api(&self) -> &str {
+        &self.api
+    }
+
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = kafleet(words);
         command.env("KAFLEET_API", &self.api);

@@ -3,7 +3,7 @@
 mod app_test;
 mod apps;
 mod atomic;
-mod client;
+pub mod client;
 mod demo;
 mod empty;
 mod external;

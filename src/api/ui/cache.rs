@@ -178,7 +178,7 @@ impl SharedMains {
 }
 
 impl SharedMain {
-    /// Returns the rendering, or that of `render` if nobody renders. What is not a page is not shared.
+    /// Returns the rendering, or that of `render` if it is the first request for it. What is not a page is not shared.
     pub(super) async fn get(
         &self,
         render: impl Future<Output = Result<Rendered, Box<Response>>>,

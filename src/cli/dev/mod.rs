@@ -36,6 +36,7 @@ const EVENTS_PARTITIONS: u32 = 4;
 const TASK_PARTITIONS: u32 = 2;
 
 mod demo;
+mod example;
 
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
@@ -164,13 +165,19 @@ fn highest_role_token(tokens: &[TokenConfig]) -> Option<&str> {
     tokens.iter().max_by_key(|token| token.role).map(|token| token.token.as_str())
 }
 
+/// Returns the type and the params of the task that the banner proposes: of a target, its first type with an example.
+fn proposed(registry: &Registry, has_target: bool) -> (&str, String) {
+    let types = || registry.types().map(|(name, known)| (&**name, known)).filter(|_| has_target);
+    let example = types().find_map(|(name, known)| Some((name, example::params_of(known)?)));
+    let unknown = || types().next().map(|(name, _)| (name, "PARAMS".to_owned()));
+    example.or_else(unknown).unwrap_or_else(|| ("echo", r#"{"hello":"world"}"#.to_owned()))
+}
+
 fn banner(url: &str, registry: &Registry, tokens: bool, has_target: bool) -> String {
     let types: Vec<&str> = registry.types().map(|(name, _)| &**name).collect();
     let token = if tokens { " -H 'authorization: Bearer TOKEN'" } else { "" };
-    let (task_type, params) = match types.first() {
-        Some(name) if has_target => (*name, "{}"),
-        _ => ("echo", r#"{"hello":"world"}"#),
-    };
+    let (task_type, params) = proposed(registry, has_target);
+    let params = params.replace('\'', r"'\''");
     format!(
         "a whole fleet in this process, in memory only\n\n  \
          ui     {url}/\n  \
@@ -185,6 +192,8 @@ fn banner(url: &str, registry: &Registry, tokens: bool, has_target: bool) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handlers::builtin::echo::Echo;
+    use crate::handlers::{Registered, Schema};
 
     #[test]
     fn banner_has_a_command_to_paste() {
@@ -196,5 +205,20 @@ mod tests {
         assert!(text.contains(line), "{text}");
         let text = banner("http://127.0.0.1:8080", &registry, true, false);
         assert!(text.contains("-H 'authorization: Bearer TOKEN' -d"), "{text}");
+    }
+
+    #[test]
+    fn banner_of_a_target_proposes_params_that_fit_the_schema() {
+        let mut registry = Registry::default();
+        let schema = json!({"type": "object", "required": ["name"], "properties": {"name": {"examples": ["Ada's"]}}});
+        registry.add("greet", Registered { schema: Schema::compile(schema).unwrap(), ..Registered::new(Echo) });
+        let text = banner("http://127.0.0.1:8080", &registry, false, true);
+        assert!(text.contains(r#"'{"type":"greet","params":{"name":"Ada'\''s"}}'"#), "{text}");
+
+        let mut registry = Registry::default();
+        let schema = json!({"type": "string", "pattern": "^[0-9]{4}$"});
+        registry.add("pin", Registered { schema: Schema::compile(schema).unwrap(), ..Registered::new(Echo) });
+        let text = banner("http://127.0.0.1:8080", &registry, false, true);
+        assert!(text.contains(r#"{"type":"pin","params":PARAMS}"#), "{text}");
     }
 }

@@ -15,15 +15,10 @@ use crate::cli::client::{Client, from_problem};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::output::{Output, eprint_line};
 use crate::cli::task_view::span_text;
-use crate::runtime::Backoff;
+use crate::client::{BATCH_BYTES, BATCH_ITEMS};
 
-/// Limits of one request.
-const BATCH_LINES: usize = 500;
-const BATCH_BYTES: usize = 1 << 20;
 /// Time a batch waits for more lines.
 const LINGER: Duration = Duration::from_millis(50);
-/// Time a batch is retried while the API is unavailable.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of refused lines to report; further ones are only counted.
 const MAX_REPORTED_LINES: u64 = 100;
 
@@ -67,7 +62,7 @@ impl Batcher {
         let mut bytes = size(&first);
         let mut batch = vec![first];
         let end = tokio::time::Instant::now() + LINGER;
-        while batch.len() < BATCH_LINES {
+        while batch.len() < BATCH_ITEMS {
             match tokio::time::timeout_at(end, self.lines.recv()).await {
                 Ok(Some(Ok(line))) if bytes + size(&line) <= BATCH_BYTES => {
                     bytes += size(&line);
@@ -126,21 +121,14 @@ impl LineOutcome {
     }
 }
 
-/// Sends a batch and retries lines that failed transiently. Ids are assigned beforehand, so no task is created twice.
+/// Sends a batch. Ids are assigned beforehand, so no task is created twice.
 async fn send(client: &Client, batch: io::Result<Vec<Line>>) -> Result<Vec<LineOutcome>, Failure> {
-    let mut left = batch.map_err(|why| Failure::failed(format_args!("cannot read the input: {why}")))?;
-    let first = left.first().map_or(0, |line| line.number);
-    let mut outcomes = refuse_invalid(&mut left);
-    let deadline = Instant::now() + RETRY_TIMEOUT;
-    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(3));
-    while !left.is_empty() {
-        let last_try = Instant::now() >= deadline;
-        match attempt(client, &mut left, &mut outcomes, last_try).await {
-            Err(why) if last_try || why.code != Code::Unavailable => return Err(at_line(why, first)),
-            _ if left.is_empty() => break,
-            _ => tokio::time::sleep(backoff.next_wait()).await,
-        }
-    }
+    let mut lines = batch.map_err(|why| Failure::failed(format_args!("cannot read the input: {why}")))?;
+    let first = lines.first().map_or(0, |line| line.number);
+    let mut outcomes = refuse_invalid(&mut lines);
+    let tasks: Vec<&RawValue> = lines.iter().filter_map(|line| line.task.as_deref().ok()).collect();
+    let items = client.create_all(&tasks).await.map_err(|why| at_line(why, first))?;
+    outcomes.extend(lines.iter().zip(&items).map(|(line, item)| LineOutcome::answered(line, item)));
     outcomes.sort_by_key(|outcome| outcome.line);
     Ok(outcomes)
 }
@@ -156,45 +144,6 @@ fn refuse_invalid(lines: &mut Vec<Line>) -> Vec<LineOutcome> {
         }
     });
     outcomes
-}
-
-/// Sends one request. Lines with a final result move from `left` to `outcomes`.
-async fn attempt(
-    client: &Client,
-    left: &mut Vec<Line>,
-    outcomes: &mut Vec<LineOutcome>,
-    last_try: bool,
-) -> Result<(), Failure> {
-    let tasks: Vec<&RawValue> = left.iter().filter_map(|line| line.task.as_deref().ok()).collect();
-    let answer = client.create_all(&tasks).await?;
-    let mut items = by_index(answer.items, left.len()).into_iter();
-    left.retain(|line| match items.next().flatten() {
-        Some(item) if last_try || !is_transient(item.problem.as_ref()) => {
-            outcomes.push(LineOutcome::answered(line, &item));
-            false
-        }
-        None if last_try => {
-            outcomes.push(LineOutcome::refused(line, "the API returned no result for this line"));
-            false
-        }
-        _ => true,
-    });
-    Ok(())
-}
-
-/// Places the results of `count` lines at their indexes; `None` for a line without a result.
-fn by_index(items: Vec<BatchItem>, count: usize) -> Vec<Option<BatchItem>> {
-    let mut placed: Vec<Option<BatchItem>> = (0..count).map(|_| None).collect();
-    for item in items {
-        if let Some(slot) = placed.get_mut(item.index) {
-            *slot = Some(item);
-        }
-    }
-    placed
-}
-
-fn is_transient(problem: Option<&Problem>) -> bool {
-    problem.is_some_and(|problem| from_problem(problem).code == Code::Unavailable)
 }
 
 fn at_line(why: Failure, line: u64) -> Failure {

@@ -160,7 +160,7 @@ fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
             // An external task has no params: the system that runs it keeps them.
             let none = if task.policy.rules.external { Value::Null } else { json!({}) };
             let params = args.params.as_deref().map_or(Ok(none), json)?;
-            let id = task.id.clone().or_else(|| Some(ndjson::new_id()));
+            let id = task.id.clone().or_else(|| Some(crate::client::new_id()));
             Ok(Submission::One(Box::new(CreateTask { params, id, ..task })))
         }
         (None, None) => {

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::api::documents::CreateTask;
 use crate::cli::exit::{Code, Failure};
+use crate::client::new_id;
 
 /// Maximum length of a line. Larger params do not fit into a Kafka record.
 const MAX_LINE_BYTES: usize = 4 << 20;
@@ -42,11 +43,6 @@ pub(super) struct Line {
     pub end: u64,
     /// The task, or an error message.
     pub task: Result<Box<RawValue>, String>,
-}
-
-/// Returns a UUIDv7. Tasks get their ids before they are sent, so that a repeated request creates no second task.
-pub(super) fn new_id() -> String {
-    uuid::Uuid::now_v7().to_string()
 }
 
 /// Opens the source and reads it on its own thread. Also returns the size of a regular file.

@@ -188,7 +188,7 @@ impl<'a> FleetWatch<'a> {
     }
 
     /// Waits for a change, and gathers the changes that follow within `GATHER_TIME`.
-    async fn gather(&mut self, changes: &mut ReconnectingStream<'_>) -> Result<(), Failure> {
+    async fn gather(&mut self, changes: &mut ReconnectingStream) -> Result<(), Failure> {
         while !self.queue.has_named() && !self.may_reread() {
             let waits = self.queue.has_unnamed() || !self.unread.is_empty();
             let change = match waits {

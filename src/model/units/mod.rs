@@ -1,4 +1,5 @@
-//! Durations and sizes in their text form.
+//! Durations and sizes in their text form, and rates.
 
-pub(crate) mod bytes;
+pub mod bytes;
 pub mod duration;
+pub mod rate;

@@ -23,7 +23,7 @@ use crate::api::ui::parts::statistics::{ChartRange, charts, failed, ms_text};
 use crate::api::ui::parts::table::{cards, table};
 use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
-use crate::api::ui::parts::{View, count, first_line, search_text, visible};
+use crate::api::ui::parts::{View, count, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
@@ -300,7 +300,7 @@ fn worker_row(view: &View, worker: &WorkerDocument, status: &TypeStatus) -> Mark
             td.number { (usage(status.in_flight.into(), status.slots.into())) }
             td.number { (count(status.waiting)) }
             td { (numbers_text(&status.partitions)) }
-            td { @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } } }
+            td { (super::workers::reasons(status)) }
         }
     }
 }

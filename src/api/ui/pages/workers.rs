@@ -73,11 +73,14 @@ fn listed(view: &View, known: &[WorkerDocument]) -> Markup {
 fn row(view: &View, worker: &WorkerDocument, differ: bool) -> Markup {
     let slots: u64 = worker.types.iter().map(|status| u64::from(status.slots)).sum();
     let stopped = worker.types.iter().filter(|status| status.stopped.is_some()).count();
+    let down = worker.types.iter().filter(|status| status.app_down.is_some()).count();
     html! {
         tr id={ "w-" (worker.id) } {
             td.id { (worker_link(view, &worker.id)) }
             td {
-                (state_label(worker.state)) @if stopped > 0 { " " (label("bad", &format!("{stopped} types stopped"))) }
+                (state_label(worker.state))
+                @if stopped > 0 { " " (label("bad", &format!("{stopped} types stopped"))) }
+                @if down > 0 { " " (label("bad", &format!("{down} types without their app"))) }
             }
             td.number { (usage(worker.in_flight, slots)) }
             td.number { (count(worker.types.len())) }
@@ -140,10 +143,18 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
             td { (finished.join(", ")) }
             td {
                 @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
-                @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
+                (reasons(status))
                 @if !status.refused.is_empty() { (label("bad", "refused")) " " (numbers_text(&status.refused)) }
             }
         }
+    }
+}
+
+/// Reasons for which a worker starts no tasks of a type: an open circuit breaker, an app without a process that serves.
+pub(super) fn reasons(status: &TypeStatus) -> Markup {
+    html! {
+        @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
+        @if let Some(why) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(why, 120)) } }
     }
 }
 

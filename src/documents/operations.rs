@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Rate;
-use crate::control::heartbeat::TypeStatus;
+use crate::model::units::rate::Rate;
+use crate::model::worker_status::TypeStatus;
 
 /// Pause of a type or schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,27 +2,30 @@
 
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use reqwest::header;
 use tokio::time::Instant;
 
-use super::{Client, EventStream, Query, StreamEvent};
-use crate::api::documents::{FleetChange, LogDocument, Status};
-use crate::cli::exit::{Code, Failure};
-use crate::cli::output::eprint_line;
-use crate::runtime::Backoff;
+use super::events::{EventStream, StreamEvent};
+use super::{Client, Error, Method};
+use crate::documents::{FleetChange, LogDocument, Status};
 
 /// Consecutive failed connections before giving up: about half a minute of an unavailable api.
-const TRIES: u32 = 12;
+pub(crate) const TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// Age at which a connection counts as stable and the failure count is reset.
 const STABLE: Duration = Duration::from_secs(10);
 
+/// Query parameters.
+pub(crate) type Query = Vec<(&'static str, String)>;
+
 /// Stream to follow.
-pub(super) enum Source<'a> {
-    Task(&'a str),
+enum Source {
+    Task(String),
     /// The log of a task, from its next line.
     Log {
-        id: &'a str,
+        id: String,
         from: u64,
     },
     /// All tasks, or those of a scope, and the id of the last event.
@@ -32,48 +35,59 @@ pub(super) enum Source<'a> {
     },
 }
 
-pub(crate) struct ReconnectingStream<'a> {
-    client: &'a Client,
-    source: Source<'a>,
+/// Called with the reason when a connection is lost.
+type OnLost = Box<dyn FnMut(&str) + Send>;
+
+/// Event stream that reconnects.
+pub(crate) struct ReconnectingStream {
+    client: Client,
+    source: Source,
     stream: Option<EventStream>,
     opened: Instant,
     tries: u32,
-    backoff: Backoff,
+    waits: ExponentialBackoff,
+    on_lost: Option<OnLost>,
 }
 
-impl<'a> ReconnectingStream<'a> {
+impl ReconnectingStream {
     /// Creates a follower that connects on first use and retries its first connection too.
-    pub(crate) fn new(client: &'a Client, id: &'a str) -> Self {
-        Self::of(client, Source::Task(id))
+    pub(crate) fn new(client: &Client, id: &str) -> Self {
+        Self::of(client, Source::Task(id.to_owned()))
     }
 
     /// Creates a follower with an open connection, or fails at once if the API cannot be reached.
-    pub(crate) async fn open(client: &'a Client, id: &'a str) -> Result<Self, Failure> {
-        Self::opened(client, Source::Task(id)).await
+    pub(crate) async fn open(client: &Client, id: &str) -> Result<Self, Error> {
+        Self::opened(client, Source::Task(id.to_owned())).await
     }
 
     /// Opens a follower of the log of a task, from a line on.
-    pub(crate) async fn open_log(client: &'a Client, id: &'a str, from: u64) -> Result<Self, Failure> {
-        Self::opened(client, Source::Log { id, from }).await
+    pub(crate) async fn open_log(client: &Client, id: &str, from: u64) -> Result<Self, Error> {
+        Self::opened(client, Source::Log { id: id.to_owned(), from }).await
     }
 
     /// Opens a follower of all tasks, or of a type or a tree.
-    pub(crate) async fn open_fleet(client: &'a Client, scope: Query) -> Result<Self, Failure> {
+    pub(crate) async fn open_fleet(client: &Client, scope: Query) -> Result<Self, Error> {
         Self::opened(client, Source::Fleet { scope, last_event_id: None }).await
     }
 
-    fn of(client: &'a Client, source: Source<'a>) -> Self {
-        let backoff = Backoff::new(FIRST_PAUSE, MAX_PAUSE);
-        Self { client, source, stream: None, opened: Instant::now(), tries: 0, backoff }
+    /// Sets a function that is called with the reason when a connection is lost.
+    pub(crate) fn on_lost(self, notify: impl FnMut(&str) + Send + 'static) -> Self {
+        Self { on_lost: Some(Box::new(notify)), ..self }
     }
 
-    async fn opened(client: &'a Client, source: Source<'a>) -> Result<Self, Failure> {
-        let stream = Some(client.watch(&source).await?);
-        Ok(Self { stream, ..Self::of(client, source) })
+    fn of(client: &Client, source: Source) -> Self {
+        let opened = Instant::now();
+        Self { client: client.clone(), source, stream: None, opened, tries: 0, waits: waits(), on_lost: None }
+    }
+
+    async fn opened(client: &Client, source: Source) -> Result<Self, Error> {
+        let new = Self::of(client, source);
+        let stream = Some(open(&new.client, &new.source).await?);
+        Ok(Self { stream, ..new })
     }
 
     /// Returns the task's present status, then its changes. A new connection starts with the present status.
-    pub(crate) async fn next(&mut self) -> Result<Box<Status>, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<Box<Status>, Error> {
         loop {
             match self.event().await? {
                 StreamEvent::Status(status) => return Ok(status),
@@ -85,7 +99,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Returns the next lines of the log; `None` once the task has ended and all lines were returned.
-    pub(crate) async fn lines(&mut self) -> Result<Option<Box<LogDocument>>, Failure> {
+    pub(crate) async fn lines(&mut self) -> Result<Option<Box<LogDocument>>, Error> {
         loop {
             match self.event().await? {
                 StreamEvent::Lines(page) => {
@@ -102,7 +116,7 @@ impl<'a> ReconnectingStream<'a> {
 
     /// Returns the next change. A new connection resumes after the last event; if the API cannot, it sends a change
     /// that names no tasks.
-    pub(crate) async fn change(&mut self) -> Result<Box<FleetChange>, Failure> {
+    pub(crate) async fn change(&mut self) -> Result<Box<FleetChange>, Error> {
         loop {
             if let StreamEvent::Changed(change, event_id) = self.event().await? {
                 return Ok(self.record_position(change, event_id));
@@ -111,7 +125,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Connects if there is no connection.
-    pub(crate) async fn connected(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn connected(&mut self) -> Result<(), Error> {
         if self.stream.is_none() {
             self.stream = Some(self.connect().await?);
             self.opened = Instant::now();
@@ -120,7 +134,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Returns the next change over the present connection; `None` if there is none in time.
-    pub(crate) async fn change_until(&mut self, until: Instant) -> Result<Option<Box<FleetChange>>, Failure> {
+    pub(crate) async fn change_until(&mut self, until: Instant) -> Result<Option<Box<FleetChange>>, Error> {
         let Some(stream) = &mut self.stream else { return Ok(None) };
         match tokio::time::timeout_at(until, stream.next()).await {
             Ok(StreamEvent::Changed(change, event_id)) => Ok(Some(self.record_position(change, event_id))),
@@ -138,7 +152,7 @@ impl<'a> ReconnectingStream<'a> {
     }
 
     /// Returns the next event, reconnecting as needed.
-    async fn event(&mut self) -> Result<StreamEvent, Failure> {
+    async fn event(&mut self) -> Result<StreamEvent, Error> {
         loop {
             let Some(stream) = &mut self.stream else {
                 self.connected().await?;
@@ -152,45 +166,66 @@ impl<'a> ReconnectingStream<'a> {
         }
     }
 
-    async fn connect(&mut self) -> Result<EventStream, Failure> {
+    async fn connect(&mut self) -> Result<EventStream, Error> {
         loop {
             if self.tries > 0 {
-                tokio::time::sleep(self.backoff.next_wait()).await;
+                tokio::time::sleep(self.waits.next().unwrap_or(MAX_PAUSE)).await;
             }
-            match self.client.watch(&self.source).await {
-                Err(why) if why.code == Code::Unavailable && self.tries < TRIES => self.tries += 1,
+            match open(&self.client, &self.source).await {
+                Err(why) if why.is_temporary() && self.tries < TRIES => self.tries += 1,
                 answer => return answer,
             }
         }
     }
 
-    fn lost(&mut self, reason: &str) -> Result<(), Failure> {
+    fn lost(&mut self, reason: &str) -> Result<(), Error> {
         self.stream = None;
         if self.opened.elapsed() >= STABLE {
             self.tries = 0;
-            self.backoff.reset();
+            self.waits = waits();
         }
         self.tries += 1;
         if self.tries > TRIES {
-            return Err(Failure::unavailable(format_args!("the connection was lost {TRIES} times in a row: {reason}"))
-                .hint("check the API's /readyz and log"));
+            return Err(Error::Lost { times: TRIES, reason: reason.to_owned() });
         }
-        eprint_line(format_args!("connection lost ({reason}), reconnecting"));
+        if let Some(notify) = &mut self.on_lost {
+            notify(reason);
+        }
         Ok(())
     }
 }
 
-fn gone(source: &Source<'_>) -> Failure {
-    match source {
-        Source::Task(id) | Source::Log { id, .. } => record_removed(id),
-        Source::Fleet { .. } => Failure::unavailable("the API ended the stream"),
-    }
+fn waits() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(FIRST_PAUSE)
+        .with_max_delay(MAX_PAUSE)
+        .with_jitter()
+        .without_max_times()
+        .build()
 }
 
-/// Failure for a task whose record was removed.
-pub(crate) fn record_removed(id: &str) -> Failure {
-    Failure::new(Code::NotFound, format_args!("the record of task `{id}` has expired"))
-        .hint("`topics.record_retention` sets how long finished trees are kept")
+/// Opens a stream from the present state, or after the last event received.
+async fn open(client: &Client, source: &Source) -> Result<EventStream, Error> {
+    let request = match source {
+        Source::Task(id) => client.request(Method::GET, &["v1", "tasks", id, "watch"]),
+        Source::Log { id, from } => {
+            client.request(Method::GET, &["v1", "tasks", id, "log", "watch"]).query(&[("from", from.to_string())])
+        }
+        Source::Fleet { scope, last_event_id } => {
+            let request = client.request(Method::GET, &["v1", "watch"]).query(scope);
+            last_event_id
+                .iter()
+                .fold(request, |request, id| request.header(header::HeaderName::from_static("last-event-id"), id))
+        }
+    };
+    Ok(EventStream::new(request.header(header::ACCEPT, "text/event-stream").open().await?))
+}
+
+fn gone(source: &Source) -> Error {
+    match source {
+        Source::Task(id) | Source::Log { id, .. } => Error::Expired { id: id.clone() },
+        Source::Fleet { .. } => Error::Ended,
+    }
 }
 
 #[cfg(test)]
@@ -199,24 +234,24 @@ mod tests {
 
     #[test]
     fn repeatedly_lost_connection_is_given_up() {
-        let client = Client::new("http://127.0.0.1:9", None).unwrap();
+        let client = Client::new("http://127.0.0.1:9").unwrap();
         let mut follow = ReconnectingStream::new(&client, "a");
         for n in 0..TRIES {
-            assert_eq!(follow.lost("the API is shutting down"), Ok(()), "{n}");
+            assert!(follow.lost("the API is shutting down").is_ok(), "{n}");
         }
-        let failure = follow.lost("the API is shutting down").unwrap_err();
-        assert_eq!(failure.code, Code::Unavailable);
-        assert_eq!(failure.message, "the connection was lost 12 times in a row: the API is shutting down");
+        let error = follow.lost("the API is shutting down").unwrap_err();
+        assert!(error.is_temporary());
+        assert_eq!(error.to_string(), "the connection was lost 12 times in a row: the API is shutting down");
     }
 
     #[test]
     fn stable_connection_resets_the_failure_count() {
-        let client = Client::new("http://127.0.0.1:9", None).unwrap();
+        let client = Client::new("http://127.0.0.1:9").unwrap();
         let mut follow = ReconnectingStream::new(&client, "a");
         follow.tries = TRIES;
         let Some(long_ago) = Instant::now().checked_sub(STABLE) else { return };
         follow.opened = long_ago;
-        assert_eq!(follow.lost("the API is shutting down"), Ok(()));
+        assert!(follow.lost("the API is shutting down").is_ok());
         assert_eq!(follow.tries, 1);
     }
 }

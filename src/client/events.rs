@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Response;
 use serde::de::DeserializeOwned;
 
-use crate::api::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
+use crate::documents::{EndReason, FleetChange, LogDocument, Status, StreamEnd};
 
 /// Idle time after which the connection counts as lost; the API sends comments more often than that.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
@@ -20,7 +20,7 @@ pub(super) struct EventStream {
 
 /// Event of a stream.
 #[derive(Debug, PartialEq)]
-pub(super) enum StreamEvent {
+pub(crate) enum StreamEvent {
     Status(Box<Status>),
     /// New lines of the task's log.
     Lines(Box<LogDocument>),
@@ -52,7 +52,7 @@ impl EventStream {
             let chunk = match tokio::time::timeout(IDLE_TIMEOUT, self.answer.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
                 Ok(Ok(None)) => return StreamEvent::Lost { reason: "the API closed the stream".into() },
-                Ok(Err(why)) => return StreamEvent::Lost { reason: super::innermost(&why) },
+                Ok(Err(why)) => return StreamEvent::Lost { reason: super::request::innermost(&why) },
                 Err(_) => return StreamEvent::Lost { reason: format!("no data for {} s", IDLE_TIMEOUT.as_secs()) },
             };
             if !self.parser.push(&chunk) {

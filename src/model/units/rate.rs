@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::units::duration::Millis;
+use super::duration::Millis;
 
 /// A rate limit: `rate = { count = 100, per = "1s" }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,0 +1,48 @@
+//! Status of a worker's types, as in its heartbeats and in the API.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Status of one type in a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TypeStatus {
+    #[serde(rename = "type")]
+    pub task_type: String,
+    /// Consumer group, if the type shares one with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Maximum concurrent attempts.
+    pub slots: u32,
+    pub in_flight: u32,
+    /// Tasks fetched from Kafka but not running, for lack of a slot or until a given time.
+    pub waiting: u32,
+    pub paused: bool,
+    /// Assigned partitions of the type's topic.
+    pub partitions: Vec<i32>,
+    /// Reason why the circuit breaker stopped the type, with the number of failures. Null while the circuit is
+    /// closed.
+    #[serde(default)]
+    pub stopped: Option<String>,
+    /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_down: Option<String>,
+    /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
+    #[serde(default)]
+    pub refused: Vec<i32>,
+    /// Attempts by outcome since the worker started.
+    pub finished: BTreeMap<String, u64>,
+    #[serde(skip)]
+    pub running: Vec<RunningTask>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunningTask {
+    pub id: String,
+    #[serde(rename = "type")]
+    pub task_type: String,
+    pub attempt: u32,
+    /// Epoch milliseconds.
+    pub began_ms: i64,
+}
