@@ -18,13 +18,14 @@ use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::telemetry::{self, LOG_FILTER, Metrics};
 
 /// Keys of `[types.<name>]` that a worker takes over.
-const LIVE_TYPE_KEYS: [&str; 14] = [
+const LIVE_TYPE_KEYS: [&str; 15] = [
     "concurrency",
     "max_concurrency",
     "rate",
     "retries",
     "min_backoff",
     "max_backoff",
+    "max_wait",
     "timeout",
     "total_timeout",
     "stall_timeout",
