@@ -87,7 +87,7 @@ impl TypeMetrics {
         self.metrics.tasks.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
     }
 
-    /// Sets whether the type's circuit breaker is open.
+    /// Sets whether the type is stopped because of too many failures.
     pub(super) fn set_stopped(&self, stopped: bool) {
         self.metrics.tasks.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
     }

@@ -268,7 +268,7 @@ async fn reached_limits_are_named() {
 
 /// The worker that owns the partition.
 #[tokio::test]
-async fn open_circuit_and_missing_start_offset_are_named() {
+async fn stopped_type_and_missing_start_offset_are_named() {
     let fleet = fleet().await;
     let partition = backlog(&fleet, 3).await;
     commit(&fleet, &partition, 1, "");
@@ -281,7 +281,7 @@ async fn open_circuit_and_missing_start_offset_are_named() {
     assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "the other worker does not own the partition");
     send_heartbeat(&fleet, "w-2", part(3, &[1], Some("more than 9 attempts failed"), &[1]), Vec::new()).await;
     let answer = why(&fleet, "q2").await;
-    assert_eq!(codes(&answer), [Reason::NoStartOffset, Reason::CircuitOpen, Reason::QueuedBehind]);
+    assert_eq!(codes(&answer), [Reason::NoStartOffset, Reason::Stopped, Reason::QueuedBehind]);
     let message = &answer.findings[0].message;
     assert!(message.contains("`kafleet offsets init echo/1 --at earliest|OFFSET|TIME`"), "{message}");
     let message = &answer.findings[1].message;

@@ -32,7 +32,7 @@ pub struct WorkerTotals {
     pub workers: u64,
     pub slots: u64,
     pub in_flight: u64,
-    /// Number of workers that stopped starting tasks of this type after too many failures (open circuit breaker).
+    /// Number of workers that stopped starting tasks of this type after too many failures.
     #[serde(default)]
     pub stopped: u64,
     /// Partitions that are not consumed because they have no start offset; an operator must set one.

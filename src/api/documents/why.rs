@@ -60,8 +60,8 @@ pub enum Reason {
     MatchesKillSwitch,
     /// No live worker takes the task's type.
     NoWorker,
-    /// The worker stopped starting tasks of this type after too many failures (open circuit breaker).
-    CircuitOpen,
+    /// The worker stopped starting tasks of this type after too many failures.
+    Stopped,
     /// The worker cannot run tasks of this type, because no process of the type's app serves.
     AppDown,
     /// The worker has no start offset for the task's partition and needs one from an operator.

@@ -87,7 +87,7 @@ impl Dispatcher {
             waiting: self.tasks.queue.waiting() as u32,
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
-            stopped: self.tasks.circuit.stopped().cloned(),
+            stopped: self.tasks.failure_limit.stopped().cloned(),
             app_down: self.permits.down_reason(),
             refused: assignment.refused.clone(),
             running: running.collect(),

@@ -23,7 +23,7 @@ impl Dispatcher {
     /// Takes over the policy of a reloaded configuration.
     pub(super) fn take_policy(&mut self) {
         let Some(policy) = self.policies.newer(&self.tasks.task_type, &self.tasks.policy) else { return };
-        self.tasks.circuit.set_alarm(policy.alarm);
+        self.tasks.failure_limit.set_alarm(policy.alarm);
         self.quarantine.set_slots(policy.slots());
         self.tasks.policy = policy;
     }
@@ -34,7 +34,7 @@ impl Dispatcher {
         self.tasks.queue.extend(released.into_iter().map(Input::Task));
         self.tasks.metrics.set_limits(self.limits.slots(), self.limits.is_paused());
         if was_paused && !self.limits.is_paused() {
-            self.tasks.circuit.reset(&self.tasks.metrics);
+            self.tasks.failure_limit.reset(&self.tasks.metrics);
         }
     }
 

@@ -1,10 +1,10 @@
 //! Dispatcher of one task type: assigns inputs to slots and handles the outcomes of their attempts.
 
 mod assignments;
-mod circuit;
 mod commands;
 mod control;
 mod dead_letters;
+mod failure_limit;
 mod failure_policy;
 mod inline;
 mod limits;
@@ -161,7 +161,7 @@ impl Dispatcher {
 
     async fn receive(&mut self, work: Vec<Input>) {
         self.tasks.queue.extend(work);
-        if self.limits.is_paused() || self.tasks.circuit.stopped().is_some() {
+        if self.limits.is_paused() || self.tasks.failure_limit.stopped().is_some() {
             // Cancelled tasks are otherwise found when tasks are started, and none is started now.
             self.cancel_queued().await;
         }

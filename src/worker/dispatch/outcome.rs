@@ -84,7 +84,7 @@ impl Tasks {
         }
         if !failure_policy::is_wait(&self.policy, &running.in_flight, &failure, now_ms()) {
             self.log_failure(&running, &failure);
-            self.circuit.record(&failure, &self.metrics);
+            self.failure_limit.record(&failure, &self.metrics);
         }
         match failure_policy::decide(&self.policy, &running.in_flight, running.attempt(), failure) {
             Disposition::Retry { wait, failure } => self.retry(running, wait, None, failure).await,

@@ -37,7 +37,7 @@ impl Dispatcher {
         let stuck = self.update_stuck_slots();
         let mut started = 0;
         while self.running.len() + stuck < self.limits.open_slots()
-            && self.tasks.circuit.stopped().is_none()
+            && self.tasks.failure_limit.stopped().is_none()
             && let Some(input) = self.next_input()
         {
             match input {

@@ -1,4 +1,4 @@
-//! Circuit breaker of a type: too many failed attempts in a period stop it until an operator resumes it.
+//! Failure limit of a type: too many failed attempts in a period stop it until an operator resumes it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::model::task::id::clip;
 use crate::runtime::Health;
 use crate::worker::type_metrics::TypeMetrics;
 
-pub(super) struct CircuitBreaker {
+pub(super) struct FailureLimit {
     task_type: Arc<str>,
     alarm: Option<Alarm>,
     health: Health,
     /// Times of the failed attempts within the period.
     recent: VecDeque<Instant>,
-    /// Reason, while the circuit is open.
+    /// Reason, while the type is stopped.
     stopped: Option<String>,
 }
 
-impl CircuitBreaker {
+impl FailureLimit {
     pub(super) fn new(task_type: Arc<str>, alarm: Option<Alarm>, health: Health) -> Self {
         Self { task_type, alarm, health, recent: VecDeque::new(), stopped: None }
     }
@@ -32,7 +32,7 @@ impl CircuitBreaker {
         self.stopped.as_ref()
     }
 
-    /// Counts a failed attempt; one too many opens the circuit.
+    /// Counts a failed attempt; one too many stops the type.
     pub(super) fn record(&mut self, failure: &Failure, metrics: &TypeMetrics) {
         let Some(alarm) = self.alarm else { return };
         if failure.then == Fail::Cancelled || self.stopped.is_some() || !self.count(&alarm, Instant::now()) {
@@ -68,7 +68,7 @@ impl CircuitBreaker {
         self.alarm = alarm;
     }
 
-    /// Closes the circuit: an operator has resumed the type.
+    /// Starts the type again: an operator has resumed it.
     pub(super) fn reset(&mut self, metrics: &TypeMetrics) {
         self.recent.clear();
         if self.stopped.take().is_some() {
