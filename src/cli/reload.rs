@@ -18,7 +18,7 @@ use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::telemetry::{self, LOG_FILTER, Metrics};
 
 /// Keys of `[types.<name>]` that a worker takes over.
-const LIVE_TYPE_KEYS: [&str; 14] = [
+const LIVE_TYPE_KEYS: [&str; 15] = [
     "concurrency",
     "max_concurrency",
     "rate",
@@ -33,6 +33,7 @@ const LIVE_TYPE_KEYS: [&str; 14] = [
     "on_error",
     "max_failures",
     "failure_period",
+    "trip_on",
 ];
 
 /// Keys of `[types.<name>]` that an API shows.

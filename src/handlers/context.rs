@@ -17,10 +17,10 @@ use super::{Child, Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
 use crate::model::json::RawJson;
 use crate::model::record::attachment::Attachment;
+use crate::model::task::Trace;
 use crate::model::task::continuation::{Continuation, check_continuations, number_of};
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, clip};
-use crate::model::task::Trace;
 
 /// Maximum children spawned by one attempt, and by one call of [`Context::spawn_now`]. Exceeding it fails the attempt
 /// or the call.

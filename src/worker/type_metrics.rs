@@ -32,6 +32,7 @@ impl TypeMetrics {
         }
         metrics.tasks.retries.with_label_values(label);
         metrics.tasks.waits.with_label_values(label);
+        metrics.tasks.circuit_opened.with_label_values(label);
         metrics.worker.unclean_takeovers.with_label_values(label);
         Self {
             started: metrics.tasks.started.with_label_values(label).local(),
@@ -90,6 +91,14 @@ impl TypeMetrics {
     /// Sets whether the type is stopped because of too many failures.
     pub(super) fn set_stopped(&self, stopped: bool) {
         self.metrics.tasks.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
+    }
+
+    pub(super) fn record_circuit_opened(&self) {
+        self.metrics.tasks.circuit_opened.with_label_values(&[&self.task_type]).inc();
+    }
+
+    pub(super) fn set_circuit_open(&self, is_open: bool) {
+        self.metrics.tasks.circuit_open.with_label_values(&[&self.task_type]).set(i64::from(is_open));
     }
 
     /// Adds the local counts to the shared metrics.

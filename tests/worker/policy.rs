@@ -129,11 +129,7 @@ async fn stopped_type_continues_after_a_pause_and_resume() {
     healed.store(true, Ordering::Relaxed);
     fleet.pause("failing").await;
     until("the pause applies", || worker.metric("kafleet_type_paused", "failing") == 1.0).await;
-    assert_eq!(
-        worker.metric("kafleet_type_stopped", "failing"),
-        1.0,
-        "a pause alone does not start the type again"
-    );
+    assert_eq!(worker.metric("kafleet_type_stopped", "failing"), 1.0, "a pause alone does not start the type again");
     assert_eq!(fleet.results(), []);
     fleet.delete_control(ControlKey::Pause("failing".into())).await;
     let results = fleet.wait_for_results(2).await;

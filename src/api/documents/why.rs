@@ -62,6 +62,8 @@ pub enum Reason {
     NoWorker,
     /// The worker stopped starting tasks of this type after too many failures.
     Stopped,
+    /// The worker starts only single probes of this type, because the service behind it does not answer.
+    CircuitOpen,
     /// The worker cannot run tasks of this type, because no process of the type's app serves.
     AppDown,
     /// The worker has no start offset for the task's partition and needs one from an operator.

@@ -88,6 +88,7 @@ impl Dispatcher {
             paused: self.limits.is_paused(),
             partitions: assignment.owned.clone(),
             stopped: self.tasks.failure_limit.stopped().cloned(),
+            circuit: self.tasks.circuit.open_reason(),
             app_down: self.permits.down_reason(),
             refused: assignment.refused.clone(),
             running: running.collect(),

@@ -1,6 +1,7 @@
 //! Dispatcher of one task type: assigns inputs to slots and handles the outcomes of their attempts.
 
 mod assignments;
+mod circuit;
 mod commands;
 mod control;
 mod dead_letters;
@@ -161,7 +162,8 @@ impl Dispatcher {
 
     async fn receive(&mut self, work: Vec<Input>) {
         self.tasks.queue.extend(work);
-        if self.limits.is_paused() || self.tasks.failure_limit.stopped().is_some() {
+        let is_stopped = self.tasks.failure_limit.stopped().is_some() || self.tasks.circuit.is_open();
+        if self.limits.is_paused() || is_stopped {
             // Cancelled tasks are otherwise found when tasks are started, and none is started now.
             self.cancel_queued().await;
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::assignments::AssignmentStates;
+use super::circuit::CircuitBreaker;
 use super::dead_letters::BackgroundWriter;
 use super::failure_limit::FailureLimit;
 use super::inline::Clock;
@@ -38,6 +39,7 @@ pub(super) struct Tasks {
     pub background: BackgroundWriter,
     pub results: ResultTargets,
     pub failure_limit: FailureLimit,
+    pub circuit: CircuitBreaker,
     pub observers: Observers,
     pub metrics: TypeMetrics,
     pub completions: Arc<Completions>,
@@ -64,6 +66,7 @@ impl Tasks {
             results: ResultTargets { task_type: deps.task_type.clone(), publish: policy.publish_results },
             background: BackgroundWriter::new(deps.dead_letters.clone(), deps.completions.clone()),
             failure_limit: FailureLimit::new(deps.task_type.clone(), policy.alarm, deps.health.clone()),
+            circuit: CircuitBreaker::new(deps.task_type.clone()),
             observers: Observers::new(&deps.state.hooks.observers, &deps.metrics),
             metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
             completions: deps.completions.clone(),

@@ -144,6 +144,12 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
                 format!("its worker has stopped starting `{task_type}` tasks: {why}; fix the cause, then {what}"),
             )
         }));
+        findings.extend(status.circuit.as_ref().map(|why| {
+            let what = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
+            let message =
+                format!("its worker starts only single probes of `{task_type}`, whose circuit is {why}; {what}");
+            Finding::new(Reason::CircuitOpen, message)
+        }));
         findings.extend(status.app_down.as_ref().map(|why| {
             let what = "fix the app; the worker starts it again and again";
             Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {why}; {what}"))

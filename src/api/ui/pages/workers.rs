@@ -141,6 +141,7 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
             td {
                 @if status.paused { (label("attention", "‖\u{fe0e} paused")) }
                 @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
+                @if let Some(why) = &status.circuit { (label("attention", "circuit")) " " (first_line(why, 120)) }
                 @if !status.refused.is_empty() { (label("bad", "refused")) " " (numbers_text(&status.refused)) }
             }
         }
