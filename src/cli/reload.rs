@@ -18,7 +18,7 @@ use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::telemetry::{self, LOG_FILTER, Metrics};
 
 /// Keys of `[types.<name>]` that a worker takes over.
-const LIVE_TYPE_KEYS: [&str; 15] = [
+const LIVE_TYPE_KEYS: [&str; 16] = [
     "concurrency",
     "max_concurrency",
     "rate",
@@ -34,6 +34,7 @@ const LIVE_TYPE_KEYS: [&str; 15] = [
     "on_error",
     "max_failures",
     "failure_period",
+    "trip_on",
 ];
 
 /// Keys of `[types.<name>]` that an API shows.

@@ -6,7 +6,9 @@ use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows};
-use crate::api::documents::{PauseType, ResumeType, SetLimits, TypeDocument, TypeLimits, Types};
+use crate::api::documents::{
+    CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types,
+};
 use crate::config::{Rate, RateBy};
 use crate::model::record::state::{Category, State};
 use crate::model::units::duration::Millis;
@@ -25,6 +27,29 @@ pub(super) enum TypesVerb {
     Resume(ResumeArgs),
     /// Limit a type on the running fleet; omitted limits keep their values
     Limit(LimitArgs),
+    /// Open or close the circuit of a type in all workers, or leave it to each of them
+    Circuit(CircuitArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CircuitArgs {
+    #[arg(value_name = "TYPE")]
+    pub name: String,
+    /// open: nothing starts; close: it never opens; auto: each worker decides
+    #[arg(value_name = "STATE", value_parser = parse_circuit)]
+    pub state: CircuitState,
+    /// Reason, shown with the type
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+fn parse_circuit(text: &str) -> Result<CircuitState, String> {
+    match text {
+        "open" => Ok(CircuitState::Open),
+        "close" => Ok(CircuitState::Closed),
+        "auto" => Ok(CircuitState::Auto),
+        _ => Err(format!("`{text}` is not a state of a circuit: use open, close or auto")),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +127,9 @@ async fn change(client: &Client, verb: TypesVerb) -> Result<TypeDocument, Failur
         TypesVerb::Resume(ResumeArgs { name }) => {
             client.call(Method::POST, &["v1", "types", &name, "resume"], Some(&ResumeType {})).await
         }
+        TypesVerb::Circuit(CircuitArgs { name, state, reason }) => {
+            client.call(Method::PUT, &["v1", "types", &name, "circuit"], Some(&SetCircuit { state, reason })).await
+        }
         TypesVerb::Limit(args) => {
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
             let known = types.types.into_iter().find(|known| known.name == args.name).map(|known| known.limits);
@@ -163,7 +191,8 @@ fn numbers(numbers: &[i32]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// Notes of a type: pause, limits (a star marks those set on the running fleet), kill switches, stopped workers.
+/// Notes of a type: pause, limits and circuit (a star marks those set on the running fleet), kill switches, stopped
+/// workers.
 fn status_notes(document: &TypeDocument) -> Field {
     let limits = &document.limits;
     let totals = document.worker_totals.as_ref();
@@ -177,6 +206,10 @@ fn status_notes(document: &TypeDocument) -> Field {
         totals
             .filter(|totals| totals.stopped > 0)
             .map(|totals| format!("stopped in {} of {} workers", totals.stopped, totals.workers)),
+        document.circuit.as_ref().map(|circuit| format!("circuit {}*", circuit.state)),
+        totals
+            .filter(|totals| totals.circuit_open > 0)
+            .map(|totals| format!("circuit open in {} of {} workers", totals.circuit_open, totals.workers)),
         totals
             .filter(|totals| !totals.refused.is_empty())
             .map(|totals| format!("refused partitions {}", numbers(&totals.refused))),
@@ -188,7 +221,7 @@ fn status_notes(document: &TypeDocument) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::documents::WorkerTotals;
+    use crate::api::documents::{CircuitDocument, WorkerTotals};
     use crate::cli::output::Paint;
 
     #[test]
@@ -214,10 +247,12 @@ mod tests {
                 live: vec!["slots".into()],
                 ..TypeLimits::default()
             },
+            circuit: Some(CircuitDocument { state: "closed".into(), since: String::new(), reason: None }),
             kills: vec!["batch-7".into()],
             worker_totals: Some(WorkerTotals {
                 workers: 2,
                 stopped: 1,
+                circuit_open: 1,
                 refused: vec![0, 3],
                 ..WorkerTotals::default()
             }),
@@ -225,7 +260,7 @@ mod tests {
         };
         let expected = "\
 TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  UNSUCCESSFUL  WORK
-echo  yes          6       4        2              4        100            11  slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, refused partitions 0 3";
+echo  yes          6       4        2              4        100            11  slots 4*, at most 9, kill batch-7, stopped in 1 of 2 workers, circuit closed*, circuit open in 1 of 2 workers, refused partitions 0 3";
         assert_eq!(rows(&[echo]).draw(Paint(false), false), expected);
     }
 

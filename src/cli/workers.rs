@@ -79,10 +79,11 @@ fn type_summary(type_summary: &TypeStatus) -> String {
     let paused = if type_summary.paused { " paused" } else { "" };
     let stopped = if type_summary.stopped.is_some() { " stopped" } else { "" };
     let app_down = if type_summary.app_down.is_some() { " app down" } else { "" };
+    let circuit = if type_summary.circuit.is_some() { " circuit open" } else { "" };
     let refused: Vec<String> = type_summary.refused.iter().map(ToString::to_string).collect();
     let refused = if refused.is_empty() { String::new() } else { format!(" refuses {}", refused.join(",")) };
     let slots = format!("{}/{}", type_summary.in_flight, type_summary.slots);
-    format!("{} {slots}{paused}{stopped}{app_down}{refused}", type_summary.task_type)
+    format!("{} {slots}{paused}{stopped}{circuit}{app_down}{refused}", type_summary.task_type)
 }
 
 fn running(workers: &[WorkerDocument]) -> Rows {
@@ -148,12 +149,17 @@ mod tests {
         let types = vec![
             type_status("echo", 3, 8, false),
             TypeStatus { group: Some("small".into()), ..type_status("resize", 0, 4, true) },
-            TypeStatus { stopped: Some("why".into()), refused: vec![1, 3], ..type_status("shaky", 1, 2, false) },
+            TypeStatus {
+                stopped: Some("why".into()),
+                circuit: Some("open".into()),
+                refused: vec![1, 3],
+                ..type_status("shaky", 1, 2, false)
+            },
             TypeStatus { app_down: Some("why".into()), ..type_status("thumbnail", 0, 2, false) },
         ];
         let expected = "\
 WORKER    STATE  HEARTBEAT  VERSION  IN FLIGHT  GROUPS     TYPES
-host-abc  alive  2s ago     0.1.0            3  small (1)  echo 3/8, resize 0/4 paused, shaky 1/2 stopped refuses 1,3, thumbnail 0/2 app down";
+host-abc  alive  2s ago     0.1.0            3  small (1)  echo 3/8, resize 0/4 paused, shaky 1/2 stopped circuit open refuses 1,3, thumbnail 0/2 app down";
         assert_eq!(rows(&[worker(types)]).draw(Paint(false), false), expected);
         assert_eq!((seconds(7).as_str(), seconds(61_000).as_str()), ("0s", "61s"));
     }

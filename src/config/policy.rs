@@ -31,6 +31,8 @@ pub struct TypePolicy {
     pub kinds: ErrorKinds,
     /// Number of failures that stops the type. `None`: no limit.
     pub alarm: Option<Alarm>,
+    /// Kinds of errors that open the circuit of the type. Empty: the type has none.
+    pub trip_on: Vec<String>,
     /// Names of headers of the task's record that are kept for the handler.
     pub keep_headers: Vec<String>,
     /// Isolation of attempts from each other.
@@ -104,6 +106,7 @@ impl Default for TypePolicy {
             on_error: OnError::Retry,
             kinds: ErrorKinds::default(),
             alarm: None,
+            trip_on: Vec::new(),
             keep_headers: Vec::new(),
             isolation: Isolation::None,
             child_limits: ChildLimits::default(),
@@ -113,6 +116,11 @@ impl Default for TypePolicy {
 }
 
 impl TypePolicy {
+    /// Kinds of errors that say that a service is away: `trip_on` of types that call one.
+    pub fn outage_kinds() -> Vec<String> {
+        ["unreachable", "overloaded", "timeout"].map(str::to_owned).to_vec()
+    }
+
     /// Concurrent attempts in this process.
     pub fn slots(&self) -> u32 {
         self.concurrency.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
@@ -132,6 +140,7 @@ impl TypePolicy {
             on_error: new.on_error,
             kinds: new.kinds.clone(),
             alarm: new.alarm,
+            trip_on: new.trip_on.clone(),
             order: self.order,
             keep_headers: self.keep_headers.clone(),
             isolation: self.isolation,
@@ -165,6 +174,7 @@ impl TypePolicy {
                 fail_on: non_empty(&config.fail_on, self.kinds.fail_on),
             },
             alarm: max_failures.map(|max_failures| Alarm { max_failures, period }),
+            trip_on: config.trip_on.clone().unwrap_or(self.trip_on),
             keep_headers: non_empty(&config.keep_headers, self.keep_headers),
             isolation: config.isolation.unwrap_or(self.isolation),
             child_limits: ChildLimits {
@@ -188,6 +198,15 @@ mod tests {
         let kinds = ErrorKinds { retry_on: list(&["*"]), fail_on: list(&["panic"]) };
         assert_eq!(["timeout", "panic"].map(|kind| kinds.verdict(kind)), [Some(true), Some(false)]);
         assert_eq!(ErrorKinds::default().verdict("panic"), None);
+    }
+
+    #[test]
+    fn empty_list_switches_the_circuit_off() {
+        let code = TypePolicy { trip_on: TypePolicy::outage_kinds(), ..TypePolicy::default() };
+        let with = |trip_on| code.clone().with(&TypeConfig { trip_on, ..TypeConfig::default() }).trip_on;
+        assert_eq!(with(None), ["unreachable", "overloaded", "timeout"]);
+        assert_eq!(with(Some(vec!["busy".to_owned()])), ["busy"]);
+        assert!(with(Some(Vec::new())).is_empty());
     }
 
     #[test]

@@ -305,6 +305,20 @@ fn error_kinds_are_words_in_one_list_only() {
 }
 
 #[test]
+fn kinds_that_open_a_circuit_are_words() {
+    let with = |kinds: &str| format!("[types.a]\nhandler = \"echo\"\ntrip_on = {kinds}");
+    assert_eq!(problems(&with("[\"unreachable\", \"busy\"]")), [""; 0]);
+    assert_eq!(problems(&with("[]")), [""; 0]);
+    refused(
+        &with("[\"*\"]"),
+        &[":3:", "`*` in `trip_on` of `[types.a]`", "hint: use words such as `unreachable`", "`[]`"],
+    );
+    refused(&with("[\"no answer\"]"), &["`no answer` in `trip_on`"]);
+    refused(&with("[\"cancelled\"]"), &["`cancelled` cannot be in `trip_on`"]);
+    refused(&with("\"off\""), &["`types.a.trip_on`: `off` is not a list"]);
+}
+
+#[test]
 fn limits_of_a_type_are_checked() {
     let with = |keys: &str| format!("[types.a]\nhandler = \"echo\"\n{keys}");
     assert_eq!(problems(&with("isolation = \"process\"\nisolation_memory = \"64MiB\"\nmax_failures = 3")), [""; 0]);

@@ -176,15 +176,17 @@ fn useless_headers(at: &str, kind: &TypeConfig) -> Option<Finding> {
 /// Checks that error kinds are words and in one list only.
 fn error_kinds(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (key, list) in [("retry_on", &kind.retry_on), ("fail_on", &kind.fail_on)] {
+    let trip_on = kind.trip_on.as_deref().unwrap_or_default();
+    for (key, list) in [("retry_on", &kind.retry_on[..]), ("fail_on", &kind.fail_on), ("trip_on", trip_on)] {
         for (n, name) in list.iter().enumerate() {
             let pointer = format!("{at}/{key}/{n}");
-            if name != "*" && !is_kind(name) {
-                let what = format!("`{}` in {} is not an error kind", clip(name), table(at));
-                found.push(
-                    Finding::new(pointer, what)
-                        .hint("use a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"),
-                );
+            if !(is_kind(name) || (name == "*" && key != "trip_on")) {
+                let what = format!("`{}` in `{key}` of {} is not an error kind", clip(name), table(at));
+                found.push(Finding::new(pointer, what).hint(if key == "trip_on" {
+                    "use words such as `unreachable`, `overloaded`, `timeout`; `[]` switches the circuit off"
+                } else {
+                    "use a word such as `timeout`, `panic`, `exit_code`, or `*` for any other"
+                }));
             } else if name == "cancelled" {
                 let what = format!("`cancelled` cannot be in `{key}`: a cancelled task is neither retried nor failed");
                 found.push(Finding::new(pointer, what).hint("remove it"));

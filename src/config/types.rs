@@ -79,6 +79,10 @@ pub struct TypeConfig {
     /// Period of `max_failures`. Default 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_period: Option<Millis>,
+    /// Error kinds that open the circuit of the type: while most attempts fail with them, only single probes start. Empty:
+    /// the type has no circuit. Default: `unreachable`, `overloaded` and `timeout` for `http`, otherwise none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trip_on: Option<Vec<String>>,
     /// Names of headers of the task's record that handlers in Rust can read, such as `x-tenant`. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

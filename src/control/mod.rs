@@ -47,6 +47,7 @@ pub enum ControlKey {
     Pause(String),
     Slots(String),
     Rate(String),
+    Circuit(String),
     /// Tag, or prefix of ids.
     Kill(String),
     /// Partition of a type's topic.
@@ -70,6 +71,7 @@ impl ControlKey {
             "pause" => of_type(Self::Pause),
             "slots" => of_type(Self::Slots),
             "rate" => of_type(Self::Rate),
+            "circuit" => of_type(Self::Circuit),
             "group" => of_type(Self::Group),
             "kill" => {
                 check_kill(rest).map_err(InvalidRecord::Key)?;
@@ -93,6 +95,7 @@ impl std::fmt::Display for ControlKey {
             Self::Pause(task_type) => write!(f, "pause/{task_type}"),
             Self::Slots(task_type) => write!(f, "slots/{task_type}"),
             Self::Rate(task_type) => write!(f, "rate/{task_type}"),
+            Self::Circuit(task_type) => write!(f, "circuit/{task_type}"),
             Self::Group(task_type) => write!(f, "group/{task_type}"),
             Self::Kill(name) => write!(f, "kill/{name}"),
             Self::Offsets(task_type, partition) => write!(f, "offsets/{task_type}/{partition}"),
@@ -118,6 +121,7 @@ pub enum ControlRecord {
     Pause(Pause),
     Slots(Slots),
     Rate(RateLimit),
+    Circuit(CircuitSetting),
     Kill(Kill),
     Offsets(Offsets),
     Group(Group),
@@ -130,6 +134,7 @@ pub struct ByKey {
     pub pause: Option<Pause>,
     pub slots: Option<Slots>,
     pub rate: Option<RateLimit>,
+    pub circuit: Option<CircuitSetting>,
     pub kill: Option<Kill>,
     pub offsets: Option<Offsets>,
     pub group: Option<Group>,
@@ -192,6 +197,36 @@ pub struct RateLimit {
     pub at_ms: i64,
     #[serde(flatten)]
     pub rate: Rate,
+}
+
+/// `circuit/<type>`: state of the type's circuit in all workers. Without a record each worker decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CircuitSetting {
+    pub v: u32,
+    #[serde(default)]
+    pub at_ms: i64,
+    pub state: ForcedCircuit,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// State of a circuit that an operator sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ForcedCircuit {
+    /// Nothing starts, not even a probe.
+    Open,
+    /// Never opens.
+    Closed,
+}
+
+impl ForcedCircuit {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+        }
+    }
 }
 
 /// `kill/<name>`: tasks with this tag or id prefix are cancelled instead of started.

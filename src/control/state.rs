@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
-use super::{CONTROL_VERSION, Cancel, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots};
+use super::{
+    CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
+};
 use crate::broker::RecordRef;
 use crate::config::MAX_SLOTS;
 use crate::model::json::short_reason;
@@ -52,6 +54,7 @@ pub struct ControlState {
     pub paused: BTreeMap<String, Pause>,
     pub slots: BTreeMap<String, Slots>,
     pub rates: BTreeMap<String, RateLimit>,
+    pub circuits: BTreeMap<String, CircuitSetting>,
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
     groups: GroupRecords,
@@ -101,6 +104,7 @@ impl ControlState {
                     limit.rate.check().map_err(InvalidRecord::Value)
                 })?;
             }
+            (ControlKey::Circuit(name), value) => set(&mut self.circuits, name, value, |_: &CircuitSetting| Ok(()))?,
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
                 return Err(InvalidRecord::TooMany { limit: MAX_KILLS, what: "kill switches" });
             }

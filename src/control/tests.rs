@@ -51,6 +51,7 @@ fn keys_round_trip() {
         ControlKey::Pause("echo".into()),
         ControlKey::Slots("echo".into()),
         ControlKey::Rate("echo".into()),
+        ControlKey::Circuit("echo".into()),
         ControlKey::Kill("a/b c".into()),
         ControlKey::Offsets("echo".into(), 3),
     ] {

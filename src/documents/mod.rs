@@ -410,6 +410,9 @@ pub struct TypeDocument {
     /// Limits in effect.
     #[serde(default)]
     pub limits: TypeLimits,
+    /// State of the circuit that an operator has set; each worker decides if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<CircuitDocument>,
     /// Names of kill switches that can match tasks of this type.
     #[serde(default)]
     pub kills: Vec<String>,

@@ -13,6 +13,15 @@ pub struct Paused {
     pub reason: Option<String>,
 }
 
+/// State of the circuit of a type that an operator has set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CircuitDocument {
+    /// `open` or `closed`.
+    pub state: String,
+    pub since: String,
+    pub reason: Option<String>,
+}
+
 /// Limits of a type. `live` names the limits set at run time; the others come from this API's configuration of the
 /// type, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -32,9 +41,12 @@ pub struct WorkerTotals {
     pub workers: u64,
     pub slots: u64,
     pub in_flight: u64,
-    /// Number of workers that stopped starting tasks of this type after too many failures (open circuit breaker).
+    /// Number of workers that stopped starting tasks of this type after too many failures.
     #[serde(default)]
     pub stopped: u64,
+    /// Number of workers that start only probes of this type because its circuit is open.
+    #[serde(default)]
+    pub circuit_open: u64,
     /// Partitions that are not consumed because they have no start offset; an operator must set one.
     #[serde(default)]
     pub refused: Vec<i32>,
@@ -67,6 +79,28 @@ pub struct SetLimits {
     pub max_concurrency: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+}
+
+/// State that an operator gives the circuit of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CircuitState {
+    /// Nothing starts, not even a probe.
+    Open,
+    /// Never opens.
+    Closed,
+    /// Each worker decides.
+    Auto,
+}
+
+/// Body of `PUT /v1/types/{type}/circuit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetCircuit {
+    pub state: CircuitState,
+    /// Shown with the type.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// Body of `PUT /v1/kill-switches/{name}`.

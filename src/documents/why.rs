@@ -60,7 +60,9 @@ pub enum Reason {
     MatchesKillSwitch,
     /// No live worker takes the task's type.
     NoWorker,
-    /// The worker stopped starting tasks of this type after too many failures (open circuit breaker).
+    /// The worker stopped starting tasks of this type after too many failures.
+    Stopped,
+    /// The worker starts only single probes of this type, because the service behind it does not answer.
     CircuitOpen,
     /// The worker cannot run tasks of this type, because no process of the type's app serves.
     AppDown,

@@ -76,6 +76,9 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// Maximum time without progress, a log line or [`Context::heartbeat`]; after that the attempt fails as
     /// `stalled`.
     const STALL_TIMEOUT: Option<Duration> = None;
+    /// Error kinds that open the circuit of the type: when half of its recent attempts have failed with them, only single
+    /// probes start until one after another succeeds. Usually `unreachable`, `overloaded` and `timeout`. Empty: no circuit.
+    const TRIP_ON: &'static [&'static str] = &[];
     /// `Process`: attempts run in child processes, so that a crash affects no other attempt.
     const ISOLATION: Isolation = Isolation::None;
     /// Set to true if `run` computes or blocks without `await`: each attempt then runs on its own thread, one per

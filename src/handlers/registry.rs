@@ -49,6 +49,7 @@ impl Registered {
             timeout: T::TIMEOUT.into(),
             total_timeout: T::TOTAL_TIMEOUT.map(Into::into),
             stall_timeout: T::STALL_TIMEOUT.map(Into::into),
+            trip_on: T::TRIP_ON.iter().map(|kind| (*kind).to_owned()).collect(),
             keep_headers: T::KEEP_HEADERS.iter().map(|name| (*name).to_owned()).collect(),
             isolation: T::ISOLATION,
             ..TypePolicy::default()

@@ -21,10 +21,12 @@ pub struct TypeStatus {
     pub paused: bool,
     /// Assigned partitions of the type's topic.
     pub partitions: Vec<i32>,
-    /// Reason why the circuit breaker stopped the type, with the number of failures. Null while the circuit is
-    /// closed.
+    /// Reason why the type is stopped, with the number of failures. Null while it is not.
     #[serde(default)]
     pub stopped: Option<String>,
+    /// Reason why only single probes of the type start: its circuit is open. Null while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit: Option<String>,
     /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_down: Option<String>,

@@ -48,6 +48,12 @@ pub const ALERTS: &[Alert] = &[
         "max by (type) (kafleet_type_stopped) > 0",
         "A worker starts no tasks of the type {{ $labels.type }}, because too many attempts have failed.",
     ),
+    warning(
+        "KafleetCircuitOpen",
+        "5m",
+        "max by (type) (kafleet_circuit_open) > 0",
+        "The circuit of the type {{ $labels.type }} is open: the service behind it does not answer, and only probes start.",
+    ),
     page(
         "KafleetPartitionHeldBack",
         "1m",

@@ -107,11 +107,16 @@ const ROWS: &[(&str, &[Panel])] = &[
                 )],
             ),
             panel(
-                "Paused, stopped, stuck slots",
+                "Paused, stopped, open circuits, stuck slots",
                 "short",
                 &[
                     (r#"max by (type) (kafleet_type_paused{type=~"$type"})"#, "{{type}} paused"),
                     (r#"max by (type) (kafleet_type_stopped{type=~"$type"})"#, "{{type}} stopped"),
+                    (r#"max by (type) (kafleet_circuit_open{type=~"$type"})"#, "{{type}} circuit open"),
+                    (
+                        r#"sum by (type) (increase(kafleet_circuit_opened_total{type=~"$type"}[$__rate_interval]))"#,
+                        "{{type}} circuit opened",
+                    ),
                     (r#"sum by (type) (kafleet_slots_stuck{type=~"$type"})"#, "{{type}} stuck slots"),
                 ],
             ),

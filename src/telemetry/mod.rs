@@ -53,6 +53,9 @@ pub struct TaskMetrics {
     pub paused: IntGaugeVec,
     /// 1 for a type that is stopped because of too many failures.
     pub type_stopped: IntGaugeVec,
+    /// 1 for a type whose circuit is open.
+    pub circuit_open: IntGaugeVec,
+    pub circuit_opened: IntCounterVec,
     pub queue_wait: HistogramVec,
     pub run_time: HistogramVec,
     pub retries: IntCounterVec,
@@ -223,6 +226,11 @@ impl TaskMetrics {
                 "kafleet_type_stopped",
                 "1 while this worker starts no tasks of the type because of too many failures.",
             )?,
+            circuit_open: gauge(
+                "kafleet_circuit_open",
+                "1 while this worker starts only probes of the type because its circuit is open.",
+            )?,
+            circuit_opened: counter("kafleet_circuit_opened_total", "Times that the circuit has opened.", &["type"])?,
             queue_wait: seconds("kafleet_task_queue_wait_seconds", "Time from creation to start.")?,
             run_time: seconds("kafleet_task_run_seconds", "Duration of an attempt.")?,
             retries: counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,

@@ -8,6 +8,7 @@
 
 mod attempt;
 pub mod child;
+mod circuit;
 mod completions;
 mod consumer;
 mod dead_letter;

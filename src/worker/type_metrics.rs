@@ -32,6 +32,7 @@ impl TypeMetrics {
         }
         metrics.tasks.retries.with_label_values(label);
         metrics.tasks.waits.with_label_values(label);
+        metrics.tasks.circuit_opened.with_label_values(label);
         metrics.worker.unclean_takeovers.with_label_values(label);
         Self {
             started: metrics.tasks.started.with_label_values(label).local(),
@@ -87,9 +88,17 @@ impl TypeMetrics {
         self.metrics.tasks.slots_stuck.with_label_values(&[&self.task_type]).set(number as i64);
     }
 
-    /// Sets whether the type's circuit breaker is open.
+    /// Sets whether the type is stopped because of too many failures.
     pub(super) fn set_stopped(&self, stopped: bool) {
         self.metrics.tasks.type_stopped.with_label_values(&[&self.task_type]).set(i64::from(stopped));
+    }
+
+    pub(super) fn record_circuit_opened(&self) {
+        self.metrics.tasks.circuit_opened.with_label_values(&[&self.task_type]).inc();
+    }
+
+    pub(super) fn set_circuit_open(&self, is_open: bool) {
+        self.metrics.tasks.circuit_open.with_label_values(&[&self.task_type]).set(i64::from(is_open));
     }
 
     /// Adds the local counts to the shared metrics.

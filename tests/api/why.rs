@@ -267,7 +267,7 @@ async fn reached_limits_are_named() {
 
 /// The worker that owns the partition.
 #[tokio::test]
-async fn open_circuit_and_missing_start_offset_are_named() {
+async fn stopped_type_and_missing_start_offset_are_named() {
     let fleet = fleet().await;
     let partition = backlog(&fleet, 3).await;
     commit(&fleet, &partition, 1, "");
@@ -280,7 +280,7 @@ async fn open_circuit_and_missing_start_offset_are_named() {
     assert_eq!(codes(&why(&fleet, "q2").await), [Reason::QueuedBehind], "the other worker does not own the partition");
     send_heartbeat(&fleet, "w-2", part(3, &[1], Some("more than 9 attempts failed"), &[1]), Vec::new()).await;
     let answer = why(&fleet, "q2").await;
-    assert_eq!(codes(&answer), [Reason::NoStartOffset, Reason::CircuitOpen, Reason::QueuedBehind]);
+    assert_eq!(codes(&answer), [Reason::NoStartOffset, Reason::Stopped, Reason::QueuedBehind]);
     let message = &answer.findings[0].message;
     assert!(message.contains("`kafleet offsets init echo/1 --at earliest|OFFSET|TIME`"), "{message}");
     let message = &answer.findings[1].message;
@@ -291,6 +291,26 @@ async fn open_circuit_and_missing_start_offset_are_named() {
     let types: Types = fleet.get("/v1/types").await;
     let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap().worker_totals.unwrap();
     assert_eq!((echo.workers, echo.stopped, echo.refused), (2, 2, vec![0, 1]));
+}
+
+#[tokio::test]
+async fn open_circuit_is_named_and_counted() {
+    let fleet = fleet().await;
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
+    let status = json!({"type": "echo", "slots": 9, "in_flight": 0, "waiting": 2, "paused": false, "partitions": [1],
+        "circuit": "open since 2026-01-31T12:00:00.000Z: unreachable: `h` did not respond", "finished": {}});
+    send_heartbeat(&fleet, "w-1", status, Vec::new()).await;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::CircuitOpen, Reason::QueuedBehind]);
+    let message = &answer.findings[0].message;
+    assert!(
+        message.contains("`h` did not respond") && message.contains("`kafleet types circuit echo close`"),
+        "{message}"
+    );
+    let types: Types = fleet.get("/v1/types").await;
+    let echo = types.types.into_iter().find(|known| known.name == "echo").unwrap();
+    assert_eq!((echo.worker_totals.unwrap().circuit_open, echo.circuit), (1, None));
 }
 
 #[tokio::test]

@@ -92,6 +92,8 @@ fn add_documents_of_the_fleet(generator: &mut SchemaGenerator) {
         WorkerTotals,
         PauseType,
         ResumeType,
+        SetCircuit,
+        CircuitDocument,
         SetLimits,
         SetKillSwitch,
         KillSwitchDocument,

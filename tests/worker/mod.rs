@@ -6,6 +6,7 @@ mod attempt_services;
 mod blocking;
 mod blocking_calls;
 mod children;
+mod circuits;
 mod commits;
 mod control;
 mod denied;

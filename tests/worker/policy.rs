@@ -103,13 +103,13 @@ async fn too_many_failures_stop_the_type() {
     fleet.result_of("goes-on").await;
     assert!(fleet.kinds_of("waits").is_empty(), "no more tasks of the type are started");
     worker.stop().await;
-    // A new worker starts with a closed circuit; no task was lost.
+    // A new worker counts from zero; no task was lost.
     let next = fleet.worker();
     fleet.result_of("waits").await;
     next.stop().await;
 }
 
-/// A pause and resume reset the circuit breaker; the type continues on the same worker.
+/// A pause and resume reset the failure limit; the type continues on the same worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_type_continues_after_a_pause_and_resume() {
     let healed = Arc::new(AtomicBool::new(false));
@@ -129,11 +129,7 @@ async fn stopped_type_continues_after_a_pause_and_resume() {
     healed.store(true, Ordering::Relaxed);
     fleet.pause("failing").await;
     until("the pause applies", || worker.metric("kafleet_type_paused", "failing") == 1.0).await;
-    assert_eq!(
-        worker.metric("kafleet_type_stopped", "failing"),
-        1.0,
-        "a pause alone does not reset the circuit breaker"
-    );
+    assert_eq!(worker.metric("kafleet_type_stopped", "failing"), 1.0, "a pause alone does not start the type again");
     assert_eq!(fleet.results(), []);
     fleet.delete_control(ControlKey::Pause("failing".into())).await;
     let results = fleet.wait_for_results(2).await;

@@ -54,6 +54,7 @@ class Policy(TypedDict, total=False):
     on_error: Literal["retry", "fail", "skip"]
     max_failures: int
     failure_period: Duration
+    trip_on: Sequence[str]
     isolation: Literal["none", "process"]
     publish_results: bool
     partitions: int

@@ -26,6 +26,7 @@ export interface Policy {
   onError?: "retry" | "fail" | "skip";
   maxFailures?: number;
   failurePeriod?: Duration;
+  tripOn?: readonly string[];
   isolation?: "none" | "process";
   publishResults?: boolean;
   partitions?: number;
@@ -93,7 +94,7 @@ const PLACES: Record<Scope, string> = { submit: "a submitted task", spawn: "a ch
 const POLICY = new Set(
   (
     "concurrency maxConcurrency rate order retries minBackoff maxBackoff maxWait timeout totalTimeout stallTimeout retryOn failOn " +
-    "onError maxFailures failurePeriod isolation publishResults partitions"
+    "onError maxFailures failurePeriod tripOn isolation publishResults partitions"
   ).split(" "),
 );
 

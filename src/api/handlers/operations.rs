@@ -5,12 +5,17 @@ use super::types::type_answer;
 use axum::response::Response;
 
 use super::cancel::check_reason;
-use crate::api::documents::{KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetKillSwitch, SetLimits};
+use crate::api::documents::{
+    CircuitState, KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits,
+};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
-use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, Kill, MAX_KILLS, Pause, RateLimit, Slots};
+use crate::control::{
+    self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_KILLS, Pause, RateLimit,
+    Slots,
+};
 use crate::model::task::id::check_type;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
@@ -56,6 +61,24 @@ pub(crate) async fn limits(request: ApiRequest) -> Result<Response, ApiError> {
             rate.map(|rate| ControlRecord::Rate(RateLimit { v, at_ms, rate })),
         )
         .await?;
+    type_answer(api, &name).await
+}
+
+/// `PUT /v1/types/{type}/circuit`.
+pub(crate) async fn circuit(request: ApiRequest) -> Result<Response, ApiError> {
+    let SetCircuit { state, reason } = request.json()?;
+    check_reason(reason.as_deref())?;
+    let (api, name) = (&request.api, request.segment.clone());
+    api.types.check_type_exists(&name).await?;
+    let (action, forced) = match state {
+        CircuitState::Open => ("open_circuit", Some(ForcedCircuit::Open)),
+        CircuitState::Closed => ("close_circuit", Some(ForcedCircuit::Closed)),
+        CircuitState::Auto => ("release_circuit", None),
+    };
+    api.fleet.record_operation(&request.operation(action, &name, reason.as_deref())).await?;
+    let (v, at_ms) = (CONTROL_VERSION, now_ms());
+    let record = forced.map(|state| ControlRecord::Circuit(CircuitSetting { v, at_ms, state, reason }));
+    api.fleet.write_control(ControlKey::Circuit(name.clone()), record).await?;
     type_answer(api, &name).await
 }
 

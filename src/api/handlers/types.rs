@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::response::Response;
 
 use super::workers::worker_totals;
-use crate::api::documents::{Backlog, Paused, TypeDocument, TypeLimits, Types};
+use crate::api::documents::{Backlog, CircuitDocument, Paused, TypeDocument, TypeLimits, Types};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
 use crate::config::TypePolicy;
-use crate::control::ControlState;
 use crate::control::heartbeat::Heartbeat;
+use crate::control::{CircuitSetting, ControlState};
 use crate::model::record::state::State;
 use crate::model::task::id::clip;
 use crate::publish::time_text;
@@ -40,10 +40,19 @@ fn type_document(
         counts,
         paused: paused.map(|pause| Paused { since: time_text(pause.at_ms), reason: pause.reason.clone() }),
         limits: limits_of(&name, &control, api.types.policy(&name).as_ref()),
+        circuit: control.circuits.get(&name).map(circuit_of),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
         worker_totals: worker_totals(heartbeats, &name),
         schema: registered.map(|registered| registered.schema.json().clone()),
         name,
+    }
+}
+
+fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
+    CircuitDocument {
+        state: setting.state.name().to_owned(),
+        since: time_text(setting.at_ms),
+        reason: setting.reason.clone(),
     }
 }
 

@@ -9,6 +9,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use reqwest::{Client, Method, Response, StatusCode, Url};
 
 use super::Section;
+use crate::config::TypePolicy;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
 use crate::model::json::RawJson;
@@ -57,7 +58,11 @@ impl Http {
 
     /// Creates the type of a configuration section.
     pub(super) fn from_section(section: &mut Section<'_>) -> Option<Registered> {
-        call(section).map(|(client, call)| Registered::new(Self::new(client, call)))
+        call(section).map(|(client, call)| {
+            let mut registered = Registered::new(Self::new(client, call));
+            registered.policy.trip_on = TypePolicy::outage_kinds();
+            registered
+        })
     }
 }
 

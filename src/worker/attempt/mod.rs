@@ -17,6 +17,9 @@ use crate::handlers::context::CancelReason;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 
+/// Failure kind of an attempt that showed no sign of life.
+pub(super) const STALLED: &str = "stalled";
+
 /// End of an attempt.
 #[derive(Debug)]
 pub(super) enum AttemptEnd {

@@ -1,83 +1,191 @@
-//! Circuit breaker of a type: too many failed attempts in a period stop it until an operator resumes it.
+//! Circuit of the dispatcher's type: outcomes of attempts, and the effects of its state on failures, metrics and status.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::config::Alarm;
-use crate::handlers::{Fail, Failure};
+use super::running::Running;
+use crate::config::TypePolicy;
+use crate::control::CircuitSetting;
+use crate::handlers::{Answer, Fail, Failure, TIMEOUT};
 use crate::model::task::id::clip;
-use crate::runtime::Health;
+use crate::publish::time_text;
+use crate::runtime::now_ms;
+use crate::worker::attempt::{AttemptEnd, STALLED};
+use crate::worker::child::CRASHED;
+use crate::worker::circuit::{Change, Circuit, Outcome};
 use crate::worker::type_metrics::TypeMetrics;
 
+/// Circuit breaker of the dispatcher's type.
 pub(super) struct CircuitBreaker {
     task_type: Arc<str>,
-    alarm: Option<Alarm>,
-    health: Health,
-    /// Times of the failed attempts within the period.
-    recent: VecDeque<Instant>,
-    /// Reason, while the circuit is open.
-    stopped: Option<String>,
+    /// `None`: the type has no circuit.
+    circuit: Option<TypeCircuit>,
+}
+
+/// Circuit of a type, with the kinds of errors that open it.
+struct TypeCircuit {
+    circuit: Circuit,
+    trip_on: Vec<String>,
+    /// Kind and message of the latest failure that opened it or kept it open.
+    cause: String,
+    /// Reason that an operator has given.
+    reason: Option<String>,
+}
+
+impl TypeCircuit {
+    fn new() -> Self {
+        Self { circuit: Circuit::new(), trip_on: Vec::new(), cause: String::new(), reason: None }
+    }
+
+    fn trips(&self, kind: &str) -> bool {
+        self.trip_on.iter().any(|known| known == kind)
+    }
+
+    /// Outcome of an answer.
+    fn outcome(&self, answer: &Answer) -> Outcome {
+        match answer {
+            Ok(_) => Outcome::Good,
+            Err(failure) if self.trips(&failure.kind) => match failure.then {
+                Fail::Retry { after } | Fail::Wait { after } => Outcome::Bad(after),
+                Fail::Final | Fail::Dead | Fail::Cancelled => Outcome::Bad(None),
+            },
+            Err(failure) if failure.then == Fail::Cancelled || failure.kind == CRASHED => Outcome::Unknown,
+            Err(_) => Outcome::Good,
+        }
+    }
+
+    fn outcome_of_end(&self, end: &AttemptEnd) -> Outcome {
+        match end {
+            AttemptEnd::Answered(answer) => self.outcome(answer),
+            AttemptEnd::TimedOut if self.trips(TIMEOUT) => Outcome::Bad(None),
+            AttemptEnd::Stalled(_) if self.trips(STALLED) => Outcome::Bad(None),
+            AttemptEnd::TimedOut | AttemptEnd::Stalled(_) | AttemptEnd::Interrupted => Outcome::Unknown,
+        }
+    }
+
+    /// Reason why nothing but probes starts, for people.
+    fn open_reason(&self) -> Option<String> {
+        if !self.circuit.is_open() {
+            return None;
+        }
+        let Some(since) = self.circuit.open_since() else {
+            let reason = self.reason.as_ref().map(|reason| format!(": {reason}"));
+            return Some(format!("opened by an operator{}", reason.unwrap_or_default()));
+        };
+        let open_ms = since.elapsed().as_millis() as i64;
+        Some(format!("open since {}: {}", time_text(now_ms() - open_ms), self.cause))
+    }
+}
+
+fn cause_of(answer: &Answer) -> String {
+    answer.as_ref().err().map(|failure| format!("{}: {}", failure.kind, clip(&failure.message))).unwrap_or_default()
 }
 
 impl CircuitBreaker {
-    pub(super) fn new(task_type: Arc<str>, alarm: Option<Alarm>, health: Health) -> Self {
-        Self { task_type, alarm, health, recent: VecDeque::new(), stopped: None }
+    pub(super) fn new(task_type: Arc<str>) -> Self {
+        Self { task_type, circuit: None }
     }
 
-    /// Returns why the type is stopped, if it is: running attempts continue, nothing new starts.
-    pub(super) fn stopped(&self) -> Option<&String> {
-        self.stopped.as_ref()
-    }
-
-    /// Counts a failed attempt; one too many opens the circuit.
-    pub(super) fn record(&mut self, failure: &Failure, metrics: &TypeMetrics) {
-        let Some(alarm) = self.alarm else { return };
-        if failure.then == Fail::Cancelled || self.stopped.is_some() || !self.count(&alarm, Instant::now()) {
+    /// Takes over the policy and the state that an operator has set. A type without both has no circuit.
+    pub(super) fn set(
+        &mut self,
+        policy: &TypePolicy,
+        setting: Option<&CircuitSetting>,
+        slots: usize,
+        metrics: &TypeMetrics,
+    ) {
+        if policy.trip_on.is_empty() && setting.is_none() {
+            if self.circuit.take().is_some() {
+                metrics.set_circuit_open(false);
+            }
             return;
         }
-        let task_type = &self.task_type;
-        let reason = format!(
-            "more than {} attempts failed within {}, the last one with `{}`: {}",
-            alarm.max_failures,
-            alarm.period,
-            failure.kind,
-            clip(&failure.message)
-        );
-        let hint = "find the cause, then pause and resume the type, or restart the worker";
-        tracing::error!(%task_type, hint, "type stopped: {reason}");
-        self.health.set(&self.health_part(), format!("stopped: {reason}"));
-        metrics.set_stopped(true);
-        self.stopped = Some(reason);
+        let own = self.circuit.get_or_insert_with(TypeCircuit::new);
+        own.trip_on.clone_from(&policy.trip_on);
+        own.reason = setting.and_then(|setting| setting.reason.clone());
+        own.circuit.set_slots(slots);
+        own.circuit.force(setting.map(|setting| setting.state), Instant::now());
+        metrics.set_circuit_open(own.circuit.is_open());
     }
 
-    /// Returns whether there are too many failures in the period.
-    fn count(&mut self, alarm: &Alarm, now: Instant) -> bool {
-        self.recent.push_back(now);
-        let period = Duration::from(alarm.period);
-        while self.recent.front().is_some_and(|first| now.duration_since(*first) > period) {
-            self.recent.pop_front();
-        }
-        self.recent.len() > alarm.max_failures as usize
+    /// Returns whether another attempt may start beside `running` ones. The circuit advances with time.
+    pub(super) fn admits(&mut self, now: Instant, running: usize) -> bool {
+        self.circuit.as_mut().is_none_or(|own| own.circuit.admits(now, running))
     }
 
-    /// Replaces the limit. A type that is stopped remains so until an operator resumes it.
-    pub(super) fn set_alarm(&mut self, alarm: Option<Alarm>) {
-        self.alarm = alarm;
-    }
-
-    /// Closes the circuit: an operator has resumed the type.
-    pub(super) fn reset(&mut self, metrics: &TypeMetrics) {
-        self.recent.clear();
-        if self.stopped.take().is_some() {
-            self.health.clear(&self.health_part());
-            metrics.set_stopped(false);
+    /// Registers the start of an attempt, which may be a probe.
+    pub(super) fn attempt_started(&mut self, now: Instant) {
+        if let Some(own) = &mut self.circuit {
+            own.circuit.attempt_started(now);
         }
     }
 
-    fn health_part(&self) -> String {
-        format!("failures of {}", self.task_type)
+    /// Counts the end of an attempt. `is_late`: its result does not count.
+    pub(super) fn attempt_ended(&mut self, running: &Running, end: &AttemptEnd, is_late: bool, metrics: &TypeMetrics) {
+        let Some(own) = &self.circuit else { return };
+        let is_unknown = is_late || running.cancelled.is_some();
+        let outcome = if is_unknown { Outcome::Unknown } else { own.outcome_of_end(end) };
+        self.count(running.started_at, outcome, metrics, || match end {
+            AttemptEnd::Answered(answer) => cause_of(answer),
+            AttemptEnd::Stalled(_) => "attempts show no sign of life".to_owned(),
+            AttemptEnd::TimedOut | AttemptEnd::Interrupted => "attempts time out".to_owned(),
+        });
+    }
+
+    /// Counts the answer of an attempt that ended inline.
+    pub(super) fn answered(&mut self, started_at: Instant, answer: &Answer, metrics: &TypeMetrics) {
+        let Some(own) = &self.circuit else { return };
+        let outcome = own.outcome(answer);
+        self.count(started_at, outcome, metrics, || cause_of(answer));
+    }
+
+    fn count(&mut self, started_at: Instant, outcome: Outcome, metrics: &TypeMetrics, cause: impl FnOnce() -> String) {
+        let Some(own) = &mut self.circuit else { return };
+        let Some(change) = own.circuit.attempt_ended(started_at, Instant::now(), outcome, fastrand::f64()) else {
+            return;
+        };
+        let (task_type, cause) = (&self.task_type, cause());
+        match change {
+            Change::Opened => {
+                let hint = "only single probes start until the service behind the type answers";
+                tracing::warn!(%task_type, reason = %cause, hint, "circuit opened");
+                metrics.record_circuit_opened();
+                own.cause = cause;
+            }
+            Change::Paused(pause) => {
+                let pause_ms = pause.as_millis() as u64;
+                tracing::info!(%task_type, reason = %cause, pause_ms, "a probe of an open circuit has failed");
+                own.cause = cause;
+            }
+            Change::Closed => tracing::info!(%task_type, "circuit closed: the service behind the type answers"),
+        }
+        metrics.set_circuit_open(own.circuit.is_open());
+    }
+
+    /// Returns whether nothing but probes starts.
+    pub(super) fn is_open(&self) -> bool {
+        self.circuit.as_ref().is_some_and(|own| own.circuit.is_open())
+    }
+
+    /// Reason why nothing but probes starts, for people.
+    pub(super) fn open_reason(&self) -> Option<String> {
+        self.circuit.as_ref().and_then(TypeCircuit::open_reason)
+    }
+
+    /// Time at which more attempts are admitted.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        self.circuit.as_ref().and_then(|own| own.circuit.next_due(now))
+    }
+
+    /// Turns a failure into a wait if the circuit is not closed: the service is to blame, not the task.
+    pub(super) fn spare(&self, failure: Failure) -> Failure {
+        let is_spared = |own: &TypeCircuit| own.circuit.makes_waits() && own.trips(&failure.kind);
+        match failure.then {
+            Fail::Retry { after } if self.circuit.as_ref().is_some_and(is_spared) => {
+                Failure { then: Fail::Wait { after }, ..failure }
+            }
+            _ => failure,
+        }
     }
 }

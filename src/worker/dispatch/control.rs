@@ -2,6 +2,7 @@
 
 use super::Dispatcher;
 use super::limits::Admission;
+use super::tasks::Tasks;
 use crate::control::{ControlWatch, Verdict};
 use crate::handlers::context::CancelReason;
 use crate::worker::decode::{InFlight, Input};
@@ -22,16 +23,22 @@ impl Dispatcher {
     /// Takes over the policy of a reloaded configuration, and the limits that apply to it now.
     pub(super) fn apply_limits(&mut self) {
         if let Some(policy) = self.policies.newer(&self.tasks.task_type, &self.tasks.policy) {
-            self.tasks.circuit.set_alarm(policy.alarm);
+            self.tasks.failure_limit.set_alarm(policy.alarm);
             self.quarantine.set_slots(policy.slots());
             self.tasks.policy = policy;
         }
         let was_paused = self.limits.is_paused();
-        let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &self.control.state());
+        let released = {
+            let state = self.control.state();
+            let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &state);
+            let Tasks { task_type, policy, circuit, metrics, .. } = &mut self.tasks;
+            circuit.set(policy, state.circuits.get(&**task_type), self.limits.slots(), metrics);
+            released
+        };
         self.tasks.queue.extend(released.into_iter().map(Input::Task));
         self.tasks.metrics.set_limits(self.limits.slots(), self.limits.is_paused());
         if was_paused && !self.limits.is_paused() {
-            self.tasks.circuit.reset(&self.tasks.metrics);
+            self.tasks.failure_limit.reset(&self.tasks.metrics);
         }
     }
 

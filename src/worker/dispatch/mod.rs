@@ -5,6 +5,7 @@ mod circuit;
 mod commands;
 mod control;
 mod dead_letters;
+mod failure_limit;
 mod failure_policy;
 mod inline;
 mod limits;
@@ -160,7 +161,8 @@ impl Dispatcher {
 
     async fn receive(&mut self, work: Vec<Input>) {
         self.tasks.queue.extend(work);
-        if self.limits.is_paused() || self.tasks.circuit.stopped().is_some() {
+        let is_stopped = self.tasks.failure_limit.stopped().is_some() || self.tasks.circuit.is_open();
+        if self.limits.is_paused() || is_stopped {
             // Cancelled tasks are otherwise found when tasks are started, and none is started now.
             self.cancel_queued().await;
         }

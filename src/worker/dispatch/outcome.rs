@@ -12,7 +12,7 @@ use crate::model::event::Payload;
 use crate::model::json::RawJson;
 use crate::model::retry::Waits;
 use crate::runtime::now_ms;
-use crate::worker::attempt::AttemptEnd;
+use crate::worker::attempt::{AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;
 
 /// Maximum number of repetitions of an attempt whose process has ended.
@@ -24,6 +24,7 @@ impl Dispatcher {
         self.tasks.metrics.set_in_flight(self.running.len());
         self.quarantine.attempt_ended(&running.in_flight);
         let is_late = !self.open || self.tasks.assignments.is_cancelled(running.in_flight.tag);
+        self.tasks.circuit.attempt_ended(&running, &end, is_late, &self.tasks.metrics);
         match end {
             // The partition has another owner, or the worker has left the group.
             _ if is_late => self.tasks.interrupt(running),
@@ -39,7 +40,7 @@ impl Dispatcher {
             }
             AttemptEnd::Stalled(limit) => {
                 let message = format!("the attempt showed no sign of life for {}", duration_text(limit));
-                self.tasks.finish(running, Err(Failure::retry(message).of_kind("stalled"))).await;
+                self.tasks.finish(running, Err(Failure::retry(message).of_kind(STALLED))).await;
             }
         }
     }
@@ -82,9 +83,10 @@ impl Tasks {
         {
             return restart_attempt(self, running, restart, &failure);
         }
+        let failure = self.circuit.spare(failure);
         if !failure_policy::is_wait(&self.policy, &running.in_flight, &failure, now_ms()) {
             self.log_failure(&running, &failure);
-            self.circuit.record(&failure, &self.metrics);
+            self.failure_limit.record(&failure, &self.metrics);
         }
         match failure_policy::decide(&self.policy, &running.in_flight, running.attempt(), failure) {
             Disposition::Retry { wait, failure } => self.retry(running, wait, None, failure).await,

@@ -36,8 +36,9 @@ impl Dispatcher {
     async fn start_batch(&mut self) -> bool {
         let stuck = self.update_stuck_slots();
         let mut started = 0;
-        while self.running.len() + stuck < self.limits.open_slots()
-            && self.tasks.circuit.stopped().is_none()
+        while self.tasks.circuit.admits(self.clock.now, self.running.len() + stuck)
+            && self.running.len() + stuck < self.limits.open_slots()
+            && self.tasks.failure_limit.stopped().is_none()
             && let Some(input) = self.next_input()
         {
             match input {
@@ -158,6 +159,7 @@ impl Dispatcher {
 
     /// Polls an attempt inline, if the type's attempts are short; runs it in a task of its own if it is pending.
     async fn run_attempt(&mut self, mut running: Running, mut future: AnswerFuture, span: Span, deadline: Instant) {
+        self.tasks.circuit.attempt_started(running.started_at);
         if self.inline.admit() {
             let polled = span.in_scope(|| attempt::poll_once(future));
             let took = self.clock.advance();
@@ -192,10 +194,12 @@ impl Dispatcher {
             let Tasks { publisher, reporter, .. } = &self.tasks;
             let has_more = publisher.has_outputs(&running.cx) || self.tasks.results.has_any(&running.in_flight);
             if publisher.fits(output) && reporter.output.is_idle() && !has_more {
+                self.tasks.circuit.answered(running.started_at, &answer, &self.tasks.metrics);
                 return self.tasks.complete_inline(running, output, took, &self.clock);
             }
         }
         if answer.is_err() || !self.tasks.publisher.has_outputs(&running.cx) {
+            self.tasks.circuit.answered(running.started_at, &answer, &self.tasks.metrics);
             self.tasks.finish(running, answer).await;
             // Finishing may have waited for the producer.
             self.clock = Clock::read();

@@ -15,7 +15,9 @@ impl Dispatcher {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let stuck = (self.stuck_slots > 0).then(|| Instant::now() + STUCK_CHECK_INTERVAL);
         let Tasks { queue, reporter, .. } = &self.tasks;
-        let timers = [self.running.next_due(), queue.next_due(), reporter.next_flush(), self.limits.next_due(), stuck];
+        let circuit = self.tasks.circuit.next_due(self.clock.now);
+        let limits = self.limits.next_due();
+        let timers = [self.running.next_due(), queue.next_due(), reporter.next_flush(), limits, circuit, stuck];
         timers.into_iter().flatten().min()
     }
 

@@ -128,8 +128,8 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     Finding { quiet_ms, message: finding.message + &received, ..finding }
 }
 
-/// Explains why the worker that owns a partition starts no task of it: no start offset, an open circuit breaker, or an
-/// app that is down.
+/// Explains why the worker that owns a partition starts no task of it: no start offset, too many failures, or an app
+/// that is down.
 fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32) -> Vec<Finding> {
     let mut findings = Vec::new();
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {
@@ -141,9 +141,15 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
         findings.extend(status.stopped.as_ref().map(|why| {
             let what = format!("resume with `kafleet types pause {task_type}` and `kafleet types resume {task_type}`");
             Finding::new(
-                Reason::CircuitOpen,
+                Reason::Stopped,
                 format!("its worker has stopped starting `{task_type}` tasks: {why}; fix the cause, then {what}"),
             )
+        }));
+        findings.extend(status.circuit.as_ref().map(|why| {
+            let what = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
+            let message =
+                format!("its worker starts only single probes of `{task_type}`, whose circuit is {why}; {what}");
+            Finding::new(Reason::CircuitOpen, message)
         }));
         findings.extend(status.app_down.as_ref().map(|why| {
             let what = "fix the app; the worker starts it again and again";

@@ -73,6 +73,16 @@ pub(super) static ROUTES: &[Route] = &[
         )
     },
     Route {
+        request: RequestBody::Json(of::<doc::SetCircuit>),
+        ..operate(
+            Verb::Put,
+            "/v1/types/{type}/circuit",
+            "Open or close the circuit of a type in all workers, or leave it to each of them",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::circuit(request)),
+        )
+    },
+    Route {
         query: &[],
         problems: &[Code::KafkaUnavailable],
         ..read(

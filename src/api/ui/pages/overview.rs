@@ -172,6 +172,12 @@ fn type_troubles(view: &View, known: &TypeDocument) -> Vec<Markup> {
 
 fn worker_troubles(link: &Markup, totals: &WorkerTotals) -> Vec<Markup> {
     let mut items = Vec::new();
+    if totals.circuit_open > 0 {
+        items.push(html! {
+            (label("attention", "‖\u{fe0e} circuit open")) " " (link) " on " (totals.circuit_open) " of " (totals.workers)
+            " workers: the service behind the type does not answer"
+        });
+    }
     if totals.stopped > 0 {
         items.push(html! {
             (label("bad", "✘\u{fe0e} stopped")) " " (link) " on " (totals.stopped) " of " (totals.workers)

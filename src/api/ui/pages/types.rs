@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::overview::{numbers_text, open_of};
 use crate::api::documents::{
-    Failures, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage, TypeDocument, TypeLimits, WorkerDocument,
+    CircuitDocument, Failures, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage, TypeDocument, TypeLimits,
+    WorkerDocument,
 };
 use crate::api::handlers::{list as tasks, statistics, types, workers};
 use crate::api::http::problem::ApiError;
@@ -72,6 +73,9 @@ fn condition(known: &TypeDocument) -> (&'static str, String) {
     }
     match &known.worker_totals {
         Some(totals) if totals.stopped > 0 => ("bad", format!("stopped on {} of {}", totals.stopped, totals.workers)),
+        Some(totals) if totals.circuit_open > 0 => {
+            ("attention", format!("circuit open on {} of {}", totals.circuit_open, totals.workers))
+        }
         Some(totals) if !totals.refused.is_empty() => ("bad", "refused partitions".to_owned()),
         Some(totals) if totals.workers == 1 => ("good", "1 worker".to_owned()),
         Some(totals) => ("good", format!("{} workers", totals.workers)),
@@ -247,6 +251,7 @@ fn properties(known: &TypeDocument) -> Markup {
                 ("Backlog", Some(html! { (count(known.backlog)) span.quiet { " queued or running" } })),
                 ("Slots", known.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&known.limits))),
+                ("Circuit", known.circuit.as_ref().map(circuit_text)),
                 ("Kill switches", (!known.kills.is_empty()).then(|| html! { (known.kills.join(", ")) })),
                 ("Refused partitions", refused(known)),
             ]))
@@ -287,8 +292,15 @@ fn workers_of(visit: &Visit, name: &str) -> Markup {
             @if rows.is_empty() {
                 p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." }
             }
-            @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped"], &rows)) }
+            @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped or open circuit"], &rows)) }
         }
+    }
+}
+
+fn circuit_text(circuit: &CircuitDocument) -> Markup {
+    html! {
+        (circuit.state) " by an operator since " (time(&circuit.since))
+        @if let Some(reason) = &circuit.reason { ": " (visible(reason)) }
     }
 }
 

@@ -154,6 +154,7 @@ fn type_row(view: &View, status: &TypeStatus) -> Markup {
 pub(super) fn reasons(status: &TypeStatus) -> Markup {
     html! {
         @if let Some(why) = &status.stopped { span.error { (first_line(why, 120)) } }
+        @if let Some(why) = &status.circuit { (label("attention", "circuit")) " " (first_line(why, 120)) }
         @if let Some(why) = &status.app_down { (label("bad", "app down")) " " span.error { (first_line(why, 120)) } }
     }
 }

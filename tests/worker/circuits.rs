@@ -1,0 +1,110 @@
+//! Circuits of types: the service behind a type is away and comes back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use kafleet::config::{Alarm, TypePolicy};
+use kafleet::control::{CircuitSetting, ControlKey, ControlRecord, ForcedCircuit};
+use kafleet::handlers::Failure;
+use kafleet::model::event::Kind as EventKind;
+use kafleet::model::units::duration::Millis;
+use serde_json::Value;
+
+use crate::worker::fleet::{memory, until};
+use crate::worker::types::{Kind, ok};
+
+/// Service that a type calls.
+#[derive(Clone, Default)]
+struct Service {
+    is_away: Arc<AtomicBool>,
+    failed_calls: Arc<AtomicUsize>,
+}
+
+impl Service {
+    fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::SeqCst);
+    }
+
+    fn failed_calls(&self) -> usize {
+        self.failed_calls.load(Ordering::SeqCst)
+    }
+
+    /// A type with two slots and that calls the service.
+    fn caller(&self) -> Kind {
+        let service = self.clone();
+        let kind = Kind::new("caller", move |params: Value, _| {
+            let service = service.clone();
+            async move {
+                if service.is_away.load(Ordering::SeqCst) {
+                    service.failed_calls.fetch_add(1, Ordering::SeqCst);
+                    return Err(Failure::retry("no answer").of_kind("unreachable"));
+                }
+                ok(params)
+            }
+        });
+        let mut kind = kind.slots(2).retries(3, Millis(50));
+        kind.registered.policy.trip_on = TypePolicy::outage_kinds();
+        kind
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outage_ends_no_task_and_the_circuit_closes_after_it() {
+    let service = Service::default();
+    let mut kind = service.caller();
+    kind.registered.policy.alarm = Some(Alarm { max_failures: 4, period: Millis::secs(60) });
+    let (fleet, _) = memory(1, &[kind]).await;
+    service.set_away(true);
+    fleet.send_many("caller", "t", 30, "1").await;
+    let worker = fleet.worker();
+    until("the circuit is open", || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    until("a probe has failed", || service.failed_calls() > 5).await;
+    assert_eq!(fleet.results(), []);
+    service.set_away(false);
+    let results = fleet.wait_for_results(30).await;
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded && event.attempt <= 2), "{results:?}");
+    until("the circuit is closed", || worker.metric("kafleet_circuit_open", "caller") == 0.0).await;
+    assert_eq!(worker.metric("kafleet_circuit_opened_total", "caller"), 1.0);
+    assert_eq!(worker.metric("kafleet_type_stopped", "caller"), 0.0, "failures of an outage do not stop the type");
+    // The type has two slots: five failures open its circuit, and then there is a probe a second or two.
+    assert!(service.failed_calls() < 15, "{} calls of the absent service", service.failed_calls());
+    worker.stop().await;
+    fleet.assert_clean("caller").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_of_other_kinds_open_no_circuit() {
+    let kind = Kind::new("other", |_: Value, _| async { Err(Failure::retry("no").of_kind("rate_limited")) });
+    let mut kind = kind.slots(2).retries(0, Millis(1));
+    kind.registered.policy.trip_on = TypePolicy::outage_kinds();
+    let (fleet, _) = memory(1, &[kind]).await;
+    fleet.send_many("other", "t", 30, "1").await;
+    let worker = fleet.worker();
+    let results = fleet.wait_for_results(30).await;
+    assert!(results.iter().all(|event| event.kind() == EventKind::Failed), "{results:?}");
+    assert_eq!(worker.metric("kafleet_circuit_opened_total", "other"), 0.0);
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_opens_and_closes_the_circuit() {
+    let service = Service::default();
+    let (fleet, _) = memory(1, &[service.caller()]).await;
+    let key = || ControlKey::Circuit("caller".into());
+    let setting = |state| ControlRecord::Circuit(CircuitSetting { v: 1, at_ms: 0, state, reason: None });
+    let worker = fleet.worker();
+    fleet.put_control(key(), setting(ForcedCircuit::Open)).await;
+    until("the circuit is open", || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    fleet.send("caller", "held", "1").await;
+    service.set_away(true);
+    fleet.put_control(key(), setting(ForcedCircuit::Closed)).await;
+    let failed = fleet.result_of("held").await;
+    assert_eq!(failed.kind(), EventKind::Failed, "a closed circuit spares nothing");
+    fleet.delete_control(key()).await;
+    fleet.send_many("caller", "t", 10, "1").await;
+    until("the circuit opens by itself", || worker.metric("kafleet_circuit_opened_total", "caller") == 1.0).await;
+    service.set_away(false);
+    let results = fleet.wait_for_results(11).await;
+    assert_eq!(results.iter().filter(|event| event.kind() == EventKind::Failed).count(), 1);
+    worker.stop().await;
+}
