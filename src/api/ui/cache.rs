@@ -150,34 +150,38 @@ pub(super) struct SharedMain {
 }
 
 impl SharedMains {
-    /// Returns a rendering that began after the last change of the page's topic: a running or recent one.
-    pub(super) fn find(&self, key: &str, changed: Instant) -> Option<SharedMain> {
-        let now = Instant::now();
-        let is_recent = |entry: &&SharedMain| changed <= entry.begins && now < entry.begins + SHARED_FOR;
-        self.entries.lock().get(key).filter(is_recent).cloned()
-    }
-
-    /// Returns the rendering of [`Self::find`], or a new one. The renderings of a page begin at least [`SHARED_FOR`]
-    /// apart.
-    pub(super) fn find_or_add(&self, key: String, changed: Instant) -> SharedMain {
+    /// Returns a rendering that began after the last change of the page's topic: a running or recent one, or a new one,
+    /// which begins at its turn. The renderings of a page begin at least [`SHARED_FOR`] apart. `turn`: returns the wait
+    /// until the turn of a new rendering, or `None` if there are too many.
+    pub(super) fn find_or_add(
+        &self,
+        key: String,
+        changed: Instant,
+        turn: impl FnOnce(Instant) -> Option<Duration>,
+    ) -> Option<SharedMain> {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         entries.retain(|_, entry| now < entry.begins + SHARED_FOR);
-        let begins = match entries.get(&key) {
-            Some(entry) if changed <= entry.begins => return entry.clone(),
+        let earliest = match entries.get(&key) {
+            Some(entry) if changed <= entry.begins => return Some(entry.clone()),
             Some(entry) => entry.begins + SHARED_FOR,
             None => now,
         };
-        let added = SharedMain { main: Arc::default(), begins };
+        let added = SharedMain { main: Arc::default(), begins: earliest.max(now + turn(now)?) };
         let size: usize = entries.values().filter_map(|entry| entry.main.get()).map(|main| main.size()).sum();
         if size < MAX_SHARED {
             entries.insert(key, added.clone());
         }
-        added
+        Some(added)
     }
 }
 
 impl SharedMain {
+    /// Time until the rendering begins.
+    pub(super) fn wait(&self) -> Duration {
+        self.begins.saturating_duration_since(Instant::now())
+    }
+
     /// Returns the rendering, or that of `render` if it is the first request for it. What is not a page is not shared.
     pub(super) async fn get(
         &self,
@@ -225,9 +229,13 @@ mod tests {
         Ok(Rendered { status: 200, title, state: None, main: main.into(), tag, part })
     }
 
+    fn add(shared: &SharedMains, changed: Instant) -> SharedMain {
+        shared.find_or_add("read /".into(), changed, |_| Some(Duration::ZERO)).unwrap()
+    }
+
     /// Contents of the answer to a refresh whose own rendering has these contents.
     async fn refresh(shared: &SharedMains, changed: Instant, main: &str) -> String {
-        let found = shared.find_or_add("read /".into(), changed).get(async { rendered(main) }).await;
+        let found = add(shared, changed).get(async { rendered(main) }).await;
         found.map(|found| found.main.clone()).unwrap()
     }
 
@@ -238,8 +246,9 @@ mod tests {
         assert_eq!(refresh(&shared, begun, "first").await, "first");
         tokio::time::advance(Duration::from_millis(100)).await;
         assert_eq!(refresh(&shared, begun, "second").await, "first");
-        assert!(shared.find("read /", begun).is_some() && shared.find("read /other", begun).is_none());
-        assert!(shared.find("read /", Instant::now()).is_none(), "the page has changed since");
+        let no_turn = |key: &str, changed| shared.find_or_add(key.into(), changed, |_| None).is_none();
+        assert!(!no_turn("read /", begun) && no_turn("read /other", begun), "a shared rendering needs no turn");
+        assert!(no_turn("read /", Instant::now()), "the page has changed since");
         let changed = Instant::now();
         let (second, third) = tokio::join!(refresh(&shared, changed, "second"), refresh(&shared, changed, "third"));
         assert!(second == third && second != "first", "{second} {third}");
@@ -265,7 +274,7 @@ mod tests {
     async fn answer_other_than_a_page_is_not_shared() {
         let shared = SharedMains::default();
         let redirect = async { Err(Box::new(StatusCode::SEE_OTHER.into_response())) };
-        assert!(shared.find_or_add("read /".into(), Instant::now()).get(redirect).await.is_err());
+        assert!(add(&shared, Instant::now()).get(redirect).await.is_err());
         assert_eq!(refresh(&shared, Instant::now(), "page").await, "page");
     }
 }

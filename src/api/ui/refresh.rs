@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Page;
+use super::cache::SharedMain;
 use super::serve::{ShellParts, rendered_page, respond, show};
 use super::visit::{PATIENCE, Visit};
 use crate::api::http::auth::role_name;
@@ -52,21 +53,17 @@ pub(super) async fn answer(visit: &Visit, page: &Page, shell: &ShellParts, head:
     let live = &visit.api.live;
     let key = format!("{} {}", role_name(visit.view.role), shell.path);
     let render = async { rendered_page(visit, show(visit, page).await) };
-    let found = live.shared.find(&key, live.last_change(&shell.topic));
-    let wait = if found.is_some() { Some(Duration::ZERO) } else { live.turns.take(Instant::now()) };
-    let main = match (found, wait) {
-        (Some(found), _) => found.get(render).await,
-        (None, Some(wait)) => {
-            tokio::time::sleep(wait).await;
-            live.shared.find_or_add(key, live.last_change(&shell.topic)).get(render).await
-        }
-        (None, None) => {
+    let shared = live.shared.find_or_add(key, live.last_change(&shell.topic), |now| live.turns.take(now));
+    let wait = shared.as_ref().map_or(PATIENCE, SharedMain::wait);
+    let main = match shared {
+        Some(shared) => shared.get(render).await,
+        None => {
             let error = ApiError::new(Code::Overloaded, "too many open pages ask for updates");
             rendered_page(visit, Err(error.hint("the page is refreshed later"))).map(Into::into)
         }
     };
     let mut response = main.map_or_else(|response| *response, |main| respond(visit, shell, head, &main));
-    let again = POLL_INTERVAL + wait.unwrap_or(PATIENCE) * SLOWDOWN;
+    let again = POLL_INTERVAL + wait * SLOWDOWN;
     response.headers_mut().insert("kafleet-again", HeaderValue::from(again.as_millis() as u64));
     response
 }
