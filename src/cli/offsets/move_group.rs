@@ -46,13 +46,16 @@ fn type_name(text: &str) -> Result<String, String> {
 
 pub(super) async fn run(args: MoveArgs, setup: &Setup, globals: &Globals) -> Outcome {
     let moved = move_commits(&setup.kafka()?.client(), &setup.names, &args.task_type, &args.to).await?;
-    let output = globals.output();
-    if output.is_json() {
-        output.json(&moved)?;
-    } else {
-        output.table(rows(&moved))?;
-    }
+    globals.output().json_or_list(&moved, rows, empty_message(&moved))?;
     Ok(Code::Ok)
+}
+
+fn empty_message(moved: &Moved) -> String {
+    let Moved { task_type, from, to, .. } = moved;
+    match from == to {
+        true => format!("no commit was moved: the type `{task_type}` is in the group `{to}` already"),
+        false => format!("the type `{task_type}` is now in the group `{to}`; it had no commits in `{from}`"),
+    }
 }
 
 /// Moves the commits of a type with their metadata to its configured group. Interrupted in between, it can be run again.
