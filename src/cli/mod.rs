@@ -152,7 +152,7 @@ enum Verb {
     Stats(stats::StatsArgs),
     /// List the failed tasks by type and error
     Failures(stats::FailuresArgs),
-    /// List the requests of users, newest first
+    /// List the audit log: requests of users, newest first
     Audit(stats::AuditArgs),
     /// Measure this build on this machine
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! `stats`, `failures` and `audit`: counts over time, failed tasks by error, requests of users.
+//! `stats`, `failures` and `audit`: counts over time, failed tasks by error, audit log.
 
 use clap::Args;
 
@@ -128,7 +128,7 @@ pub(super) async fn audit(args: AuditArgs, globals: &Globals) -> Outcome {
             request.reason.into(),
         ]);
     }
-    output.list(rows, "nobody has requested a cancel, a retry or a change")?;
+    output.list(rows, "no cancel, retry or change has been requested")?;
     Ok(Code::Ok)
 }
 

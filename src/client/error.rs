@@ -20,7 +20,7 @@ pub enum Error {
     #[error("the token has invalid characters")]
     Token,
     /// The HTTP client cannot be set up, for example because there are no root certificates.
-    #[error("no http client: {0}")]
+    #[error("the HTTP client cannot be set up: {0}")]
     Setup(String),
     /// The params of a task are not JSON.
     #[error("the params of the task are not JSON: {0}")]
@@ -43,7 +43,7 @@ pub enum Error {
         api: String,
     },
     /// The answer is not that of a kafleet API: a proxy's page, or a document of an incompatible version.
-    #[error("`{api}` does not answer like a kafleet api: {reason}")]
+    #[error("`{api}` does not respond like a kafleet API: {reason}")]
     Unexpected {
         /// Address of the API.
         api: String,
