@@ -13,7 +13,7 @@ pub enum Error {
     Address {
         /// Address as given.
         api: String,
-        /// Part that is wrong.
+        /// Reason why it is invalid.
         reason: String,
     },
     /// The token has characters that a header must not have.
@@ -49,7 +49,7 @@ pub enum Error {
         api: String,
         /// HTTP status.
         status: u16,
-        /// Difference from what was expected.
+        /// Difference from the expected answer.
         reason: String,
     },
     /// An event stream was lost too often, without a stable connection in between.
@@ -78,7 +78,7 @@ pub enum Error {
         status: Option<Box<Status>>,
     },
     /// The task ended without success: failed, cancelled or expired. Its status contains the reason.
-    #[error("task `{}` is {}{}", .0.id, .0.state, reason(.0))]
+    #[error("task `{}` ended as {}{}", .0.id, .0.state, reason(.0))]
     Task(Box<Status>),
     /// The result of the task is not of the expected type.
     #[error("the result of task `{id}` has an unexpected form: {source}")]

@@ -96,7 +96,7 @@ pub trait Observe: Send + Sync + 'static {
         let _ = (cx, failure, wait);
     }
 
-    /// The attempt has ended with a wait, which counts as no attempt; the next one follows after `wait`.
+    /// The attempt has ended with a wait, which does not count as an attempt; the next one follows after `wait`.
     fn on_wait(&self, cx: &Context, failure: &Failure, wait: Duration) {
         let _ = (cx, failure, wait);
     }

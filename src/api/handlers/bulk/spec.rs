@@ -166,7 +166,7 @@ mod tests {
         assert!(!is_published(BulkAction::Retry, &superseded));
         let mut bulk = task(State::Running, State::Running);
         bulk.record.task_type = Some(BULK_TYPE.into());
-        assert!(!is_published(BulkAction::Cancel, &bulk), "a bulk action is not a subject of another");
+        assert!(!is_published(BulkAction::Cancel, &bulk), "a bulk action changes no other bulk action");
     }
 
     #[test]
