@@ -98,7 +98,7 @@ impl Failure {
         Self::retry(message).of_kind(if timed_out { TIMEOUT } else { UNREACHABLE })
     }
 
-    /// Failure of a service that responded with an error status. Waits do not count as attemptss: 429, and 503 with
+    /// Failure of a service that responded with an error status. Waits do not count as attempts: 429, and 503 with
     /// `Retry-After`. `is_retryable`: a retry of the same request may succeed.
     pub(super) fn error_status(
         message: impl Into<String>,

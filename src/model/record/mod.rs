@@ -161,7 +161,7 @@ pub struct Requests {
 pub struct Deferral {
     /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
     pub record_bytes: u32,
-    /// Waits of the current run that do not count as attemptss.
+    /// Waits of the current run that do not count as attempts.
     pub waits: u32,
     /// The handovers of this run up to this one are over, because their records were released; late events that defer
     /// them again are ignored.
