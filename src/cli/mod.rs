@@ -92,7 +92,7 @@ enum Verb {
     Topics(topics::TopicsVerb),
     /// Build the state in another Redis from the log, to switch to without downtime
     Rebuild(rebuild::RebuildArgs),
-    /// Set the offsets at which workers start
+    /// Manage the committed offsets of types: init, move
     #[command(subcommand)]
     Offsets(offsets::OffsetsVerb),
     /// Check apps: programs in any language that declare task types

@@ -30,8 +30,8 @@ pub(super) struct StatsArgs {
     /// End of the range [default: now]
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
-    /// Length of the points: 1m, 10m, 1h or 1d
-    #[arg(long, value_name = "TIME")]
+    /// Duration of each point: 1m, 10m, 1h or 1d
+    #[arg(long, value_name = "DURATION")]
     pub step: Option<Millis>,
     /// List the slowest attempts of the last hour instead
     #[arg(long, conflicts_with_all = ["from", "to", "step"])]

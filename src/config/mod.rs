@@ -20,6 +20,8 @@ mod callbacks;
 #[doc(hidden)]
 mod changes;
 #[doc(hidden)]
+mod checks;
+#[doc(hidden)]
 mod document;
 #[doc(hidden)]
 mod email;

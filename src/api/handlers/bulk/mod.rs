@@ -28,9 +28,11 @@ use crate::runtime::now_ms;
 use spec::{BulkSpec, Decision};
 
 mod runner;
+mod runs;
 mod spec;
 
-pub(crate) use runner::{BulkRuns, start};
+pub(crate) use runner::start;
+pub(crate) use runs::BulkRuns;
 
 /// Default of `limit`: the maximum number of tasks that an action changes.
 pub(crate) const DEFAULT_LIMIT: u64 = 100;

@@ -4,13 +4,11 @@
 //! lease is needed: each request names the run of its task, and the projection ignores a second request for the same
 //! run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -36,46 +34,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of bulk actions that a process runs at a time.
 const MAX_RUNS: usize = 4;
-/// Minimum time between two requests of a process: at most 2,000 per second.
-const PACE: Duration = Duration::from_micros(500);
 /// Maximum number of concurrent writes of an action.
 const MAX_WRITES: usize = 100;
-
-/// Bulk actions that this process runs or watches.
-pub(crate) struct BulkRuns {
-    /// Ids of actions that were created by this process.
-    taken: mpsc::UnboundedSender<TaskId>,
-    received: Mutex<Option<mpsc::UnboundedReceiver<TaskId>>>,
-    running: Mutex<BTreeSet<TaskId>>,
-    /// Earliest time of the next request, shared by all actions.
-    next: Mutex<Option<Instant>>,
-}
-
-impl Default for BulkRuns {
-    fn default() -> Self {
-        let (taken, received) = mpsc::unbounded_channel();
-        Self { taken, received: Mutex::new(Some(received)), running: Mutex::default(), next: Mutex::default() }
-    }
-}
-
-impl BulkRuns {
-    /// Runs an action that was just created.
-    pub(super) fn wake(&self, id: &TaskId) {
-        // Without a receiver, another API server runs it.
-        let _ = self.taken.send(id.clone());
-    }
-
-    /// Delays requests to the permitted rate.
-    async fn pace(&self, requests: usize) {
-        let turn = {
-            let (mut next, now) = (self.next.lock(), Instant::now());
-            let turn = next.map_or(now, |next| next.max(now));
-            *next = Some(turn + PACE * u32::try_from(requests).unwrap_or(u32::MAX));
-            turn
-        };
-        tokio::time::sleep_until(turn).await;
-    }
-}
 
 /// Progress of each bulk action, and the time since which it has not changed. Measured with the local clock: clocks of
 /// other hosts may be wrong.
