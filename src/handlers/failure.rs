@@ -11,6 +11,8 @@ use super::ParamsError;
 
 /// Failure kind of a timeout, including a service that did not respond in time.
 pub const TIMEOUT: &str = "timeout";
+/// Failure kind of an attempt whose process crashed.
+pub const CRASHED: &str = "crashed";
 /// Failure kind of [`Failure::unsuccessful`].
 pub const UNSUCCESSFUL: &str = "unsuccessful";
 /// Failure kind of a service that cannot be reached, directly or behind a gateway.

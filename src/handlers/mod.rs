@@ -42,7 +42,7 @@ pub mod testing;
 
 pub use child::Child;
 pub use context::Context;
-pub use failure::{Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
+pub use failure::{CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
 pub use registry::{Registered, Registry};
 pub use schema::{ParamsError, Schema};
 pub use shared_state::SharedState;

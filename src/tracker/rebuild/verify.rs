@@ -156,7 +156,7 @@ impl Comparison<'_> {
                 partition = self.copier.number,
                 source,
                 copy,
-                "the folds began at different offsets: statistics and requests are not compared"
+                "the folds began at different offsets: statistics and the audit log are not compared"
             );
         }
         self.is_same_begin = Some(source == copy);
