@@ -33,7 +33,7 @@ pub struct ApiConfig {
     pub ui: UiConfig,
 }
 
-/// Web UI, served at the address of the api.
+/// Web UI, served at the address of the API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UiConfig {
