@@ -12,7 +12,7 @@ use super::exit::Failure;
 use super::setup::{ConfigSource, Ended, Setup, read_config, set_slots};
 use crate::api::{LiveAccess, check_access};
 use crate::apps::pool::AppPool;
-use crate::config::{Change, Config, Loaded, changes, combine_policy};
+use crate::config::{ChangedKey, Config, Loaded, changes, combine_policy};
 use crate::control::{Policies, PolicyUpdates};
 use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::telemetry::{self, LOG_FILTER, Metrics};
@@ -150,11 +150,11 @@ impl Reloader {
         }
         let new = json_of(&loaded.config);
         let changed = changes(&self.running, &new).into_iter().filter(|change| self.concerns(&change.path()));
-        let with_effect = |change: Change| {
+        let with_effect = |change: ChangedKey| {
             let effect = self.effect(&change.path(), &policies);
             (change, effect)
         };
-        let changed: Vec<(Change, Effect)> = changed.map(with_effect).collect();
+        let changed: Vec<(ChangedKey, Effect)> = changed.map(with_effect).collect();
         for (change, effect) in &changed {
             if *effect == Effect::Immediate {
                 change.apply(&mut self.running);
@@ -260,7 +260,7 @@ fn json_of(config: &Config) -> Value {
 }
 
 fn invalid_file(problems: crate::config::Problems) -> Vec<Invalid> {
-    let invalid = |problem: crate::config::Problem| Invalid {
+    let invalid = |problem: crate::config::ConfigProblem| Invalid {
         key: problem.key,
         location: problem.location,
         what: problem.what,
