@@ -18,16 +18,16 @@ use crate::handlers::layer::{AttemptRequest, AttemptService, BoxError, Layer, Se
 use crate::handlers::{Context, Registered, Registry, Task, TaskResult, service};
 use crate::model::json::RawJson;
 
-/// Adds a layer to the types of a registry.
+/// Function that adds a layer to the types of a registry.
 type AddLayer = Box<dyn Fn(&mut Registry)>;
 
 /// Application with Rust task types; types from `kafleet.toml` are added to them.
 #[derive(Default)]
 pub struct App {
     registry: Registry,
-    /// Adds a service to all types.
+    /// Functions that each add a service to all types.
     services: Vec<fn(&mut Registry)>,
-    /// Adds a layer to all types, or to one.
+    /// Functions that each add a layer to all types, or to one type.
     layers: Vec<AddLayer>,
 }
 
@@ -95,7 +95,8 @@ impl App {
         self
     }
 
-    /// Adds a layer to the attempts of one type, in order with those of [`App::layer`].
+    /// Adds a layer to the attempts of one type. It is ordered among the layers of [`App::layer`] by the order of the
+    /// calls.
     pub fn layer_of<T, L>(mut self, layer: L) -> Self
     where
         T: Task,
@@ -117,8 +118,8 @@ impl App {
     /// - for children of its attempts, in the process of the handler; a refusal fails the attempt as `bad_child`. Attempts
     ///   of types from `kafleet.toml` and of apps are included.
     ///
-    /// Tasks that a tracker publishes do not pass: continuations, schedules, callbacks, emails, retries and new runs. Nor do
-    /// those that other producers write to Kafka, and redriven dead letters.
+    /// Hooks do not run for tasks that a tracker publishes (continuations, schedules, callbacks, emails, retries and
+    /// new runs), for tasks that other producers write to Kafka, and for redriven dead letters.
     pub fn prepare(mut self, hook: impl Fn(&mut Submission) -> Result<(), String> + Send + Sync + 'static) -> Self {
         self.registry.prepare(hook);
         self

@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum time of a measurement. Afterwards the metric is absent until the next one.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Measures until the guard is dropped.
+/// Measures the backlogs until the guard is dropped.
 pub(crate) fn measure(api: Arc<Api>) -> DropGuard {
     runtime::spawn_guarded(async move { measure_regularly(&api).await })
 }

@@ -44,7 +44,7 @@ pub struct AppProgram {
     /// Program and arguments; no shell.
     pub command: Vec<String>,
     pub cwd: PathBuf,
-    /// Added to the worker's environment.
+    /// Environment variables, added to those of the worker.
     pub env: BTreeMap<String, String>,
     /// Time until the app is ready.
     pub start_timeout: Duration,
@@ -260,7 +260,7 @@ impl AppProcess {
                         self.session.refuse_attempts();
                         break self.kill(Cause::OutOfMemory, why).await;
                     }
-                    // Without senders the pool has ended.
+                    // The channel is closed once the pool has been dropped.
                     Some(Request::Stop) | None => break self.stop().await,
                 },
                 end = &mut self.driver => {

@@ -228,7 +228,7 @@ pub struct Error {
     pub stack: Option<String>,
 }
 
-/// State of the work.
+/// Progress of an attempt.
 #[derive(Debug, Deserialize)]
 pub struct Progress {
     pub n: u64,
@@ -397,7 +397,7 @@ impl<'de> Visitor<'de> for MessageVisitor {
     }
 }
 
-/// Replaces what is not allowed in a failure kind; an empty kind becomes `error`.
+/// Replaces characters that are not allowed in a failure kind; an empty kind becomes `error`.
 pub fn valid_kind(kind: String) -> String {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if kind.is_empty() {

@@ -1,7 +1,8 @@
-//! Messages on their way to an app. A sender never waits: what the stream does not take at once is written later.
+//! Outgoing messages to an app. Senders never wait: bytes that the stream does not accept at once are buffered and
+//! written later.
 //!
-//! The buffer is bounded: an app gets another attempt only after it has answered one, which it can only after it has read
-//! it; there is one cancel per attempt; and replies that are not read are limited.
+//! The buffer is bounded: an app receives another attempt only after it has answered one, and it can answer only
+//! attempts that it has read; there is at most one cancel per attempt; and unread replies are limited.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

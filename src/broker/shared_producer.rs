@@ -44,12 +44,12 @@ struct Sink {
 }
 
 /// The partition and offset of a record, or the error.
-pub type Outcome = Result<Position, BrokerError>;
+pub type SendOutcome = Result<Position, BrokerError>;
 
 /// Outcomes of a batch that have arrived and that the sender has not taken yet.
 #[derive(Default)]
 struct Acks {
-    outcomes: Mutex<Vec<(u32, Outcome)>>,
+    outcomes: Mutex<Vec<(u32, SendOutcome)>>,
     /// Signals the first outcome in an empty list.
     received: Notify,
 }
@@ -134,7 +134,7 @@ impl SharedProducer {
     /// Sends a record, waits for its acknowledgement, and returns its partition and offset. Retryable failures are
     /// retried until the deadline, so the record may be written more than once. `InDoubt`: the record may have been
     /// written at least once.
-    pub async fn deliver(&self, record: ProducerRecord<'_>, deadline: Duration) -> Outcome {
+    pub async fn deliver(&self, record: ProducerRecord<'_>, deadline: Duration) -> SendOutcome {
         let (end, burst, mut received) = (Instant::now() + deadline, self.burst(), Vec::new());
         let mut in_doubt = false;
         loop {
@@ -211,7 +211,7 @@ impl SendBatch<'_> {
 
     /// Moves the outcomes that have arrived to `received`, which must be empty. Waits for the first one until `end`;
     /// returns false on timeout.
-    pub async fn take(&self, received: &mut Vec<(u32, Outcome)>, end: Instant) -> bool {
+    pub async fn take(&self, received: &mut Vec<(u32, SendOutcome)>, end: Instant) -> bool {
         loop {
             std::mem::swap(received, &mut *self.acks.outcomes.lock());
             if !received.is_empty() {

@@ -1,4 +1,4 @@
-//! Apps of a process: the target on the command line, the start for their declarations, and `app check`.
+//! Apps of a process: the target on the command line, the start that reads their declarations, and `app check`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn command_of(target: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
     let folder = if is_file { folder.parent().unwrap_or(cwd) } else { cwd };
     let python = python(folder, |name| std::env::var_os(name).map(PathBuf::from));
     eprint_line(format_args!("python {python}"));
-    // Without `-P` a file of the folder would replace the standard module of its name.
+    // Without `-P`, a file in the folder would shadow the standard-library module of the same name.
     Ok([&*python, "-P", "-m", "kafleet", target].map(str::to_owned).to_vec())
 }
 
@@ -172,7 +172,7 @@ fn program(name: &str, section: &AppConfig, environment: &[(&str, String)]) -> A
     }
 }
 
-/// Failure of a start, with its hint apart.
+/// Returns the failure of a start, with its hint separated from the message.
 fn start_failure(why: &str, command: &[String]) -> Failure {
     let (message, hint) = why.rsplit_once("; hint: ").map_or((why, None), |(message, hint)| (message, Some(hint)));
     let failure = Failure::failed(message);

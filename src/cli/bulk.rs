@@ -13,9 +13,9 @@ use crate::model::units::duration::Millis;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BulkVerb {
-    /// Cancel open tasks, with everything below them
+    /// Cancel open tasks and their descendants
     Cancel(BulkArgs),
-    /// Run ended tasks again; parents that failed only through a task below them are skipped
+    /// Run ended tasks again; parents that failed only because of a descendant are skipped
     Retry(BulkArgs),
     /// Run the failed tasks in the trees of ended tasks again
     RetryFailed(BulkArgs),
@@ -99,7 +99,7 @@ fn show_preview(preview: &BulkPreview, output: &Output) -> Outcome {
 async fn list(args: ListArgs, globals: &Globals) -> Outcome {
     let output = globals.output();
     let page: TaskPage = globals.client()?.get(&["v1", "bulk"], &vec![("limit", args.limit.to_string())]).await?;
-    output.json_or_list(&page, |page| rows(&page.tasks), "nobody has ordered a bulk action lately")?;
+    output.json_or_list(&page, |page| rows(&page.tasks), "no bulk action has been requested recently")?;
     Ok(Code::Ok)
 }
 

@@ -92,7 +92,7 @@ enum Verb {
     Topics(topics::TopicsVerb),
     /// Build the state in another Redis from the log, to switch to without downtime
     Rebuild(rebuild::RebuildArgs),
-    /// Set the offsets at which workers start
+    /// Manage the committed offsets of types: init, move
     #[command(subcommand)]
     Offsets(offsets::OffsetsVerb),
     /// Check apps: programs in any language that declare task types
@@ -152,7 +152,7 @@ enum Verb {
     Stats(stats::StatsArgs),
     /// List the failed tasks by type and error
     Failures(stats::FailuresArgs),
-    /// List the requests of users, newest first
+    /// List the audit log: requests of users, newest first
     Audit(stats::AuditArgs),
     /// Measure this build on this machine
     #[command(subcommand)]

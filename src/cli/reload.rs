@@ -1,5 +1,5 @@
-//! Reload of kafleet.toml on SIGHUP: a role takes over what may change while it runs, and logs for each changed key whether
-//! it is in effect or needs a restart. An invalid file changes nothing.
+//! Reload of kafleet.toml on SIGHUP: a role applies the keys that may change while it runs, and logs for each changed
+//! key whether it is in effect or needs a restart. An invalid file changes nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::exit::Failure;
 use super::setup::{ConfigSource, Ended, Setup, read_config, set_slots};
 use crate::api::{LiveAccess, check_access};
 use crate::apps::pool::AppPool;
-use crate::config::{Change, Config, Loaded, changes, combine_policy};
+use crate::config::{ChangedKey, Config, Loaded, changes, combine_policy};
 use crate::control::{Policies, PolicyUpdates};
 use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::telemetry::{self, LOG_FILTER, Metrics};
 
-/// Keys of `[types.<name>]` that a worker takes over.
+/// Keys of `[types.<name>]` that a running worker applies.
 const LIVE_TYPE_KEYS: [&str; 16] = [
     "concurrency",
     "max_concurrency",
@@ -59,7 +59,7 @@ enum Effect {
     OverriddenBy(&'static str),
 }
 
-/// Reason why a file is not taken over.
+/// Reason why the reloaded file is rejected.
 #[derive(Debug)]
 struct Invalid {
     /// TOML key; empty if the message names it.
@@ -94,11 +94,11 @@ pub(super) fn watch(setup: &Setup, role: Role, mut hangups: Signal, running: &mu
     });
 }
 
-/// Configuration of a running role, and what replaces parts of it.
+/// Configuration of a running role, and the handles that replace parts of it.
 struct Reloader {
     role: Role,
     source: ConfigSource,
-    /// Configuration in effect: that of the start, with the changes that were taken over.
+    /// Configuration in effect: that of the start, with the changes applied since.
     running: Value,
     /// Policies in effect.
     current: Policies,
@@ -141,7 +141,7 @@ impl Reloader {
         reloaded.is_ok()
     }
 
-    /// Takes over a valid configuration. Returns the changed keys that concern the role.
+    /// Applies a valid configuration. Returns the changed keys that concern the role.
     fn reload(&mut self) -> Reloaded {
         let loaded = read_config(&self.source.globals, &self.source.options).map_err(invalid_file)?;
         let policies = self.new_policies(&loaded)?;
@@ -150,11 +150,11 @@ impl Reloader {
         }
         let new = json_of(&loaded.config);
         let changed = changes(&self.running, &new).into_iter().filter(|change| self.concerns(&change.path()));
-        let with_effect = |change: Change| {
+        let with_effect = |change: ChangedKey| {
             let effect = self.effect(&change.path(), &policies);
             (change, effect)
         };
-        let changed: Vec<(Change, Effect)> = changed.map(with_effect).collect();
+        let changed: Vec<(ChangedKey, Effect)> = changed.map(with_effect).collect();
         for (change, effect) in &changed {
             if *effect == Effect::Immediate {
                 change.apply(&mut self.running);
@@ -174,12 +174,12 @@ impl Reloader {
         if let Role::Api(address) = self.role
             && let Err(why) = self.access.replace(&config.api, address)
         {
-            tracing::error!(%why, "the tokens of the configuration are not taken over");
+            tracing::error!(%why, "the tokens of the reloaded configuration are invalid; the previous ones stay in effect");
         }
         telemetry::set_log_filter(config.log.filter.as_deref());
     }
 
-    /// Policies of all types as a worker that starts now would have them.
+    /// Returns the policies of all types as a worker that starts now would have them.
     fn new_policies(&self, loaded: &Loaded) -> Result<Policies, Vec<Invalid>> {
         if matches!(self.role, Role::Tracker) {
             return Ok(Policies::new());
@@ -260,7 +260,7 @@ fn json_of(config: &Config) -> Value {
 }
 
 fn invalid_file(problems: crate::config::Problems) -> Vec<Invalid> {
-    let invalid = |problem: crate::config::Problem| Invalid {
+    let invalid = |problem: crate::config::ConfigProblem| Invalid {
         key: problem.key,
         location: problem.location,
         what: problem.what,
@@ -361,7 +361,7 @@ mod tests {
         let policy = fixture.reloader.policies.newer("echo", &start).unwrap();
         assert_eq!((policy.slots(), policy.timeout, policy.order), (5, Millis::secs(7), start.order));
         assert_eq!(policy.alarm.map(|alarm| alarm.max_failures), Some(3));
-        // The order is reported again until the restart; back to the start nothing is pending.
+        // A changed `order` is reported again at each reload until the restart, unless it is changed back.
         assert_eq!(fixture.reloader.reload().unwrap(), [effect("types.echo.order", Effect::NeedsRestart)]);
         fixture.change("max_failures = 3", "order = \"key\"").unwrap();
         assert_eq!(fixture.reloader.reload().unwrap(), []);

@@ -1,4 +1,4 @@
-//! `stats`, `failures` and `audit`: counts over time, failed tasks by error, requests of users.
+//! `stats`, `failures` and `audit`: counts over time, failed tasks by error, audit log.
 
 use clap::Args;
 
@@ -30,8 +30,8 @@ pub(super) struct StatsArgs {
     /// End of the range [default: now]
     #[arg(long, value_name = "TIME")]
     pub to: Option<String>,
-    /// Length of the points: 1m, 10m, 1h or 1d
-    #[arg(long, value_name = "TIME")]
+    /// Duration of each point: 1m, 10m, 1h or 1d
+    #[arg(long, value_name = "DURATION")]
     pub step: Option<Millis>,
     /// List the slowest attempts of the last hour instead
     #[arg(long, conflicts_with_all = ["from", "to", "step"])]
@@ -128,7 +128,7 @@ pub(super) async fn audit(args: AuditArgs, globals: &Globals) -> Outcome {
             request.reason.into(),
         ]);
     }
-    output.list(rows, "nobody has requested a cancel, a retry or a change")?;
+    output.list(rows, "no cancel, retry or change has been requested")?;
     Ok(Code::Ok)
 }
 

@@ -13,14 +13,14 @@ pub enum Error {
     Address {
         /// Address as given.
         api: String,
-        /// Part that is wrong.
+        /// Reason why it is invalid.
         reason: String,
     },
     /// The token has characters that a header must not have.
     #[error("the token has invalid characters")]
     Token,
     /// The HTTP client cannot be set up, for example because there are no root certificates.
-    #[error("no http client: {0}")]
+    #[error("the HTTP client cannot be set up: {0}")]
     Setup(String),
     /// The params of a task are not JSON.
     #[error("the params of the task are not JSON: {0}")]
@@ -43,13 +43,13 @@ pub enum Error {
         api: String,
     },
     /// The answer is not that of a kafleet API: a proxy's page, or a document of an incompatible version.
-    #[error("`{api}` does not answer like a kafleet api: {reason}")]
+    #[error("`{api}` does not respond like a kafleet API: {reason}")]
     Unexpected {
         /// Address of the API.
         api: String,
         /// HTTP status.
         status: u16,
-        /// Difference from what was expected.
+        /// Difference from the expected answer.
         reason: String,
     },
     /// An event stream was lost too often, without a stable connection in between.
@@ -78,7 +78,7 @@ pub enum Error {
         status: Option<Box<Status>>,
     },
     /// The task ended without success: failed, cancelled or expired. Its status contains the reason.
-    #[error("task `{}` is {}{}", .0.id, .0.state, reason(.0))]
+    #[error("task `{}` ended as {}{}", .0.id, .0.state, reason(.0))]
     Task(Box<Status>),
     /// The result of the task is not of the expected type.
     #[error("the result of task `{id}` has an unexpected form: {source}")]

@@ -10,7 +10,7 @@ use super::events::{EventStream, StreamEvent};
 use super::{Client, Error, Method};
 use crate::documents::{FleetChange, LogDocument, Status};
 
-/// Consecutive failed connections before giving up: about half a minute of an unavailable api.
+/// Consecutive failed connections before giving up: about half a minute of an unavailable API.
 pub(crate) const TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(3);

@@ -18,7 +18,7 @@ use super::{
 
 /// Maximum wait requested from the API in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// Time that an answer at the end of a wait may take.
+/// Additional time for the response after the end of a wait.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 /// Default of [`Run::wait`].
 const DEFAULT_WAIT: Duration = Duration::from_secs(300);
@@ -28,7 +28,7 @@ const MAX_WAIT: Duration = Duration::from_secs(50 * 365 * 86_400);
 type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl Client {
-    /// Submits a task: the future of the answer creates it. Its options may be set before.
+    /// Submits a task. Nothing is sent before the returned value is awaited; options of the task can be set on it.
     pub fn submit<T: IntoTask>(&self, task: T) -> Submit<T::Output> {
         Submit { client: self.clone(), task: task.into_task() }
     }
@@ -162,7 +162,7 @@ impl<O> Handle<O> {
         self.position.as_deref()
     }
 
-    /// Reads the status, which includes the submission.
+    /// Reads the status. It is at least as new as the submission.
     ///
     /// # Errors
     /// The API is unavailable, or the task is unknown.

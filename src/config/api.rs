@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Bytes;
+use super::checks::listen;
 use super::document::Document;
-use super::rules::listen;
 use super::shape::{Finding, bad_value};
 use crate::model::record::attachment::MAX_BYTES;
 use crate::model::units::duration::Millis;
@@ -33,7 +33,7 @@ pub struct ApiConfig {
     pub ui: UiConfig,
 }
 
-/// Web UI, served at the address of the api.
+/// Web UI, served at the address of the API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UiConfig {

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
-use super::rules::{MIN_MEMORY, positive};
 use super::shape::{Finding, bad_value, misfits, table};
 use super::type_rules::type_problems;
 use super::{Bytes, Config, TopicsConfig, TypeConfig};

@@ -6,14 +6,14 @@ use super::document::{dotted, join, keys};
 
 /// Key whose value differs in a new configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct ChangedKey {
     /// JSON pointer.
     pointer: String,
     /// New value; `None` if the key is gone.
     new: Option<Value>,
 }
 
-impl Change {
+impl ChangedKey {
     /// TOML key, such as `types.resize.timeout`.
     pub fn key(&self) -> String {
         dotted(&self.pointer)
@@ -31,13 +31,13 @@ impl Change {
 }
 
 /// Returns the keys that differ, without those of tables. A list is one value.
-pub fn changes(old: &Value, new: &Value) -> Vec<Change> {
+pub fn changes(old: &Value, new: &Value) -> Vec<ChangedKey> {
     let mut found = Vec::new();
     compare("", Some(old), Some(new), &mut found);
     found
 }
 
-fn compare(pointer: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Change>) {
+fn compare(pointer: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<ChangedKey>) {
     if old == new {
         return;
     }
@@ -46,7 +46,7 @@ fn compare(pointer: &str, old: Option<&Value>, new: Option<&Value>, found: &mut 
         Some(value) => value.as_object().cloned(),
     };
     let (Some(old), Some(mut new_keys)) = (table(old), table(new)) else {
-        return found.push(Change { pointer: pointer.to_owned(), new: new.cloned() });
+        return found.push(ChangedKey { pointer: pointer.to_owned(), new: new.cloned() });
     };
     for (key, old) in &old {
         compare(&join(pointer, key), Some(old), new_keys.remove(key).as_ref(), found);
@@ -83,7 +83,7 @@ mod tests {
             "types": {"a": {"rate": {"count": 2, "per": "1s"}}, "b.c": {"rate": {"count": 1}}},
         });
         let found = changes(&old, &new);
-        let mut keys: Vec<String> = found.iter().map(Change::key).collect();
+        let mut keys: Vec<String> = found.iter().map(ChangedKey::key).collect();
         keys.sort();
         let expected =
             ["api.tokens", "types.\"b.c\".rate.count", "types.a.rate.count", "types.a.retries", "types.gone.handler"];

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::checks::is_server;
 use super::document::{Document, join};
-use super::rules::is_server;
 use super::shape::{Finding, bad_value};
 
 /// A string, an integer, a number, or `true`/`false`.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::document::{Document, Location, SyntaxError, Unexpanded, dotted, join, keys};
-use super::problem::{Problem, Problems};
+use super::problem::{ConfigProblem, Problems};
 use super::secrets::without_userinfo;
 use super::shape::{Finding, misfits};
 use super::{Config, Scalar, rules};
@@ -191,7 +191,7 @@ fn resolve_program(command: &mut [String], folder: &Path) {
 
 fn unreadable(path: &Path, why: &std::io::Error) -> Problems {
     let what = format!("cannot be read: {why}");
-    Problems(vec![Problem { location: path.display().to_string(), key: String::new(), what, hint: None }])
+    Problems(vec![ConfigProblem { location: path.display().to_string(), key: String::new(), what, hint: None }])
 }
 
 struct ProblemList {
@@ -204,7 +204,7 @@ impl ProblemList {
     }
 
     fn syntax(&self, errors: Vec<SyntaxError>) -> Problems {
-        let problem = |error: SyntaxError| Problem {
+        let problem = |error: SyntaxError| ConfigProblem {
             location: self.line(error.line),
             key: String::new(),
             what: format!("not TOML: {}", error.message),
@@ -215,7 +215,7 @@ impl ProblemList {
 
     fn problems(&self, document: &Document, mut found: Vec<Finding>) -> Problems {
         found.sort_by_key(|finding| document.location(&finding.pointer).cloned());
-        let problem = |finding: Finding| Problem {
+        let problem = |finding: Finding| ConfigProblem {
             location: match document.location(&finding.pointer) {
                 Some(Location::Line(line)) => self.line(Some(*line)),
                 Some(Location::Given(from)) => (*from).to_owned(),

@@ -20,6 +20,8 @@ mod callbacks;
 #[doc(hidden)]
 mod changes;
 #[doc(hidden)]
+mod checks;
+#[doc(hidden)]
 mod document;
 #[doc(hidden)]
 mod email;
@@ -62,7 +64,7 @@ pub use crate::model::units::rate::{Rate, RateBy};
 pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig, UiConfig, UiMode};
 pub use apps::{AppConfig, combine_policy, written_keys};
 pub use callbacks::{CallbacksConfig, SecretConfig};
-pub use changes::{Change, changes};
+pub use changes::{ChangedKey, changes};
 pub use email::{EmailConfig, MailTls};
 pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
@@ -71,7 +73,7 @@ pub use log::LogConfig;
 pub use names::{Names, TypeGroups};
 pub use ops::OpsConfig;
 pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};
-pub use problem::{Problem, Problems};
+pub use problem::{ConfigProblem, Problems};
 pub use shape::schema;
 pub use topics::TopicsConfig;
 pub use tracker::TrackerConfig;

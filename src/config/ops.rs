@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::checks::listen;
 use super::document::Document;
-use super::rules::listen;
 use super::shape::{Finding, bad_value};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -116,7 +116,7 @@ impl Default for TypePolicy {
 }
 
 impl TypePolicy {
-    /// Kinds of errors that say that a service is away: `trip_on` of types that call one.
+    /// Error kinds that indicate an unavailable service: the default `trip_on` of types that call one.
     pub fn outage_kinds() -> Vec<String> {
         ["unreachable", "overloaded", "timeout"].map(str::to_owned).to_vec()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// `kafleet.toml:12`, or another source of the value.
     pub location: String,
     /// TOML key, such as `types.resize.timeout`. Empty for the file as a whole.
@@ -15,7 +15,7 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.location, self.what)?;
         match &self.hint {
@@ -27,7 +27,7 @@ impl fmt::Display for Problem {
 
 /// All problems, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problems(pub Vec<Problem>);
+pub struct Problems(pub Vec<ConfigProblem>);
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

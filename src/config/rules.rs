@@ -1,13 +1,9 @@
-//! Checks beyond the schema: values that must be consistent, and keys that kafleet sets itself.
+//! Checks of a whole configuration beyond the schema: values that must be consistent, and keys that kafleet sets itself.
 
 use super::document::{Document, dotted, join};
-use super::shape::{Finding, bad_value};
-use super::{Bytes, Config, api, apps, callbacks, email, kafka, log, ops, topics, tracker, type_rules, worker};
+use super::shape::Finding;
+use super::{Config, api, apps, callbacks, email, kafka, log, ops, topics, tracker, type_rules, worker};
 use crate::model::schedule::{Spec, check_name};
-use crate::model::units::duration::Millis;
-
-/// Minimum of all memory limits.
-pub(super) const MIN_MEMORY: Bytes = Bytes(16 << 20);
 
 /// Returns all problems of a configuration that fits the schema.
 pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
@@ -29,16 +25,6 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
     found
 }
 
-/// Reports durations of a section that are zero.
-pub(super) fn positive<const N: usize>(
-    document: &Document,
-    section: &str,
-    spans: [(&str, Option<Millis>); N],
-) -> Vec<Finding> {
-    let zero = spans.into_iter().filter(|(_, span)| *span == Some(Millis(0)));
-    zero.map(|(key, _)| bad_value(document, &join(section, key), "longer than zero")).collect()
-}
-
 fn schedule(name: &str, spec: &Spec) -> Vec<Finding> {
     let top = join("/schedules", name);
     let named = check_name(name).err().map(|why| Finding::new(top.clone(), why));
@@ -48,18 +34,4 @@ fn schedule(name: &str, spec: &Spec) -> Vec<Finding> {
         flaw.hint.map_or(found.clone(), |hint| found.hint(hint))
     });
     named.into_iter().chain(errors).collect()
-}
-
-/// Returns the expected form if a text is not an address to listen on.
-pub(super) fn listen(text: &str) -> Option<&'static str> {
-    (!is_server(text)).then_some("an address to listen on, such as `127.0.0.1:8080`, `[::]:8080` or `localhost:8080`")
-}
-
-pub(super) fn is_server(text: &str) -> bool {
-    // librdkafka accepts a protocol prefix.
-    let text = text.split_once("://").map_or(text, |(_, rest)| rest);
-    let Some((host, port)) = text.rsplit_once(':') else { return false };
-    let bracketed = host.starts_with('[') && host.ends_with(']');
-    let host_fits = !host.is_empty() && (bracketed || !host.contains(':')) && !host.contains(char::is_whitespace);
-    host_fits && port.parse::<u16>().is_ok()
 }

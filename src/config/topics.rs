@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::checks::positive;
 use super::document::Document;
-use super::rules::positive;
 use super::shape::{Finding, bad_value};
 use crate::model::units::duration::Millis;
 

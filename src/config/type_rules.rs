@@ -1,7 +1,7 @@
 //! Checks of `[types.<name>]` beyond the schema.
 
+use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, dotted, join};
-use super::rules::{MIN_MEMORY, positive};
 use super::shape::{Finding, bad_value, table};
 use super::{Config, HandlerKind, Isolation, Order, TopicsConfig, TypeConfig, TypePolicy};
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE};

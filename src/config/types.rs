@@ -120,7 +120,7 @@ pub struct TypeConfig {
     /// `exec`: exit codes that are retried. Default 75 (EX_TEMPFAIL); any other code except 0 fails the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_exit_codes: Option<Vec<i32>>,
-    /// `exec`: exit codes after which the task waits, which counts as no attempt. Default: none.
+    /// `exec`: exit codes after which the task waits, which does not count as an attempt. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wait_exit_codes: Vec<i32>,
     /// `http`: URL that receives the params.

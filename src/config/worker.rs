@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Bytes;
+use super::checks::{MIN_MEMORY, positive};
 use super::document::{Document, join};
-use super::rules::{MIN_MEMORY, positive};
 use super::shape::{Finding, bad_value};
 use crate::model::units::duration::Millis;
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkAction {
-    /// Cancels open tasks with everything below them.
+    /// Cancels open tasks and their descendants.
     Cancel,
-    /// Runs ended tasks again; parents that failed only through a task below them are skipped.
+    /// Runs ended tasks again; parents that failed only because of a descendant are skipped.
     Retry,
     /// Runs the failed tasks in the trees of ended tasks again.
     RetryFailed,
@@ -80,7 +80,7 @@ pub struct BulkRequest {
 /// Progress, and with its counts the result, of a bulk action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BulkProgress {
-    /// Name of the api that runs it; empty while none does.
+    /// Name of the API server that runs it; empty while none does.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub runner: String,
     /// Position in the search.
@@ -90,6 +90,6 @@ pub struct BulkProgress {
     pub done: u64,
     /// Number of matching tasks to which the action does not apply, or no longer.
     pub skipped: u64,
-    /// Number of tasks that cannot be retried: external ones, or without a record.
+    /// Number of tasks that cannot be retried: external tasks, and tasks without a stored record.
     pub refused: u64,
 }

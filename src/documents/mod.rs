@@ -103,7 +103,7 @@ pub struct Status {
     pub own_state: State,
     pub run: u32,
     pub attempt: u32,
-    /// Waits of the run, which count as no attempts.
+    /// Waits of the run, which do not count as attempts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: u32,
     #[serde(flatten)]

@@ -122,13 +122,13 @@ pub struct FailureGroup {
     pub attempts_by_hour: Vec<u64>,
 }
 
-/// Requests of users, newest first: `GET /v1/audit`.
+/// Audit log, newest request first: `GET /v1/audit`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Audit {
     pub requests: Vec<AuditDocument>,
 }
 
-/// A request, whatever came of it.
+/// Request of a user, whether or not it took effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditDocument {
     pub at: String,

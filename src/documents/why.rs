@@ -85,7 +85,7 @@ pub enum Reason {
     WorkerSilent,
     /// The last attempt failed; the task waits for the next one.
     Retrying,
-    /// The last attempt ended with a wait, which counts as no attempt.
+    /// The last attempt ended with a wait, which does not count as an attempt.
     Waiting,
     Scheduled,
     /// A descendant is still open.

@@ -105,7 +105,7 @@ pub trait AttemptSink: Send + Sync {
 /// Output of a running attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Note {
-    /// State of the work; the newest replaces earlier ones.
+    /// Progress of the attempt; the newest value replaces earlier ones.
     Progress(RawJson),
     /// Line of the task's log.
     Log(String),

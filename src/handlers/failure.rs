@@ -11,6 +11,8 @@ use super::ParamsError;
 
 /// Failure kind of a timeout, including a service that did not respond in time.
 pub const TIMEOUT: &str = "timeout";
+/// Failure kind of an attempt whose process crashed.
+pub const CRASHED: &str = "crashed";
 /// Failure kind of [`Failure::unsuccessful`].
 pub const UNSUCCESSFUL: &str = "unsuccessful";
 /// Failure kind of a service that cannot be reached, directly or behind a gateway.
@@ -42,7 +44,7 @@ pub enum Fail {
         /// Wait before the next attempt. `None`: the type's backoff.
         after: Option<Duration>,
     },
-    /// Run again later; the attempt counts as none.
+    /// Run again later; the attempt is not counted.
     Wait {
         /// Time of the wait. `None`: the type's `min_backoff`, doubled with each wait up to 10 minutes.
         after: Option<Duration>,
@@ -66,7 +68,7 @@ impl Failure {
         Self { then: Fail::Retry { after: Some(after) }, message: message.into(), kind: "error".into() }
     }
 
-    /// End of an attempt that counts as none, because its reason lies outside of the task: the service that it needs
+    /// End of an attempt that is not counted, because its reason lies outside of the task: the service that it needs
     /// limits the rate of requests, or is not available. The task runs again after this time or, without one, after the
     /// type's `min_backoff`, doubled with each wait up to 10 minutes. Once the type's `max_wait` has passed since the
     /// first wait of a run, waits count as attempts.
@@ -98,7 +100,7 @@ impl Failure {
         Self::retry(message).of_kind(if timed_out { TIMEOUT } else { UNREACHABLE })
     }
 
-    /// Failure of a service that responded with an error status. Waits count as no attempts: 429, and 503 with
+    /// Failure of a service that responded with an error status. Waits do not count as attempts: 429, and 503 with
     /// `Retry-After`. `is_retryable`: a retry of the same request may succeed.
     pub(super) fn error_status(
         message: impl Into<String>,

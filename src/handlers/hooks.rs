@@ -73,9 +73,9 @@ impl Submission {
     }
 }
 
-/// Observer of attempts, called by the worker in the order of the verdicts of a type. A method must not block: the tasks of
-/// the type wait for it. An observer that panics is removed, with an error in the log and in
-/// `kafleet_observers_removed_total`.
+/// Observer of attempts. A verdict is the decision about an ended attempt: success, retry, wait or failure. The worker
+/// calls the methods in the order of the verdicts of a type. A method must not block: the tasks of the type wait for
+/// it. An observer that panics is removed, with an error in the log and in `kafleet_observers_removed_total`.
 ///
 /// Attempts that end without a verdict (cancelled ones, and those that a worker leaves to others) have no second call, and
 /// tasks that end without an attempt (invalid params, expired or cancelled before their start) have none at all. A verdict
@@ -96,7 +96,7 @@ pub trait Observe: Send + Sync + 'static {
         let _ = (cx, failure, wait);
     }
 
-    /// The attempt has ended with a wait, which counts as no attempt; the next one follows after `wait`.
+    /// The attempt has ended with a wait, which does not count as an attempt; the next one follows after `wait`.
     fn on_wait(&self, cx: &Context, failure: &Failure, wait: Duration) {
         let _ = (cx, failure, wait);
     }

@@ -37,13 +37,15 @@ mod registry;
 pub(crate) mod resident_memory;
 mod schema;
 pub mod service;
+mod shared_state;
 pub mod testing;
 
 pub use child::Child;
 pub use context::Context;
-pub use failure::{Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
-pub use registry::{Registered, Registry, SharedState};
+pub use failure::{CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
+pub use registry::{Registered, Registry};
 pub use schema::{ParamsError, Schema};
+pub use shared_state::SharedState;
 
 pub use crate::config::{Isolation, Order};
 pub use crate::model::record::attachment::Attachment;

@@ -1,6 +1,5 @@
-//! Registry of task types, and application state shared by handlers.
+//! Registry of task types.
 
-use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,9 +8,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::from_fn::FromFn;
-use super::hooks::{Hooks, Observe, Submission};
+use super::hooks::{Observe, Submission};
 use super::layer::{AttemptRequest, AttemptService, BoxError, Layer, Layered, Service};
 use super::service::{self, WithService};
+use super::shared_state::SharedState;
 use super::{Context, Handler, ParamsError, Schema, Task, TaskResult, Typed};
 use crate::config::TypePolicy;
 use crate::model::json::RawJson;
@@ -98,20 +98,6 @@ pub struct Registry {
     problems: Vec<String>,
 }
 
-/// Application state, keyed by type, and the hooks of the application.
-#[derive(Clone, Default)]
-pub struct SharedState {
-    values: Arc<BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>>,
-    pub(crate) hooks: Hooks,
-}
-
-impl SharedState {
-    /// Returns the value of a type; `None` if there is none.
-    pub fn get<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.values.get(&TypeId::of::<T>()).cloned().and_then(|state| state.downcast().ok())
-    }
-}
-
 impl Registry {
     /// Registers a Rust task type.
     pub fn task<T: Task>(&mut self) -> &mut Self {
@@ -192,7 +178,7 @@ impl Registry {
 
     /// Provides application state to handlers as `cx.state::<T>()`.
     pub fn share<T: Send + Sync + 'static>(&mut self, state: T) -> &mut Self {
-        Arc::make_mut(&mut self.state.values).insert(TypeId::of::<T>(), Arc::new(state));
+        self.state.insert(state);
         self
     }
 

@@ -1,4 +1,4 @@
-//! Retry policy and backoff, and waits that count as no attempt.
+//! Retry policy and backoff, and waits that do not count as attempts.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,8 @@ pub struct Used {
     pub waits: u32,
 }
 
-/// Waits of a run. A wait is an execution that ended early, for a reason outside of the task, and counts as no attempt.
+/// Waits of a run. A wait is an execution that ended early, for a reason outside of the task. It does not count as an
+/// attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     pub number: u32,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
 use super::{NewTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, time_text};
-use crate::broker::shared_producer::{FULL_PAUSE, Outcome, SendBatch, unanswered};
+use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
 use crate::model::task::Task;
@@ -220,7 +220,7 @@ impl<'a> BatchPublish<'a> {
         self.publisher.producer.send_batch(&self.publisher.events_topic, partition, &records.collect::<Vec<_>>())
     }
 
-    fn settle(&mut self, number: u32, outcome: Outcome) {
+    fn settle(&mut self, number: u32, outcome: SendOutcome) {
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
         let Slot::Open(open) = slot else { return };
         let done = match outcome {

@@ -33,13 +33,13 @@ pub trait Inspector: Send {
 }
 
 /// Element of a value: member and score of a sorted set, or field and value of a hash.
-pub type Part = (Vec<u8>, Vec<u8>);
+pub type KeyPart = (Vec<u8>, Vec<u8>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRequest {
     pub key: String,
     /// Entry of a sorted set after which to continue.
-    pub after: Option<Part>,
+    pub after: Option<KeyPart>,
 }
 
 /// Contents of a key. Large sorted sets are split into several pieces.
@@ -47,7 +47,7 @@ pub struct KeyRequest {
 pub struct Piece {
     /// Redis type of the value; `none` if the key does not exist or holds only zero counters.
     pub kind: String,
-    pub parts: Vec<Part>,
+    pub parts: Vec<KeyPart>,
     /// Further entries follow.
     pub more: bool,
 }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn value_difference_lists_parts_found_on_one_side() {
         let entry = |name: &str| (name.as_bytes().to_vec(), b"7".to_vec());
-        let set = |parts: Vec<Part>| Piece { kind: "zset".into(), parts, more: false };
+        let set = |parts: Vec<KeyPart>| Piece { kind: "zset".into(), parts, more: false };
         let (left, right) = differences("k:{p0}:due", &set(vec![entry("a"), entry("b")]), &set(vec![entry("b")]));
         assert_eq!((left.as_str(), right.as_str()), ("zset of a (7)", "zset of 1 parts"));
         let aggregate = Aggregate { opened: 7, ..Aggregate::default() }.encode().unwrap();

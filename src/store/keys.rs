@@ -104,7 +104,7 @@ impl Keys {
         self.key("fingerprints:", task_type)
     }
 
-    /// Requests of users.
+    /// Audit log: requests of users.
     pub fn audit(&self) -> String {
         self.key("audit", "")
     }

@@ -152,7 +152,7 @@ pub trait Store: Send + Sync + 'static {
     /// largest first.
     async fn error_groups(&self, partition: u32, task_type: &str, limit: usize) -> Result<ErrorGroups, StoreError>;
 
-    /// Reads requests of users, newest first, at most `limit`.
+    /// Reads the audit log: requests of users, newest first, at most `limit`.
     async fn requests(&self, partition: u32, limit: usize) -> Result<Vec<AuditEntry>, StoreError>;
 
     /// Reads at most `limit` log lines of a task from line number `from` (0 is the first ever; dropped lines are

@@ -1,5 +1,6 @@
-//! Records of the ends of tasks, for other systems: on the results topic of a type, and on the topic that a task names
-//! in `reply_to`. They are acknowledged before the terminal event is sent, so a crash may repeat them, but loses none.
+//! Result records for other systems, one per ended task: on the results topic of a type, and on the topic that a task
+//! names in `reply_to`. They are acknowledged before the terminal event is sent, so a crash may repeat them, but loses
+//! none.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const CODE: &str = "kafleet_code";
 /// Code of the task's dead letter, if there is one.
 const DEAD_LETTER: &str = "kafleet_dead_letter";
 
-/// Limits of copied headers: a correlation id is short.
+/// Limits of copied headers, which are enough for correlation ids.
 const MAX_COPIED: usize = 16;
 const MAX_COPIED_BYTES: usize = 1_024;
 
@@ -86,7 +87,7 @@ pub(super) struct ResultTargets {
 }
 
 impl ResultTargets {
-    /// Returns whether the end of a task is published for other systems.
+    /// Returns whether a result record is published for a task.
     pub(super) fn has_any(&self, in_flight: &InFlight) -> bool {
         self.publish || reply_to(in_flight).is_some()
     }

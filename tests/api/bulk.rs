@@ -66,7 +66,7 @@ async fn runs(fleet: &Fleet, count: usize) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn matching_tasks_are_retried_and_the_order_is_audited() {
+async fn matching_tasks_are_retried_and_the_bulk_action_is_audited() {
     let fleet = fleet().await;
     failed_tasks(&fleet, 25).await;
     fleet.create(json!({"type": "echo", "id": "other", "tags": ["bulk"]})).await;
@@ -86,7 +86,7 @@ async fn matching_tasks_are_retried_and_the_order_is_audited() {
     let audit: Audit = fleet.get("/v1/audit").await;
     let actions: Vec<(&str, &str)> =
         audit.requests.iter().map(|request| (request.action.as_str(), request.target.as_str())).collect();
-    assert_eq!(actions, [("bulk_retry", task.id.as_str())], "the order stands for its requests");
+    assert_eq!(actions, [("bulk_retry", task.id.as_str())], "the bulk action replaces its requests in the audit log");
     let listed: TaskPage = fleet.get("/v1/bulk").await;
     assert_eq!(listed.tasks.iter().map(|listed| &listed.id).collect::<Vec<_>>(), [&task.id]);
 }
@@ -120,7 +120,7 @@ async fn tasks_are_selected_by_ids_and_cancelled() {
 }
 
 #[tokio::test]
-async fn order_of_a_bulk_action_cannot_be_forged_or_altered() {
+async fn bulk_action_cannot_be_forged_or_altered() {
     let fleet = fleet().await;
     failed_tasks(&fleet, 1).await;
     let made = refused(&fleet, Method::POST, "/v1/tasks", json!({"type": "kafleet-bulk", "external": true})).await;
@@ -161,14 +161,14 @@ async fn bulk_actions_need_the_role_operate() {
     assert_eq!(send("/v1/bulk", Role::Operate).await, StatusCode::ACCEPTED);
 }
 
-/// The api that runs the order is killed half way; the other one goes on, and each task is retried once.
+/// The API server that runs the action is killed half way; another one takes over, and each task is retried once.
 #[tokio::test]
 async fn other_api_takes_over_when_the_runner_dies() {
     const TASKS: usize = 1_500;
     let fleet = fleet().await;
     failed_tasks(&fleet, TASKS).await;
     let doomed = fleet.killable_api();
-    // Events of the order and of nearly half of the tasks: it stops within a page.
+    // Events of the action and of nearly half of the tasks: it stops within a page.
     doomed.broker.events_left.store(TASKS / 2, Ordering::SeqCst);
     let body = json!({"action": "retry", "q": FAILED, "limit": TASKS});
     let url = format!("{}/v1/bulk", doomed.base);

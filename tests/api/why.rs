@@ -171,7 +171,7 @@ async fn waiting_task_is_explained_and_shown() {
     assert_eq!(codes(&waiting), [Reason::Waiting]);
     assert_eq!(
         waiting.findings[0].message,
-        "it waits (number 2), which counts as no attempt: rate_limited: `h` responded with 429; it runs again at \
+        "it waits (number 2), which does not count as an attempt: rate_limited: `h` responded with 429; it runs again at \
          2030-03-17T17:46:40.000Z"
     );
     let status: Value = fleet.get("/v1/tasks/a").await;

@@ -1,5 +1,5 @@
 //! Each role on a Kafka with an authorizer, as a user that has exactly the permissions of the table in
-//! `docs/production.md`: everything works, and nothing does without any one row.
+//! `docs/production.md`: everything works, and each row is needed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

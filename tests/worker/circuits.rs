@@ -1,4 +1,4 @@
-//! Circuits of types: the service behind a type is away and comes back.
+//! Circuit breakers of types: the service behind a type fails and recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ impl Service {
         self.failed_calls.load(Ordering::SeqCst)
     }
 
-    /// A type with two slots and that calls the service.
+    /// A type with two slots that calls the service.
     fn caller(&self) -> Kind {
         let service = self.clone();
         let kind = Kind::new("caller", move |params: Value, _| {

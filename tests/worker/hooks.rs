@@ -18,7 +18,7 @@ use tower::util::MapRequestLayer;
 use crate::worker::fleet::{Fleet, memory};
 use crate::worker::types::{Kind, ok};
 
-/// Writes down what it observes, by task.
+/// Records its calls by task.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 

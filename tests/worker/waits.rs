@@ -1,4 +1,4 @@
-//! Waits: attempts that count as none.
+//! Waits: executions that do not count as attempts.
 
 use std::collections::HashMap;
 use std::sync::Arc;

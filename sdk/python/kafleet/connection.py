@@ -13,7 +13,7 @@ _SLACK_BYTES = 1 << 10
 
 
 class ConnectionProblem(Exception):
-    """The worker cannot be reached, or sends what the protocol does not allow."""
+    """The worker cannot be reached, or violates the protocol."""
 
 
 class Connection:

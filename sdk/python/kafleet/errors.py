@@ -62,9 +62,9 @@ class TaskFailed(Exception):
         self.state: str = status["state"]
         """`failed`, `cancelled` or `expired`."""
         self.kind: str | None = error.get("kind")
-        """Stable name of its last error; `None` if it is a task below it that has failed."""
+        """Stable name of its last error; `None` if only a descendant has failed."""
         self.message: str = error.get("message") or ""
         reason = "".join(f": {part}" for part in (self.kind, self.message) if part)
         if status.get("own_state") == "succeeded":
-            reason = f" because of a task below it; hint: `kafleet why {self.id}` names that task"
-        super().__init__(f"the task `{self.id}` is {self.state}{reason}")
+            reason = f" because of a descendant; hint: `kafleet why {self.id}` names that task"
+        super().__init__(f"the task `{self.id}` ended as {self.state}{reason}")

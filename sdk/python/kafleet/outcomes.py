@@ -61,7 +61,7 @@ class Retry(Outcome):
 
 
 class Wait(Retry):
-    """Lets the task wait for `after`, or for a growing time; the attempt counts as none.
+    """Lets the task wait for `after`, or for a growing time; the attempt is not counted.
 
     For reasons outside of the task, such as the rate limit of a service.
     """

@@ -77,7 +77,7 @@ def test_cancel_and_timeout_work_on_an_event_loop(app: App) -> None:
         with pytest.raises(TimeoutError):
             await handle.aresult(0.1)
         await handle.acancel()
-        with pytest.raises(TaskFailed, match="is cancelled"):
+        with pytest.raises(TaskFailed, match="ended as cancelled"):
             await handle.aresult(PATIENCE)
 
     asyncio.run(main())

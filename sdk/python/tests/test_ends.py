@@ -1,4 +1,4 @@
-"""Processes that die, hang or exit, and workers that do."""
+"""App processes that die, hang or exit, and workers that die."""
 
 import contextlib
 import signal

@@ -68,10 +68,10 @@ def test_failure_of_a_child_is_named_as_the_reason() -> None:
     with pytest.raises(TaskFailed) as failed:
         handle.result(PATIENCE)
     assert str(failed.value) == (
-        f"the task `{handle.id}` is failed because of a task below it; hint: `kafleet why {handle.id}` names that task"
+        f"the task `{handle.id}` ended as failed because of a descendant; hint: `kafleet why {handle.id}` names that task"
     )
     assert (failed.value.state, failed.value.kind) == ("failed", None)
-    with pytest.raises(TaskFailed, match="child` is failed: error: no such picture"):
+    with pytest.raises(TaskFailed, match="child` ended as failed: error: no such picture"):
         tasks.fails.handle(f"{handle.id}:child").result(PATIENCE)
 
 

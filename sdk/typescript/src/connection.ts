@@ -5,7 +5,7 @@ import { createReadStream, fstatSync, writeSync } from "node:fs";
 import { syncBuiltinESMExports } from "node:module";
 import { Socket } from "node:net";
 
-/** The worker cannot be reached, or sends what the protocol does not allow. */
+/** The worker cannot be reached, or violates the protocol. */
 export class ConnectionProblem extends Error {}
 
 const NEWLINE = 0x0a;

@@ -79,7 +79,7 @@ export class TaskFailed extends Error {
   readonly id: string;
   /** `failed`, `cancelled` or `expired`. */
   readonly state: string;
-  /** Stable name of its last error; `undefined` if it is a task below it that has failed. */
+  /** Stable name of its last error; `undefined` if only a descendant has failed. */
   readonly kind: string | undefined;
   /** Message of its last error. */
   readonly reason: string;
@@ -87,9 +87,9 @@ export class TaskFailed extends Error {
   constructor(status: { id: string; state: string; own_state?: string; error?: { kind: string; message: string } | null }) {
     let reason = status.error ? `: ${status.error.kind}: ${status.error.message}` : "";
     if (status.own_state === "succeeded") {
-      reason = ` because of a task below it; hint: \`kafleet why ${status.id}\` names that task`;
+      reason = ` because of a descendant; hint: \`kafleet why ${status.id}\` names that task`;
     }
-    super(`the task \`${status.id}\` is ${status.state}${reason}`);
+    super(`the task \`${status.id}\` ended as ${status.state}${reason}`);
     this.id = status.id;
     this.state = status.state;
     this.kind = status.error?.kind;

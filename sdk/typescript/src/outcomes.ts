@@ -54,7 +54,7 @@ export class Retry extends Outcome {
 }
 
 /**
- * Lets the task wait for `after`, or for a growing time; the attempt counts as none. For reasons outside of the task, such as the rate
+ * Lets the task wait for `after`, or for a growing time; the attempt is not counted. For reasons outside of the task, such as the rate
  * limit of a service.
  */
 export class Wait extends Retry {

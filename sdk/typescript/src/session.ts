@@ -17,7 +17,7 @@ const LOG_DELAY_MS = 20;
 /** Interval of the messages that find out whether the worker still receives, after it has ended its stream. */
 const PROBE_MS = 1000;
 
-/** Lines from this length on, and such numbers, may be JSON that `JSON.parse` accepts, but JavaScript cannot represent. */
+/** Lines of at least this length, and numbers of at least this many digits, may be valid JSON that JavaScript cannot represent. */
 const LONG_LINE = 8 << 10;
 const LARGE_NUMBER = /\d{300}|\d[eE]\+?\d{3}/;
 

@@ -1,4 +1,4 @@
-/** Processes that die, hang or exit, workers that do, and apps that cannot be loaded. */
+/** App processes that die, hang or exit, workers that die, and apps that cannot be loaded. */
 
 import assert from "node:assert/strict";
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";

@@ -59,11 +59,11 @@ test("failure of a child is named as the reason", async () => {
   const handle = await tasks.parentOfFailed.submit();
   await assert.rejects(handle.result(PATIENCE), (error: TaskFailed) => {
     const hint = `hint: \`kafleet why ${handle.id}\` names that task`;
-    assert.equal(error.message, `the task \`${handle.id}\` is failed because of a task below it; ${hint}`);
+    assert.equal(error.message, `the task \`${handle.id}\` ended as failed because of a descendant; ${hint}`);
     return error.state === "failed" && error.kind === undefined;
   });
   const child = tasks.fails.handle(`${handle.id}:child`);
-  await assert.rejects(child.result(PATIENCE), /is failed: error: no such picture/);
+  await assert.rejects(child.result(PATIENCE), /ended as failed: error: no such picture/);
 });
 
 for (const now of [false, true]) {

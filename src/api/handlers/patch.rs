@@ -25,8 +25,8 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
     let patch = patch_of(&request.api, request.json()?, now_ms())?;
     let task = request.api.reads.find(&request.id()?, None).await?;
     if task.record.task_type.as_deref() == Some(BULK_TYPE) {
-        let why = format!("`{}` is a bulk action: its order cannot be changed", task.id);
-        return Err(ApiError::new(Code::NotChangeable, why).hint("cancel it, and order another one"));
+        let why = format!("`{}` is a bulk action: it cannot be changed", task.id);
+        return Err(ApiError::new(Code::NotChangeable, why).hint("cancel it, and request another one"));
     }
     if let Some(why) = patch.rejection(&task.record) {
         return Err(not_now(why));

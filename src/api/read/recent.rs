@@ -1,4 +1,4 @@
-//! Documents that are expensive to read, shared by the requests of a while.
+//! Cache of documents that are expensive to read, shared by the requests of a short time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::api::http::problem::ApiError;
 
-/// Maximum size of all documents of a kind.
+/// Maximum size of all cached documents of one kind, in bytes.
 const MAX_SIZE: usize = 16 << 20;
 
-/// Documents of a kind by key.
+/// Cached documents of one kind, by key.
 pub(crate) struct Recent<T> {
     lifetime: Duration,
     /// Size of a document in bytes.

@@ -25,7 +25,7 @@ pub(crate) const MAX_POINTS: i64 = 400;
 const MAX_SERIES: usize = 100;
 /// Aggregates per store call, which keeps one call short.
 const MAX_AGGREGATES: usize = 8_000;
-/// Maximum wait for the end of the log, without which the answer is given as of the folded offsets.
+/// Maximum wait for the end offsets of the log. If it is exceeded, the response ends at the projected offsets.
 const ENDS_DEADLINE: Duration = Duration::from_secs(1);
 /// Maximum concurrent store calls of a request.
 pub(super) const MAX_CONCURRENT_READS: usize = 16;
@@ -55,11 +55,12 @@ struct Sums {
     /// Open tasks now, by type.
     open: BTreeMap<Arc<str>, i64>,
     complete_to_ms: Option<i64>,
-    /// Log time of the first event of a fold that began after the beginning of the log.
+    /// Log time of the first projected event, if the projection began after the beginning of the log.
     began_ms: Option<i64>,
 }
 
-/// Reads statistics. `max_tree_age_ms`: time after which no task is left that began before a fold.
+/// Reads statistics. `max_tree_age_ms`: time after the start of a projection after which no task from before it is
+/// left.
 pub(crate) async fn stats(reads: &Reads, range: &StatsRange, max_tree_age_ms: i64) -> Result<Stats, ApiError> {
     let parts: Vec<(u32, PartitionStatistics)> =
         stream::iter(reads.partitions())
@@ -104,7 +105,7 @@ async fn partition_statistics(
     Ok(found)
 }
 
-/// Returns true if a partition is folded up to the end of its log. Unknown while Kafka does not answer.
+/// Returns whether a partition is projected up to the end of its log; false if Kafka does not answer in time.
 async fn is_folded(reads: &Reads, partition: u32, part: &PartitionStatistics) -> bool {
     let offset = part.checkpoint.map_or(0, |checkpoint| checkpoint.offset);
     reads.event_ends(partition, ENDS_DEADLINE).await.is_ok_and(|ends| offset >= ends.high)

@@ -41,7 +41,7 @@ impl Writes {
     pub(crate) fn draft(&self, mut input: CreateTask, now_ms: i64, trace: Option<&Trace>) -> Result<Draft, ApiError> {
         if input.task_type == BULK_TYPE {
             let why = format!("tasks of the type `{BULK_TYPE}` are created by the API");
-            return Err(bad_field("type", why).hint("order a bulk action instead"));
+            return Err(bad_field("type", why).hint("request a bulk action instead"));
         }
         let CreateTask { task_type, params, key, policy, .. } = &mut input;
         let hooks = &self.types.registry.state().hooks;

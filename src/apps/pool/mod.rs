@@ -174,7 +174,7 @@ impl AppPool {
         if let Some(first) = first {
             let (requests, receiver) = mpsc::unbounded_channel();
             drop(requests);
-            // Without senders the process is asked to end.
+            // A closed channel asks the process to end.
             let _ = timeout(STOP_DEADLINE, first.run(receiver, |_| {})).await;
         }
         let mut supervisors = std::mem::take(&mut *self.supervisors.lock());

@@ -18,10 +18,10 @@ use crate::runtime::Backoff;
 /// Waits between failed starts.
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// Maximum time for a process to end that was asked to, or killed.
+/// Maximum time for a process to end after it was asked to end, or killed.
 const END_DEADLINE: Duration = Duration::from_secs(13);
 
-/// Maximum processes, by place in the pool, that finish their attempts after they were replaced.
+/// Maximum number of replaced processes, per process of the pool, that still finish their attempts.
 const MAX_FINISHING: usize = 4;
 
 /// Process with its supervisor. Dropping it kills the process.

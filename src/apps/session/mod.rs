@@ -21,7 +21,7 @@ pub use self::attempt::{Ended, RunningAttempt};
 use super::protocol::{self, FromApp, MAX_LINE_BYTES, Ready, ToApp, Violation, Welcome};
 use super::send_buffer::SendBuffer;
 use crate::handlers::context::Restart;
-use crate::handlers::{Context, Failure};
+use crate::handlers::{CRASHED, Context, Failure};
 
 /// Size of a read, and the capacity of the buffer that is kept between messages, in bytes.
 const READ_BYTES: usize = 64 << 10;
@@ -370,7 +370,7 @@ impl State {
 fn death(cause: &Cause, message: &str) -> Failure {
     let kind = match cause {
         Cause::Garbled => "garbled",
-        _ => crate::worker::child::CRASHED,
+        _ => CRASHED,
     };
     Failure::retry(message).of_kind(kind)
 }

@@ -1,4 +1,4 @@
-//! Sessions over a stream in memory, with apps that behave and apps that do not.
+//! Sessions over an in-memory stream, with apps that follow the protocol and apps that violate it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::handlers::context::{CancelReason, Note};
 use crate::handlers::testing::{Recorder, TestRun};
 use crate::model::json::RawJson;
 
-/// Patience of a test.
+/// Maximum wait of a test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The app's side of a session, and the session.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::handlers::Registered;
 use crate::model::json::RawJson;
 
-/// Maximum depth of nested schemas; recursive ones have no end.
+/// Maximum depth of nested schemas, which bounds recursive ones.
 const MAX_DEPTH: usize = 8;
 /// Maximum number of items that a minimum length adds.
 const MAX_ITEMS: u64 = 16;

@@ -16,7 +16,7 @@ use crate::model::task::id::check_type;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct MoveArgs {
-    /// The type
+    /// Task type
     #[arg(value_name = "TYPE", value_parser = type_name)]
     task_type: String,
     /// Name of the group, as in `[types.<name>] group`; the type's own name for a group of its own
@@ -58,7 +58,7 @@ fn empty_message(moved: &Moved) -> String {
     }
 }
 
-/// Moves the commits of a type with their metadata to its configured group. Interrupted in between, it can be run again.
+/// Moves the commits of a type with their metadata to its configured group. An interrupted move can be run again.
 ///
 /// Both groups must have no members. The record of the move on the control topic keeps workers from starting the type
 /// until the new group is recorded: a worker reads the topic after it has joined its group, so that either Kafka refuses
@@ -74,7 +74,7 @@ pub(super) async fn move_commits(client: &Client, names: &Names, task_type: &str
     }
     let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
     let commits = if from == to {
-        // An interrupted move is taken back: the commits never left this group.
+        // An interrupted move is undone: the commits never left this group.
         Vec::new()
     } else {
         groups.check_members(&settings).await?;
@@ -109,8 +109,8 @@ impl GroupMove<'_> {
         self.set(&source, &commits).await
     }
 
-    /// Copies the commits. Those of the source are written unchanged: Kafka refuses it while the group has members,
-    /// which could still commit.
+    /// Copies the commits. Those of the source are written unchanged: Kafka refuses that write while the group has
+    /// members, which could still commit.
     async fn copy(&self, settings: &FleetSettings) -> Result<Vec<Commit>, Failure> {
         let [source, target] = [self.from, self.to].map(|group| self.names.group_id(self.task_type, group));
         let commits = commits_of(self.client, self.names, self.task_type, &source, settings).await?;

@@ -316,7 +316,7 @@ impl Payload {
         }
     }
 
-    /// Returns true if the attempt ended with a wait, which counts as no attempt.
+    /// Returns true if the attempt ended with a wait, which does not count as an attempt.
     pub const fn is_wait(&self) -> bool {
         matches!(self, Self::Retrying { waits: 1.., .. })
     }

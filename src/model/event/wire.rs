@@ -57,7 +57,7 @@ pub(super) struct WireEvent<'a> {
     /// Reported state (`reported`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<State>,
-    /// Waits of the run: with this one in the `retrying` of an attempt that counts as none; before the release
+    /// Waits of the run: with this one in the `retrying` of an attempt that is not counted; before the release
     /// (`released`).
     #[serde(default, skip_serializing_if = "is_zero")]
     waits: u32,

@@ -1,7 +1,7 @@
 //! Attachments of a task: the record lists them, their bytes are stored next to it.
 
 use super::Verdict;
-use super::step::Step;
+use super::step_outcome::Step;
 use crate::model::event::{Event, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::record::attachment::{Attached, Attachment, MAX_COUNT};

@@ -1,4 +1,4 @@
-//! Requests of users in the log: who asked for what, whatever came of it.
+//! Audit log: requests of users found in the events, whether or not they took effect.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ pub struct AuditEntry {
     pub at_ms: i64,
     /// Name of the API token; `None` if the API has no tokens.
     pub by: Option<Arc<str>>,
-    /// Such as `cancel` or `pause_type`.
+    /// Action, such as `cancel` or `pause_type`.
     pub action: String,
-    /// Task, type, schedule, kill switch or dead letter.
+    /// Name or id of the task, type, schedule, kill switch or dead letter.
     pub target: String,
     pub reason: Option<String>,
 }
@@ -41,9 +41,9 @@ impl AuditEntry {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Request that an event records, if any. Requests that the tracker derives from another one do not count.
+    /// Request that an event records, if any. Requests that the tracker derives from another request are not audited.
     pub(super) fn of(event: &Event, position: LogPosition) -> Option<Self> {
-        // The order of a bulk action is a request of its own.
+        // The bulk action itself has an audit entry of its own.
         if event.extra.contains_key(BULK_FIELD) {
             return None;
         }

@@ -30,6 +30,7 @@ mod reports;
 mod requests;
 mod state_machine;
 mod step;
+mod step_outcome;
 mod tally;
 #[cfg(test)]
 pub(crate) mod tests;

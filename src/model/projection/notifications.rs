@@ -2,7 +2,7 @@
 
 use super::records::Records;
 use super::refresh::state_of;
-use super::step::Step;
+use super::step_outcome::Step;
 use super::{Change, LogPosition, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::outbox::{Effect, EffectKind, MAX_NOTIFICATIONS};

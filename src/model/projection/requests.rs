@@ -1,7 +1,8 @@
 //! Requests by users: cancels, retries and patches. Their position in the log determines the tasks they apply to.
 
 use super::records::Records;
-use super::step::{Step, begin_run};
+use super::step::begin_run;
+use super::step_outcome::Step;
 use super::{Change, LogPosition, Verdict};
 use crate::model::event::{CancelScope, ErrorInfo, Event, Kind, Payload};
 use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, Effect, EffectKind, MAX_EFFECTS};

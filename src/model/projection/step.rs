@@ -2,41 +2,13 @@
 
 use super::reports::{attach, history_entry, late_announcement, report};
 use super::state_machine::advance;
+use super::step_outcome::Step;
 use super::{LogPosition, Verdict, attachments, notifications, requests};
 use crate::model::event::{Announcement, Event, Kind, Payload};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
-
-/// Effect of one event on its own task.
-pub(super) struct Step {
-    pub(super) verdict: Verdict,
-    pub(super) in_history: bool,
-    pub(super) started: bool,
-    pub(super) conflict: Option<String>,
-    /// Highest run in use in the tree.
-    pub(super) run: u32,
-    /// Own states implied by the event but not reported by earlier events, with their times. Empty for tasks without
-    /// actions and checks.
-    pub(super) passed: Vec<(State, i64)>,
-    /// Set for the first `submitted` of a run after other events of that run.
-    pub(super) is_late_announcement: bool,
-}
-
-impl Step {
-    pub(super) fn of(verdict: Verdict) -> Self {
-        Self {
-            verdict,
-            in_history: true,
-            started: false,
-            conflict: None,
-            run: 0,
-            passed: Vec::new(),
-            is_late_announcement: false,
-        }
-    }
-}
 
 pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, next_run: u32) -> Step {
     match &event.payload {

@@ -45,10 +45,10 @@ pub struct TaskRecord {
     /// The worker that held the task has stopped sending heartbeats.
     pub silent: bool,
     pub definition: Definition,
-    pub times: Times,
-    pub outcome: Outcome,
-    pub tree: Tree,
-    pub history: History,
+    pub times: RunTimes,
+    pub outcome: RunOutcome,
+    pub tree: TreeStatus,
+    pub history: EventHistory,
     pub log: LogCounts,
     /// Attachments in the order of arrival.
     pub attachments: Vec<Attached>,
@@ -83,7 +83,7 @@ pub struct Definition {
 
 /// Times of the current run, epoch milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Times {
+pub struct RunTimes {
     /// Log time of the first event: the order of lists.
     pub seen_ms: i64,
     pub created_at_ms: Option<i64>,
@@ -102,7 +102,7 @@ pub struct Times {
 
 /// Values reported by the attempts of the current run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub progress: Option<RawJson>,
     pub output: Option<RawJson>,
     pub error: Option<Box<ErrorInfo>>,
@@ -112,7 +112,7 @@ pub struct Outcome {
 
 /// Position in the tree, and totals of the descendants.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tree {
+pub struct TreeStatus {
     /// Set for the root of a tree.
     pub root: bool,
     /// Set when the first descendant is counted, and never reset: only such a task is searched for descendants when
@@ -132,7 +132,7 @@ pub struct Tree {
 
 /// First and newest events of the task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct History {
+pub struct EventHistory {
     /// At most [`MAX_HISTORY`] entries: the first one, and the newest.
     pub entries: Vec<HistoryEntry>,
     /// Number of entries removed to make room.
@@ -161,7 +161,7 @@ pub struct Requests {
 pub struct Deferral {
     /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
     pub record_bytes: u32,
-    /// Waits of the current run that count as no attempts.
+    /// Waits of the current run that do not count as attempts.
     pub waits: u32,
     /// The handovers of this run up to this one are over, because their records were released; late events that defer
     /// them again are ignored.
@@ -239,10 +239,10 @@ impl TaskRecord {
             worker: None,
             silent: false,
             definition: Definition::default(),
-            times: Times { seen_ms, ..Times::default() },
-            outcome: Outcome::default(),
-            tree: Tree { highest_run: run, ..Tree::default() },
-            history: History::default(),
+            times: RunTimes { seen_ms, ..RunTimes::default() },
+            outcome: RunOutcome::default(),
+            tree: TreeStatus { highest_run: run, ..TreeStatus::default() },
+            history: EventHistory::default(),
             log: LogCounts::default(),
             attachments: Vec::new(),
             requests: Requests { asof: -1, cancel: None },
@@ -320,7 +320,7 @@ impl Definition {
     }
 }
 
-impl History {
+impl EventHistory {
     pub fn push(&mut self, entry: HistoryEntry) {
         self.make_room();
         self.entries.push(entry);

@@ -41,7 +41,7 @@ pub struct Overview {
     pub series: Vec<Listed>,
 }
 
-/// A series and the day of its newest aggregate, counted from the epoch.
+/// A series, and the day of its newest aggregate in days since the epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     pub name: Arc<str>,

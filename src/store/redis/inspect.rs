@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::connection::Connector;
 use super::values::{read, read_checkpoint};
 use super::writer::{send, watch_at_owner};
-use crate::store::inspect::{Inspector, KeyRequest, Part, Piece};
+use crate::store::inspect::{Inspector, KeyPart, KeyRequest, Piece};
 use crate::store::keys::Keys;
 use crate::store::{Checkpoint, StoreError};
 
@@ -118,7 +118,7 @@ fn read_script(keys: &Keys, requests: &[KeyRequest], values: bool) -> ::redis::C
 /// Converts the script's answer for one key. Without values, the parts are empty whatever the key contains.
 fn piece(key: &str, answer: Value, has_values: bool) -> Result<Piece, StoreError> {
     let (kind, values, rest): (String, Vec<Vec<u8>>, i64) = read(key, answer)?;
-    let mut parts: Vec<Part> = match kind.as_str() {
+    let mut parts: Vec<KeyPart> = match kind.as_str() {
         "hash" | "zset" => pairs(values),
         "list" => values.into_iter().enumerate().map(|(n, line)| (n.to_string().into_bytes(), line)).collect(),
         _ => values.into_iter().map(|value| (Vec::new(), value)).collect(),
@@ -134,7 +134,7 @@ fn piece(key: &str, answer: Value, has_values: bool) -> Result<Piece, StoreError
     Ok(Piece { kind: if empty { "none".to_owned() } else { kind }, parts, more: rest > 0 })
 }
 
-fn pairs(values: Vec<Vec<u8>>) -> Vec<Part> {
+fn pairs(values: Vec<Vec<u8>>) -> Vec<KeyPart> {
     let mut values = values.into_iter();
     std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect()
 }

@@ -336,7 +336,7 @@ impl PartitionTask {
                 Err(StoreError::Conflict { .. }) if tries < MAX_CLAIMS => tries += 1,
                 Err(error) => return Err(error.into()),
                 Ok(()) => {
-                    tracing::info!(partition, "taken over from the rebuild of this store");
+                    tracing::info!(partition, "partition taken over from the rebuild of this store");
                     return Ok(projection);
                 }
             }

@@ -32,7 +32,7 @@ pub struct Logged {
 
 /// Outcome of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchOutcome {
+pub struct FoldOutcome {
     /// Timers or effects were added.
     pub has_new_work: bool,
     /// Records removed with finished trees.
@@ -50,7 +50,7 @@ pub struct Projection {
     log_time_ms: i64,
     /// Earliest log time at which something is due, as of the last read of the indexes.
     next_due_ms: i64,
-    outcome: BatchOutcome,
+    outcome: FoldOutcome,
     /// Owner of the partition: 0 for a tracker, otherwise the number of a rebuild.
     rebuild: u32,
     /// [`Checkpoint::complete_at`].
@@ -68,7 +68,7 @@ impl Projection {
         let working_set = WorkingSet::resume(deferred_bytes, lifetimes, statistics);
         let log_time_ms = checkpoint.map_or(0, |checkpoint| checkpoint.log_time_ms);
         let (outcome, complete_at) =
-            (BatchOutcome::default(), checkpoint.map_or(0, |checkpoint| checkpoint.complete_at));
+            (FoldOutcome::default(), checkpoint.map_or(0, |checkpoint| checkpoint.complete_at));
         Ok(Self {
             store,
             writer,
@@ -125,8 +125,8 @@ impl Projection {
     }
 
     /// Folds a batch; `next` is the offset after it.
-    pub async fn fold(&mut self, events: &[Logged], next: i64) -> Result<BatchOutcome, StoreError> {
-        self.outcome = BatchOutcome::default();
+    pub async fn fold(&mut self, events: &[Logged], next: i64) -> Result<FoldOutcome, StoreError> {
+        self.outcome = FoldOutcome::default();
         self.load(events).await?;
         for (n, logged) in events.iter().enumerate() {
             let log_time_ms = logged.timestamp_ms.max(self.log_time_ms);

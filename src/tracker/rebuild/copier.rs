@@ -65,7 +65,7 @@ impl Copier {
                     tracing::warn!(
                         partition = self.number,
                         reason = single_line(&why),
-                        "continuing from the checkpoint"
+                        "rebuild of a partition interrupted; continuing from its checkpoint"
                     );
                     let wait = backoff.next_wait();
                     tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(wait) => {} }

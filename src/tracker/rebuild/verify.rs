@@ -11,7 +11,7 @@ use super::copier::{Copier, End};
 use super::{Difference, Verified};
 use crate::model::statistics::Overview;
 use crate::store::StoreError;
-use crate::store::inspect::{Inspector, KeyRequest, Part, Piece, differences};
+use crate::store::inspect::{Inspector, KeyPart, KeyRequest, Piece, differences};
 use crate::store::keys::{OVERVIEW, counted_from_begin};
 use crate::tracker::project::projection::Projection;
 
@@ -156,7 +156,7 @@ impl Comparison<'_> {
                 partition = self.copier.number,
                 source,
                 copy,
-                "the folds began at different offsets: statistics and requests are not compared"
+                "the folds began at different offsets: statistics and the audit log are not compared"
             );
         }
         self.is_same_begin = Some(source == copy);
@@ -268,7 +268,7 @@ fn began(overview: &Piece) -> Option<i64> {
 }
 
 /// Digest of one element of a key. The digests of all elements are added up, so their order does not matter.
-fn digest(key: &str, kind: &str, (name, value): &Part) -> u128 {
+fn digest(key: &str, kind: &str, (name, value): &KeyPart) -> u128 {
     let mut hash = Sha256::new();
     for text in [key.as_bytes(), kind.as_bytes(), name, value] {
         hash.update((text.len() as u64).to_le_bytes());

@@ -32,11 +32,11 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const SEARCHED: [State; 5] = [State::Queued, State::Running, State::Warning, State::Retrying, State::Scheduled];
 
 /// Type and partition of a task topic.
-type LogPosition = (Arc<str>, i32);
+type TopicPartition = (Arc<str>, i32);
 
 /// Partitions of task topics whose logs have lost their beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Gaps(BTreeMap<LogPosition, Gap>);
+pub(crate) struct Gaps(BTreeMap<TopicPartition, Gap>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gap {
@@ -122,7 +122,7 @@ fn gaps_of(broker: &dyn Broker, group: &str, mut all: Vec<Partition>) -> Result<
 #[derive(Default)]
 pub(crate) struct Searched {
     /// Offsets below which no further search is needed.
-    settled: BTreeMap<LogPosition, i64>,
+    settled: BTreeMap<TopicPartition, i64>,
     /// Gaps of the last search.
     last: Gaps,
 }

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use self::process::{ChildError, ChildProcess};
 use self::protocol::Handshake;
 use crate::config::ChildLimits;
+pub use crate::handlers::CRASHED;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
 use crate::telemetry::Metrics;
@@ -25,9 +26,6 @@ use crate::telemetry::Metrics;
 /// `argv[0]` of a child process. Unlike an environment variable it is not inherited by programs that the child
 /// starts.
 pub const ARGV0: &str = "kafleet-child";
-
-/// Failure kind of an attempt whose process crashed.
-pub const CRASHED: &str = "crashed";
 
 /// Time that an idle child process is kept, and the interval of the check.
 const KEEP_IDLE: Duration = Duration::from_secs(60);

@@ -14,8 +14,8 @@ pub(crate) struct CrashHistory {
 }
 
 impl CrashHistory {
-    /// Reads the history at a takeover from the metadata of the last commit at `offset`. Unreadable metadata counts
-    /// as a crash; a late release counts as none, and clears nothing.
+    /// Reads the history at a takeover from the metadata of the last commit at `offset`. Unreadable metadata counts as
+    /// a crash; a late release does not count as one, and clears nothing.
     pub(crate) fn at_takeover(has_commit: bool, offset: i64, metadata: Option<&Metadata>) -> Self {
         let takeovers = match metadata {
             _ if !has_commit => 0,

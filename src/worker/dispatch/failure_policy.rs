@@ -16,7 +16,7 @@ pub(super) enum Disposition {
         wait: Duration,
         failure: Failure,
     },
-    /// The task runs again after a wait; the attempt counts as none.
+    /// The task runs again after a wait; the attempt is not counted.
     Wait {
         wait: Duration,
         /// Waits of the run, with this one.
@@ -77,8 +77,8 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
     end(policy, failure, code)
 }
 
-/// Returns whether an attempt ended with a wait that counts as no attempt: for `max_wait` from the first one on, and
-/// unless errors of its kind are final.
+/// Returns whether an attempt that ended with a wait is not counted: for `max_wait` from the first one on, and unless
+/// errors of its kind are final.
 pub(super) fn is_wait(policy: &TypePolicy, in_flight: &InFlight, failure: &Failure, now: i64) -> bool {
     matches!(failure.then, Fail::Wait { .. })
         && policy.kinds.verdict(&failure.kind) != Some(false)

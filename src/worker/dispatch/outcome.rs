@@ -96,8 +96,8 @@ impl Tasks {
         }
     }
 
-    /// Delays the next attempt, here without a slot, or at the tracker if the task would be held here for long. `waits`:
-    /// waits of the run with this one, if the attempt counts as none.
+    /// Delays the next attempt, here without a slot, or at the tracker if the task would be held here for long.
+    /// `waits`: waits of the run with this one, if the attempt is not counted.
     async fn retry(&mut self, mut running: Running, wait: Duration, waits: Option<Waits>, failure: Failure) {
         let event = self.reporter.retrying(&running, &failure, wait, waits.map_or(0, |waits| waits.number));
         let run_time = running.started_at.elapsed();

@@ -48,7 +48,7 @@ impl EventReporter {
     }
 
     /// Creates the event of an attempt that is followed by another one after `delay`. `waits`: waits of the run, if the
-    /// attempt counts as none.
+    /// attempt is not counted.
     pub(super) fn retrying(&self, running: &Running, failure: &Failure, delay: Duration, waits: u32) -> Event {
         let failure = running.failure(&failure.kind, failure.message.clone());
         let payload = Payload::Retrying { failure, due_ms: None, record: None, waits };

@@ -1,6 +1,6 @@
-//! Bulk actions: cancels, retries and starts of all tasks that match a search. Each is an external task of the type
-//! [`BULK_TYPE`], whose `options` are the order; an api [runs](runner) it, and another one takes over when that one
-//! stops.
+//! Bulk actions: cancels, retries and starts of all tasks that match a search. Each action is an external task of the
+//! type [`BULK_TYPE`], whose `options` hold its specification. An API server [runs](runner) it; if that server stops,
+//! another one takes over.
 
 use axum::response::Response;
 use std::collections::BTreeMap;
@@ -25,20 +25,22 @@ use crate::model::record::state::State;
 use crate::model::task::Policy;
 use crate::model::task::id::{BULK_TYPE, TaskId};
 use crate::runtime::now_ms;
-use order::{BulkOrder, Decision};
+use spec::{BulkSpec, Decision};
 
-mod order;
 mod runner;
+mod runs;
+mod spec;
 
-pub(crate) use runner::{BulkRuns, start};
+pub(crate) use runner::start;
+pub(crate) use runs::BulkRuns;
 
-/// Limit of an order that names none.
+/// Default of `limit`: the maximum number of tasks that an action changes.
 pub(crate) const DEFAULT_LIMIT: u64 = 100;
-/// Highest limit.
+/// Maximum of `limit`.
 const MAX_LIMIT: u64 = 10_000_000;
-/// Time after which a preview stops.
+/// Time after which a preview stops counting.
 const PREVIEW_TIME: Duration = Duration::from_secs(2);
-/// Ids in a preview.
+/// Maximum number of ids in a preview.
 const SAMPLE: usize = 10;
 
 /// `POST /v1/bulk`.
@@ -51,28 +53,29 @@ pub(crate) async fn order(request: ApiRequest) -> Result<Response, ApiError> {
     }
     let query = absolute(query_of(q.as_deref(), &ids)?, now_ms());
     let api = request.api.clone();
-    // A search that cannot be executed would never end.
+    // Rejects a search that cannot be executed: its action would be retried without end.
     list::matches(&api.reads, query.clone(), None, 1).await?;
     let q = query.to_string();
     let partitions = api.reads.partitions();
     let checkpoints = stored(api.reads.store.checkpoints(&partitions)).await?;
     let checkpoints = checkpoints.into_iter().map(|checkpoint| checkpoint.map_or(0, |checkpoint| checkpoint.offset));
     let checkpoints = partitions.into_iter().zip(checkpoints).collect();
-    let order = BulkOrder { action, q, limit, by: request.by.clone(), reason, checkpoints };
+    let spec = BulkSpec { action, q, limit, by: request.by.clone(), reason, checkpoints };
     let id = uuid::Uuid::now_v7().to_string();
-    let operation = request.operation(&format!("bulk_{}", action.name()), &id, order.reason.as_deref());
+    let operation = request.operation(&format!("bulk_{}", action.name()), &id, spec.reason.as_deref());
     let task = detached(async move {
         api.fleet.record_operation(&operation).await?;
-        create(&api, &id, &order).await
+        create(&api, &id, &spec).await
     });
     Ok(json_answer(202, &status(&task.await?)))
 }
 
-/// Creates the task of an order as running, so that it is in the index of running tasks, and runs it here.
-async fn create(api: &Api, id: &str, order: &BulkOrder) -> Result<TaskView, ApiError> {
-    let options = serde_json::to_value(order).map_err(|_| ApiError::internal())?;
-    let mut policy = Policy { name: Some(title(order)), ..Policy::default() };
-    policy.creator = order.by.as_deref().map(Into::into);
+/// Creates the task of a bulk action in the state `running`, so that other API servers find it in the index of running
+/// tasks, and runs the action here.
+async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiError> {
+    let options = serde_json::to_value(spec).map_err(|_| ApiError::internal())?;
+    let mut policy = Policy { name: Some(title(spec)), ..Policy::default() };
+    policy.creator = spec.by.as_deref().map(Into::into);
     (policy.rules.external, policy.rules.options) = (true, Some(options));
     let input =
         CreateTask { task_type: BULK_TYPE.to_owned(), id: Some(id.to_owned()), policy, ..CreateTask::default() };
@@ -86,10 +89,10 @@ async fn create(api: &Api, id: &str, order: &BulkOrder) -> Result<TaskView, ApiE
     Ok(task)
 }
 
-/// Name of the task of an order.
-fn title(order: &BulkOrder) -> String {
-    let words = order.action.name().replace('_', " ");
-    let text: String = format!("{words} {}", order.q).chars().take(200).collect();
+/// Returns the name of a bulk action's task.
+fn title(spec: &BulkSpec) -> String {
+    let words = spec.action.name().replace('_', " ");
+    let text: String = format!("{words} {}", spec.q).chars().take(200).collect();
     text.trim_end().to_owned()
 }
 
@@ -99,17 +102,17 @@ pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &newest(&request.api, limit).await?))
 }
 
-/// Newest bulk actions. No index has those that have ended, but the audit has their requests.
+/// Returns the newest bulk actions. Ended actions are in no index, so the ids come from the audit log.
 pub(crate) async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError> {
     let requests = statistics::read_audit(&api.reads, MAX_AUDIT).await?.requests;
-    let orders = requests.into_iter().filter(|request| request.action.starts_with("bulk_"));
-    let ids: Vec<TaskId> = orders.filter_map(|order| TaskId::parse(&order.target).ok()).take(limit).collect();
+    let requests = requests.into_iter().filter(|request| request.action.starts_with("bulk_"));
+    let ids: Vec<TaskId> = requests.filter_map(|request| TaskId::parse(&request.target).ok()).take(limit).collect();
     if ids.is_empty() {
         return Ok(TaskPage::default());
     }
     let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Id(ids) }] };
     let page: TaskPage = list::matches(&api.reads, query, None, limit).await?.into();
-    // Records of ended ones are no longer retained after a while.
+    // The audit log may name actions whose records have already been removed.
     Ok(TaskPage { missing: Vec::new(), ..page })
 }
 
@@ -121,14 +124,14 @@ pub(crate) async fn preview(request: ApiRequest) -> Result<Response, ApiError> {
 pub(crate) async fn preview_document(api: &Api, selection: BulkSelection) -> Result<BulkPreview, ApiError> {
     let query = query_of(selection.q.as_deref(), &selection.ids)?;
     let (action, checkpoints) = (selection.action, BTreeMap::new());
-    let order = BulkOrder { action, q: String::new(), limit: 0, by: None, reason: None, checkpoints };
+    let spec = BulkSpec { action, q: String::new(), limit: 0, by: None, reason: None, checkpoints };
     let mut preview = BulkPreview { matching: 0, changing: 0, exact: true, scanned: 0, sample: Vec::new() };
     let end = Instant::now() + PREVIEW_TIME;
     let mut cursor = None;
     loop {
         let found = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE).await?;
         preview.scanned += found.scanned.unwrap_or(found.tasks.len() as u64);
-        count_changing(&mut preview, &order, &found.tasks);
+        count_changing(&mut preview, &spec, &found.tasks);
         cursor = found.next;
         if cursor.is_none() || Instant::now() >= end {
             preview.exact = cursor.is_none();
@@ -137,10 +140,10 @@ pub(crate) async fn preview_document(api: &Api, selection: BulkSelection) -> Res
     }
 }
 
-fn count_changing(preview: &mut BulkPreview, order: &BulkOrder, tasks: &[TaskView]) {
+fn count_changing(preview: &mut BulkPreview, spec: &BulkSpec, tasks: &[TaskView]) {
     preview.matching += tasks.len() as u64;
     for task in tasks {
-        if matches!(order.decide(task, now_ms()), Decision::Publish(_)) {
+        if matches!(spec.decide(task, now_ms()), Decision::Publish(_)) {
             preview.changing += 1;
             if preview.sample.len() < SAMPLE {
                 preview.sample.push(task.id.to_string());
@@ -149,7 +152,7 @@ fn count_changing(preview: &mut BulkPreview, order: &BulkOrder, tasks: &[TaskVie
     }
 }
 
-/// Search for the tasks of an order: its text, or its ids.
+/// Returns the query of the tasks to change, given as a search or as ids.
 fn query_of(q: Option<&str>, ids: &[String]) -> Result<TaskQuery, ApiError> {
     match (q, ids) {
         (Some(_), [_, ..]) => Err(bad_field("ids", "`q` and `ids` are mutually exclusive".into())),
@@ -181,7 +184,7 @@ fn parsed_ids(ids: &[String]) -> Result<Vec<TaskId>, ApiError> {
     ids.iter().enumerate().map(parse).collect()
 }
 
-/// Query whose ages are times: it means the same tasks whenever it is read.
+/// Replaces the ages in a query by absolute times, so that it selects the same tasks whenever it is executed.
 fn absolute(query: TaskQuery, now_ms: i64) -> TaskQuery {
     let at = |time: QueryTime| QueryTime::At(time.resolve(now_ms));
     let absolute = |term: Term| match term.test {
@@ -197,14 +200,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_of_an_order_become_times() {
+    fn ages_become_times() {
         let query = absolute(TaskQuery::parse("type:a from:2h -tag:x").unwrap(), 10 * 3_600_000);
         assert_eq!(query.to_string(), "type:a from:1970-01-01T08:00:00.000Z -tag:x");
         assert_eq!(TaskQuery::parse(&query.to_string()).unwrap(), query);
     }
 
     #[test]
-    fn order_names_its_tasks_by_a_search_or_by_ids() {
+    fn tasks_are_named_by_a_search_or_by_ids() {
         let ids = ["a:b".to_owned(), "c".to_owned()];
         assert_eq!(query_of(None, &ids).unwrap().to_string(), "id:a:b,c");
         for (q, ids) in [(None, &[][..]), (Some("type:a"), &ids[..]), (Some(" "), &[]), (Some("typ:a"), &[])] {

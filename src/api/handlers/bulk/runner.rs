@@ -1,19 +1,18 @@
-//! Runner of bulk actions. The api that received an action runs it until it stops. Each api looks for actions without a
-//! runner, or whose progress stands still, and takes them over at their cursor: it writes its name into the progress,
-//! waits for the projection, and goes on if that name stands. There is no lease: each request names the run it means,
-//! and the projection ignores a second one.
+//! Runner of bulk actions. The API server that received an action runs it. Each API server also looks for actions that
+//! have no runner or whose progress has not changed for a while, and takes them over at their cursor: it writes its
+//! name into the progress, waits until that event is projected, and continues if the record still contains its name. No
+//! lease is needed: each request names the run of its task, and the projection ignores a second request for the same
+//! run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::order::{BulkOrder, Decision, mark, progress_of};
+use super::spec::{BulkSpec, Decision, mark, progress_of};
 use crate::api::documents::BulkProgress;
 use crate::api::handlers::list;
 use crate::api::http::problem::ApiError;
@@ -31,52 +30,15 @@ use crate::runtime::{self, now_ms};
 
 /// Interval of the search for actions without a runner.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Time after which an order whose progress stands still is taken over. Runners write it at least every few seconds.
+/// Time after which an action without progress is taken over. Runners write their progress at least every few seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Maximum number of bulk actions that a process runs at a time.
 const MAX_RUNS: usize = 4;
-/// Time between two requests of a process: 2,000 a second.
-const PACE: Duration = Duration::from_micros(500);
-/// Maximum concurrent writes of an order.
+/// Maximum number of concurrent writes of an action.
 const MAX_WRITES: usize = 100;
 
-/// Bulk actions that this process runs or watches.
-pub(crate) struct BulkRuns {
-    /// Actions received here.
-    taken: mpsc::UnboundedSender<TaskId>,
-    received: Mutex<Option<mpsc::UnboundedReceiver<TaskId>>>,
-    running: Mutex<BTreeSet<TaskId>>,
-    /// Time of the next request of all actions.
-    next: Mutex<Option<Instant>>,
-}
-
-impl Default for BulkRuns {
-    fn default() -> Self {
-        let (taken, received) = mpsc::unbounded_channel();
-        Self { taken, received: Mutex::new(Some(received)), running: Mutex::default(), next: Mutex::default() }
-    }
-}
-
-impl BulkRuns {
-    /// Runs an order that was just created.
-    pub(super) fn wake(&self, id: &TaskId) {
-        // Without a receiver another api runs it.
-        let _ = self.taken.send(id.clone());
-    }
-
-    /// Waits for the turn of some requests.
-    async fn pace(&self, requests: usize) {
-        let turn = {
-            let (mut next, now) = (self.next.lock(), Instant::now());
-            let turn = next.map_or(now, |next| next.max(now));
-            *next = Some(turn + PACE * u32::try_from(requests).unwrap_or(u32::MAX));
-            turn
-        };
-        tokio::time::sleep_until(turn).await;
-    }
-}
-
-/// Bulk actions by id with their progress, and the time since which it stands still. By the own clock: others may be wrong.
+/// Progress of each bulk action, and the time since which it has not changed. Measured with the local clock: clocks of
+/// other hosts may be wrong.
 type Seen = BTreeMap<TaskId, (BulkProgress, Instant)>;
 
 /// Runs bulk actions until the guard is dropped.
@@ -95,7 +57,7 @@ pub(crate) fn start(api: Arc<Api>) -> DropGuard {
                 Some(id) = taken.recv() => spawn(&api, id, &stopped),
                 () = tokio::time::sleep_until(check_at) => {
                     match abandoned(&api, &mut seen).await {
-                        Ok(orders) => orders.into_iter().for_each(|id| spawn(&api, id, &stopped)),
+                        Ok(actions) => actions.into_iter().for_each(|id| spawn(&api, id, &stopped)),
                         Err(error) => tracing::debug!(?error, "cannot look for bulk actions"),
                     }
                     check_at = Instant::now() + CHECK_INTERVAL;
@@ -106,25 +68,25 @@ pub(crate) fn start(api: Arc<Api>) -> DropGuard {
     stop.drop_guard()
 }
 
-/// Bulk actions without a runner.
+/// Returns the bulk actions without a runner.
 async fn abandoned(api: &Api, seen: &mut Seen) -> Result<Vec<TaskId>, ApiError> {
     let query = TaskQuery::parse(&format!("type:{BULK_TYPE} state:running")).map_err(|_| ApiError::internal())?;
     let open = list::matches(&api.reads, query, None, MAX_PAGE).await?.tasks;
     let now = Instant::now();
     let before = std::mem::take(seen);
-    let mut orders = Vec::new();
+    let mut actions = Vec::new();
     for task in open {
         let progress = progress_of(&task.record);
         let since = before.get(&task.id).filter(|(known, _)| *known == progress).map_or(now, |(_, since)| *since);
         if (progress.runner.is_empty() && before.contains_key(&task.id)) || now - since >= PATIENCE {
-            orders.push(task.id.clone());
+            actions.push(task.id.clone());
         }
         seen.insert(task.id, (progress, since));
     }
-    Ok(orders)
+    Ok(actions)
 }
 
-/// Runs an order unless this process runs it already, or too many.
+/// Runs an action, unless this process already runs it, or runs [`MAX_RUNS`] actions.
 fn spawn(api: &Arc<Api>, id: TaskId, stopped: &CancellationToken) {
     let mut running = api.bulk.running.lock();
     if running.len() >= MAX_RUNS || !running.insert(id.clone()) {
@@ -138,7 +100,7 @@ fn spawn(api: &Arc<Api>, id: TaskId, stopped: &CancellationToken) {
             () = stopped.cancelled() => {}
             outcome = run(&api, &id) => {
                 if let Err(error) = outcome {
-                    tracing::warn!(task = %id, ?error, "a bulk action is interrupted; it is taken up again");
+                    tracing::warn!(task = %id, ?error, "a bulk action was interrupted; it will be resumed");
                 }
             }
         }
@@ -146,28 +108,28 @@ fn spawn(api: &Arc<Api>, id: TaskId, stopped: &CancellationToken) {
     });
 }
 
-/// Order that this process runs.
+/// Bulk action that this process runs.
 struct Run<'a> {
     api: &'a Api,
     id: TaskId,
     partition: u32,
-    order: BulkOrder,
+    spec: BulkSpec,
     query: TaskQuery,
     progress: BulkProgress,
 }
 
-/// Runs an order to its end, until another process takes it over, or until this one stops.
+/// Runs an action until it ends, another process takes it over, or this process stops.
 async fn run(api: &Api, id: &TaskId) -> Result<(), ApiError> {
     let task = api.reads.find(id, None).await?;
-    let Some(order) = BulkOrder::of(&task.record).filter(|_| !task.record.own.is_terminal()) else { return Ok(()) };
-    let Ok(query) = TaskQuery::parse(&order.q) else { return Ok(()) };
+    let Some(spec) = BulkSpec::of(&task.record).filter(|_| !task.record.own.is_terminal()) else { return Ok(()) };
+    let Ok(query) = TaskQuery::parse(&spec.q) else { return Ok(()) };
     let progress = progress_of(&task.record);
-    let mut run = Run { api, id: id.clone(), partition: task.partition, order, query, progress };
+    let mut run = Run { api, id: id.clone(), partition: task.partition, spec, query, progress };
     if !run.claim(&task).await? {
         return Ok(());
     }
     while !api.reads.shutdown.is_draining() {
-        if !run.stands().await? || run.step().await? {
+        if !run.is_claimed().await? || run.step().await? {
             return Ok(());
         }
     }
@@ -180,14 +142,14 @@ impl Run<'_> {
         &self.api.writes.transactional_id
     }
 
-    /// Writes the name of this process into the progress. Returns true if it stands.
+    /// Writes the name of this process into the progress. Returns whether the projected record contains it.
     async fn claim(&mut self, task: &TaskView) -> Result<bool, ApiError> {
         let is_new = self.progress == BulkProgress::default();
         self.progress.runner = self.name().to_owned();
         let position = self.report_progress().await?;
         let (found, _) = self.api.reads.await_outcome(task, position, "the claim").await?;
         if !is_new {
-            // What the previous runner has requested must be visible before the same tasks are read again.
+            // The requests of the previous runner must be visible before the same tasks are read again.
             for partition in self.api.reads.partitions() {
                 if let Some(lag) = self.api.reads.lag_at_end(partition).await? {
                     return Err(lag);
@@ -201,18 +163,18 @@ impl Run<'_> {
         !record.own.is_terminal() && progress_of(record).runner == self.name()
     }
 
-    /// Whether the order is still open and run here.
-    async fn stands(&self) -> Result<bool, ApiError> {
+    /// Returns whether the action is still open and run by this process.
+    async fn is_claimed(&self) -> Result<bool, ApiError> {
         Ok(self.api.reads.read(&self.id).await?.is_some_and(|found| self.is_own(&found.record)))
     }
 
-    /// Requests the action for the next tasks. Returns true if the order has ended.
+    /// Requests the action for the next tasks. Returns true if the action has ended.
     async fn step(&mut self) -> Result<bool, ApiError> {
         let found =
             list::matches(&self.api.reads, self.query.clone(), self.progress.cursor.as_deref(), MAX_PAGE).await?;
         let mut progress = self.progress.clone();
         let mut events = self.requests(&found.tasks, &mut progress);
-        let allowed = usize::try_from(self.order.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
+        let allowed = usize::try_from(self.spec.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
         let is_over = events.len() > allowed;
         events.truncate(allowed);
         progress.done += events.len() as u64;
@@ -220,8 +182,8 @@ impl Run<'_> {
         progress.cursor.clone_from(&found.next);
         self.progress = progress;
         if is_over {
-            let what = format!("more than {} tasks would change", self.order.limit);
-            let why = format!("{what}: the action stopped there. Order it again with a higher limit");
+            let what = format!("more than {} tasks would change", self.spec.limit);
+            let why = format!("{what}: the action stopped there; request it again with a higher limit");
             self.end(State::Failed, Some(why)).await?;
             return Ok(true);
         }
@@ -230,16 +192,16 @@ impl Run<'_> {
             return Ok(true);
         }
         let position = self.report_progress().await?;
-        // Otherwise the next step could find the progress of the one before, and take it for that of another runner.
+        // Otherwise the next step could read outdated progress and mistake it for that of another runner.
         self.wait_for_progress(position).await?;
         Ok(false)
     }
 
-    /// Decides about tasks. Returns the requests for those to change, and counts the others.
+    /// Returns the requests for the tasks to change, and counts the others.
     fn requests(&self, tasks: &[TaskView], progress: &mut BulkProgress) -> Vec<Event> {
         let mut events = Vec::new();
         for task in tasks {
-            match self.order.decide(task, now_ms()) {
+            match self.spec.decide(task, now_ms()) {
                 Decision::Publish(mut event) => {
                     mark(&mut event, self.id.as_str());
                     events.push(*event);
@@ -271,7 +233,7 @@ impl Run<'_> {
         self.write(Payload::Progress { value: Some(value) }, None).await
     }
 
-    /// Ends the order with its counts as the result.
+    /// Ends the action with its counts as the result.
     async fn end(&mut self, state: State, message: Option<String>) -> Result<(), ApiError> {
         self.progress.runner.clear();
         self.progress.cursor = None;
@@ -281,7 +243,7 @@ impl Run<'_> {
         self.write(Payload::Reported { state: Some(state), output: Some(output), error }, message).await.map(drop)
     }
 
-    /// Writes an event of the order's own task.
+    /// Writes an event of the action's own task.
     async fn write(&self, payload: Payload, message: Option<String>) -> Result<Position, ApiError> {
         let event = Event { message, ..Event::new(payload, self.id.clone(), 1, now_ms()) };
         self.api.writes.publish_event(event).await

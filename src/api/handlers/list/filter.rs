@@ -56,7 +56,7 @@ fn term_of(name: &str, qualifier: Qualifier, value: &str) -> Result<Term, ApiErr
     }
 }
 
-/// Query that is ready to be applied. The fields that may choose the source of tasks are apart from the others.
+/// Compiled query. The conditions that may select an index are separate from those that need the records.
 pub(super) struct Filter {
     /// Types, one of which must match; empty for all.
     pub types: Vec<String>,
@@ -96,7 +96,7 @@ enum Matcher {
 }
 
 impl Filter {
-    /// `now_ms` is the end of ages.
+    /// Compiles a query. Ages in it count back from `now_ms`.
     pub(super) fn new(query: TaskQuery, now_ms: i64) -> Result<Self, ApiError> {
         let mut filter = Self {
             types: Vec::new(),

@@ -42,8 +42,8 @@ pub(crate) async fn why(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &why_document(&request, None).await?))
 }
 
-/// Explains the state of a task. With `recent`, from reads of its queue that other requests share; otherwise from the
-/// present ones, with the progress of a second.
+/// Explains the state of a task. With `recent`, reads of its queue are shared with other requests; otherwise everything
+/// is read now, and the progress of its partition is measured for a second.
 pub(crate) async fn why_document(request: &ApiRequest, recent: Option<&RecentQueues>) -> Result<Why, ApiError> {
     let api = &*request.api;
     let reads = QueueReads { api, recent };
@@ -110,7 +110,7 @@ fn retrying(node: &TaskRecord) -> String {
 fn waiting(node: &TaskRecord) -> String {
     let error = error_text(node.outcome.error.as_deref());
     let waits = node.deferral.waits;
-    format!("it waits (number {waits}), which counts as no attempt: {error}; it runs again {}", due(node))
+    format!("it waits (number {waits}), which does not count as an attempt: {error}; it runs again {}", due(node))
 }
 
 fn due(node: &TaskRecord) -> String {

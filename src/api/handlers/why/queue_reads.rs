@@ -1,4 +1,4 @@
-//! Reads of the queue of a task: offsets, progress, tasks ahead. The pages of many tasks share recent ones.
+//! Reads about the queue of a task: offsets, progress, tasks ahead. UI pages of many tasks share recent results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const OFFSETS_LIFETIME: Duration = SAMPLE;
 /// Lifetime of lists of records and of the lag of a type, which take many requests.
 const LISTING_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Queues read for pages, by partition or type.
+/// Recent reads shared by UI pages, by partition or type.
 pub(crate) struct RecentQueues {
     ends: Recent<Watermarks>,
     offsets: Recent<QueueOffsets>,

@@ -13,7 +13,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: &[Code::BadParameter, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read(
             "/v1/bulk",
-            "List the newest bulk actions, as far as the audit has their requests",
+            "List the newest bulk actions whose requests are still in the audit log",
             ResponseBody::Json(of::<doc::TaskPage>),
             |request| Box::pin(bulk::list(request)),
         )
@@ -22,7 +22,7 @@ pub(super) static ROUTES: &[Route] = &[
         request: RequestBody::Json(of::<doc::BulkRequest>),
         successes: &[(
             202,
-            "Ordered. The response is the task of the bulk action: it is cancelled, read and watched like any task.",
+            "Accepted. The response is the task of the bulk action, which can be read, watched and cancelled like any task.",
         )],
         problems: BULK,
         ..operate(

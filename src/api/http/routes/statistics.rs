@@ -75,7 +75,7 @@ pub(super) static ROUTES: &[Route] = &[
         problems: &[Code::BadParameter, Code::NotVisibleYet, Code::StoreUnavailable, Code::KafkaUnavailable],
         ..read(
             "/v1/audit",
-            "List the requests of users, newest first",
+            "List the audit log: requests of users, newest first",
             ResponseBody::Json(of::<doc::Audit>),
             |request| Box::pin(statistics::audit(request)),
         )

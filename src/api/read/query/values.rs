@@ -1,4 +1,4 @@
-//! Values of the terms.
+//! Values of query terms.
 
 use regex::{Regex, RegexBuilder};
 

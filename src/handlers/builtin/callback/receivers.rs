@@ -1,12 +1,12 @@
-//! Slots of receivers: one that does not respond uses a part of the type's slots only, so that the deliveries of others
-//! go on.
+//! Limit of concurrent calls per receiver: a receiver that does not respond occupies only a part of the type's slots,
+//! so that deliveries to other receivers continue.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// Part of the slots for a receiver that does not respond.
+/// Divisor of the type's slots: a receiver that does not respond gets a quarter of them.
 const ONE_IN: u32 = 4;
 /// Maximum number of receivers that are remembered.
 const MAX_RECEIVERS: usize = 1_000;
@@ -33,7 +33,7 @@ pub(super) struct Slot {
 }
 
 impl Receivers {
-    /// `slots`: of the type.
+    /// Creates the limits. `slots`: number of slots of the type.
     pub(super) fn new(slots: u32) -> Arc<Self> {
         Arc::new(Self { limit: (slots / ONE_IN).max(1) as usize, by_host: Mutex::default() })
     }
@@ -42,11 +42,12 @@ impl Receivers {
         self.limit
     }
 
-    /// Returns a slot for a call; `None` if the receiver does not respond, or has not yet, and has enough calls already.
+    /// Returns a slot for a call; `None` if the receiver has not responded to its last call, or never yet, and its
+    /// limit is reached.
     pub(super) fn acquire(self: &Arc<Self>, host: &str) -> Option<Slot> {
         let mut by_host = self.by_host.lock();
         if by_host.len() >= MAX_RECEIVERS && !by_host.contains_key(host) {
-            // Forgetting costs a receiver only its proof that it responds.
+            // A receiver that is forgotten starts again as one that has never responded.
             by_host.retain(|_, receiver| receiver.running > 0);
         }
         let receiver = by_host.entry(host.to_owned()).or_default();

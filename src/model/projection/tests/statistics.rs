@@ -6,8 +6,7 @@ use super::*;
 use crate::model::statistics::aggregate::Level;
 use crate::model::statistics::{ALL, Statistics, StoredStatistics};
 
-/// Fields of an aggregate in the order of the design: opened, succeeded, failed, cancelled, expired, dropped, retried,
-/// duplicates.
+/// Fields of an aggregate in this order: opened, succeeded, failed, cancelled, expired, dropped, retried, duplicates.
 fn counters(aggregate: &Aggregate) -> [u64; 8] {
     let Aggregate { opened, succeeded, failed, cancelled, expired, dropped, retried, duplicates, .. } = *aggregate;
     [opened, succeeded, failed, cancelled, expired, dropped, retried, duplicates]

@@ -1,4 +1,4 @@
-//! Order of a bulk action, and the decision about one task. Pure.
+//! Specification of a bulk action, and the decision about one task. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::model::record::state::State;
 use crate::model::task::id::BULK_TYPE;
 use crate::model::task::patch::Patch;
 
-/// Order of a bulk action: the `options` of its task.
+/// Specification of a bulk action, stored in the `options` of its task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BulkOrder {
+pub(crate) struct BulkSpec {
     pub action: BulkAction,
     pub q: String,
     /// Maximum number of tasks to change.
@@ -27,7 +27,7 @@ pub(crate) struct BulkOrder {
     pub by: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Offsets up to which the events partitions were projected at the time of the order.
+    /// Offsets up to which the events partitions were projected when the action was requested.
     pub checkpoints: BTreeMap<u32, i64>,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct BulkOrder {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
     Publish(Box<Event>),
-    /// The action does not apply, or no longer.
+    /// The action does not apply to the task in its current state.
     Skip,
     /// The action can never be applied to this task.
     Refuse,
 }
 
-impl BulkOrder {
-    /// Reads the order of a bulk action's task.
+impl BulkSpec {
+    /// Reads the specification from a bulk action's task.
     pub(crate) fn of(record: &TaskRecord) -> Option<Self> {
         let options = record.definition.policy.as_ref()?.rules.options.as_ref()?;
         serde_json::from_value(options.clone()).ok()
@@ -58,7 +58,7 @@ impl BulkOrder {
             BulkAction::Cancel => Payload::CancelRequested(CancelScope::default()),
             BulkAction::Retry if !record.state.is_terminal() => return Decision::Skip,
             BulkAction::Retry if retry::check(task, false).is_err() => return Decision::Refuse,
-            // The parent failed only through a task below it, whose retry heals it.
+            // The parent failed only because of a descendant; retrying that descendant is enough.
             BulkAction::Retry if record.state != State::Succeeded && !record.is_restartable() => return Decision::Skip,
             BulkAction::Retry => Payload::RetryRequested { only_failed: false, new_run: None, record: None },
             BulkAction::RetryFailed if retry::check(task, true).is_err() => return Decision::Skip,
@@ -75,7 +75,7 @@ impl BulkOrder {
         Decision::Publish(Box::new(Event { by: self.by.clone(), message: self.reason.clone(), ..event }))
     }
 
-    /// Whether the task was started again since the order, perhaps by this bulk action itself.
+    /// Returns whether the task has been started again since the request, perhaps by this bulk action itself.
     fn is_restarted(&self, task: &TaskView) -> bool {
         let Some(checkpoint) = self.checkpoints.get(&task.partition) else { return false };
         let record = &task.record;
@@ -97,7 +97,7 @@ pub(super) fn progress_of(record: &TaskRecord) -> BulkProgress {
     progress.and_then(|progress| serde_json::from_str(progress.text()).ok()).unwrap_or_default()
 }
 
-/// Marks an event as part of a bulk action: it is left out of the audit, which has the order.
+/// Marks an event as part of a bulk action. The audit log omits such events: it contains the bulk action itself.
 pub(super) fn mark(event: &mut Event, id: &str) {
     event.extra.insert(BULK_FIELD.to_owned(), Value::from(id));
 }
@@ -109,9 +109,9 @@ mod tests {
     use crate::model::task::id::TaskId;
     use crate::store::Checkpoint;
 
-    fn order(action: BulkAction) -> BulkOrder {
+    fn spec(action: BulkAction) -> BulkSpec {
         let checkpoints = BTreeMap::from([(0, 100)]);
-        BulkOrder { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, checkpoints }
+        BulkSpec { action, q: String::new(), limit: 1, by: Some("ada".into()), reason: None, checkpoints }
     }
 
     fn task(own: State, state: State) -> TaskView {
@@ -122,12 +122,12 @@ mod tests {
     }
 
     fn is_published(action: BulkAction, task: &TaskView) -> bool {
-        matches!(order(action).decide(task, 1), Decision::Publish(_))
+        matches!(spec(action).decide(task, 1), Decision::Publish(_))
     }
 
     #[test]
     fn request_names_the_run_and_the_operator() {
-        let Decision::Publish(event) = order(BulkAction::Retry).decide(&task(State::Failed, State::Failed), 1) else {
+        let Decision::Publish(event) = spec(BulkAction::Retry).decide(&task(State::Failed, State::Failed), 1) else {
             panic!("the task has failed");
         };
         assert_eq!((event.run, event.by.as_deref(), event.kind()), (3, Some("ada"), Kind::RetryRequested));
@@ -152,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn task_restarted_since_the_order_is_skipped() {
+    fn task_restarted_since_the_request_is_skipped() {
         let failed = || task(State::Failed, State::Failed);
         let mut again = failed();
         again.record.requests.asof = 100;
         assert!(!is_published(BulkAction::Retry, &again));
         again.record.requests.asof = 99;
-        assert!(is_published(BulkAction::Retry, &again), "it was retried before the order");
+        assert!(is_published(BulkAction::Retry, &again), "it was retried before the request");
         let mut again = failed();
         again.record.history.push(HistoryEntry::of_fold(Kind::RetryRequested, 3, (0, 100), String::new()));
         assert!(!is_published(BulkAction::RetryFailed, &again));
@@ -166,13 +166,13 @@ mod tests {
         assert!(!is_published(BulkAction::Retry, &superseded));
         let mut bulk = task(State::Running, State::Running);
         bulk.record.task_type = Some(BULK_TYPE.into());
-        assert!(!is_published(BulkAction::Cancel, &bulk), "a bulk action is not a subject of another");
+        assert!(!is_published(BulkAction::Cancel, &bulk), "a bulk action changes no other bulk action");
     }
 
     #[test]
     fn task_without_a_record_is_refused() {
         let mut unknown = task(State::Failed, State::Failed);
         unknown.record.definition.announced = false;
-        assert_eq!(order(BulkAction::Retry).decide(&unknown, 1), Decision::Refuse);
+        assert_eq!(spec(BulkAction::Retry).decide(&unknown, 1), Decision::Refuse);
     }
 }
