@@ -14,7 +14,7 @@ use super::json::RawJson;
 use super::record::TaskRecord;
 use super::record::notifications::Delivery;
 use super::record::state::State;
-use super::retry::Used;
+use super::retry::{Used, Waits};
 use super::task::{Task, header};
 
 /// Maximum size of the deferred records of one events partition, in bytes. A task whose record does not fit fails.
@@ -92,6 +92,12 @@ impl RecordCopy {
     pub fn key_bytes(&self) -> Option<Vec<u8>> {
         let binary = self.binary_key.as_ref().and_then(|key| BASE64.decode(key.as_bytes()).ok());
         binary.or_else(|| self.key.clone().map(String::into_bytes))
+    }
+
+    /// Number of waits of the run that the record counts.
+    pub fn waits(&self) -> u32 {
+        let header = self.headers.iter().find(|(name, _)| name == header::WAITS);
+        header.and_then(|(_, text)| text.parse::<Waits>().ok()).map_or(0, |waits| waits.number)
     }
 
     /// All headers, binary ones last.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::encode_error::EncodeError;
 use super::json::short_reason;
+use super::outbox::RecordCopy;
 use super::retention::Lifetimes;
 use super::retry::Used;
 use super::task::id::TaskId;
@@ -120,10 +121,11 @@ impl Event {
     }
 
     /// Attempts and waits that the run has used, according to an event of an attempt or a release. An attempt that ended
-    /// with a wait is not counted.
-    pub const fn used(&self) -> Used {
+    /// with a wait is not counted. A handover has used the waits of its record, also if its attempt failed.
+    pub fn used(&self) -> Used {
         let attempts = if self.payload.is_wait() { self.attempt.saturating_sub(1) } else { self.attempt };
-        Used { attempts, waits: self.payload.waits() }
+        let of_record = self.payload.record().map_or(0, RecordCopy::waits);
+        Used { attempts, waits: self.payload.waits().max(of_record) }
     }
 
     /// Key of the record: the root id, or the target of an operator's request.

@@ -89,10 +89,12 @@ fn is_released(node: &TaskRecord, event: &Event) -> bool {
     node.deferral.released.is_some_and(|released| event.used() <= released)
 }
 
-/// Counts the event's attempt, or its wait instead.
+/// Counts the event's attempt, or its wait instead. A deferred record replaces both: of a task that was published twice,
+/// each record counts what it has used itself, and its events after the release must not seem to repeat a handover.
 fn count_used(node: &mut TaskRecord, event: &Event) {
-    if event.payload.waits() > 0 {
-        (node.attempt, node.deferral.waits) = (event.used().attempts, event.payload.waits());
+    if event.payload.waits() > 0 || event.payload.record().is_some() {
+        let used = event.used();
+        (node.attempt, node.deferral.waits) = (used.attempts, used.waits);
     } else if event.attempt > 0 {
         node.attempt = event.attempt;
     }

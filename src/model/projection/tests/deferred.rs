@@ -120,6 +120,10 @@ fn released_after(attempt: u32, waits: u32) -> Event {
     Event { attempt, ..event(Payload::Released { position: None, waits }, "a") }
 }
 
+fn record_with_waits(waits: &str) -> RecordCopy {
+    RecordCopy::of(None, [("ce_waits", waits.as_bytes())].into_iter(), RawJson::null())
+}
+
 #[test]
 fn wait_counts_as_no_attempt() {
     let started = |attempt| Event { attempt, ..event(Kind::Started, "a") };
@@ -131,7 +135,9 @@ fn wait_counts_as_no_attempt() {
     );
     assert_eq!(node.outcome.error.map(|error| error.kind).as_deref(), Some("rate_limited"));
     let mut log = log.to_vec();
-    log.extend([released_after(0, 1), started(1), retrying("a", 1, 950)]);
+    let mut failed = retrying("a", 1, 950);
+    failed.payload.set_record(record_with_waits("1,900"));
+    log.extend([released_after(0, 1), started(1), failed]);
     let node = fold_log(&log, 2, 9).node("a");
     assert_eq!(
         (node.attempt, node.deferral.waits, node.history.ends_with_wait(1)),
@@ -143,6 +149,19 @@ fn wait_counts_as_no_attempt() {
     assert_eq!((folded.node("a").used(), folded.deferred.len()), (Used { attempts: 1, waits: 2 }, 1));
     log.extend([in_run(submitted("a"), 2)]);
     assert_eq!(fold_log(&log, 1, 9).node("a").used(), Used::default(), "a new run has used nothing");
+}
+
+/// A task was published twice. One record has waited, the other has failed and replaces it: the release names what the
+/// other has used, so that its wait repeats no handover.
+#[test]
+fn wait_of_one_record_is_not_counted_for_another() {
+    let mut log = vec![submitted("a"), waits(1, 1, 900), retrying("a", 1, 700)];
+    let used = fold_log(&log, 1, 9).node("a").used();
+    assert_eq!(used, Used { attempts: 1, waits: 0 });
+    log.extend([released_after(used.attempts, used.waits), waits(2, 1, 990)]);
+    let folded = fold_log(&log, 1, 9);
+    assert_eq!((folded.node("a").state, folded.deferred.len()), (State::Retrying, 1));
+    assert_eq!(folded.node("a").used(), Used { attempts: 1, waits: 1 });
 }
 
 /// The attempts are the same in both waits, only the number of waits differs.
