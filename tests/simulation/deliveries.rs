@@ -47,7 +47,7 @@ impl Task for CallbackTask {
     type Output = ();
 
     async fn run(self, cx: Context) -> TaskResult<()> {
-        receive(&cx, self.0["url"].as_str(), &self.0["body"])
+        receive::<Self>(&cx, self.0["url"].as_str(), &self.0["body"])
     }
 }
 
@@ -59,15 +59,15 @@ impl Task for EmailTask {
     type Output = ();
 
     async fn run(self, cx: Context) -> TaskResult<()> {
-        receive(&cx, self.0["to"][0].as_str(), &self.0["about"])
+        receive::<Self>(&cx, self.0["to"][0].as_str(), &self.0["about"])
     }
 }
 
 /// Records a delivery attempt. The last digit of the address is the number of failing attempts.
-fn receive(cx: &Context, address: Option<&str>, body: &Value) -> TaskResult<()> {
+fn receive<T: Task>(cx: &Context, address: Option<&str>, body: &Value) -> TaskResult<()> {
     let fails = fails(address.unwrap_or_default());
     let journal = cx.state::<Arc<Journal>>();
-    journal.record_attempt(cx, fails == 0);
+    let _running = journal.record_attempt::<T>(cx, fails == 0);
     journal.received.lock().entry(cx.id.to_string()).or_default().push(body.clone());
     if cx.number <= fails { Err(Failure::retry("not now")) } else { Ok(()) }
 }

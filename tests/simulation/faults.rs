@@ -14,7 +14,8 @@ use kafleet::store::{Store, memory as store};
 
 use crate::fleet::{CALL, Fleet};
 use crate::requests::Client;
-use crate::scenario::{ProcessId, Scenario, Step};
+use crate::scenario::Scenario;
+use crate::step::{ProcessId, Step};
 use crate::task_types::{registry, task_type};
 
 impl Fleet {
@@ -122,6 +123,10 @@ impl Fleet {
             Step::Redrive { unordered } => client.redrive(unordered).await,
             Step::AddPartition { unordered } => self.add_partition(unordered),
             Step::Pause { unordered, ms } => client.pause_type(unordered, ms).await,
+            Step::OpenCircuit { unordered, ms } => client.open_circuit(unordered, ms).await,
+            Step::Limit { unordered, slots, ms } => client.limit(unordered, slots, ms).await,
+            Step::Outage { ms } => client.outage(ms).await,
+            Step::Call { call, ms } => client.call_service(call, ms).await,
             Step::Kill { root, ms } => client.kill(root, ms).await,
             Step::CreateSchedule { schedule, spec, for_ms } => client.create_schedule(schedule, &spec, for_ms).await,
             Step::ChangeSchedule { schedule, change } => client.change_schedule(schedule, change).await,
@@ -223,7 +228,7 @@ impl Fleet {
             TopicsConfig { prefix: "s".into(), task_partitions: self.scenario.task_partitions, ..Default::default() };
         let config = Config { topics: config, ..Config::default() };
         let wanted = self.names.tasks(task_type(unordered));
-        let mut specs = kafleet::topics::specs(&config, &registry(&self.journal, self.scenario.has_notifications()));
+        let mut specs = kafleet::topics::specs(&config, &registry(&self.journal, &self.scenario));
         specs.retain(|spec| spec.name == wanted);
         specs.iter_mut().for_each(|spec| spec.partitions += 1);
         self.broker.apply_topics(&specs, CALL).unwrap();

@@ -11,7 +11,7 @@ use axum::Router;
 use kafleet::api;
 use kafleet::broker::memory::{Memory, MemoryOptions};
 use kafleet::broker::shared_producer::SharedProducer;
-use kafleet::broker::{Broker, Partition, ProducerRecord};
+use kafleet::broker::{Broker, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset};
 use kafleet::config::{Config, Names, TopicsConfig, TypeGroups};
 use kafleet::control::settings::set_fleet;
 use kafleet::model::event::Event;
@@ -28,8 +28,9 @@ use crate::host::System;
 use crate::offset_oracle::OffsetOracle;
 use crate::request_oracle::Answers;
 use crate::roles;
-use crate::scenario::{ProcessId, Scenario};
+use crate::scenario::Scenario;
 use crate::schedules::ExpectedSchedule;
+use crate::step::ProcessId;
 use crate::task_types::{Journal, registry};
 use crate::tree_oracle::{TaskSpec, task_specs};
 use crate::verdict::Records;
@@ -62,6 +63,8 @@ pub struct Requests {
     pub unblocked: Cell<u64>,
     /// Roots for which a kill switch was requested, including removed ones.
     pub killed: RefCell<BTreeSet<String>>,
+    /// Accepted calls of the service, by number, with the time of acceptance in epoch milliseconds.
+    pub calls: RefCell<BTreeMap<usize, i64>>,
     /// Schedules by number.
     pub schedules: RefCell<BTreeMap<usize, ExpectedSchedule>>,
 }
@@ -95,6 +98,8 @@ pub struct Fleet {
     /// Number of steps in progress.
     pub running_steps: Cell<usize>,
     pub faults_over: Cell<bool>,
+    /// Number of started worker processes.
+    pub worker_starts: Cell<usize>,
 }
 
 pub fn lifetimes(scenario: &Scenario) -> Lifetimes {
@@ -140,15 +145,14 @@ impl Fleet {
             ..TopicsConfig::default()
         };
         let config = Config { topics, ..Config::default() };
-        let specs = kafleet::topics::specs(&config, &registry(&journal, scenario.has_notifications()));
+        let specs = kafleet::topics::specs(&config, &registry(&journal, &scenario));
         broker.apply_topics(&specs, CALL).unwrap();
         let producer = SharedProducer::open(broker.clone(), None).unwrap();
         set_fleet(&producer, &names, scenario.events_partitions).await.unwrap();
         publish_lifetimes(&producer, &names, &scenario).await;
         let of = |topic: String, count: u32| (0..count).map(move |index| Partition::new(topic.as_str(), index as i32));
         let events: Vec<_> = of(names.events(), scenario.events_partitions).collect();
-        let types: Vec<String> =
-            registry(&journal, scenario.has_notifications()).types().map(|(name, _)| names.tasks(name)).collect();
+        let types: Vec<String> = registry(&journal, &scenario).types().map(|(name, _)| names.tasks(name)).collect();
         let tasks = types.into_iter().flat_map(|topic| of(topic, scenario.task_partitions));
         let offset_oracle = OffsetOracle::new(broker.clone(), &names, &events, &tasks.collect::<Vec<_>>());
         let checked = offset_oracle.clone();
@@ -176,6 +180,7 @@ impl Fleet {
             violations: RefCell::default(),
             running_steps: Cell::new(0),
             faults_over: Cell::new(false),
+            worker_starts: Cell::new(0),
         })
     }
 
@@ -199,7 +204,10 @@ impl Fleet {
 
     fn launch(&self, process_id: ProcessId, shutdown: Shutdown) -> JoinHandle<anyhow::Result<()>> {
         match process_id {
-            ProcessId::Worker(n) => runtime::spawn(worker::run(roles::worker(self, n), shutdown)),
+            ProcessId::Worker(n) => {
+                self.worker_starts.set(self.worker_starts.get() + 1);
+                runtime::spawn(worker::run(roles::worker(self, n), shutdown))
+            }
             ProcessId::Tracker(_) => runtime::spawn(tracker::run(roles::tracker(self, process_id), shutdown)),
             ProcessId::Api => {
                 let (setup, slot) = (roles::api(self), self.router.clone());
@@ -270,5 +278,17 @@ impl Fleet {
             }
         }
         self.violation(format!("{process_id:?} has not exited within 30 s of its stop"));
+    }
+
+    /// Reads the committed records of a partition in order.
+    pub fn each_record(&self, partition: &Partition, take: &mut dyn FnMut(&RecordRef<'_>)) {
+        let mut consumer = self.broker.consumer(&ConsumerSpec::default()).unwrap();
+        consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
+        // Stops at an open transaction, which only this thread could end.
+        let mut before = None;
+        while before != Some(consumer.positions().unwrap()) {
+            before = Some(consumer.positions().unwrap());
+            consumer.poll(10_000, Duration::ZERO, take).unwrap();
+        }
     }
 }

@@ -12,6 +12,7 @@ mod faulty_backend;
 mod fleet;
 mod host;
 mod offset_oracle;
+mod outages;
 mod request_oracle;
 mod requests;
 mod retries;
@@ -20,6 +21,7 @@ mod run;
 mod scenario;
 mod schedules;
 mod statistics;
+mod step;
 mod task_types;
 mod tree_oracle;
 mod verdict;
@@ -32,6 +34,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use run::{Outcome, play, play_scenario, shrink};
 use scenario::Scenario;
 use serde::{Deserialize, Serialize};
+
+/// The allocator of the program: a scenario makes millions of small allocations.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Default number of new seeds (`KAFLEET_SIMULATION`), and maximum duration.
 const DEFAULT_SEEDS: u64 = 1_000;
@@ -113,9 +119,14 @@ fn seeds() {
     }
 }
 
+/// Plays all known regressions, or the line in `KAFLEET_SCENARIO`, with its log.
 #[test]
 fn regressions_pass() {
-    for line in REGRESSIONS.lines() {
+    let single = std::env::var("KAFLEET_SCENARIO").ok();
+    if single.is_some() {
+        kafleet::telemetry::init_logs("off");
+    }
+    for line in single.as_deref().unwrap_or(REGRESSIONS).lines() {
         let Regression { found, scenario } = serde_json::from_str(line).unwrap();
         let outcome = play_scenario(scenario);
         assert!(outcome.violations.is_empty(), "{}\n{found}", report(&outcome));

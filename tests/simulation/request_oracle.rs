@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::fleet::Fleet;
 use crate::requests::Client;
-use crate::scenario::{FaultMode, ProcessId, Step, TaskRequest};
+use crate::scenario::FaultMode;
+use crate::step::{ProcessId, Step, TaskRequest};
 use crate::task_types::task_type;
 use crate::verdict::{Records, logged};
 
@@ -261,9 +262,10 @@ fn asked(fleet: &Fleet, records: &Records, log: &BTreeMap<String, Event>, violat
         }
     }
     for (id, run, only_failed) in &answers.retries {
-        // Failed tasks may have been restarted by another retry in the meantime.
+        // Failed tasks may have been restarted by another retry in the meantime, whose run is then named in both responses.
         let reached = records.get(id).filter(|_| !only_failed).map(|node| u64::from(node.run));
-        if !runs.insert((id, run)) || reached.is_some_and(|reached| reached < *run) {
+        let is_repeated = !only_failed && !runs.insert((id, run));
+        if is_repeated || reached.is_some_and(|reached| reached < *run) {
             violations
                 .push(format!("the retry of `{id}` into run {run} was accepted twice, or had no effect: {reached:?}"));
         }

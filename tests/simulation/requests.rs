@@ -12,11 +12,15 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::fleet::{CALL, Fleet};
-use crate::scenario::{ProcessId, Scenario, SubmitVia};
+use crate::scenario::Scenario;
+use crate::step::{ProcessId, SubmitVia};
 use crate::task_types::{Script, task_type};
 
 /// Time after which every running worker has read the control topic.
 const CONTROL_DELAY: Duration = Duration::from_secs(2);
+
+/// Request about a type: method, path and body.
+type TypeRequest<'a> = (Method, &'a str, Option<Value>);
 
 /// Client of a simulated fleet.
 pub struct Client<'a> {
@@ -119,16 +123,44 @@ impl Client<'_> {
         }
     }
 
-    /// Pauses a type. No attempt of it may start between the time all workers know the pause and its end.
     pub async fn pause_type(&self, unordered: bool, ms: u64) {
-        let (name, unblocked) = (task_type(unordered), self.fleet.requests.unblocked.get());
-        let response = self.call(Method::POST, &format!("/v1/types/{name}/pause"), None).await;
+        let path = |action| format!("/v1/types/{}/{action}", task_type(unordered));
+        let (pause, resume) = (path("pause"), path("resume"));
+        self.stop_type(unordered, ms, (Method::POST, &pause, None), (Method::POST, &resume, None)).await;
+    }
+
+    pub async fn open_circuit(&self, unordered: bool, ms: u64) {
+        let path = format!("/v1/types/{}/circuit", task_type(unordered));
+        let request = |state| (Method::PUT, path.as_str(), Some(json!({"state": state})));
+        self.stop_type(unordered, ms, request("open"), request("auto")).await;
+    }
+
+    /// Stops a type. No attempt of it may start between the time all workers know the request and its end.
+    async fn stop_type(&self, unordered: bool, ms: u64, stop: TypeRequest<'_>, resume: TypeRequest<'_>) {
+        let unblocked = self.fleet.requests.unblocked.get();
+        let response = self.call(stop.0, stop.1, stop.2).await;
         let accepted = response.is_some_and(|response| response.0 == 200);
         tokio::time::sleep(CONTROL_DELAY).await;
         self.set_blocked(accepted && self.fleet.requests.unblocked.get() == unblocked, unordered, "", true);
         self.fleet.sleep_during_faults(ms).await;
         self.set_blocked(accepted, unordered, "", false);
-        self.repeat_call(Method::POST, &format!("/v1/types/{name}/resume"), None).await;
+        self.repeat_call(resume.0, resume.1, resume.2).await;
+    }
+
+    /// Limits the slots of a type in each worker. The last limit that was set applies.
+    pub async fn limit(&self, unordered: bool, slots: u32, ms: u64) {
+        let (name, limits) = (task_type(unordered), &self.fleet.journal.limits);
+        let path = format!("/v1/types/{name}/limits");
+        let response = self.call(Method::PUT, &path, Some(json!({"slots": slots}))).await;
+        tokio::time::sleep(CONTROL_DELAY).await;
+        // Frozen or disconnected workers read it later.
+        let is_known = response.is_some_and(|response| response.0 == 200);
+        if is_known && self.fleet.scenario.fault_mode != crate::scenario::FaultMode::All {
+            limits.lock().insert(name, slots);
+        }
+        self.fleet.sleep_during_faults(ms).await;
+        limits.lock().remove(name);
+        self.repeat_call(Method::PUT, &path, Some(json!({}))).await;
     }
 
     pub async fn kill(&self, root: usize, ms: u64) {

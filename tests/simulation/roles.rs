@@ -13,7 +13,7 @@ use kafleet::worker::WorkerSetup;
 
 use crate::faulty_backend::{FaultyBroker, FaultyStore};
 use crate::fleet::{Fleet, lifetimes};
-use crate::scenario::ProcessId;
+use crate::step::ProcessId;
 use crate::task_types::{self, Unordered};
 
 pub fn worker(fleet: &Fleet, number: usize) -> WorkerSetup {
@@ -79,7 +79,7 @@ pub fn api(fleet: &Fleet) -> ApiSetup {
 }
 
 fn registry(fleet: &Fleet) -> Registry {
-    task_types::registry(&fleet.journal, fleet.scenario.has_notifications())
+    task_types::registry(&fleet.journal, &fleet.scenario)
 }
 
 /// Broker with faults; a worker of a newer build also publishes events that this build does not know.

@@ -106,12 +106,17 @@ async fn run_steps(fleet: &Rc<Fleet>) -> Vec<String> {
         }
         finish(fleet, &mut ends).await
     });
-    violations.await
+    let violations = violations.await;
+    if !violations.is_empty() {
+        verdict::log_events(fleet);
+    }
+    violations
 }
 
 fn recorded_violations(fleet: &Fleet) -> Vec<String> {
     let mut all = fleet.offset_oracle.violations();
     all.extend(fleet.fault_rng.violations.lock().iter().cloned());
+    all.extend(fleet.journal.excess.lock().iter().cloned());
     all.extend(fleet.violations.borrow().iter().cloned());
     all
 }
@@ -175,7 +180,8 @@ async fn finish(fleet: &Rc<Fleet>, ends: &mut Ends) -> Vec<String> {
         };
         let Some(pending_work) = pending_work else {
             // The sessions of crashed processes have expired, and others have taken over.
-            if fleet.system.elapsed_ms() > fleet.scenario.fault_ms + 3 * SESSION.as_millis() as u64 {
+            let may_expire = fleet.scenario.fault_mode == FaultMode::All;
+            if !may_expire || fleet.system.elapsed_ms() > fleet.scenario.fault_ms + 3 * SESSION.as_millis() as u64 {
                 break;
             }
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -7,132 +7,12 @@ use kafleet::model::schedule::Overlap;
 use serde::{Deserialize, Serialize};
 
 use crate::deliveries;
+use crate::outages;
+use crate::step::{ProcessId, ScheduleChange, ScheduleSpec, Step, SubmitVia, TaskRequest, TimedStep};
 use crate::task_types::Script;
 
 /// Start of the continuations among the child numbers of a path.
 const CONTINUATIONS: usize = 100;
-
-/// Process of a role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ProcessId {
-    Worker(usize),
-    Tracker(usize),
-    Api,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum SubmitVia {
-    /// Over the API, with a delay.
-    Api { delay_ms: u64 },
-    /// With a plain Kafka producer, without an event.
-    Kafka,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Step {
-    Submit {
-        root: usize,
-        via: SubmitVia,
-    },
-    /// External task whose states a client reports.
-    External {
-        root: usize,
-        fails: bool,
-    },
-    /// Task of the tree, by the path of child numbers.
-    Cancel {
-        root: usize,
-        path: Vec<usize>,
-    },
-    Retry {
-        root: usize,
-        path: Vec<usize>,
-        only_failed: bool,
-    },
-    Redrive {
-        unordered: bool,
-    },
-    /// Crash after a number of steps, and restart later.
-    Crash {
-        process_id: ProcessId,
-        steps: u32,
-        back_ms: u64,
-    },
-    /// Graceful stop, and restart later.
-    Restart {
-        process_id: ProcessId,
-        back_ms: u64,
-    },
-    Freeze {
-        process_id: ProcessId,
-        ms: u64,
-    },
-    /// Every call to the store fails.
-    StoreOutage {
-        ms: u64,
-    },
-    WipeStore,
-    /// Restore of a snapshot taken some seconds ago.
-    RollBackStore,
-    /// Per mille of the calls and sends to the broker and the store fail.
-    FailCalls {
-        permille: u32,
-        ms: u64,
-    },
-    /// Transactions of an events partition stay open.
-    HoldTransactions {
-        partition: u32,
-        ms: u64,
-    },
-    /// Graceful stop, and restart with the newer or the original build.
-    ChangeBuild {
-        tracker: usize,
-        newer: bool,
-        back_ms: u64,
-    },
-    AddPartition {
-        unordered: bool,
-    },
-    /// Pause of a type.
-    Pause {
-        unordered: bool,
-        ms: u64,
-    },
-    /// Kill switch against a tree: its tasks are cancelled when a worker receives them.
-    Kill {
-        root: usize,
-        ms: u64,
-    },
-    /// Creation of a schedule that ends after a time.
-    CreateSchedule {
-        schedule: usize,
-        spec: ScheduleSpec,
-        for_ms: u64,
-    },
-    ChangeSchedule {
-        schedule: usize,
-        change: ScheduleChange,
-    },
-    /// Batch of a tree; with `repeat` sent again until all of its tasks are accepted.
-    Batch {
-        batch: usize,
-        atomic: bool,
-        repeat: bool,
-    },
-    /// Request about a task of a batch.
-    TaskRequest {
-        batch: usize,
-        task: usize,
-        request: TaskRequest,
-    },
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub enum TaskRequest {
-    Cancel,
-    Retry { only_failed: bool },
-    Rename { name: u32 },
-}
 
 /// Task of a batch. The first one is the root.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,26 +21,6 @@ pub struct BatchTask {
     /// Index of its parent, an earlier task.
     pub parent: usize,
     pub script: Script,
-}
-
-/// Definition of a schedule.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ScheduleSpec {
-    pub every_s: u32,
-    /// Given as a cron expression.
-    pub cron: bool,
-    pub overlap: Overlap,
-    pub unordered: bool,
-    pub script: Script,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub enum ScheduleChange {
-    Pause,
-    Resume,
-    Run,
-    Backfill,
-    Delete,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,12 +39,6 @@ pub struct Upgrade {
     pub separate_store: bool,
     /// All trackers end with the newer build.
     pub completes: bool,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TimedStep {
-    pub at_ms: u64,
-    pub step: Step,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -272,6 +126,7 @@ impl Scenario {
         if scenario.upgrade.is_some() {
             scenario.add_upgrades(rng);
         }
+        outages::add_outages(&mut scenario);
         scenario.steps.sort_by_key(|step| step.at_ms);
         // Not from the generator, so that seeds keep the rest of their scenario.
         let waits = &mut Rng::with_seed(seed.rotate_left(32) ^ 0x5741_4954);
@@ -284,7 +139,12 @@ impl Scenario {
         self.roots.iter().any(|(_, script)| deliveries::has_notifications(script))
     }
 
-    fn add(&mut self, at_ms: u64, step: Step) {
+    /// Whether any task calls the service.
+    pub fn has_callers(&self) -> bool {
+        self.steps.iter().any(|timed| matches!(timed.step, Step::Call { .. }))
+    }
+
+    pub fn add(&mut self, at_ms: u64, step: Step) {
         self.steps.push(TimedStep { at_ms, step });
     }
 

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use crate::fleet::Fleet;
 use crate::host::START_MS;
 use crate::requests::Client;
-use crate::scenario::{FaultMode, ScheduleChange, ScheduleSpec, Step};
+use crate::scenario::FaultMode;
+use crate::step::{ScheduleChange, ScheduleSpec, Step};
 use crate::task_types::task_type;
 use crate::verdict::Records;
 

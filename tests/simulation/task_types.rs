@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::deliveries::{CallbackTask, EmailTask};
+use crate::outages::{Caller, Service};
+use crate::scenario::Scenario;
 
 /// Longest wait that a failed attempt chooses, in milliseconds.
 const MAX_CHOSEN_WAIT: u64 = 4_000;
@@ -102,6 +104,25 @@ pub struct Journal {
     pub received: Mutex<BTreeMap<String, Vec<Value>>>,
     /// Called at the start of each attempt.
     pub on_attempt: Mutex<Option<OnAttempt>>,
+    /// Slots per worker of types that an operator has limited.
+    pub limits: Mutex<BTreeMap<&'static str, u32>>,
+    /// Attempts that started beyond the slots of their worker.
+    pub excess: Mutex<Vec<String>>,
+    /// Service that callers call.
+    pub service: Service,
+}
+
+/// Attempts that a worker is running, by type.
+#[derive(Default)]
+pub struct RunningAttempts(Mutex<BTreeMap<&'static str, u32>>);
+
+/// Ends a running attempt on drop.
+pub struct RunningAttempt(Arc<RunningAttempts>, &'static str);
+
+impl Drop for RunningAttempt {
+    fn drop(&mut self) {
+        *self.0.0.lock().entry(self.1).or_default() -= 1;
+    }
 }
 
 /// State of the task before a continuation, and of its other children by id.
@@ -147,7 +168,7 @@ impl Task for Unordered {
     type Output = u32;
 
     async fn run(self, cx: Context) -> TaskResult<u32> {
-        self.0.run_script(cx).await
+        self.0.run_script::<Self>(cx).await
     }
 }
 
@@ -161,7 +182,7 @@ impl Task for Keyed {
     type Output = u32;
 
     async fn run(self, cx: Context) -> TaskResult<u32> {
-        self.0.run_script(cx).await
+        self.0.run_script::<Self>(cx).await
     }
 }
 
@@ -173,11 +194,14 @@ pub fn task_type(unordered: bool) -> &'static str {
     if unordered { Unordered::TYPE } else { Keyed::TYPE }
 }
 
-/// Registers the task types and, with `tells`, the types of deliveries.
-pub fn registry(journal: &Arc<Journal>, has_notifications: bool) -> Registry {
+/// Registers the task types of a scenario.
+pub fn registry(journal: &Arc<Journal>, scenario: &Scenario) -> Registry {
     let mut registry = Registry::default();
-    registry.share(journal.clone()).task::<Unordered>().task::<Keyed>();
-    if has_notifications {
+    registry.share(journal.clone()).share(Arc::<RunningAttempts>::default()).task::<Unordered>().task::<Keyed>();
+    if scenario.has_callers() {
+        registry.task::<Caller>();
+    }
+    if scenario.has_notifications() {
         registry
             .add_reserved(CallbackTask::TYPE, Registered::of::<CallbackTask>())
             .add_reserved(EmailTask::TYPE, Registered::of::<EmailTask>());
@@ -186,17 +210,34 @@ pub fn registry(journal: &Arc<Journal>, has_notifications: bool) -> Registry {
 }
 
 impl Journal {
-    /// Records the start of an attempt; `good`: it cannot fail.
-    pub fn record_attempt(&self, cx: &Context, infallible: bool) {
+    /// Records an attempt; `infallible`: it cannot fail.
+    pub fn record_attempt<T: Task>(&self, cx: &Context, infallible: bool) -> RunningAttempt {
         *self.attempts.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
+        if infallible {
+            self.infallible.lock().insert(cx.id.to_string());
+        }
+        self.record_start::<T>(cx)
+    }
+
+    /// Records the start of an attempt. It runs until the returned value is dropped.
+    pub fn record_start<T: Task>(&self, cx: &Context) -> RunningAttempt {
         self.start_times.lock().push((cx.id.to_string(), cx.run, now_ms()));
         if let Some(on_attempt) = &*self.on_attempt.lock() {
             let is_first = cx.number == 1 && self.waits_of(cx.id.as_str(), cx.run) == 0;
             on_attempt(cx.id.as_str(), cx.run, cx.number, is_first);
         }
-        if infallible {
-            self.infallible.lock().insert(cx.id.to_string());
+        let running = cx.state::<Arc<RunningAttempts>>();
+        let count = {
+            let mut by_type = running.0.lock();
+            let count = by_type.entry(T::TYPE).or_default();
+            *count += 1;
+            *count
+        };
+        let slots = self.limits.lock().get(T::TYPE).copied().unwrap_or(T::CONCURRENCY);
+        if T::CONCURRENCY > 0 && count > slots {
+            self.excess.lock().push(format!("{count} attempts of {} run in one worker with {slots} slots", T::TYPE));
         }
+        RunningAttempt((*running).clone(), T::TYPE)
     }
 }
 
@@ -227,15 +268,15 @@ impl Journal {
 }
 
 impl TaskParams {
-    async fn run_script(self, cx: Context) -> TaskResult<u32> {
+    async fn run_script<T: Task>(self, cx: Context) -> TaskResult<u32> {
         match self {
-            Self::Script(script) => script.run_script(cx).await,
+            Self::Script(script) => script.run_script::<T>(cx).await,
             Self::Joined(joined) => {
                 let Joined { params, task, results } = *joined;
                 let results = results.into_iter().map(|ended| (ended.id.to_string(), ended.state)).collect();
                 let journal = cx.state::<Arc<Journal>>();
                 journal.joined.lock().insert(cx.id.to_string(), (task.state, results));
-                params.run_script(cx).await
+                params.run_script::<T>(cx).await
             }
         }
     }
@@ -347,9 +388,9 @@ impl Script {
         }
     }
 
-    async fn run_script(self, cx: Context) -> TaskResult<u32> {
+    async fn run_script<T: Task>(self, cx: Context) -> TaskResult<u32> {
         let journal = cx.state::<Arc<Journal>>();
-        journal.record_attempt(&cx, self.fails == 0);
+        let _running = journal.record_attempt::<T>(&cx, self.fails == 0);
         if self.ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.ms)).await;
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use kafleet::broker::{Broker, ConsumerSpec, Partition, RecordRef, StartOffset};
+use kafleet::broker::{Broker, Partition};
 use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::offsets::{Mark, Metadata};
 use kafleet::model::projection::changes::Index;
@@ -18,6 +18,7 @@ use kafleet::tracker::project::projection::Logged;
 
 use crate::deliveries;
 use crate::fleet::{CALL, Fleet};
+use crate::outages;
 use crate::request_oracle;
 use crate::retries;
 use crate::scenario::{FaultMode, Scenario, continuation_segment};
@@ -143,6 +144,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     retries::judge(fleet, &records, &mut violations).await;
     request_oracle::judge(fleet, &records, &mut violations);
     record_count += deliveries::judge(fleet, &records, &log, &mut violations).await;
+    record_count += outages::judge(fleet, &records, &log, &mut violations);
     if record_count != records.len() {
         violations.push(format!("{} records, {record_count} tasks: {:?}", records.len(), records.keys()));
     }
@@ -346,24 +348,20 @@ async fn counts(fleet: &Fleet, records: &Records, violations: &mut Vec<String>) 
     }
 }
 
-impl Fleet {
-    /// Reads the committed records of a partition in order.
-    pub fn each_record(&self, partition: &Partition, take: &mut dyn FnMut(&RecordRef<'_>)) {
-        let mut consumer = self.broker.consumer(&ConsumerSpec::default()).unwrap();
-        consumer.assign(&[(partition.clone(), StartOffset::Beginning)]).unwrap();
-        // Stops at an open transaction, which only this thread could end.
-        let mut before = None;
-        while before != Some(consumer.positions().unwrap()) {
-            before = Some(consumer.positions().unwrap());
-            consumer.poll(10_000, std::time::Duration::ZERO, take).unwrap();
-        }
-    }
-}
-
 /// All committed events, by partition and in order.
 pub fn log(fleet: &Fleet) -> Vec<Event> {
     let all = (0..fleet.scenario.events_partitions).flat_map(|number| logged(fleet, number));
     all.map(|logged| logged.event).collect()
+}
+
+/// Writes the events of all partitions to the log of the test.
+pub fn log_events(fleet: &Fleet) {
+    for number in 0..fleet.scenario.events_partitions {
+        for Logged { event, offset, timestamp_ms } in logged(fleet, number) {
+            let at_ms = timestamp_ms - crate::host::START_MS;
+            tracing::debug!(partition = number, offset, at_ms, ?event, "event of the failed scenario");
+        }
+    }
 }
 
 pub fn logged(fleet: &Fleet, number: u32) -> Vec<Logged> {
