@@ -204,6 +204,18 @@ pub struct TaskPage {
     /// Ids of the query that do not exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// Only if no scanned task matches: the conditions that exclude some of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<Excluded>,
+}
+
+/// Condition of a search without matches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Excluded {
+    /// Condition in the language of searches.
+    pub term: String,
+    /// Number of scanned tasks that it excludes.
+    pub tasks: u64,
 }
 
 /// Source of a list of tasks.
@@ -422,6 +434,44 @@ pub struct TypeDocument {
     /// JSON Schema of the params, if this API knows the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
+    /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueDocument>,
+}
+
+/// Queue of a type: the part of its topic that workers have not completed, as Kafka has told within the last 5 s.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueDocument {
+    /// Time of the sample.
+    pub at: String,
+    /// Number of unfinished records, also of those that the tracker does not know yet.
+    pub lag: u64,
+    /// `lag` is an upper bound: some of the counted offsets may hold no task, such as transaction markers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
+    /// Time of the oldest unfinished record.
+    pub oldest_at: Option<String>,
+    /// Not all partitions were looked at: an older record is possible.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oldest_at_least: bool,
+    /// Partitions, at most 256.
+    pub partitions: Vec<PartitionQueue>,
+}
+
+/// Queue of one partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PartitionQueue {
+    pub partition: i32,
+    /// Offset after the last record.
+    pub end: i64,
+    /// Offset below which all tasks are finished.
+    pub done: i64,
+    pub lag: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
+    pub oldest_at: Option<String>,
+    /// Id of the task that has not ended although later ones of the partition have.
+    pub held_by: Option<String>,
 }
 
 /// Response of `GET /v1/types/{type}/backlog`.

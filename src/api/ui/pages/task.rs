@@ -46,7 +46,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
     let main = html! {
         (head(view, &status))
-        (tabs(view, &status.id, "overview"))
+        (tabs(view, &status, "overview"))
         (times(view, &status))
         (reasons(view, &status, why))
         (error_and_result(view, &status))
@@ -112,8 +112,10 @@ fn actions(view: &View, status: &Status) -> Markup {
 }
 
 /// Pages of a task.
-pub(super) fn tabs(view: &View, id: &str, current: &str) -> Markup {
-    let pages = [("tree", "Tree"), ("timeline", "Timeline"), ("log", "Log")];
+pub(super) fn tabs(view: &View, status: &Status, current: &str) -> Markup {
+    let (id, total) = (&status.id, status.tree.total);
+    let tree = if total > 1 { format!("Tree {}", count(total)) } else { "Tree".to_owned() };
+    let pages = [("tree", tree.as_str()), ("timeline", "Timeline"), ("log", "Log")];
     html! {
         nav.tabs aria-label="task" {
             a href=(view.task(id)) aria-current=[(current == "overview").then_some("page")] { "Overview" }

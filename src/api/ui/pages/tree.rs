@@ -38,7 +38,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let first = cursor.map(|_| page_url(view, id, &open, None));
     let main = html! {
         (head(view, &status))
-        (tabs(view, id, "tree"))
+        (tabs(view, &status, "tree"))
         (summary(view, &status))
         (failed_block(view, &status, failed))
         section.panel #tree {
