@@ -1,4 +1,4 @@
-//! Summary of the newest dead letters that nobody has dealt with, which the pages of a while share.
+//! Summary of the newest unresolved dead letters, which the pages of a while share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Counts in the navigation: errors of the last hour, and dead letters that nobody has dealt with.
+//! Counts in the navigation: errors of the last hour, and unresolved dead letters.
 
 use std::sync::Arc;
 use std::time::Duration;

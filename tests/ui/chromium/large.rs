@@ -11,7 +11,7 @@ use crate::api::fixture::{Fleet, fleet, until};
 use crate::support::services;
 
 /// Tasks of the tree; `KAFLEET_TEST_TREE` names another number, such as 1000000 for a run by hand.
-const TASKS: usize = 10_000;
+const TASKS: usize = 100_000;
 /// Children of a task that has some.
 const CHILDREN: usize = 1_000;
 const FAILED: usize = 12;
@@ -47,7 +47,7 @@ async fn publish_tree(fleet: &Fleet, tasks: usize) -> Vec<String> {
     failed
 }
 
-/// One event that announces a task and reports its end.
+/// Publishes an event that announces a task and reports its end.
 async fn succeed_at_once(fleet: &Fleet, id: String) {
     let ended = Payload::Succeeded { started_at_ms: Some(now_ms()), output: None };
     let announce = |event: &mut Event| {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{STARTED, Tab, with_browser};
-use crate::api::fixture::{Fleet, fleet, until};
+use crate::api::fixture::{Fleet, KillableApi, fleet, until};
 use crate::ui::browser::Browser;
 
 /// More than the connections that a browser opens to a host.
@@ -99,7 +99,7 @@ async fn page_continues_when_the_api_is_started_again() {
         tab.wait("document.querySelector('#trouble').textContent.startsWith('not live since')").await;
         assert!(tab.is(&format!("{STATE} == 'queued'")).await, "the page stays");
         fleet.succeed("order", json!(7)).await;
-        let _second = fleet.killable_api_at(base.trim_start_matches("http://"));
+        let _second = KillableApi::start(&fleet, base.trim_start_matches("http://"));
         shows_state(tab, "succeeded").await;
         tab.wait("document.querySelector('#trouble').hidden").await;
     })

@@ -106,6 +106,10 @@ fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetter
         query.push(("cursor", cursor));
         view.url_with("/dead-letters", &query)
     });
+    let looked = match page.scanned {
+        1 => "looked at 1 record".to_owned(),
+        scanned => format!("looked at {} records", count(scanned)),
+    };
     html! {
         @if rows.is_empty() {
             @if filters.is_empty() {
@@ -115,7 +119,7 @@ fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetter
         } @else {
             section.panel { (cards(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
         }
-        (pager(first.as_deref(), next.as_deref(), &format!("looked at {} records", count(page.scanned))))
+        (pager(first.as_deref(), next.as_deref(), &looked))
     }
 }
 

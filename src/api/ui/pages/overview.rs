@@ -97,6 +97,7 @@ impl Troubles<'_> {
         let mut items: Vec<Markup> = self.projected_to.and_then(|to| projection_lag(view, to)).into_iter().collect();
         items.extend(workers.map(|worker| silent(view, worker)));
         items.extend(types.flat_map(|known| type_troubles(view, known)));
+        items.extend(apps_down(view, self.workers));
         items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)));
         items.extend(kills.map(|kill| kill_switch(view, kill)));
         items.extend(self.failures.iter().flat_map(|failures| new_errors(view, failures)));
@@ -189,6 +190,25 @@ fn type_troubles(view: &View, known: &TypeDocument) -> Vec<Markup> {
         None => {}
     }
     items
+}
+
+/// Types without their app on some workers.
+fn apps_down(view: &View, workers: &Workers) -> Vec<Markup> {
+    let alive = workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive);
+    let mut down: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for status in alive.flat_map(|worker| &worker.types) {
+        if let Some(why) = &status.app_down {
+            down.entry(&status.task_type).or_insert((0, why)).0 += 1;
+        }
+    }
+    let item = |(name, (n, why)): (&str, (usize, &str))| {
+        html! {
+            (label("bad", "✘\u{fe0e} app down")) " " (type_link(view, Some(name))) " on " (n)
+            @if n == 1 { " worker: " } @else { " workers: " }
+            (first_line(why, 120))
+        }
+    };
+    down.into_iter().map(item).collect()
 }
 
 fn worker_troubles(link: &Markup, totals: &WorkerTotals) -> Vec<Markup> {

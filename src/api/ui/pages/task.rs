@@ -27,6 +27,8 @@ use crate::model::record::state::State;
 
 /// Newest lines of the log on the page.
 const LOG_LINES: usize = 20;
+/// Characters of an id as a heading.
+const MAX_HEADING: usize = 80;
 /// Children on the page.
 const CHILDREN: usize = 20;
 
@@ -80,13 +82,18 @@ pub(super) fn head(view: &View, status: &Status) -> Markup {
             div {
                 (breadcrumbs(view, &status.id))
                 div.title {
-                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (status.id) } } }
+                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (heading(&status.id)) } } }
                     (pill(status.state))
                 }
             }
             (actions(view, status))
         }
     }
+}
+
+/// Id as a heading. Of a long one, the last part: the links to its parents have the rest.
+fn heading(id: &str) -> &str {
+    if id.len() > MAX_HEADING { id.rsplit(':').next().unwrap_or(id) } else { id }
 }
 
 fn actions(view: &View, status: &Status) -> Markup {

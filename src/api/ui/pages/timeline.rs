@@ -12,7 +12,7 @@ use crate::api::read::query::{TaskQuery, Term, Test};
 use crate::api::read::status::{history, status};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::count;
-use crate::api::ui::parts::table::pager;
+use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::timeline::{Range, Timed, legend, timeline};
 use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
 use crate::model::task::id::TaskId;
@@ -51,7 +51,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
                 h2 { "All tasks, by creation" }
             }
             (rows("t", &all))
-            (pager(first.as_deref(), next.as_deref(), &note))
+            (pager_of_oldest(first.as_deref(), next.as_deref(), &note))
         }
         (commands(&[format!("kafleet list --root {}", quoted(id)), curl_get(&format!("/v1/tasks?root={id}"))]))
     };

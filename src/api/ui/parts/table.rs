@@ -34,13 +34,22 @@ fn markup(columns: &[&str], rows: &[Markup], are_cards: bool) -> Markup {
     }
 }
 
-/// Links to the first and the next page.
+/// Links to the first and the next page of a list with the newest first.
 pub(in super::super) fn pager(first: Option<&str>, next: Option<&str>, note: &str) -> Markup {
+    links(first.map(|first| (first, "← newest")), next.map(|next| (next, "older →")), note)
+}
+
+/// The same of a list in the order of creation.
+pub(in super::super) fn pager_of_oldest(first: Option<&str>, next: Option<&str>, note: &str) -> Markup {
+    links(first.map(|first| (first, "← first")), next.map(|next| (next, "next →")), note)
+}
+
+fn links(first: Option<(&str, &str)>, next: Option<(&str, &str)>, note: &str) -> Markup {
     html! {
         @if first.is_some() || next.is_some() || !note.is_empty() {
             nav.pager aria-label="pages" {
-                @if let Some(first) = first { a href=(first) { "← newest" } }
-                @if let Some(next) = next { a rel="next" href=(next) { "older →" } }
+                @if let Some((url, text)) = first { a href=(url) { (text) } }
+                @if let Some((url, text)) = next { a rel="next" href=(url) { (text) } }
                 @if !note.is_empty() { span.quiet { (note) } }
             }
         }
