@@ -8,6 +8,7 @@ use tokio::sync::{Mutex, Semaphore};
 use super::backends::KAFKA_DEADLINE;
 use super::fleet::Fleet;
 use super::handlers::bulk::BulkRuns;
+use super::handlers::queue::Queues;
 use super::http::auth::LiveAccess;
 use super::http::ops::Ops;
 use super::read::notices::Notices;
@@ -57,6 +58,8 @@ pub struct ApiSetup {
 pub(crate) struct Api {
     pub reads: Reads,
     pub recent_values: RecentValues,
+    /// Samples of the queues of types.
+    pub queues: Queues,
     pub types: Arc<TypeCatalog>,
     pub writes: Writes,
     pub fleet: Fleet,
@@ -112,6 +115,7 @@ impl Api {
         Ok(Self {
             reads,
             recent_values: RecentValues::default(),
+            queues: Queues::default(),
             types,
             writes,
             fleet: Fleet { control, workers: Arc::default(), publisher: publisher.clone() },

@@ -64,6 +64,23 @@ impl ApiFleet {
         }
     }
 
+    /// Starts another API of the fleet, with other services.
+    pub(super) async fn another_api(&self, services: &Services) -> anyhow::Result<(Process, String)> {
+        let free = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let (prefix, events_partitions) = (self.topics.names.prefix.clone(), EVENTS_PARTITIONS);
+        let role = ChildRole::Api { services: services.clone(), prefix, events_partitions, port: free.port() };
+        let mut api = Process::start("another api", &role)?;
+        let until = Instant::now() + ROUND_DEADLINE;
+        while TcpStream::connect(free).await.is_err() {
+            api.check()?;
+            if Instant::now() > until {
+                bail!("another API does not listen after {} s", ROUND_DEADLINE.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok((api, free.to_string()))
+    }
+
     /// Publishes the start of an attempt.
     pub(super) async fn start_attempt(&self, id: &TaskId, attempt: u32) -> anyhow::Result<()> {
         let mut event = Event::new(Payload::Started { then: Vec::new() }, id.clone(), 1, now_ms());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, ETAG, IF_NONE_MATCH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
@@ -16,7 +16,8 @@ use super::api_fleet::ApiFleet;
 use super::latency::percentile;
 use super::load;
 use super::watch::{MAX_CONNECTING, OTHER_FILES, kib_each};
-use super::{ROUND_DEADLINE, Report, Services};
+use super::{ROUND_DEADLINE, Report, Services, blocking};
+use crate::config::Scalar;
 use crate::model::task::id::TaskId;
 use crate::runtime::raise_open_files;
 
@@ -28,6 +29,8 @@ const ROUNDS: u64 = 3;
 const LOADS: usize = 20;
 /// Time between two changes of the task of a tab: longer than the pace of its stream.
 const PAUSE: Duration = Duration::from_millis(700);
+/// Maximum duration of a page: its patience of 2 s with Redis and Kafka, and its own work.
+const LONGEST_PAGE_MS: f64 = 2_200.0;
 /// Number of tasks that change on the busy fleet.
 const BUSY_TASKS: u64 = 100;
 
@@ -76,6 +79,7 @@ pub async fn ui(bench: &Ui, services: &Services) -> anyhow::Result<Report> {
     let quiet = changes(&client, &fleet, bench.changes, 1).await?;
     report.budget("change shown, idle fleet: median", "ms", vec![percentile(quiet, 500)], 300.0);
     open_tabs(&client, &fleet, bench, &mut report).await?;
+    outages(&fleet, services, &mut report).await?;
     report.checked = true;
     match Arc::into_inner(fleet) {
         Some(fleet) => fleet.close().await?,
@@ -333,6 +337,48 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
         Some(ended) => ended?.context("a tab was closed"),
         None => Ok(()),
     }
+}
+
+/// Longest page of an API whose Redis, or whose Kafka, accepts connections and does not answer.
+async fn outages(fleet: &ApiFleet, services: &Services, report: &mut Report) -> anyhow::Result<()> {
+    let silent = TcpListener::bind("127.0.0.1:0").await?;
+    let address = silent.local_addr()?.to_string();
+    let listening = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((stream, _)) = silent.accept().await {
+            open.push(stream);
+        }
+    });
+    let (mut no_redis, mut no_kafka) = (services.clone(), services.clone());
+    no_redis.redis.url = format!("redis://{address}");
+    no_kafka.kafka.insert("bootstrap.servers".to_owned(), Scalar::Text(address));
+    for (name, services) in [("Redis", no_redis), ("Kafka", no_kafka)] {
+        let (api, address) = fleet.another_api(&services).await?;
+        let longest = longest_page(&Client::new(&address)?).await?;
+        report.budget(&format!("longest page without an answer of {name}"), "ms", vec![longest], LONGEST_PAGE_MS);
+        blocking(move || api.stop()).await?;
+    }
+    listening.abort();
+    Ok(())
+}
+
+/// Longest duration of a page in ms, each requested once.
+async fn longest_page(client: &Client) -> anyhow::Result<f64> {
+    let of_task = ["", "/tree", "/timeline", "/log", "/retry"].map(|page| Ok(format!("/tasks/{}{page}", id(0)?)));
+    let of_task: Vec<String> = of_task.into_iter().collect::<anyhow::Result<_>>()?;
+    let others = ["/", "/tasks", "/failures", "/types", "/workers", "/schedules", "/dead-letters", "/audit", "/system"];
+    let mut longest = 0.0_f64;
+    for path in others.iter().copied().chain(of_task.iter().map(String::as_str)) {
+        let started = Instant::now();
+        let request = client.http.get(format!("http://{}{path}", client.address)).header(ACCEPT, HTML);
+        let response = request.send().await?;
+        let (status, text) = (response.status().as_u16(), response.text().await?);
+        if !matches!(status, 200 | 404 | 503) || !text.contains("</main>") {
+            bail!("{path} was answered with {status}: {text}");
+        }
+        longest = longest.max(started.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(longest)
 }
 
 /// Starts attempts of tasks that no tab shows alone, at a steady rate, until it is aborted.

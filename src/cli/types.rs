@@ -236,6 +236,7 @@ mod tests {
             (State::Failed, 6),
         ];
         let echo = TypeDocument {
+            queue: None,
             name: "echo".into(),
             topic: true,
             counts: counts.into(),

@@ -204,6 +204,18 @@ pub struct TaskPage {
     /// Ids of the query that do not exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
+    /// Only if no scanned task matches: the conditions that exclude some of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded: Vec<Excluded>,
+}
+
+/// Condition of a search without matches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Excluded {
+    /// Condition in the language of searches.
+    pub term: String,
+    /// Number of scanned tasks that it excludes.
+    pub tasks: u64,
 }
 
 /// Source of a list of tasks.
@@ -422,6 +434,9 @@ pub struct TypeDocument {
     /// JSON Schema of the params, if this API knows the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
+    /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueDocument>,
 }
 
 /// Response of `GET /v1/types/{type}/backlog`.

@@ -13,6 +13,41 @@ pub struct Paused {
     pub reason: Option<String>,
 }
 
+/// Queue of a type: the part of its topic that workers have not completed, as sampled from Kafka at most 5 s ago.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueDocument {
+    /// Time of the sample.
+    pub at: String,
+    /// Number of unfinished records, also of those that the tracker does not know yet.
+    pub lag: u64,
+    /// `lag` is an upper bound: some of the counted offsets may hold no task, such as transaction markers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
+    /// Time of the oldest unfinished record.
+    pub oldest_at: Option<String>,
+    /// Not all partitions were looked at: an older record is possible.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oldest_at_least: bool,
+    /// Partitions, at most 256.
+    pub partitions: Vec<PartitionQueue>,
+}
+
+/// Queue of one partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PartitionQueue {
+    pub partition: i32,
+    /// Offset after the last record.
+    pub end: i64,
+    /// Offset below which all tasks are finished.
+    pub done: i64,
+    pub lag: u64,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_most: bool,
+    pub oldest_at: Option<String>,
+    /// Id of the task that has not ended although later ones of the partition have.
+    pub held_by: Option<String>,
+}
+
 /// State of the circuit of a type that an operator has set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CircuitDocument {

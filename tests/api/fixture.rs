@@ -87,6 +87,18 @@ pub struct KillableApi {
 }
 
 impl KillableApi {
+    /// Starts an API of a fleet at an address, such as that of a killed one.
+    pub fn start(fleet: &Fleet, address: &str) -> Self {
+        let address = address.to_owned();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let broker = Arc::new(FaultyBroker::new(fleet.log.clone()));
+        let setup = ApiSetup { broker: broker.clone(), ..fleet.second_setup() };
+        let shutdown = fleet.shutdown.clone();
+        let (send, receive) = std::sync::mpsc::channel();
+        runtime.spawn(async move { send.send(serve_at(&address, setup, &shutdown).await.0).unwrap() });
+        Self { base: receive.recv_timeout(DEADLINE).unwrap(), broker, runtime: Some(runtime) }
+    }
+
     /// Ends all its work at once, like a killed process.
     pub fn kill(mut self) {
         self.runtime.take().unwrap().shutdown_background();
@@ -184,7 +196,15 @@ async fn open(config: ApiConfig, store: store::Memory, app: impl FnOnce(&mut Reg
 
 /// Starts an API and returns its address.
 async fn serve(setup: ApiSetup, shutdown: &Shutdown) -> (String, tokio::task::JoinHandle<anyhow::Result<()>>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    serve_at("127.0.0.1:0", setup, shutdown).await
+}
+
+async fn serve_at(
+    address: &str,
+    setup: ApiSetup,
+    shutdown: &Shutdown,
+) -> (String, tokio::task::JoinHandle<anyhow::Result<()>>) {
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     (base, tokio::spawn(api::run(setup, listener, shutdown.clone())))
 }
@@ -213,13 +233,7 @@ impl Fleet {
 
     /// Starts another API on the same log and store that can be killed.
     pub fn killable_api(&self) -> KillableApi {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let broker = Arc::new(FaultyBroker::new(self.log.clone()));
-        let setup = ApiSetup { broker: broker.clone(), ..self.second_setup() };
-        let shutdown = self.shutdown.clone();
-        let (send, receive) = std::sync::mpsc::channel();
-        runtime.spawn(async move { send.send(serve(setup, &shutdown).await.0).unwrap() });
-        KillableApi { base: receive.recv_timeout(DEADLINE).unwrap(), broker, runtime: Some(runtime) }
+        KillableApi::start(self, "127.0.0.1:0")
     }
 
     pub fn track(&self) {

@@ -9,3 +9,4 @@ mod hostile;
 mod live;
 mod outages;
 mod pages;
+mod queues;

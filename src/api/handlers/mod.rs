@@ -12,6 +12,7 @@ pub(crate) mod log;
 pub(crate) mod operations;
 pub(crate) mod ops;
 pub(crate) mod patch;
+pub(crate) mod queue;
 pub(crate) mod report;
 pub(crate) mod retry;
 pub(crate) mod schedules;

@@ -2,9 +2,12 @@
 
 use crate::api::write::types::CACHE_TTL;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use axum::response::Response;
+use tokio::time::timeout;
 
+use super::queue::queue;
 use super::workers::worker_totals;
 use crate::api::documents::{Backlog, CircuitDocument, Paused, TypeDocument, TypeLimits, Types};
 use crate::api::http::problem::{ApiError, Code};
@@ -17,6 +20,9 @@ use crate::control::{CircuitSetting, ControlState};
 use crate::model::record::state::State;
 use crate::model::task::id::clip;
 use crate::publish::time_text;
+
+/// Maximum wait for the queue of a type, which is left out afterwards.
+const QUEUE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Returns one type in the form of `GET /v1/types`.
 pub(crate) async fn type_answer(api: &Api, name: &str) -> Result<Response, ApiError> {
@@ -44,6 +50,7 @@ fn type_document(
         kills: control.kills_in(&name).map(str::to_owned).collect(),
         worker_totals: worker_totals(heartbeats, &name),
         schema: registered.map(|registered| registered.schema.json().clone()),
+        queue: None,
         name,
     }
 }
@@ -63,7 +70,10 @@ pub(crate) async fn types(request: ApiRequest) -> Result<Response, ApiError> {
 
 /// `GET /v1/types/{type}`.
 pub(crate) async fn one(request: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &type_of(&request.api, &request.segment).await?))
+    let known = type_of(&request.api, &request.segment).await?;
+    let sampled = queue(&request.api, &request.segment);
+    let sampled = if known.topic { timeout(QUEUE_DEADLINE, sampled).await.ok().and_then(Result::ok) } else { None };
+    Ok(json_answer(200, &TypeDocument { queue: sampled.as_deref().cloned(), ..known }))
 }
 
 /// Type of this name.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::consistency::TaskView;
 use super::status::status;
 use crate::api::backends::stored;
 use crate::api::documents::Status;
@@ -24,6 +25,16 @@ pub(crate) async fn failed_tasks(
     limit: usize,
     within: Duration,
 ) -> Result<Vec<Status>, ApiError> {
+    Ok(failed_views(api, top, limit, within).await?.iter().map(status).collect())
+}
+
+/// The same as records.
+pub(crate) async fn failed_views(
+    api: &Api,
+    top: &str,
+    limit: usize,
+    within: Duration,
+) -> Result<Vec<TaskView>, ApiError> {
     let top = TaskId::parse(top).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
     let partition = api.publisher.partition_of(&top);
     let Some(root) = api.reads.read(&top).await? else { return Ok(Vec::new()) };
@@ -52,5 +63,5 @@ pub(crate) async fn failed_tasks(
     }
     found.sort_by_key(|task| std::cmp::Reverse(task.record.times.seen_ms));
     found.truncate(limit);
-    Ok(found.iter().map(status).collect())
+    Ok(found)
 }

@@ -15,6 +15,8 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::cache::SharedMains;
+use super::letters::Summaries;
+use super::navigation::Counted;
 use super::refresh::Turns;
 use super::serve::with_security_headers;
 use super::session;
@@ -105,6 +107,10 @@ pub(crate) struct Live {
     pub(super) queues: RecentQueues,
     /// Statistics by series and range.
     pub(super) statistics: Recent<Stats>,
+    /// Counts in the navigation.
+    pub(super) counted: Counted,
+    /// Newest dead letters by error.
+    pub(super) letters: Summaries,
 }
 
 struct Tree {
@@ -138,6 +144,8 @@ impl Default for Live {
             statistics: Recent::new(STATISTICS_LIFETIME, |stats| {
                 stats.series.iter().map(|series| 512 * series.points.len()).sum()
             }),
+            counted: Counted::default(),
+            letters: Summaries::default(),
         }
     }
 }

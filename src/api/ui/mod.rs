@@ -17,7 +17,9 @@ pub(crate) use serve::missing_page;
 
 mod cache;
 mod forms;
+mod letters;
 mod live;
+mod navigation;
 mod pages;
 mod parts;
 mod refresh;

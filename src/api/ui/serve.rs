@@ -14,12 +14,13 @@ use maud::{Markup, html};
 use tokio::time::Instant;
 
 use super::cache::{HTML, Rendered, SharedPart};
-use super::parts::View;
+use super::navigation::Counts;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice};
 use super::parts::problem::problem_block;
+use super::parts::{View, visible, without_hidden};
 use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit, until};
-use super::{PAGES, Page, cache, forms, live, pages, refresh, session, suggest};
+use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
 use crate::api::documents::Problem;
 use crate::api::handlers::ops;
 use crate::api::http::problem::{ApiError, Code};
@@ -96,7 +97,10 @@ async fn run(api: Arc<Api>, page: &'static Page, segments: Vec<String>, request:
         Ok(visit) => visit,
         Err(error) => return refused(&api, &head, error),
     };
-    let shell = shell_parts(&visit, page, &head);
+    let mut shell = shell_parts(&visit, page, &head);
+    if !is_part(&head) {
+        shell.counts = navigation::counts(&visit).await;
+    }
     let outcome = match forms::check_role(page, &visit.view) {
         Err(error) => Err(error),
         Ok(()) if head.method == Method::POST => submit(&mut visit, page, &head, body).await,
@@ -151,7 +155,14 @@ fn refused(api: &Api, head: &Parts, error: ApiError) -> Response {
 pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> Response {
     let view = view_of(api, Role::Read);
     let problem = error.document();
-    let shell = Shell { view: &view, section: Section::None, topic: String::new(), user: None, theme: theme(headers) };
+    let shell = Shell {
+        view: &view,
+        section: Section::None,
+        topic: String::new(),
+        user: None,
+        theme: theme(headers),
+        counts: Counts::default(),
+    };
     let main = problem_block(&view, &problem);
     page_response(problem.status, &frame(&shell, &problem.title, None, &main).into_string())
 }
@@ -178,7 +189,13 @@ pub(super) fn theme(headers: &HeaderMap) -> Theme {
 fn shell_parts(visit: &Visit, page: &Page, head: &Parts) -> ShellParts {
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let topic = if head.method == Method::POST { String::new() } else { page.topic.replace("{}", &visit.segment) };
-    ShellParts { section: page.section, topic, theme: theme(&head.headers), path: path.to_owned() }
+    ShellParts {
+        section: page.section,
+        topic,
+        theme: theme(&head.headers),
+        path: path.to_owned(),
+        counts: Counts::default(),
+    }
 }
 
 /// Surroundings of a page's `<main>`.
@@ -187,6 +204,7 @@ pub(super) struct ShellParts {
     pub topic: String,
     theme: Theme,
     pub path: String,
+    counts: Counts,
 }
 
 /// Shows a page, after waiting for the change that led to it.
@@ -201,7 +219,9 @@ pub(super) async fn show(visit: &Visit, page: &Page) -> Result<Answer, ApiError>
         @if behind { (behind_notice()) }
         (body.main)
     };
-    Ok(Answer::Page(Body { main, ..body }))
+    // The values of a form are submitted as they are.
+    let main = if page.submit.is_none() { without_hidden(main) } else { main };
+    Ok(Answer::Page(Body { main, title: visible(&body.title), ..body }))
 }
 
 /// Waits until the change that led to this page is visible here. Returns true if it is not.
@@ -283,6 +303,7 @@ pub(super) fn respond(visit: &Visit, shell: &ShellParts, head: &Parts, page: &Re
         topic: shell.topic.clone(),
         user: Some((visit.by.as_deref(), &shell.path)),
         theme: shell.theme,
+        counts: shell.counts,
     };
     let main = || rendered(page.main.clone());
     if is_part(head) {

@@ -165,6 +165,11 @@ impl Visit {
         self.entered.get(name).or_else(|| self.query.get(name))
     }
 
+    /// Number of the page of a list, from 1.
+    pub(super) fn page_number(&self) -> usize {
+        self.query.get("page").and_then(|number| number.parse().ok()).unwrap_or(1)
+    }
+
     /// Request of the api about the page's subject.
     pub(super) fn request(&self) -> ApiRequest {
         self.request_of(&self.segment, Vec::new())

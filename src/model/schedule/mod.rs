@@ -18,7 +18,7 @@ use super::units::duration::Millis;
 pub mod step;
 mod times;
 
-pub use times::{MAX_JITTER, Times};
+pub use times::{MAX_JITTER, Times, time_zone};
 
 /// Maximum length of a schedule's name, in characters.
 pub const MAX_NAME_CHARS: usize = 96;

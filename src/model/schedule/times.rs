@@ -23,6 +23,11 @@ const CRON_HINT: &str =
 /// Time zones bundled with the build, so that all processes compute the same times regardless of the host's database.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
+/// Time zone of this name.
+pub fn time_zone(name: &str) -> Option<TimeZone> {
+    ZONES.get(name).ok()
+}
+
 /// Parsed times of a schedule.
 #[derive(Clone, Debug)]
 pub struct Times {

@@ -25,13 +25,27 @@ const OTHERS: &[&str] = &[
 
 fn pages() -> Vec<String> {
     let of_task = OF_TASK.iter().map(|page| format!("/tasks/order{page}"));
+    let of_ids =
+        [longest_id(), lowest_id()].map(|id| ["", "/tree", "/timeline"].map(|page| format!("/tasks/{id}{page}")));
+    let of_task = of_task.chain(of_ids.into_iter().flatten());
     PLAIN.iter().chain(OTHERS).chain(OF_DATA).map(|page| (*page).to_owned()).chain(of_task).collect()
 }
 
 /// Name of a page's screenshots.
 fn name_of(path: &str) -> String {
     let name: String = path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    if name == "-" { "overview".to_owned() } else { name.trim_matches('-').to_owned() }
+    let end = &name[name.len().saturating_sub(60)..];
+    if name == "-" { "overview".to_owned() } else { end.trim_matches('-').to_owned() }
+}
+
+/// Id of the greatest length, of the longest possible segments.
+fn longest_id() -> String {
+    [128, 128, 128, 125].map(|length| "w".repeat(length)).join(":")
+}
+
+/// Id of a task at the lowest possible level.
+fn lowest_id() -> String {
+    vec!["level"; 64].join(":")
 }
 
 /// Pages of what a [`fleet_with_data`] contains.
@@ -56,6 +70,9 @@ async fn fleet_with_data() -> Fleet {
     let spec = json!({"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "task": {"type": "echo", "params": {}}});
     let (status, answer) = fleet.post("/v1/schedules", json!({"id": "nightly", "spec": spec})).await;
     assert_eq!(status, 201, "{answer}");
+    for id in [longest_id(), lowest_id()] {
+        fleet.announce(&id, "echo", None).await;
+    }
     let lines = json!({"lines": ["connecting to 10.0.0.7", "no answer within 2 s", "connecting to 10.0.0.8"]});
     fleet.post("/v1/tasks/order/log", lines).await;
     fleet.folded().await;

@@ -2,6 +2,8 @@
 
 use futures::StreamExt;
 use kafleet::api::documents::Status;
+use kafleet::model::event::{Announcement, Event, Payload};
+use kafleet::runtime::now_ms;
 use serde_json::{Value, json};
 
 use super::{STARTED, Tab, with_browser};
@@ -9,12 +11,12 @@ use crate::api::fixture::{Fleet, fleet, until};
 use crate::support::services;
 
 /// Tasks of the tree; `KAFLEET_TEST_TREE` names another number, such as 1000000 for a run by hand.
-const TASKS: usize = 10_000;
+const TASKS: usize = 100_000;
 /// Children of a task that has some.
 const CHILDREN: usize = 1_000;
 const FAILED: usize = 12;
 /// Events on their way at once.
-const IN_FLIGHT: usize = 256;
+const IN_FLIGHT: usize = 1_000;
 /// Tasks between two waits for the projection.
 const CHUNK: usize = 20_000;
 
@@ -34,10 +36,7 @@ async fn publish_tree(fleet: &Fleet, tasks: usize) -> Vec<String> {
     let leaves: Vec<String> =
         (0..tasks - parents.len() - FAILED - 1).map(|n| format!("{}:{n}", parents[n / CHILDREN])).collect();
     for chunk in leaves.chunks(CHUNK) {
-        let publish = async |id: &String| {
-            fleet.announce(id, "echo", None).await;
-            fleet.succeed(id, Value::Null).await;
-        };
+        let publish = |id: &String| succeed_at_once(fleet, id.clone());
         futures::stream::iter(chunk.iter().map(publish)).buffer_unordered(IN_FLIGHT).collect::<Vec<()>>().await;
         fleet.folded().await;
     }
@@ -46,6 +45,18 @@ async fn publish_tree(fleet: &Fleet, tasks: usize) -> Vec<String> {
     }
     fleet.folded().await;
     failed
+}
+
+/// Publishes an event that announces a task and reports its end.
+async fn succeed_at_once(fleet: &Fleet, id: String) {
+    let ended = Payload::Succeeded { started_at_ms: Some(now_ms()), output: None };
+    let announce = |event: &mut Event| {
+        event.attempt = 1;
+        let (task_type, created_at_ms) = ("echo".into(), event.at_ms);
+        let (position, hash, policy, asof) = (None, None, None, None);
+        event.task = Some(Box::new(Announcement { task_type, created_at_ms, position, hash, policy, asof }));
+    };
+    fleet.publish_event(&id, ended, announce).await;
 }
 
 /// Clicks what has this text.
@@ -74,7 +85,7 @@ async fn failures_of_a_large_tree_are_found_and_retried_with_five_clicks() {
         tab.screenshot("large-tree").await;
         tab.go("/").await;
         tab.wait(STARTED).await;
-        click_text(tab, "nav.wide a", "Failures").await;
+        tab.click("nav.wide a[href='/failures']").await;
         tab.wait(&format!("location.pathname == '/failures' && {STARTED}")).await;
         click_text(tab, "td.number a", &FAILED.to_string()).await;
         tab.wait(&format!("location.pathname == '/tasks' && {STARTED}")).await;

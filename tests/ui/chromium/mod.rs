@@ -17,7 +17,9 @@ mod appearance;
 mod driver;
 mod large;
 mod live;
+mod morph;
 mod outages;
+mod tabs;
 
 /// Browsers at a time: each uses about a core while a page loads.
 static TURNS: Semaphore = Semaphore::const_new(2);
@@ -62,7 +64,12 @@ pub async fn with_browser(fleet: &Fleet, name: &str, case: impl AsyncFnOnce(&Tab
 
 impl Tab {
     pub async fn go(&self, path: &str) {
-        self.driver.command("/url", json!({"url": format!("{}{path}", self.base)})).await;
+        self.go_to(&self.base, path).await;
+    }
+
+    /// Opens a page of another API.
+    pub async fn go_to(&self, base: &str, path: &str) {
+        self.driver.command("/url", json!({"url": format!("{base}{path}")})).await;
     }
 
     pub async fn resize(&self, width: u32) {

@@ -118,6 +118,13 @@ impl Filter {
         Ok(filter)
     }
 
+    /// The same for tasks of any level, unless the query names one.
+    pub(super) fn of_any_level(query: TaskQuery, now_ms: i64) -> Result<Self, ApiError> {
+        let names_level = query.terms.iter().any(|term| matches!(term.test, Test::Level(_)));
+        let filter = Self::new(query, now_ms)?;
+        Ok(Self { level: if names_level { filter.level } else { Level::Any }, ..filter })
+    }
+
     fn add(&mut self, Term { negated, test }: Term, now_ms: i64) -> Result<(), ApiError> {
         let details = &mut self.details;
         let mut add = |matcher| details.push(Detail { negated, matcher });

@@ -8,14 +8,14 @@ use std::time::Duration;
 use axum::response::Response;
 use tokio::time::Instant;
 
-use crate::api::documents::{ListSource, TaskPage};
+use crate::api::documents::{Excluded, ListSource, TaskPage};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
 use crate::api::http::response::{MAX_PAGE, PAGE, json_answer};
 use crate::api::read::consistency::TaskView;
 use crate::api::read::cursor;
 use crate::api::read::merge::Merge;
-use crate::api::read::query::{Level, TaskQuery};
+use crate::api::read::query::{Level, TaskQuery, Term};
 use crate::api::read::reads::Reads;
 use crate::api::read::status::status;
 use crate::api::read::tree_walk::TreeWalk;
@@ -57,11 +57,12 @@ pub(crate) async fn matches(
     cursor: Option<&str>,
     limit: usize,
 ) -> Result<Matches, ApiError> {
+    let parts = parts_of(&query)?;
     let filter = Filter::new(query, now_ms())?;
     let after = cursor.map(cursor::decode).transpose()?;
     let counts = if filter.has_indexed_states() || filter.is_counted() { Some(reads.counts().await?) } else { None };
     let counts = counts.unwrap_or_default();
-    let mut page = Page::new(limit);
+    let mut page = Page::new(limit, parts);
     page.total = filter.is_counted().then(|| total(&filter, &counts));
     let source = if filter.ids.is_empty() {
         Source::open(reads, &filter, &counts, after, limit).await?
@@ -71,6 +72,22 @@ pub(crate) async fn matches(
         Source::of_tasks(found, after)
     };
     page.fill(source, &filter).await
+}
+
+/// The conditions of a query one by one, to explain a search without matches.
+fn parts_of(query: &TaskQuery) -> Result<Vec<Part>, ApiError> {
+    let part = |term: &Term| {
+        let alone = TaskQuery { terms: vec![term.clone()] };
+        Ok(Part { term: term.to_string(), filter: Filter::of_any_level(alone, now_ms())?, excluded: 0 })
+    };
+    query.terms.iter().map(part).collect()
+}
+
+/// Condition of a query, with the number of scanned tasks that it excludes.
+struct Part {
+    term: String,
+    filter: Filter,
+    excluded: u64,
 }
 
 type Counts = BTreeMap<String, BTreeMap<State, u64>>;
@@ -188,11 +205,12 @@ pub(crate) struct Matches {
     scanned_to: Option<String>,
     stopped_early: bool,
     missing: Vec<TaskId>,
+    excluded: Vec<Excluded>,
 }
 
 impl From<Matches> for TaskPage {
     fn from(found: Matches) -> Self {
-        let Matches { tasks, next, scanned, total, source, scanned_to, stopped_early, missing } = found;
+        let Matches { tasks, next, scanned, total, source, scanned_to, stopped_early, missing, excluded } = found;
         let hint = stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
         Self {
             tasks: tasks.iter().map(status).collect(),
@@ -204,6 +222,7 @@ impl From<Matches> for TaskPage {
             stopped_early,
             hint,
             missing: missing.iter().map(TaskId::to_string).collect(),
+            excluded,
         }
     }
 }
@@ -228,6 +247,7 @@ struct Page {
     total: Option<u64>,
     /// Ids of the query that do not exist.
     missing: Vec<TaskId>,
+    parts: Vec<Part>,
 }
 
 /// Reason why a page ends.
@@ -241,9 +261,9 @@ enum End {
 }
 
 impl Page {
-    fn new(limit: usize) -> Self {
+    fn new(limit: usize, parts: Vec<Part>) -> Self {
         let started = Instant::now();
-        Self { limit, started, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new() }
+        Self { limit, started, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new(), parts }
     }
 
     async fn fill(mut self, mut source: Source<'_>, filter: &Filter) -> Result<Matches, ApiError> {
@@ -275,11 +295,23 @@ impl Page {
     fn take(&mut self, filter: &Filter, entry: Entry, found: Option<TaskView>) {
         self.scanned += 1;
         self.last = Some(entry);
-        self.tasks.extend(found.filter(|found| filter.matches(found)));
+        match found {
+            Some(found) if filter.matches(&found) => self.tasks.push(found),
+            Some(found) if self.tasks.is_empty() => self.count_excluding(&found),
+            _ => {}
+        }
+    }
+
+    fn count_excluding(&mut self, found: &TaskView) {
+        for part in &mut self.parts {
+            part.excluded += u64::from(!part.filter.matches(found));
+        }
     }
 
     fn done(self, source: &Source<'_>, end: End) -> Matches {
         let next = self.last.as_ref().filter(|_| end != End::Last).map(cursor::encode);
+        let is_explained = source.scans && self.tasks.is_empty();
+        let excluded = self.parts.into_iter().filter(|part| is_explained && part.excluded > 0);
         Matches {
             tasks: self.tasks,
             next,
@@ -289,6 +321,7 @@ impl Page {
             scanned_to: self.last.filter(|_| source.scans).map(|entry| time_text(entry.seen_ms)),
             stopped_early: end == End::Early,
             missing: self.missing,
+            excluded: excluded.map(|part| Excluded { term: part.term, tasks: part.excluded }).collect(),
         }
     }
 }

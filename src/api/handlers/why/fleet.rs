@@ -79,7 +79,7 @@ async fn has_read_heartbeats(reads: &QueueReads<'_>) -> bool {
 }
 
 /// Returns the consumer group that contains a type's commits, as recorded on the control topic.
-pub(super) fn consumer_group(api: &Api, task_type: &str) -> String {
+pub(crate) fn consumer_group(api: &Api, task_type: &str) -> String {
     api.publisher.names().group_id(task_type, api.fleet.control.state().group_of(task_type))
 }
 

@@ -24,10 +24,12 @@ mod fleet;
 mod queue_reads;
 mod queued;
 
+pub(crate) use fleet::consumer_group;
 use fleet::{blocking_commands, explain_taken};
 use queue_reads::QueueReads;
 pub(crate) use queue_reads::RecentQueues;
 use queued::explain_queued;
+pub(crate) use queued::task_of;
 
 /// Maximum tasks of a tree that are inspected.
 const MAX_INSPECTED: usize = 2_000;

@@ -183,7 +183,7 @@ async fn explain_blocked(
 }
 
 /// Id of the task of a record.
-fn task_of(record: &Record, task_type: &str, position: Position) -> Option<TaskId> {
+pub(crate) fn task_of(record: &Record, task_type: &str, position: Position) -> Option<TaskId> {
     let (task_type, value) = (task_type.into(), record.value.as_deref());
     let source = Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));

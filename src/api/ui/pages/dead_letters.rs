@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use crate::api::documents::{DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, Status};
 use crate::api::handlers::{dead_letters, task};
 use crate::api::http::problem::ApiError;
+use crate::api::ui::letters::{self, Group, Summary};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::facts::{code, facts};
 use crate::api::ui::parts::form::{Input, filter_buttons};
@@ -24,12 +25,17 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let mut query = visit.query.select_with_times(&FILTERS);
     query.extend(visit.query.select(&["cursor"]));
     let page = from_kafka(dead_letters::letter_page(&visit.request_of("", query))).await?;
+    let is_first = !visit.query.is_set("cursor") && FILTERS.iter().all(|name| !visit.query.is_set(name));
+    let by_error = if is_first { from_kafka(letters::summary(&letters::request(visit))).await.ok() } else { None };
     let filters = visit.query.select(&FILTERS);
     let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let options: String = pairs.iter().map(|(name, value)| format!(" --{name} {}", quoted(value))).collect();
     let main = html! {
         div.head { h1 { "Dead letters" } (bulk(&visit.view, &visit.query)) }
         (filter_form(visit))
+        @if let Some(summary) = by_error.filter(|summary| summary.letters > summary.groups.len()) {
+            (groups(&visit.view, &summary))
+        }
         (rows(&visit.view, &pairs, visit.query.is_set("cursor"), &page))
         (commands(&[format!("kafleet dead-letters list{options}"), curl_get(&format!("/v1/dead-letters?{}", query_text(&pairs)))]))
     };
@@ -65,6 +71,33 @@ fn filter_form(visit: &Visit) -> Markup {
     }
 }
 
+/// Letters by type, code and error.
+fn groups(view: &View, summary: &Summary) -> Markup {
+    let row = |group: &Group| {
+        let newest = &group.newest;
+        let same = view.url_with("/dead-letters", &[("type", &newest.task_type), ("code", &newest.code)]);
+        html! {
+            tr {
+                td.number { a.bad href=(same) { (count(group.count)) } }
+                td { (type_link(view, Some(&newest.task_type))) }
+                td { code { (visible(&newest.code)) } }
+                td.message { span.error title=(first_line(&newest.error, 400)) { (first_line(&newest.error, 120)) } }
+                td.time { (time(&newest.at)) }
+            }
+        }
+    };
+    let rows: Vec<Markup> = summary.groups.iter().map(row).collect();
+    html! {
+        section.panel #groups {
+            h2 {
+                "By error "
+                span.quiet { @if summary.more { "of the newest " (count(letters::SUMMARIZED)) } @else { "of all " (count(summary.letters)) } }
+            }
+            (table(&["#Letters", "Type", "Code", "Error", "Newest"], &rows))
+        }
+    }
+}
+
 fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetterPage) -> Markup {
     let rows: Vec<Markup> = page.letters.iter().map(|letter| row(view, letter)).collect();
     let mut query = filters.to_vec();
@@ -73,6 +106,10 @@ fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetter
         query.push(("cursor", cursor));
         view.url_with("/dead-letters", &query)
     });
+    let looked = match page.scanned {
+        1 => "looked at 1 record".to_owned(),
+        scanned => format!("looked at {} records", count(scanned)),
+    };
     html! {
         @if rows.is_empty() {
             @if filters.is_empty() {
@@ -82,7 +119,7 @@ fn rows(view: &View, filters: &[(&str, &str)], is_later: bool, page: &DeadLetter
         } @else {
             section.panel { (cards(&["Letter", "Type", "Task", "Code", "Error", "At"], &rows)) }
         }
-        (pager(first.as_deref(), next.as_deref(), &format!("looked at {} records", count(page.scanned))))
+        (pager(first.as_deref(), next.as_deref(), &looked))
     }
 }
 

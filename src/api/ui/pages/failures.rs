@@ -40,7 +40,7 @@ fn listed(view: &View, failures: &Failures) -> Markup {
     let tasks: u64 = failures.groups.iter().map(|group| group.count).sum();
     html! {
         p {
-            strong { @if failures.at_least { "at least " } (count(tasks)) } " tasks, "
+            strong { @if failures.at_least { "at least " } (count(tasks)) } @if tasks == 1 { " task, " } @else { " tasks, " }
             strong { (count(failures.errors)) } @if failures.errors == 1 { " error" } @else { " errors" }
             @if failures.errors > rows.len() as u64 {
                 "; the " (rows.len()) " with the most tasks are listed"

@@ -19,7 +19,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let page = requested_lines(visit).await?;
     let main = html! {
         (head(view, &status))
-        (tabs(view, id, "log"))
+        (tabs(view, &status, "log"))
         section.panel { (contents(&page)) (links(view, &status, &page)) }
         (commands(&[
             format!("kafleet log {}", quoted(id)),

@@ -11,6 +11,7 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_body;
 use crate::api::state::Api;
 use crate::api::ui::forms::check_origin;
+use crate::api::ui::navigation::Counts;
 use crate::api::ui::parts::View;
 use crate::api::ui::parts::frame::{Section, Shell, frame};
 use crate::api::ui::parts::problem::problem_text;
@@ -117,7 +118,14 @@ fn page(api: &Api, headers: &HeaderMap, next: &str, error: Option<ApiError>) -> 
     let view = view_of(api, Role::Read);
     let status = error.as_ref().map_or(200, |_| 401);
     let main = login_form(&view, next, error);
-    let shell = Shell { view: &view, section: Section::None, topic: String::new(), user: None, theme: theme(headers) };
+    let shell = Shell {
+        view: &view,
+        section: Section::None,
+        topic: String::new(),
+        user: None,
+        theme: theme(headers),
+        counts: Counts::default(),
+    };
     html_page(status, frame(&shell, "Log in", None, &main))
 }
 

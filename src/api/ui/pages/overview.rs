@@ -1,13 +1,14 @@
 //! Overview of the fleet: troubles, open tasks, statistics, busiest types, newest errors.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use maud::{Markup, html};
 
-use super::types::{cached_stats, charts_of, last_minutes};
+use super::types::{Figures, cached_stats, charts_of, last_minutes};
 use crate::api::documents::{
-    FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, StatsPoint, TypeDocument,
-    Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
+    FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
+    TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
 };
 use crate::api::handlers::{operations, schedules, statistics, types, workers};
 use crate::api::http::problem::ApiError;
@@ -16,7 +17,7 @@ use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::failures::{self, group_query, group_row};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::state::label;
-use crate::api::ui::parts::statistics::{last_minute, tile};
+use crate::api::ui::parts::statistics::{last_minute, quiet_minute, tile};
 use crate::api::ui::parts::table::{cards, table};
 use crate::api::ui::parts::tasks::{state_counts, type_link, worker_link};
 use crate::api::ui::parts::times::{millis, time};
@@ -32,6 +33,8 @@ const ERRORS: usize = 10;
 /// Errors that need attention, and the time since their first task.
 const NEW_ERRORS: usize = 5;
 const NEW_ERROR_MS: i64 = 3_600_000;
+/// Lag of the projection that needs attention.
+const MAX_BEHIND_MS: i64 = 60_000;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, api) = (&visit.view, &visit.api);
@@ -44,7 +47,10 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         last_minutes(visit),
         charts_of(visit, "/", None),
     );
-    let minute = last_minute_of_all(visit).await;
+    let busiest_types = types.as_ref().map_or_else(|_| Vec::new(), |types| busiest_of(&types.types));
+    let (all, queues) = tokio::join!(last_minute_of_all(visit), super::types::queues_of(visit, &busiest_types));
+    let minute = all.as_ref().and_then(|stats| stats.series.first()?.points.last());
+    let figures = Figures { minutes, queues };
     let workers = workers::worker_list(api);
     let troubles = Troubles {
         workers: &workers,
@@ -52,15 +58,16 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         schedules: schedules.as_ref().ok(),
         kills: kills.as_ref().ok(),
         failures: failures.as_ref().ok(),
+        projected_to: all.as_ref().map(|stats| stats.complete_to.as_str()),
     };
     let main = html! {
         h1.hidden { "Overview" }
         (attention(&troubles.items(view)))
         @match &types {
             Ok(types) => {
-                (numbers(view, types, &workers, minute.as_ref()))
+                (numbers(view, types, &workers, all.is_some(), minute))
                 (charts)
-                (busiest(view, types, &minutes))
+                (busiest(view, &busiest_types, &figures))
             }
             Err(error) => { (missing("Tasks and types", &error.clone().document())) }
         }
@@ -77,6 +84,8 @@ struct Troubles<'a> {
     schedules: Option<&'a Schedules>,
     kills: Option<&'a KillSwitches>,
     failures: Option<&'a Failures>,
+    /// Time up to which all events are projected.
+    projected_to: Option<&'a str>,
 }
 
 impl Troubles<'_> {
@@ -85,8 +94,10 @@ impl Troubles<'_> {
         let types = self.types.iter().flat_map(|types| &types.types);
         let schedules = self.schedules.iter().flat_map(|schedules| &schedules.schedules);
         let kills = self.kills.iter().flat_map(|kills| &kills.kills);
-        let mut items: Vec<Markup> = workers.map(|worker| silent(view, worker)).collect();
+        let mut items: Vec<Markup> = self.projected_to.and_then(|to| projection_lag(view, to)).into_iter().collect();
+        items.extend(workers.map(|worker| silent(view, worker)));
         items.extend(types.flat_map(|known| type_troubles(view, known)));
+        items.extend(apps_down(view, self.workers));
         items.extend(schedules.filter_map(|schedule| schedule_trouble(view, schedule)));
         items.extend(kills.map(|kill| kill_switch(view, kill)));
         items.extend(self.failures.iter().flat_map(|failures| new_errors(view, failures)));
@@ -103,6 +114,18 @@ fn attention(items: &[Markup]) -> Markup {
             }
         }
     }
+}
+
+/// Trouble of trackers that are late, or of a partition that none projects.
+fn projection_lag(view: &View, projected_to: &str) -> Option<Markup> {
+    let behind = millis(projected_to).is_some_and(|to| to < now_ms() - MAX_BEHIND_MS);
+    behind.then(|| {
+        html! {
+            (label("bad", "✘\u{fe0e} projection")) " is behind: complete to " (time(projected_to))
+            ", so newer states and counts are missing here; see "
+            a href=(view.url("/system")) { "System" }
+        }
+    })
 }
 
 fn schedule_trouble(view: &View, schedule: &ScheduleDocument) -> Option<Markup> {
@@ -136,12 +159,11 @@ fn new_errors(view: &View, failures: &Failures) -> Vec<Markup> {
     failures.groups.iter().filter(is_new).take(NEW_ERRORS).map(item).collect()
 }
 
-/// Counts of the last full minute over all types.
-async fn last_minute_of_all(visit: &Visit) -> Option<StatsPoint> {
+/// Statistics of the last full minute over all types.
+async fn last_minute_of_all(visit: &Visit) -> Option<Arc<Stats>> {
     let end = now_ms().div_euclid(60_000) * 60_000;
     let range = [("from", (end - 60_000).to_string()), ("to", end.to_string()), ("step", "1m".to_owned())];
-    let stats = stored(cached_stats(visit, &range)).await.ok()?;
-    stats.series.first()?.points.last().cloned()
+    stored(cached_stats(visit, &range)).await.ok()
 }
 
 fn silent(view: &View, worker: &WorkerDocument) -> Markup {
@@ -168,6 +190,25 @@ fn type_troubles(view: &View, known: &TypeDocument) -> Vec<Markup> {
         None => {}
     }
     items
+}
+
+/// Types without their app on some workers.
+fn apps_down(view: &View, workers: &Workers) -> Vec<Markup> {
+    let alive = workers.workers.iter().filter(|worker| worker.state == WorkerState::Alive);
+    let mut down: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for status in alive.flat_map(|worker| &worker.types) {
+        if let Some(why) = &status.app_down {
+            down.entry(&status.task_type).or_insert((0, why)).0 += 1;
+        }
+    }
+    let item = |(name, (n, why)): (&str, (usize, &str))| {
+        html! {
+            (label("bad", "✘\u{fe0e} app down")) " " (type_link(view, Some(name))) " on " (n)
+            @if n == 1 { " worker: " } @else { " workers: " }
+            (first_line(why, 120))
+        }
+    };
+    down.into_iter().map(item).collect()
 }
 
 fn worker_troubles(link: &Markup, totals: &WorkerTotals) -> Vec<Markup> {
@@ -213,13 +254,17 @@ pub(super) fn open_of(counts: &BTreeMap<State, u64>) -> u64 {
 }
 
 /// Open tasks, the last full minute, and all retained tasks by state.
-fn numbers(view: &View, types: &Types, workers: &Workers, minute: Option<&StatsPoint>) -> Markup {
+fn numbers(view: &View, types: &Types, workers: &Workers, has_statistics: bool, minute: Option<&StatsPoint>) -> Markup {
     let totals = totals(&types.types);
     let all: Vec<(State, u64)> = totals.iter().map(|(state, n)| (*state, *n)).collect();
     html! {
         section.tiles aria-label="totals" {
             (tile(&count(open_of(&totals)), "", "open tasks"))
-            @if let Some(minute) = minute { (last_minute(minute)) }
+            @match minute {
+                Some(minute) => { (last_minute(minute)) }
+                None if has_statistics => { (quiet_minute()) }
+                None => {}
+            }
             (capacity(view, workers))
         }
         @if !all.is_empty() {
@@ -247,12 +292,15 @@ fn capacity(view: &View, workers: &Workers) -> Markup {
     }
 }
 
-fn busiest(view: &View, types: &Types, minutes: &BTreeMap<String, StatsPoint>) -> Markup {
-    let mut known: Vec<&TypeDocument> = types.types.iter().filter(|known| !known.counts.is_empty()).collect();
+/// Types with tasks, those with the most open ones first.
+fn busiest_of(known: &[TypeDocument]) -> Vec<TypeDocument> {
+    let mut known: Vec<&TypeDocument> = known.iter().filter(|known| !known.counts.is_empty()).collect();
     known.sort_by_key(|known| (std::cmp::Reverse(open_of(&known.counts)), &known.name));
-    known.truncate(TYPES);
-    let rows: Vec<Markup> =
-        known.iter().map(|known| super::types::row(view, known, minutes.get(&known.name))).collect();
+    known.into_iter().take(TYPES).cloned().collect()
+}
+
+fn busiest(view: &View, known: &[TypeDocument], figures: &Figures) -> Markup {
+    let rows: Vec<Markup> = known.iter().map(|known| super::types::row(view, known, figures)).collect();
     html! {
         section.panel #types {
             h2 { "Types with the most open tasks" }
@@ -295,4 +343,19 @@ fn newest_rows(view: &View, failures: &Failures) -> Vec<Markup> {
     // Times of documents are sorted like their texts.
     groups.sort_by(|a, b| b.last.cmp(&a.last));
     groups.iter().take(ERRORS).map(|group| group_row(view, group, failures.at_least)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Role;
+    use crate::publish::time_text;
+
+    #[test]
+    fn projection_that_is_a_minute_behind_needs_attention() {
+        let view = View { base: String::new(), role: Role::Read, read_only: false };
+        let lag = |behind_ms: i64| projection_lag(&view, &time_text(now_ms() - behind_ms)).map(|it| it.into_string());
+        assert_eq!(lag(MAX_BEHIND_MS - 5_000), None);
+        assert!(lag(MAX_BEHIND_MS + 5_000).is_some_and(|text| text.contains("is behind: complete to")));
+    }
 }

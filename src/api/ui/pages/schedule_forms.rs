@@ -3,7 +3,7 @@
 use maud::{Markup, Render, html};
 use serde_json::{Value, json};
 
-use super::schedules::find;
+use super::schedules::{find, time_in_zone};
 use super::{form, form_page};
 use crate::api::documents::ScheduleDocument;
 use crate::api::handlers::schedules;
@@ -11,7 +11,6 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, Input, reason};
 use crate::api::ui::parts::json::pretty;
-use crate::api::ui::parts::times::time;
 use crate::api::ui::visit::{Answer, Redirect, Visit, stored};
 
 /// Definition that the form of a new schedule begins with.
@@ -80,7 +79,7 @@ fn edit_effect(schedule: &ScheduleDocument, times: &[String]) -> Markup {
             }
         }
         p { "Changed times apply from now on. The present definition fires next at:" }
-        ol.plain { @for next in times { li { (time(next)) } } }
+        ol.plain { @for next in times { li { (time_in_zone(next, &schedule.spec)) } } }
     }
 }
 

@@ -10,27 +10,25 @@ use crate::api::ui::parts::facts::facts;
 use crate::api::ui::parts::json::{json_block, pretty};
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::state::{label, pill};
-use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::table::{Paged, table};
 use crate::api::ui::parts::tasks::type_link;
-use crate::api::ui::parts::times::{optional_time, time};
+use crate::api::ui::parts::times::{optional_time, time, zoned};
 use crate::api::ui::parts::{View, count, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
 use crate::model::schedule::Spec;
 
-/// Schedules of a page.
-const PAGE: usize = 200;
-
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
     let mut known = stored(schedules::schedule_list(&visit.api)).await?.schedules;
     known.sort_by_key(|schedule| (schedule.error.is_none(), schedule.id.clone()));
+    let page = Paged::new(known, visit.page_number());
     let main = html! {
         (head(view))
-        @if known.is_empty() {
+        @if page.total == 0 {
             (empty("There is no schedule. Create one:", &["kafleet schedules create nightly TYPE '{}' --cron \"0 3 * * *\""]))
         } @else {
-            section.panel { (listed(view, &known)) }
+            section.panel { (listed(view, &page)) }
         }
         (commands(&["kafleet schedules list".to_owned(), curl_get("/v1/schedules")]))
     };
@@ -48,13 +46,11 @@ fn head(view: &View) -> Markup {
     }
 }
 
-fn listed(view: &View, known: &[ScheduleDocument]) -> Markup {
-    let rows: Vec<Markup> = known.iter().take(PAGE).map(|schedule| row(view, schedule)).collect();
+fn listed(view: &View, page: &Paged<ScheduleDocument>) -> Markup {
+    let rows: Vec<Markup> = page.items.iter().map(|schedule| row(view, schedule)).collect();
     html! {
         (table(&["Schedule", "Condition", "Times", "Type", "Next", "Last task", "#Fired", "#Skipped", "#Missed"], &rows))
-        @if known.len() > PAGE {
-            p.quiet { (count(known.len() - PAGE)) " more; those in trouble are shown first." }
-        }
+        (page.pager(view, "/schedules", "schedules"))
     }
 }
 
@@ -165,9 +161,18 @@ fn next_times(schedule: &ScheduleDocument) -> Markup {
         section.panel #next {
             h2 { "Next times" }
             @if schedule.next.is_empty() { p.quiet { "None." } } @else {
-                ol.plain { @for next in &schedule.next { li { (time(next)) } } }
+                ol.plain { @for next in &schedule.next { li { (time_in_zone(next, &schedule.spec)) } } }
             }
         }
+    }
+}
+
+/// Time in UTC, and in the zone of the schedule.
+pub(super) fn time_in_zone(at: &str, spec: &Spec) -> Markup {
+    let zone = spec.timezone.as_deref().filter(|zone| *zone != "UTC");
+    html! {
+        (time(at))
+        @if let Some(there) = zone.and_then(|zone| zoned(at, zone)) { span.quiet { ", there " (there) } }
     }
 }
 

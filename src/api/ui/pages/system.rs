@@ -21,7 +21,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let main = html! {
         h1 { "System" }
         section.panel { (properties(visit, partitions.len())) }
-        section.panel #partitions {
+        section.panel.compact #partitions {
             h2 { "Projection of events" }
             @if let Some(Err(error)) = lags.iter().find(|lag| lag.is_err()) {
                 (missing("Some partitions", &error.clone().document()))

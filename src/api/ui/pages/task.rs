@@ -27,6 +27,8 @@ use crate::model::record::state::State;
 
 /// Newest lines of the log on the page.
 const LOG_LINES: usize = 20;
+/// Characters of an id as a heading.
+const MAX_HEADING: usize = 80;
 /// Children on the page.
 const CHILDREN: usize = 20;
 
@@ -46,7 +48,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let view = &visit.view;
     let main = html! {
         (head(view, &status))
-        (tabs(view, &status.id, "overview"))
+        (tabs(view, &status, "overview"))
         (times(view, &status))
         (reasons(view, &status, why))
         (error_and_result(view, &status))
@@ -80,13 +82,18 @@ pub(super) fn head(view: &View, status: &Status) -> Markup {
             div {
                 (breadcrumbs(view, &status.id))
                 div.title {
-                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (status.id) } } }
+                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (heading(&status.id)) } } }
                     (pill(status.state))
                 }
             }
             (actions(view, status))
         }
     }
+}
+
+/// Id as a heading. Of a long one, the last part: the links to its parents have the rest.
+fn heading(id: &str) -> &str {
+    if id.len() > MAX_HEADING { id.rsplit(':').next().unwrap_or(id) } else { id }
 }
 
 fn actions(view: &View, status: &Status) -> Markup {
@@ -112,8 +119,10 @@ fn actions(view: &View, status: &Status) -> Markup {
 }
 
 /// Pages of a task.
-pub(super) fn tabs(view: &View, id: &str, current: &str) -> Markup {
-    let pages = [("tree", "Tree"), ("timeline", "Timeline"), ("log", "Log")];
+pub(super) fn tabs(view: &View, status: &Status, current: &str) -> Markup {
+    let (id, total) = (&status.id, status.tree.total);
+    let tree = if total > 1 { format!("Tree {}", count(total)) } else { "Tree".to_owned() };
+    let pages = [("tree", tree.as_str()), ("timeline", "Timeline"), ("log", "Log")];
     html! {
         nav.tabs aria-label="task" {
             a href=(view.task(id)) aria-current=[(current == "overview").then_some("page")] { "Overview" }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 
 use super::overview::totals;
-use crate::api::documents::{ListSource, Problem, TaskPage, TypeDocument};
+use crate::api::documents::{Excluded, ListSource, Problem, TaskPage, TypeDocument};
 use crate::api::handlers::{list, types};
 use crate::api::http::problem::ApiError;
 use crate::api::read::query::{Level, Qualifier, TaskQuery, Term, Test};
@@ -16,7 +16,7 @@ use crate::api::ui::parts::state::{tone, word};
 use crate::api::ui::parts::table::pager;
 use crate::api::ui::parts::tasks::{Choice, selectable_tasks};
 use crate::api::ui::parts::times::time;
-use crate::api::ui::parts::{View, count, prose, query_text, task_path};
+use crate::api::ui::parts::{View, count, prose, query_text, task_path, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
 use crate::model::record::state::State;
@@ -161,12 +161,38 @@ fn nothing(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
         @if query.terms.is_empty() {
             (empty("No task has been submitted yet. Submit one:", &["kafleet submit echo '{\"hello\": \"world\"}'"]))
         } @else if page.stopped_early {
-            div.empty { p { "No match so far. " (prose(page.hint.as_deref().unwrap_or_default())) } }
+            div.empty {
+                p { "No match so far. " (prose(page.hint.as_deref().unwrap_or_default())) }
+                (exclusions(view, query, page))
+            }
         } @else {
             div.empty {
                 p { "No task matches this search." }
+                (exclusions(view, query, page))
                 @if level_of(query).is_none() {
                     p { "It looked at root tasks. " a href=(view.search(&with_level(query, Level::Any))) { "Search all levels" } }
+                }
+            }
+        }
+    }
+}
+
+/// Conditions that exclude tasks, each with the search without it.
+fn exclusions(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
+    let scanned = page.scanned.unwrap_or_default();
+    let without = |text: &str| {
+        let terms = query.terms.iter().filter(|term| term.to_string() != text).cloned().collect();
+        TaskQuery { terms }.to_string()
+    };
+    html! {
+        @if !page.excluded.is_empty() {
+            ul.plain {
+                @for Excluded { term, tasks } in &page.excluded {
+                    li {
+                        code { (visible(term)) } " excludes " (count(tasks)) " of " (count(scanned))
+                        @if scanned == 1 { " task. " } @else { " tasks. " }
+                        @if query.terms.len() > 1 { a href=(view.search(&without(term))) { "Search without it" } }
+                    }
                 }
             }
         }

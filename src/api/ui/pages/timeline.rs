@@ -1,39 +1,81 @@
-//! Timeline of a tree.
+//! Timeline of a tree: its critical path and its failed tasks first if it does not fit on a page, then all by creation.
 
 use maud::html;
 
 use super::task::{head, tabs};
+use crate::api::documents::Status;
 use crate::api::handlers::{list, task};
 use crate::api::http::problem::ApiError;
+use crate::api::read::consistency::TaskView;
+use crate::api::read::failed_tasks::failed_views;
+use crate::api::read::query::{TaskQuery, Term, Test};
+use crate::api::read::status::{history, status};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::count;
-use crate::api::ui::parts::table::pager;
-use crate::api::ui::parts::timeline::timeline;
-use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::api::ui::parts::table::pager_of_oldest;
+use crate::api::ui::parts::timeline::{Range, Timed, legend, timeline};
+use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
+use crate::model::task::id::TaskId;
 
 /// Tasks of a page.
 const ROWS: usize = 100;
+/// Failed tasks listed first.
+const FAILED: usize = 20;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, id) = (&visit.view, &visit.segment);
-    let mut query = vec![("root".to_owned(), id.clone()), ("limit".to_owned(), ROWS.to_string())];
-    query.extend(visit.query.select(&["cursor"]));
-    let below = visit.request_of("", query);
-    let request = visit.request();
-    let (status, page) = tokio::join!(stored(task::status_document(&request)), stored(list::task_page(&below)));
-    let (status, page) = (status?, page?);
+    let top = stored(task::status_document(&visit.request())).await?;
+    let cursor = visit.query.get("cursor");
+    let under =
+        TaskId::parse(id).map_err(|why| ApiError::new(crate::api::http::problem::Code::BadId, why.to_string()))?;
+    let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Under(vec![under]) }] };
+    let page = stored(list::matches(&visit.api.reads, query, cursor, ROWS)).await?;
+    let first_ones =
+        if cursor.is_none() && page.next.is_some() { stored(first_ones(visit, &top)).await? } else { Vec::new() };
+    let all: Vec<Timed> = page.tasks.iter().map(timed).collect();
     let next =
         page.next.as_deref().map(|cursor| view.url_with(&format!("/tasks/{id}/timeline"), &[("cursor", cursor)]));
-    let first = visit.query.is_set("cursor").then(|| view.below_task(id, "timeline"));
-    let note = format!("{} of {} tasks", count(page.tasks.len()), count(status.tree.total));
+    let first = cursor.map(|_| view.below_task(id, "timeline"));
+    let note = format!("{} of {} tasks", count(all.len()), count(top.tree.total));
+    let last = top.tree.ended_by.as_deref();
+    let range = Range::of(first_ones.iter().chain(&all));
+    let rows = |prefix: &str, tasks: &[Timed]| timeline(view, prefix, &tasks.iter().collect::<Vec<_>>(), range, last);
     let main = html! {
-        (head(view, &status))
-        (tabs(view, id, "timeline"))
+        (head(view, &top))
+        (tabs(view, &top, "timeline"))
         section.panel {
-            (timeline(view, &page.tasks, status.tree.ended_by.as_deref()))
-            (pager(first.as_deref(), next.as_deref(), &note))
+            (legend(&top, range, last.is_some()))
+            @if !first_ones.is_empty() {
+                h2 { "Critical path and failed tasks" }
+                (rows("e", &first_ones))
+                h2 { "All tasks, by creation" }
+            }
+            (rows("t", &all))
+            (pager_of_oldest(first.as_deref(), next.as_deref(), &note))
         }
         (commands(&[format!("kafleet list --root {}", quoted(id)), curl_get(&format!("/v1/tasks?root={id}"))]))
     };
-    Ok(Answer::Page(Body { title: format!("Timeline of {id}"), state: Some(status.state), main }))
+    Ok(Answer::Page(Body { title: format!("Timeline of {id}"), state: Some(top.state), main }))
+}
+
+fn timed(found: &TaskView) -> Timed {
+    Timed { task: status(found), history: history(found) }
+}
+
+/// The path to the task that ended last, and the tasks that failed by themselves.
+async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<Timed>, ApiError> {
+    let reads = &visit.api.reads;
+    let last = top.tree.ended_by.as_deref().and_then(|last| TaskId::parse(last).ok());
+    let mut path: Vec<TaskId> =
+        std::iter::successors(last, TaskId::parent_id).take_while(|id| id.is_within(&top.id)).collect();
+    path.reverse();
+    let mut found = Vec::new();
+    if let Some(last) = path.last() {
+        found.extend(reads.read_many(visit.api.publisher.partition_of(last), &path).await?.into_iter().flatten());
+    }
+    if top.tree.failed > 0 {
+        let failed = failed_views(&visit.api, &top.id, FAILED, PATIENCE / 2).await?;
+        found.extend(failed.into_iter().filter(|task| !path.contains(&task.id)));
+    }
+    Ok(found.iter().map(timed).collect())
 }

@@ -10,7 +10,7 @@ use crate::api::read::failed_tasks::failed_tasks;
 use crate::api::ui::parts::bar::state_bar;
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::notice::missing;
-use crate::api::ui::parts::table::pager;
+use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
 use crate::api::ui::parts::times::duration;
 use crate::api::ui::parts::{View, count, search_text};
@@ -38,14 +38,14 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let first = cursor.map(|_| page_url(view, id, &open, None));
     let main = html! {
         (head(view, &status))
-        (tabs(view, id, "tree"))
+        (tabs(view, &status, "tree"))
         (summary(view, &status))
         (failed_block(view, &status, failed))
         section.panel #tree {
             h2 { "Children" }
             @if rows.rows.is_empty() { p.quiet { "The task has no children." } }
             @else { (table(&rows.rows)) }
-            (pager(first.as_deref(), next.as_deref(), ""))
+            (pager_of_oldest(first.as_deref(), next.as_deref(), ""))
         }
         p {
             "As a diagram: " a href=(view.below_task(id, "tree/mermaid")) { "Mermaid" } ", "
@@ -65,6 +65,7 @@ fn summary(view: &View, status: &Status) -> Markup {
                 p { "Critical path: it ended with " a href=(view.task(last)) { (last) } }
             }
             @if !counts.is_empty() {
+                p.quiet { (count(status.children.total)) @if status.children.total == 1 { " child:" } @else { " children:" } }
                 (state_bar(&status.children.by_state))
                 (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
             }

@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::overview::{numbers_text, open_of};
 use crate::api::documents::{
-    CircuitDocument, Failures, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage, TypeDocument, TypeLimits,
-    WorkerDocument,
+    CircuitDocument, Failures, PartitionQueue, QueueDocument, Slowest, SlowestAttempt, Stats, StatsPoint, TaskPage,
+    TypeDocument, TypeLimits, WorkerDocument,
 };
+use crate::api::handlers::queue::{brief_queues, queue};
 use crate::api::handlers::{list as tasks, statistics, types, workers};
 use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::bar::{state_bar, usage};
@@ -19,24 +20,37 @@ use crate::api::ui::parts::facts::facts;
 use crate::api::ui::parts::failures::{self, group_row};
 use crate::api::ui::parts::json::{json_block, pretty};
 use crate::api::ui::parts::notice::{empty, missing};
+use crate::api::ui::parts::queue::{age, lag, queue_columns};
 use crate::api::ui::parts::state::label;
 use crate::api::ui::parts::statistics::{ChartRange, charts, failed, ms_text};
-use crate::api::ui::parts::table::{cards, table};
+use crate::api::ui::parts::table::{Paged, cards, table};
 use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, search_text, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
 use crate::model::record::state::State;
 use crate::runtime::now_ms;
 
-pub(super) const COLUMNS: &[&str] =
-    &["Type", "Condition", "#Open", "#Queued", "#Running", "#Ended/min", "#Wait p95", "#Run p95", "#Failed", "#Slots"];
+pub(super) const COLUMNS: &[&str] = &[
+    "Type",
+    "Condition",
+    "#Open",
+    "#Queued",
+    "#Running",
+    "#Lag",
+    "#Oldest",
+    "#Ended/min",
+    "#Wait p95",
+    "#Run p95",
+    "#Failed",
+    "#Slots",
+];
 
 const MINUTE_MS: i64 = 60_000;
-/// Types of a page.
-const PAGE: usize = 200;
+/// Types whose queues are sampled for a list.
+const SAMPLED: usize = 20;
 /// Newest failed tasks of a type.
 const FAILED: usize = 10;
 
@@ -44,26 +58,36 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let (known, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
     let mut known = known?.types;
     known.sort_by_key(|known| (condition(known).0 == "good", known.name.clone()));
+    let page = Paged::new(known, visit.page_number());
+    let figures = Figures { minutes, queues: queues_of(visit, &page.items).await };
     let main = html! {
         h1 { "Types" }
-        @if known.is_empty() {
+        @if page.total == 0 {
             (empty("No type has a topic or a task. Configure types in kafleet.toml, then create their topics:", &["kafleet topics apply"]))
         } @else {
-            section.panel { (listed(&visit.view, &known, &minutes)) }
+            section.panel { (listed(&visit.view, &page, &figures)) }
         }
         (commands(&["kafleet types".to_owned(), "kafleet stats".to_owned(), curl_get("/v1/types")]))
     };
     Ok(Body::new("Types", main).into())
 }
 
-fn listed(view: &View, known: &[TypeDocument], minutes: &BTreeMap<String, StatsPoint>) -> Markup {
-    let rows: Vec<Markup> = known.iter().take(PAGE).map(|known| row(view, known, minutes.get(&known.name))).collect();
-    html! {
-        (table(COLUMNS, &rows))
-        @if known.len() > PAGE {
-            p.quiet { (count(known.len() - PAGE)) " more types; those in trouble are shown first." }
-        }
-    }
+fn listed(view: &View, page: &Paged<TypeDocument>, figures: &Figures) -> Markup {
+    let rows: Vec<Markup> = page.items.iter().map(|known| row(view, known, figures)).collect();
+    html! { (table(COLUMNS, &rows)) (page.pager(view, "/types", "types")) }
+}
+
+/// Figures of types beside their counts.
+pub(super) struct Figures {
+    /// Statistics of the last full minute.
+    pub minutes: BTreeMap<String, StatsPoint>,
+    pub queues: BTreeMap<String, Arc<QueueDocument>>,
+}
+
+/// Queues of the types with a backlog, as far as they are sampled for a list.
+pub(super) async fn queues_of(visit: &Visit, known: &[TypeDocument]) -> BTreeMap<String, Arc<QueueDocument>> {
+    let waiting = known.iter().filter(|known| known.topic && known.backlog > 0);
+    brief_queues(&visit.api, waiting.take(SAMPLED).map(|known| known.name.clone()).collect()).await
 }
 
 /// Tone and words of a type's condition.
@@ -85,8 +109,8 @@ fn condition(known: &TypeDocument) -> (&'static str, String) {
     }
 }
 
-/// Row of a type. `minute`: its statistics of the last full minute.
-pub(super) fn row(view: &View, known: &TypeDocument, minute: Option<&StatsPoint>) -> Markup {
+pub(super) fn row(view: &View, known: &TypeDocument, figures: &Figures) -> Markup {
+    let minute = figures.minutes.get(&known.name);
     let of = |state: State| known.counts.get(&state).copied().unwrap_or_default();
     let (tone, words) = condition(known);
     let number = |n: u64| html! { td.number { @if n == 0 { span.quiet { "–" } } @else { (count(n)) } } };
@@ -97,6 +121,7 @@ pub(super) fn row(view: &View, known: &TypeDocument, minute: Option<&StatsPoint>
             (number(open_of(&known.counts)))
             (number(of(State::Queued)))
             (number(of(State::Running) + of(State::Warning)))
+            (queue_columns(figures.queues.get(&known.name).map(|queue| &**queue)))
             (number(minute.map_or(0, |minute| minute.succeeded + failed(minute) + minute.cancelled)))
             (percentile(minute.and_then(|minute| minute.wait.p95)))
             (percentile(minute.and_then(|minute| minute.run.p95)))
@@ -171,7 +196,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let known = find(visit).await?;
     let of_type = visit.request_of("", vec![("type".to_owned(), name.clone())]);
     let path = format!("/types/{name}");
-    let (failed, errors, slowest, charts) = tokio::join!(
+    let (queue, failed, errors, slowest, charts) = tokio::join!(
+        sampled(visit, &known),
         stored(newest_failed(visit, name)),
         stored(statistics::failures_document(&of_type)),
         stored(slowest(visit, name)),
@@ -179,17 +205,23 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     );
     let main = html! {
         div.head { h1 { (known.name) } (actions(view, &known)) }
-        (properties(&known))
+        (properties(&known, queue.as_ref()))
         (counts_of(view, &known))
         (charts)
         (errors_of(view, errors))
         (slowest_of(view, slowest))
         (workers_of(visit, name))
+        (partitions(visit, name, queue.as_ref()))
         (failed_of(view, failed))
         @if let Some(schema) = &known.schema { (schema_block(schema)) }
         (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
     };
     Ok(Body::new(name.clone(), main).into())
+}
+
+/// Queue of a type with a topic.
+async fn sampled(visit: &Visit, known: &TypeDocument) -> Option<Result<Arc<QueueDocument>, ApiError>> {
+    if known.topic { Some(from_kafka(queue(&visit.api, &known.name)).await) } else { None }
 }
 
 async fn newest_failed(visit: &Visit, name: &str) -> Result<TaskPage, ApiError> {
@@ -238,8 +270,9 @@ fn actions(view: &View, known: &TypeDocument) -> Markup {
     }
 }
 
-fn properties(known: &TypeDocument) -> Markup {
+fn properties(known: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
     let (tone, words) = condition(known);
+    let queue = queue.and_then(|queue| queue.as_ref().ok());
     html! {
         section.panel {
             (facts(&[
@@ -249,6 +282,8 @@ fn properties(known: &TypeDocument) -> Markup {
                 })),
                 ("Open", Some(html! { (count(open_of(&known.counts))) })),
                 ("Backlog", Some(html! { (count(known.backlog)) span.quiet { " queued or running" } })),
+                ("Lag", queue.map(|queue| html! { (lag(queue.lag, queue.at_most)) span.quiet { " unfinished records" } })),
+                ("Oldest", queue.and_then(|queue| Some(age(queue.oldest_at.as_deref()?, queue.oldest_at_least)))),
                 ("Slots", known.worker_totals.as_ref().map(|totals| usage(totals.in_flight, totals.slots))),
                 ("Limits", Some(limits_text(&known.limits))),
                 ("Circuit", known.circuit.as_ref().map(circuit_text)),
@@ -293,6 +328,44 @@ fn workers_of(visit: &Visit, name: &str) -> Markup {
                 p.quiet { "No worker takes this type. Start one with " code { "kafleet worker --types " (name) } "." }
             }
             @else { (table(&["Worker", "State", "#Slots", "#Fetched", "Partitions", "Stopped or open circuit"], &rows)) }
+        }
+    }
+}
+
+/// Partitions of the type's topic, with the tasks that hold back their commits.
+fn partitions(visit: &Visit, name: &str, queue: Option<&Result<Arc<QueueDocument>, ApiError>>) -> Markup {
+    let queue = match queue {
+        None => return html! {},
+        Some(Err(error)) => return missing("The partitions", &error.clone().document()),
+        Some(Ok(queue)) => queue,
+    };
+    let workers = workers::worker_list(&visit.api).workers;
+    let row = |partition: &PartitionQueue| {
+        let takes = |worker: &&WorkerDocument| {
+            worker.types.iter().any(|it| it.task_type == name && it.partitions.contains(&partition.partition))
+        };
+        partition_row(&visit.view, partition, workers.iter().find(takes))
+    };
+    let rows: Vec<Markup> = queue.partitions.iter().map(row).collect();
+    html! {
+        section.panel #partitions {
+            h2 { "Partitions " span.quiet { "as of " (time(&queue.at)) } }
+            (table(&["Partition", "#End", "#Finished to", "#Lag", "Oldest", "Held back by", "Worker"], &rows))
+        }
+    }
+}
+
+fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&WorkerDocument>) -> Markup {
+    let none = || html! { span.quiet { "–" } };
+    html! {
+        tr id={ "p-" (partition.partition) } {
+            td { (partition.partition) }
+            td.number { (count(partition.end)) }
+            td.number { (count(partition.done)) }
+            td.number { (lag(partition.lag, partition.at_most)) }
+            td.time { @match &partition.oldest_at { Some(at) => { (time(at)) } None => { (none()) } } }
+            td.id { @match &partition.held_by { Some(id) => { a href=(view.task(id)) { (id) } } None => { (none()) } } }
+            td { @match worker { Some(worker) => { (worker_link(view, &worker.id)) } None => { (none()) } } }
         }
     }
 }

@@ -13,15 +13,12 @@ use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::{facts, text};
 use crate::api::ui::parts::notice::empty;
 use crate::api::ui::parts::state::label;
-use crate::api::ui::parts::table::table;
+use crate::api::ui::parts::table::{Paged, table};
 use crate::api::ui::parts::tasks::{type_link, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, first_line};
 use crate::api::ui::visit::{Answer, Body, Visit};
 use crate::control::heartbeat::TypeStatus;
-
-/// Workers of a page.
-const PAGE: usize = 200;
 
 pub(super) fn state_label(state: WorkerState) -> Markup {
     match state {
@@ -35,12 +32,14 @@ pub(super) fn state_label(state: WorkerState) -> Markup {
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let mut known = workers::worker_list(&visit.api).workers;
     known.sort_by(|a, b| (rank(a.state), &a.id).cmp(&(rank(b.state), &b.id)));
+    let versions: BTreeSet<String> = known.iter().map(|worker| worker.version.clone()).collect();
+    let page = Paged::new(known, visit.page_number());
     let main = html! {
         h1 { "Workers" }
-        @if known.is_empty() {
+        @if page.total == 0 {
             (empty("No worker has sent a heartbeat. Start one:", &["kafleet worker"]))
         } @else {
-            section.panel { (listed(&visit.view, &known)) }
+            section.panel { (listed(&visit.view, &page, versions.len() > 1)) }
         }
         (commands(&["kafleet workers --running".to_owned(), curl_get("/v1/workers")]))
     };
@@ -57,16 +56,13 @@ const fn rank(state: WorkerState) -> u8 {
     }
 }
 
-fn listed(view: &View, known: &[WorkerDocument]) -> Markup {
-    let versions: BTreeSet<&str> = known.iter().map(|worker| worker.version.as_str()).collect();
-    let differ = versions.len() > 1;
-    let rows: Vec<Markup> = known.iter().take(PAGE).map(|worker| row(view, worker, differ)).collect();
+/// Rows of workers. `differ`: the workers have several versions.
+fn listed(view: &View, page: &Paged<WorkerDocument>, differ: bool) -> Markup {
+    let rows: Vec<Markup> = page.items.iter().map(|worker| row(view, worker, differ)).collect();
     html! {
         @if differ { p.notice.attention { "The workers run different versions of kafleet." } }
         (table(&["Worker", "State", "#Slots", "#Types", "Host", "Started", "Last heartbeat", "Version"], &rows))
-        @if known.len() > PAGE {
-            p.quiet { (count(known.len() - PAGE)) " more workers; those in trouble are shown first." }
-        }
+        (page.pager(view, "/workers", "workers"))
     }
 }
 

@@ -7,13 +7,13 @@ use super::{View, first_line};
 use crate::api::documents::{History, HistoryItem};
 
 /// Attempt with its outcome.
-struct Attempt<'a> {
-    run: u32,
-    number: u32,
-    started_at: Option<&'a str>,
-    ended_at: Option<&'a str>,
+pub(super) struct Attempt<'a> {
+    pub run: u32,
+    pub number: u32,
+    pub started_at: Option<&'a str>,
+    pub ended_at: Option<&'a str>,
     worker: Option<&'a str>,
-    outcome: &'a str,
+    pub outcome: &'a str,
     message: Option<&'a str>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-fn attempts(history: &History) -> Vec<Attempt<'_>> {
+pub(super) fn attempts(history: &History) -> Vec<Attempt<'_>> {
     let mut attempts: Vec<Attempt<'_>> = Vec::new();
     for event in history.events.iter().filter(|event| event.attempt > 0 && !event.ignored) {
         let is_of = |known: &Attempt<'_>| (known.run, known.number) == (event.run, event.attempt);
@@ -122,7 +122,7 @@ fn meter(tone: &str, length: i64) -> Markup {
     }
 }
 
-fn tone(outcome: &str) -> &'static str {
+pub(super) fn tone(outcome: &str) -> &'static str {
     match outcome {
         "succeeded" => "good",
         "failed" => "bad",

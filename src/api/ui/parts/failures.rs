@@ -25,7 +25,10 @@ pub(in super::super) fn group_row(view: &View, group: &FailureGroup, at_least: b
     let query = group_query(group);
     html! {
         tr id={ "f-" (group.task_type) "-" (group.error) } {
-            td.number { a.bad href=(view.search(&query)) { @if at_least { "≥ " } (count(group.count)) } }
+            td.number {
+                a.bad href=(view.search(&query)) { @if at_least { "≥ " } (count(group.count)) }
+                span.unit { @if group.count == 1 { " task" } @else { " tasks" } }
+            }
             td.spark { (bars(&group.attempts_by_hour, "bad", "failed attempts in an hour")) }
             td { (type_link(view, Some(&group.task_type))) }
             td.message {

@@ -2,9 +2,10 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::View;
 use super::state::glyph;
+use super::{View, count};
 use crate::api::ui::cache::{build, icon, script, stylesheet};
+use crate::api::ui::navigation::Counts;
 use crate::config::Role;
 use crate::model::record::state::State;
 
@@ -98,6 +99,7 @@ pub(in super::super) struct Shell<'a> {
     /// Name of the token, and path of the page to return to. None without a session.
     pub user: Option<(Option<&'a str>, &'a str)>,
     pub theme: Theme,
+    pub counts: Counts,
 }
 
 /// Whole page.
@@ -210,7 +212,24 @@ fn navigation(shell: &Shell<'_>) -> Markup {
 fn links(shell: &Shell<'_>) -> Markup {
     html! {
         @for (section, path, name) in ENTRIES {
-            a href=(shell.view.url(path)) aria-current=[(section == shell.section).then_some("page")] { (name) }
+            a href=(shell.view.url(path)) aria-current=[(section == shell.section).then_some("page")] {
+                (name) (badge(section, shell.counts))
+            }
+        }
+    }
+}
+
+/// Number beside an entry, unless it is zero or not known.
+fn badge(section: Section, counts: Counts) -> Markup {
+    let (number, meaning) = match section {
+        Section::Failures => (counts.errors, "errors in the last hour"),
+        Section::DeadLetters => (counts.letters, "unresolved dead letters"),
+        _ => (None, ""),
+    };
+    let is_more = section == Section::DeadLetters && counts.more_letters;
+    html! {
+        @if let Some(number) = number.filter(|number| *number > 0) {
+            " " span.badge title=(meaning) { (count(number)) @if is_more { "+" } }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
 use crate::api::read::query::quoted;
 use crate::config::Role;
@@ -18,6 +18,7 @@ pub(super) mod frame;
 pub(super) mod json;
 pub(super) mod notice;
 pub(super) mod problem;
+pub(super) mod queue;
 pub(super) mod search;
 pub(super) mod state;
 pub(super) mod statistics;
@@ -126,14 +127,21 @@ pub(super) fn visible(text: &str) -> String {
                 // Parameters up to the final byte of the control sequence.
                 while rest.next().is_some_and(|c| !('@'..='~').contains(&c)) {}
             }
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() => {}
-            // Overrides of the text direction would reorder what follows.
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {}
+            c if is_hidden(c) => {}
             c => out.push(c),
         }
     }
     out
+}
+
+/// Whether a character could hide or reorder what is around it: control characters, overrides of the text direction.
+fn is_hidden(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Markup without the characters that could disguise a text.
+pub(super) fn without_hidden(markup: Markup) -> Markup {
+    if markup.0.contains(is_hidden) { PreEscaped(markup.0.replace(is_hidden, "")) } else { markup }
 }
 
 /// Message with its parts in backticks as code.

@@ -159,6 +159,14 @@ pub(in super::super) fn tile(value: &str, tone: &str, name: &str) -> Markup {
     html! { div.tile { span class={ "value " (tone) } { (value) } span.name { (name) } } }
 }
 
+/// Counts of a last full minute in which nothing happened.
+pub(in super::super) fn quiet_minute() -> Markup {
+    html! {
+        @for name in ["opened", "ended", "failed"] { (tile("0", "", &format!("{name} last minute"))) }
+        @for name in ["wait p95", "run p95"] { (tile("–", "", name)) }
+    }
+}
+
 /// Counts and durations of the last full minute.
 pub(in super::super) fn last_minute(point: &StatsPoint) -> Markup {
     let at = point.at.get(11..16).unwrap_or_default();

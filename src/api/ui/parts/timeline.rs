@@ -2,49 +2,50 @@
 
 use maud::{Markup, html};
 
+use super::attempts::{attempts, tone as tone_of_outcome};
 use super::state::{pill, tone};
 use super::times::{duration, millis, time};
 use super::{View, first_line};
-use crate::api::documents::Status;
+use crate::api::documents::{History, Status};
 
 /// Width of the drawing in its own units.
 const WIDTH: i64 = 1_000;
 
-/// Task with its times.
+/// Task with its events.
+pub(in super::super) struct Timed {
+    pub task: Status,
+    pub history: History,
+}
+
+/// Part of the life of a task. Without an end it still lasts.
+struct Span {
+    /// Class of its colour.
+    class: &'static str,
+    from: i64,
+    to: Option<i64>,
+    name: String,
+}
+
+/// Task with its spans, in the order of time.
 struct Row<'a> {
     task: &'a Status,
-    created: i64,
-    started: Option<i64>,
-    ended: Option<i64>,
+    spans: Vec<Span>,
 }
 
 /// Range of times that the drawing shows.
 #[derive(Clone, Copy)]
-struct Range {
+pub(in super::super) struct Range {
     first: i64,
     end: i64,
 }
 
-impl Row<'_> {
-    fn took(&self) -> Option<i64> {
-        Some(self.ended? - self.started?)
-    }
-
-    /// Columns after the task's name.
-    fn columns(&self, range: Range) -> Markup {
-        html! {
-            td { (pill(self.task.state)) }
-            td.bars { (bars(self, range)) }
-            td.number { (self.took().map_or("–".to_owned(), duration)) }
-        }
-    }
-}
-
 impl Range {
-    fn of(rows: &[Row<'_>]) -> Self {
-        let first = rows.iter().map(|row| row.created).min().unwrap_or_default();
-        let ends = rows.iter().flat_map(|row| [Some(row.created), row.started, row.ended]).flatten();
-        Self { first, end: ends.max().unwrap_or(first).max(first + 1) }
+    /// Range of all times of these tasks.
+    pub(in super::super) fn of<'a>(tasks: impl IntoIterator<Item = &'a Timed>) -> Self {
+        let spans: Vec<Span> = tasks.into_iter().filter_map(spans).flatten().collect();
+        let first = spans.iter().map(|span| span.from).min().unwrap_or_default();
+        let end = spans.iter().map(|span| span.to.unwrap_or(span.from)).max().unwrap_or(first);
+        Self { first, end: end.max(first + 1) }
     }
 
     const fn length(self) -> i64 {
@@ -57,20 +58,73 @@ impl Range {
     }
 }
 
-/// Bars of tasks. `last` is the task that ended last: its ancestors are the critical path.
-pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&str>) -> Markup {
-    let rows: Vec<Row<'_>> = tasks.iter().filter_map(row).collect();
-    let range = Range::of(&rows);
+fn at(text: Option<&str>) -> Option<i64> {
+    text.and_then(millis)
+}
+
+/// Spans of a task: its waits, its attempts, and the wait for its children. `None` if no time is known.
+fn spans(Timed { task, history }: &Timed) -> Option<Vec<Span>> {
+    let created = at(task.created_at.as_deref()).or_else(|| at(task.seen_at.as_deref()))?;
+    let mut spans = attempt_spans(task, history, created);
+    let ended = at(task.ended_at.as_deref());
+    if spans.is_empty() {
+        spans = spans_of_times(task, created, ended);
+    }
+    let last = spans.last().and_then(|span| span.to);
+    let add = |class, name: &str| last.map(|from| Span { class, from, to: ended, name: name.to_owned() });
+    if !task.own_state.is_terminal() {
+        spans.extend(add("retry", "waits for the next attempt"));
+    } else if task.children.total > 0 && ended.is_none_or(|ended| Some(ended) > last) {
+        spans.extend(add("children", "waited for its children"));
+    }
+    Some(spans)
+}
+
+/// Attempts of the run, each after the wait before it.
+fn attempt_spans(task: &Status, history: &History, created: i64) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    let mut free = created;
+    for attempt in attempts(history).iter().filter(|attempt| attempt.run == task.run) {
+        let Some(from) = at(attempt.started_at) else { continue };
+        let (class, name) =
+            if spans.is_empty() { ("wait", "waited") } else { ("retry", "waited for the next attempt") };
+        spans.push(Span { class, from: free, to: Some(from.max(free)), name: name.to_owned() });
+        let (to, name) = (at(attempt.ended_at), format!("attempt {}: {}", attempt.number, attempt.outcome));
+        spans.push(Span { class: tone_of_outcome(attempt.outcome), from, to, name });
+        free = to.unwrap_or(from);
+    }
+    spans
+}
+
+/// Spans of a task without known attempts.
+fn spans_of_times(task: &Status, created: i64, ended: Option<i64>) -> Vec<Span> {
+    let started = at(task.started_at.as_deref());
+    let mut spans = vec![Span { class: "wait", from: created, to: started.or(ended), name: "waited".to_owned() }];
+    spans.extend(started.map(|from| Span { class: tone(task.own_state), from, to: ended, name: "ran".to_owned() }));
+    spans
+}
+
+/// Tasks as bars. `last` is the task that ended last: its ancestors are the critical path.
+pub(in super::super) fn timeline(
+    view: &View,
+    prefix: &str,
+    tasks: &[&Timed],
+    range: Range,
+    last: Option<&str>,
+) -> Markup {
+    let top = tasks.first().map(|timed| &timed.task);
+    let rows = tasks.iter().filter_map(|timed| Some(Row { task: &timed.task, spans: spans(timed)? }));
     html! {
-        (legend(tasks.first(), range, last.is_some()))
         div.scroll {
             table.timeline {
                 (headings())
                 tbody {
-                    @for row in &rows {
-                        tr id={ "t-" (row.task.id) } {
-                            td.id { (name(view, tasks, row.task)) (critical_mark(row.task, last)) }
-                            (row.columns(range))
+                    @for row in rows {
+                        tr id={ (prefix) "-" (row.task.id) } {
+                            td.id { (name(view, top, row.task)) (critical_mark(row.task, last)) }
+                            td { (pill(row.task.state)) }
+                            td.bars { (bars(&row, range)) }
+                            td.number { (took(row.task).map_or("–".to_owned(), duration)) }
                         }
                     }
                 }
@@ -79,13 +133,27 @@ pub(in super::super) fn timeline(view: &View, tasks: &[Status], last: Option<&st
     }
 }
 
-fn legend(top: Option<&Status>, range: Range, has_critical_path: bool) -> Markup {
+fn took(task: &Status) -> Option<i64> {
+    Some(at(task.ended_at.as_deref())? - at(task.started_at.as_deref())?)
+}
+
+/// Range of the bars, and the meaning of their colours.
+pub(in super::super) fn legend(top: &Status, range: Range, has_critical_path: bool) -> Markup {
+    const KEYS: [(&str, &str); 5] = [
+        ("wait", "waited"),
+        ("good", "ran"),
+        ("bad", "failed attempt"),
+        ("retry", "waited for the next attempt"),
+        ("children", "waited for children"),
+    ];
     html! {
         p.quiet {
-            "From " (time(top.and_then(|task| task.created_at.as_deref()).unwrap_or_default())) ", "
-            (duration(range.length())) " in all. "
-            span.key.wait {} " waited, " span.key.running {} " ran, in the colour of the state"
-            @if has_critical_path { ", " span.critical { "◆" } " on the critical path" }
+            "From " (time(top.created_at.as_deref().or(top.seen_at.as_deref()).unwrap_or_default())) ", "
+            (duration(range.length())) " in all."
+        }
+        ul.counts {
+            @for (class, meaning) in KEYS { li { span.key .(class) {} " " (meaning) } }
+            @if has_critical_path { li { span.critical { "◆" } " on the critical path" } }
         }
     }
 }
@@ -101,10 +169,10 @@ fn headings() -> Markup {
     }
 }
 
-fn name(view: &View, tasks: &[Status], task: &Status) -> Markup {
+fn name(view: &View, top: Option<&Status>, task: &Status) -> Markup {
     html! {
-        span class={ "indent i" (depth(tasks, task).min(12)) } {}
-        a href=(view.task(&task.id)) title=(task.id) { (step(tasks, task)) }
+        span class={ "indent i" (depth(top, task).min(12)) } {}
+        a href=(view.task(&task.id)) title=(task.id) { (step(top, task)) }
         @if let Some(name) = &task.fields.name { span.name { (first_line(name, 40)) } }
     }
 }
@@ -115,38 +183,29 @@ fn critical_mark(task: &Status, last: Option<&str>) -> Markup {
     html! { @if is_critical { span.critical title="on the critical path" { " ◆" } } }
 }
 
-fn row(task: &Status) -> Option<Row<'_>> {
-    let at = |text: &Option<String>| text.as_deref().and_then(millis);
-    let created = at(&task.created_at).or(at(&task.seen_at))?;
-    Some(Row { task, created, started: at(&task.started_at), ended: at(&task.ended_at) })
-}
-
 fn bars(row: &Row<'_>, range: Range) -> Markup {
-    let queued_until = row.started.or(row.ended).unwrap_or(range.end);
-    let part = |class: &str, from: i64, to: i64, what: &str| {
-        let (x, width) = (range.position(from), (range.position(to) - range.position(from)).max(3));
-        html! {
-            rect class={ "fill " (class) } x=(x.min(WIDTH - 3)) y="1" width=(width) height="8" {
-                title { (what) ": " (duration((to - from).max(0))) }
-            }
-        }
-    };
     html! {
         svg.bar viewBox={ "0 0 " (WIDTH) " 10" } preserveAspectRatio="none" role="img" aria-label={ "times of " (row.task.id) } {
-            (part("wait", row.created, queued_until, "waited"))
-            @if let Some(started) = row.started {
-                (part(tone(row.task.state), started, row.ended.unwrap_or(range.end), "took, with its children"))
-            }
+            @for span in &row.spans { (bar(span, range)) }
         }
     }
 }
 
-fn depth(tasks: &[Status], task: &Status) -> usize {
-    let top = tasks.first().map_or(0, |top| top.id.matches(':').count());
-    task.id.matches(':').count().saturating_sub(top)
+fn bar(span: &Span, range: Range) -> Markup {
+    let to = span.to.unwrap_or(range.end).max(span.from);
+    let (x, width) = (range.position(span.from), (range.position(to) - range.position(span.from)).max(3));
+    html! {
+        rect class={ "fill " (span.class) } x=(x.min(WIDTH - 3)) y="1" width=(width) height="8" {
+            title { (span.name) @if span.to.is_none() { " so far" } @else { ", " (duration(to - span.from)) } }
+        }
+    }
 }
 
-fn step<'a>(tasks: &[Status], task: &'a Status) -> &'a str {
-    let is_top = tasks.first().is_some_and(|top| top.id == task.id);
+fn depth(top: Option<&Status>, task: &Status) -> usize {
+    task.id.matches(':').count().saturating_sub(top.map_or(0, |top| top.id.matches(':').count()))
+}
+
+fn step<'a>(top: Option<&Status>, task: &'a Status) -> &'a str {
+    let is_top = top.is_some_and(|top| top.id == task.id);
     if is_top { &task.id } else { task.id.rsplit(':').next().unwrap_or(&task.id) }
 }

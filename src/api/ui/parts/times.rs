@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use crate::model::schedule::time_zone;
 use crate::model::task::parse_time;
 
 /// Time of a document (RFC 3339), to the second and in UTC like all times of the UI. The script hides recent dates.
@@ -20,6 +21,12 @@ pub(in super::super) fn optional_time(text: Option<&str>) -> Markup {
         Some(text) => time(text),
         None => html! { span.quiet { "–" } },
     }
+}
+
+/// Time of a document in a time zone, if both are known.
+pub(in super::super) fn zoned(text: &str, zone: &str) -> Option<String> {
+    let time: jiff::Timestamp = text.parse().ok()?;
+    Some(time.to_zoned(time_zone(zone)?).strftime("%a %Y-%m-%d %H:%M:%S %Z").to_string())
 }
 
 /// Epoch milliseconds of a time of a document.
@@ -57,6 +64,13 @@ mod tests {
              <span class=\"date\">2026-11-01 </span>13:02:11</time>"
         );
         assert_eq!(between(Some("2026-11-01T13:02:11.480Z"), Some("2026-11-01T13:02:12Z")), Some(520));
+    }
+
+    #[test]
+    fn time_in_a_zone_names_its_day_and_offset() {
+        assert_eq!(zoned("2026-11-01T02:00:00Z", "Europe/Berlin").as_deref(), Some("Sun 2026-11-01 03:00:00 CET"));
+        assert_eq!(zoned("2026-07-01T01:00:00Z", "Europe/Berlin").as_deref(), Some("Wed 2026-07-01 03:00:00 CEST"));
+        assert_eq!((zoned("odd", "UTC"), zoned("2026-07-01T01:00:00Z", "Mars/Base")), (None, None));
     }
 
     #[test]

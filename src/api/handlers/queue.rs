@@ -1,0 +1,170 @@
+//! Queues of types as sampled from Kafka: unfinished tasks and the oldest of them, by partition.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::timeout;
+
+use super::why::{consumer_group, task_of};
+use crate::api::documents::{PartitionQueue, QueueDocument};
+use crate::api::http::problem::ApiError;
+use crate::api::read::recent::Recent;
+use crate::api::state::Api;
+use crate::broker::{Broker, BrokerError, Committed, Partition, Record};
+use crate::model::offsets::{Completed, Metadata};
+use crate::model::task::Position;
+use crate::publish::time_text;
+use crate::runtime::{self, now_ms};
+
+/// Lifetime of a sample.
+const LIFETIME: Duration = Duration::from_secs(5);
+/// Lifetime of samples for lists: each opens a client of the group.
+const LIFETIME_IN_LISTS: Duration = Duration::from_secs(15);
+/// Maximum wait of a list for the samples of its types.
+const PATIENCE_OF_LISTS: Duration = Duration::from_millis(100);
+/// Maximum partitions of a type that are sampled.
+const MAX_PARTITIONS: u32 = 256;
+/// Partitions whose first unfinished record is read: those with the most unfinished offsets.
+const INSPECTED: usize = 16;
+/// The same in a sample for a list of types.
+const INSPECTED_IN_LISTS: usize = 2;
+
+/// Samples that requests share, by type.
+pub(crate) struct Queues {
+    whole: Recent<QueueDocument>,
+    brief: Recent<QueueDocument>,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self { whole: Recent::new(LIFETIME, size_of_queue), brief: Recent::new(LIFETIME_IN_LISTS, size_of_queue) }
+    }
+}
+
+fn size_of_queue(queue: &QueueDocument) -> usize {
+    size_of::<QueueDocument>() + queue.partitions.len() * (size_of::<PartitionQueue>() + 64)
+}
+
+/// Samples the queue of a type.
+pub(crate) async fn queue(api: &Api, name: &str) -> Result<Arc<QueueDocument>, ApiError> {
+    api.queues.whole.get(Some(name.to_owned()), sample(api, name, INSPECTED)).await
+}
+
+/// Samples the queues of types for a list, with few reads each, so that fewer ages are known. A list does not wait for
+/// long: a type whose sample is not there yet has its last one, or none.
+pub(crate) async fn brief_queues(api: &Arc<Api>, names: Vec<String>) -> BTreeMap<String, Arc<QueueDocument>> {
+    let last = |name: &str| api.queues.brief.last(name);
+    let earlier: Vec<_> = names.iter().map(|name| last(name)).collect();
+    let sampled = names.iter().map(|name| {
+        let (name, api) = (name.clone(), api.clone());
+        // A sample that is not awaited any more is finished for the next list.
+        let work = runtime::spawn(async move {
+            let read = sample(&api, &name, INSPECTED_IN_LISTS);
+            api.queues.brief.get(Some(name.clone()), read).await
+        });
+        timeout(PATIENCE_OF_LISTS, work)
+    });
+    join_all(sampled).await;
+    let known = names.into_iter().zip(earlier);
+    known.filter_map(|(name, earlier)| last(&name).or(earlier).map(|queue| (name, queue))).collect()
+}
+
+async fn sample(api: &Api, name: &str, inspected: usize) -> Result<QueueDocument, ApiError> {
+    let partitions = api.types.partitions_of(name).await?.min(MAX_PARTITIONS);
+    let (topic, group) = (api.publisher.names().tasks(name), consumer_group(api, name));
+    let all: Vec<Partition> = (0..partitions as i32).map(|index| Partition::new(topic.as_str(), index)).collect();
+    let name = name.to_owned();
+    let read = move |broker: &dyn Broker, deadline: Duration| {
+        let committed = broker.group_offsets(&group, &all, deadline)?;
+        let (starts, ends) = (broker.start_offsets(&all, deadline)?, broker.end_offsets(&all, deadline)?);
+        let known = all.iter().zip(committed).zip(starts.into_iter().zip(ends));
+        let mut open: Vec<Open> = known
+            .filter_map(|((partition, committed), (start, end))| Some(Open::new(partition, committed, start?, end?)))
+            .collect();
+        open.sort_by_key(|open| std::cmp::Reverse(open.lag()));
+        for one in open.iter_mut().filter(|one| one.lag() > 0).take(inspected) {
+            one.inspect(broker, deadline)?;
+        }
+        Ok::<_, BrokerError>(document(&name, open))
+    };
+    Ok(api.reads.broker.call(read).await?)
+}
+
+/// Unfinished part of a partition.
+struct Open {
+    partition: Partition,
+    completed: Completed,
+    end: i64,
+    /// First record that is not completed, if it was read. `None` inside: there is none.
+    first: Option<Option<Record>>,
+}
+
+impl Open {
+    fn new(partition: &Partition, committed: Option<Committed>, start: i64, end: i64) -> Self {
+        // A commit beyond the end belongs to an earlier topic of the same name.
+        let committed = committed.filter(|committed| committed.offset <= end);
+        let completed = match committed {
+            Some(at) => Metadata::decode(at.offset, &at.metadata)
+                .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
+            None => Completed::starting_at(start),
+        };
+        Self { partition: partition.clone(), completed, end, first: None }
+    }
+
+    /// Reads the first unfinished record.
+    fn inspect(&mut self, broker: &dyn Broker, deadline: Duration) -> Result<(), BrokerError> {
+        let found = broker.first_visible(&self.partition, self.completed.watermark(), deadline)?;
+        self.first = Some(found.record.filter(|record| record.offset < self.end));
+        Ok(())
+    }
+
+    /// Number of unfinished offsets. Those beyond the last completed one may not be tasks.
+    fn lag(&self) -> u64 {
+        let last = self.completed.end();
+        let certain = self.completed.open_below(last.min(self.end));
+        let from = self.first.as_ref().map_or(last, |first| first.as_ref().map_or(self.end, |first| first.offset));
+        certain + u64::try_from(self.end - last.max(from)).unwrap_or_default()
+    }
+
+    /// Whether fewer tasks may be unfinished than [`Self::lag`].
+    fn is_at_most(&self) -> bool {
+        let rest = self.end - self.completed.end();
+        let is_single =
+            self.first.as_ref().is_some_and(|first| first.as_ref().is_none_or(|it| it.offset + 1 == self.end));
+        rest > 0 && !is_single
+    }
+
+    /// Task that keeps the committed offset back while later ones are completed.
+    fn held_by(&self, name: &str) -> Option<String> {
+        let record = self.first.as_ref()?.as_ref().filter(|record| record.offset < self.completed.end())?;
+        let position = Position { partition: record.partition, offset: record.offset };
+        task_of(record, name, position).map(|id| id.to_string())
+    }
+}
+
+fn document(name: &str, mut open: Vec<Open>) -> QueueDocument {
+    open.sort_by_key(|open| open.partition.index);
+    let partitions: Vec<PartitionQueue> = open
+        .iter()
+        .map(|open| PartitionQueue {
+            partition: open.partition.index,
+            end: open.end,
+            done: open.completed.watermark(),
+            lag: open.lag(),
+            at_most: open.is_at_most(),
+            oldest_at: open.first.as_ref().and_then(|first| Some(time_text(first.as_ref()?.timestamp_ms))),
+            held_by: open.held_by(name),
+        })
+        .collect();
+    QueueDocument {
+        at: time_text(now_ms()),
+        lag: partitions.iter().map(|partition| partition.lag).sum(),
+        at_most: partitions.iter().any(|partition| partition.at_most),
+        // Times of documents are sorted like their texts.
+        oldest_at: partitions.iter().filter_map(|partition| partition.oldest_at.clone()).min(),
+        oldest_at_least: open.iter().any(|open| open.lag() > 0 && open.first.is_none()),
+        partitions,
+    }
+}

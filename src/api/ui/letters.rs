@@ -1,0 +1,70 @@
+//! Summary of the newest unresolved dead letters, which the pages of a while share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::visit::Visit;
+use crate::api::documents::{DeadLetter, DeadLetterPage};
+use crate::api::handlers::dead_letters;
+use crate::api::http::problem::ApiError;
+use crate::api::http::request::ApiRequest;
+use crate::api::http::response::MAX_PAGE;
+use crate::api::read::recent::Recent;
+use crate::model::error_fingerprint::Fingerprint;
+use crate::model::event::ErrorInfo;
+
+/// Lifetime of a summary.
+const LIFETIME: Duration = Duration::from_secs(30);
+
+/// Number of letters summarized: a page of the API. Their records may be large.
+pub(super) const SUMMARIZED: usize = MAX_PAGE;
+
+/// Newest dead letters by type, code and error.
+pub(super) struct Summary {
+    pub letters: usize,
+    /// There are older letters.
+    pub more: bool,
+    /// Groups, the largest first.
+    pub groups: Vec<Group>,
+}
+
+/// Dead letters of a type with the same code and similar errors.
+pub(super) struct Group {
+    pub newest: DeadLetter,
+    pub count: usize,
+}
+
+/// Summaries that requests share.
+pub(super) struct Summaries(Recent<Summary>);
+
+impl Default for Summaries {
+    fn default() -> Self {
+        Self(Recent::new(LIFETIME, |summary| summary.groups.iter().map(|group| 512 + group.newest.error.len()).sum()))
+    }
+}
+
+/// Request of the letters that are summarized.
+pub(super) fn request(visit: &Visit) -> ApiRequest {
+    visit.request_of("", vec![("limit".to_owned(), SUMMARIZED.to_string())])
+}
+
+/// Summarizes the newest dead letters of all types.
+pub(super) async fn summary(request: &ApiRequest) -> Result<Arc<Summary>, ApiError> {
+    let read = async { Ok(summarized(dead_letters::letter_page(request).await?)) };
+    request.api.live.letters.0.get(Some(String::new()), read).await
+}
+
+fn summarized(page: DeadLetterPage) -> Summary {
+    let letters = page.letters.len();
+    let mut groups: BTreeMap<(String, String, Fingerprint), Group> = BTreeMap::new();
+    for letter in page.letters {
+        let error = ErrorInfo { kind: letter.code.clone(), message: letter.error.clone(), attempt: 0 };
+        let key = (letter.task_type.clone(), letter.code.clone(), Fingerprint::of(Some(&error)));
+        // Letters are listed newest first.
+        groups.entry(key).or_insert(Group { newest: letter, count: 0 }).count += 1;
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+    Summary { letters, more: page.next.is_some(), groups }
+}

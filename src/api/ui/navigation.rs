@@ -1,0 +1,68 @@
+//! Counts in the navigation: errors of the last hour, and unresolved dead letters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::letters;
+use super::visit::Visit;
+use crate::api::documents::Failures;
+use crate::api::handlers::statistics;
+use crate::api::http::problem::ApiError;
+use crate::api::http::request::ApiRequest;
+use crate::api::read::recent::Recent;
+use crate::api::ui::parts::times::millis;
+use crate::runtime::{self, now_ms};
+
+/// Lifetime of the counts.
+const LIFETIME: Duration = Duration::from_secs(30);
+/// Maximum wait of a page for newer counts.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// Age of errors that are counted.
+const HOUR_MS: i64 = 3_600_000;
+
+/// Counts that the pages of a process share.
+pub(super) struct Counted(Recent<Counts>);
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self(Recent::new(LIFETIME, |_| size_of::<Counts>()))
+    }
+}
+
+/// Counts; `None` while they are not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Errors that have ended a task in the last hour.
+    pub errors: Option<usize>,
+    pub letters: Option<usize>,
+    /// There are more letters than were counted.
+    pub more_letters: bool,
+}
+
+/// Returns the counts, or the last ones if newer ones take long.
+pub(super) async fn counts(visit: &Visit) -> Counts {
+    let earlier = visit.api.live.counted.0.last("");
+    let plain = visit.request_of("", Vec::new());
+    let letters = letters::request(visit);
+    // Counts that are not awaited any more are finished for the next page.
+    let read =
+        runtime::spawn(async move { plain.api.live.counted.0.get(Some(String::new()), read(&plain, &letters)).await });
+    let newest = timeout(PATIENCE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
+    newest.or(earlier).map(|counts: Arc<Counts>| *counts).unwrap_or_default()
+}
+
+async fn read(plain: &ApiRequest, letters: &ApiRequest) -> Result<Counts, ApiError> {
+    let (failures, letters) = tokio::join!(statistics::failures_document(plain), letters::summary(letters));
+    Ok(Counts {
+        errors: failures.as_ref().ok().map(errors_of_last_hour),
+        letters: letters.as_ref().ok().map(|summary| summary.letters),
+        more_letters: letters.is_ok_and(|summary| summary.more),
+    })
+}
+
+fn errors_of_last_hour(failures: &Failures) -> usize {
+    let since = now_ms() - HOUR_MS;
+    failures.groups.iter().filter(|group| millis(&group.last).is_some_and(|last| last >= since)).count()
+}
