@@ -42,7 +42,7 @@ pub mod testing;
 pub use child::Child;
 pub use context::Context;
 pub use failure::{Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
-pub use registry::{Registered, Registry, SharedState};
+pub use registry::{Registered, Registry, SharedState, TypeDetails};
 pub use schema::{ParamsError, Schema};
 
 pub use crate::config::{Isolation, Order};
