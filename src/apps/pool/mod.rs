@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::permit::AppHandler;
 use self::permit::Waiting;
+pub use self::replacement::guard_container;
 use self::slots::{ProcessId, SlotTable};
 use self::status::PoolMetrics;
 use super::declaration::Declaration;
