@@ -368,7 +368,9 @@ fn app_is_measured_with_and_without_kafka() {
     let sizes = ["--tasks", "20000", "--rounds", "1", "--seconds", "1", "--slots", "10", "-o", "json"];
     let report = fleet.run(&[&["bench", "app"][..], &sizes].concat()).exits_with(0).json();
     let names: Vec<_> = report["figures"].as_array().unwrap().iter().map(|figure| figure["name"].clone()).collect();
-    for name in ["worker rate", "worker CPU", "loop rate", "loop CPU", "latency at 1000/s: p99", "worker to loop"] {
+    let of_budgets = ["worker rate", "worker CPU", "latency at 1000/s: median", "latency at 1000/s: p99"];
+    let of_deaths = ["death known after: median", "memory per process: worker", "memory per process: app"];
+    for name in of_budgets.into_iter().chain(of_deaths).chain(["loop rate", "loop CPU", "worker to loop"]) {
         assert!(names.contains(&json!(name)), "{name}: {report}");
     }
     assert!(report["checked"] == true && report["ratio"].as_f64().unwrap() > 0.0, "{report}");

@@ -155,6 +155,11 @@ impl AppPool {
         self.settings.processes
     }
 
+    /// Process ids of the running processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.state.lock().processes.iter().map(|process| process.pid).collect()
+    }
+
     /// Starts the other processes and keeps all of them running. `health` gets the reason if none serves for long.
     pub fn serve(self: &Arc<Self>, health: Health, metrics: &AppMetrics) {
         // Fails if the pool already serves.
