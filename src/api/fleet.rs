@@ -58,6 +58,14 @@ impl Fleet {
         Ok(())
     }
 
+    /// Waits until the control topic has been read for the first time, but not for long: without it the API serves, and
+    /// does not know the schemas of types that it does not have.
+    pub(crate) async fn load(&self) {
+        if let Err(why) = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await {
+            tracing::warn!(%why, "serving without the declarations of types");
+        }
+    }
+
     /// Waits until the control topic has been read to its end.
     pub(crate) async fn wait_for_control_state(&self) -> Result<(), ApiError> {
         let loaded = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await;

@@ -39,6 +39,7 @@ const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
 /// API without a listener, for callers that pass requests in themselves. Background tasks end when it is dropped.
 pub struct Open {
     pub router: axum::Router,
+    api: Arc<Api>,
     producer: Arc<SharedProducer>,
     _listening: [tokio_util::sync::DropGuard; 4],
     _following: [control::follow::TopicFollower; 2],
@@ -58,7 +59,8 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let backlog = backlog::measure(api.clone());
     let producer = api.publisher.producer().clone();
     Ok(Open {
-        router: http::router::router(api),
+        router: http::router::router(api.clone()),
+        api,
         producer,
         _listening: [listening, live, bulk, backlog],
         _following: [state, beats],
@@ -76,6 +78,7 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
     let address = listener.local_addr()?;
     setup.metrics.set_role("api");
     let api = open(setup, address, &shutdown)?;
+    shutdown.drain.run_until_cancelled(api.api.fleet.load()).await;
     tracing::info!(%address, "API listening");
     http::serve::serve(listener, api.router.clone(), &shutdown).await;
     Ok(api.producer.flush(FLUSH_DEADLINE).await?)

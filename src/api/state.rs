@@ -15,6 +15,7 @@ use super::read::notices::Notices;
 use super::read::reads::Reads;
 use super::read::suggest::RecentValues;
 use super::ui::Live;
+use super::write::declared::DeclaredTypes;
 use super::write::lease::Leases;
 use super::write::types::{Topics, TypeCatalog};
 use super::write::{BatchProducer, Writes};
@@ -95,8 +96,10 @@ impl Api {
             notices: Arc::new(Notices::new(setup.events_partitions)),
             shutdown: shutdown.clone(),
         };
+        let control = ControlWatch::new(ControlState::without_cancels().with_schedules().with_types());
         let types = Arc::new(TypeCatalog {
             registry: setup.registry,
+            declared: DeclaredTypes::new(control.clone()),
             policies: setup.policies,
             broker,
             publisher: publisher.clone(),
@@ -111,7 +114,6 @@ impl Api {
             producer: BatchProducer::default(),
             transactional_id,
         };
-        let control = ControlWatch::new(ControlState::without_cancels().with_schedules());
         Ok(Self {
             reads,
             recent_values: RecentValues::default(),

@@ -7,6 +7,7 @@
 
 mod children;
 pub mod conformance;
+pub mod container;
 pub mod declaration;
 mod memory;
 pub mod pool;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::declaration::AppType;
 use super::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
 use crate::config::{AppConfig, Config, Order, TypeConfig, TypePolicy, combine_policy};
-use crate::handlers::{Registered, Registry};
+use crate::handlers::{Registered, Registry, TypeDetails};
 
 /// Registers the types of an app. Its policies become part of `config.types`, where the configuration has precedence.
 ///
@@ -26,7 +27,7 @@ pub fn register(
             continue;
         }
         match combine_policy(task_type, &declared.policy, own, &config.topics) {
-            Ok(policy) => types.push((task_type.clone(), declared.params.clone(), policy)),
+            Ok(policy) => types.push((task_type.clone(), declared.clone(), policy)),
             Err(found) => {
                 let what = format!("the app `{name}` declares the type `{task_type}` with an invalid policy");
                 problems.extend(found.into_iter().map(|why| format!("{what}: {why}")));
@@ -45,10 +46,12 @@ pub fn register(
         overlap: section.overlap,
     };
     let pool = AppPool::new(app, settings, has_order);
-    for (task_type, schema, policy) in types {
-        let handler = Arc::new(AppHandler::new(pool.clone()));
+    for (task_type, declared, policy) in types {
+        let AppType { params, output, doc, .. } = declared;
         let defaults = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
-        registry.add(&task_type, Registered { handler, schema, policy: defaults });
+        let details = TypeDetails { app: Some(name.clone()), doc, output };
+        let handler = AppHandler::new(pool.clone());
+        registry.add(&task_type, Registered { schema: params, policy: defaults, details, ..Registered::new(handler) });
         config.types.insert(task_type, policy);
     }
     Ok(pool)

@@ -1,5 +1,5 @@
 //! `bench app`: one worker process drains a backlog of no-op tasks through the processes of an app. Baseline: the same app
-//! driven without Kafka, at full speed and at a steady rate.
+//! driven without Kafka, at full speed and at a steady rate, its memory, and the time until a death is known.
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::fd::AsFd;
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::child_role::ChildRole;
@@ -20,6 +22,7 @@ use crate::apps::process::AppProgram;
 use crate::apps::protocol::{Limits, VERSION, Welcome};
 use crate::apps::register::register;
 use crate::config::{AppConfig, Config};
+use crate::handlers::resident_memory::{resident_bytes, tree_bytes};
 use crate::handlers::testing::TestRun;
 use crate::handlers::{Handler, Registry};
 use crate::model::json::RawJson;
@@ -30,6 +33,10 @@ use crate::telemetry::Metrics;
 const RATE: u64 = 1_000;
 /// Part of the tasks that is run unmeasured before.
 const WARM_UP_PART: u64 = 10;
+/// Deaths of processes in each round.
+const DEATHS: usize = 5;
+/// Time for an attempt to be sent to a process that does not answer.
+const SENT_AFTER: Duration = Duration::from_millis(50);
 /// Maximum time until all processes serve.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -76,6 +83,11 @@ struct LoopRound {
     cpu: Duration,
     /// Durations of attempts at a steady rate, in ascending order.
     latencies: Vec<Duration>,
+    /// Times from the kill of a process to the end of its attempt, in ascending order.
+    deaths: Vec<Duration>,
+    /// Memory per process of the app, here and in the process, in bytes.
+    own_bytes: u64,
+    app_bytes: u64,
 }
 
 pub fn app(bench: &AppBench, services: &Services) -> anyhow::Result<Report> {
@@ -105,6 +117,13 @@ pub fn app(bench: &AppBench, services: &Services) -> anyhow::Result<Report> {
         let at = |round: &LoopRound| micros(percentile(&round.latencies, percent), 1);
         report.add(&format!("latency at {RATE}/s: {name}"), "µs", loops.iter().map(at).collect());
     }
+    for (name, percent) in [("median", 50), ("slowest", 100)] {
+        let at = |round: &LoopRound| percentile(&round.deaths, percent).as_secs_f64() * 1e3;
+        report.add(&format!("death known after: {name}"), "ms", loops.iter().map(at).collect());
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    report.add("memory per process: worker", "MiB", loops.iter().map(|round| mib(round.own_bytes)).collect());
+    report.add("memory per process: app", "MiB", loops.iter().map(|round| mib(round.app_bytes)).collect());
     let ratios = work.iter().zip(&loops).map(|(work, alone)| work.rate / alone.rate).collect();
     report.add("worker to loop", "", ratios);
     report.ratio = report.figures.last().map(|figure| figure.median);
@@ -136,18 +155,23 @@ fn worker_round(bench: &AppBench, app: &BenchApp, services: &Services) -> anyhow
 
 /// Drives the app from this process.
 async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRound> {
+    let before = resident_bytes(std::process::id());
     let (pool, _) = app.open().await?;
     let metrics = Metrics::new()?;
     pool.serve(Health::default(), &metrics.apps);
     let measured = async {
         wait_for_processes(&pool, &metrics).await?;
+        let own_bytes = resident_bytes(std::process::id()).saturating_sub(before) / u64::from(bench.processes);
         let handler = AppHandler::new(pool.clone());
         let params = RawJson::parse(load::params().as_bytes())?;
         drive(&handler, &params, bench.tasks / WARM_UP_PART, &pool).await?;
         let (cpu, started) = (own_cpu(), Instant::now());
         drive(&handler, &params, bench.tasks, &pool).await?;
         let (rate, cpu) = (bench.tasks as f64 / started.elapsed().as_secs_f64(), own_cpu().saturating_sub(cpu));
-        Ok(LoopRound { rate, cpu, latencies: steadily(&handler, &params, bench.seconds * RATE).await? })
+        let latencies = steadily(&handler, &params, bench.seconds * RATE).await?;
+        let app_bytes = pool.pids().iter().map(|pid| tree_bytes(*pid)).sum::<u64>() / u64::from(bench.processes);
+        let deaths = deaths(&handler, &params, &pool).await?;
+        Ok(LoopRound { rate, cpu, latencies, deaths, own_bytes, app_bytes })
     };
     let measured = measured.await;
     pool.stop().await;
@@ -186,6 +210,49 @@ async fn steadily(handler: &AppHandler, params: &RawJson, attempts: u64) -> anyh
     }
     latencies.sort_unstable();
     Ok(latencies)
+}
+
+/// Kills processes that have an attempt and do not answer; returns the times until the attempt ends, in ascending order.
+async fn deaths(handler: &AppHandler, params: &RawJson, pool: &AppPool) -> anyhow::Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for _ in 0..DEATHS {
+        let pids = pool.pids();
+        let signal_all = |signal| pids.iter().try_for_each(|pid| kill(Pid::from_raw(*pid as i32), signal));
+        signal_all(Signal::SIGSTOP)?;
+        let stopped = async {
+            while !pids.iter().all(|pid| is_stopped(*pid)) {
+                tokio::time::sleep(SENT_AFTER).await;
+            }
+        };
+        tokio::time::timeout(START_DEADLINE, stopped).await.context("the processes do not stop")?;
+        let (cx, _) = TestRun::new().begin(NOOP);
+        let mut running = handler.start(params, cx).map_err(|why| anyhow::anyhow!("{why}"))?;
+        if let Ok(answer) = tokio::time::timeout(SENT_AFTER, &mut running).await {
+            bail!("a stopped process has answered: {answer:?}");
+        }
+        let from = Instant::now();
+        signal_all(Signal::SIGKILL)?;
+        if running.await.is_ok() {
+            bail!("a killed process has answered");
+        }
+        times.push(from.elapsed());
+        let serves = async {
+            while pool.pids().len() < pids.len() || pool.pids().iter().any(|pid| pids.contains(pid)) {
+                tokio::time::sleep(SENT_AFTER).await;
+            }
+        };
+        tokio::time::timeout(START_DEADLINE, serves).await.context("the killed processes were not replaced")?;
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
+/// Returns whether all threads of a process are stopped. The kernel stops them one after the other.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut states = threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
+    // The state follows the name of the program, which is in parentheses and may contain some.
+    states.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')))
 }
 
 async fn attempt(handler: &AppHandler, params: &RawJson) -> anyhow::Result<()> {

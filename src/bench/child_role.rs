@@ -12,7 +12,7 @@ use super::{FAN, NOOP, ROUND_DEADLINE, Services, load};
 use crate::api::ApiSetup;
 use crate::broker::kafka::baseline::RawLoop;
 use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
-use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry, Schema};
+use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry};
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
 use crate::runtime::{self, Health, Shutdown};
@@ -224,9 +224,9 @@ fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Res
 fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Registry {
     let mut registry = Registry::default();
     let policy = TypePolicy { concurrency: Some(slots), order, isolation, ..TypePolicy::default() };
-    registry.add(NOOP, Registered { handler: Arc::new(Noop), schema: Schema::any(), policy: policy.clone() });
+    registry.add(NOOP, Registered { policy: policy.clone(), ..Registered::new(Noop) });
     if fan {
-        registry.add(FAN, Registered { handler: Arc::new(Fan), schema: Schema::any(), policy });
+        registry.add(FAN, Registered { policy, ..Registered::new(Fan) });
     }
     registry
 }
@@ -235,7 +235,7 @@ fn noops(types: &[String], slots: u32) -> Registry {
     let mut registry = Registry::default();
     for name in types {
         let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
-        registry.add(name, Registered { handler: Arc::new(Noop), schema: Schema::any(), policy });
+        registry.add(name, Registered { policy, ..Registered::new(Noop) });
     }
     registry
 }
@@ -254,7 +254,7 @@ fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {
     let mut registry = Registry::default();
     for name in super::memory::type_names(types) {
         let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
-        registry.add(&name, Registered { handler: Arc::new(Sleeper(duration)), schema: Schema::any(), policy });
+        registry.add(&name, Registered { policy, ..Registered::new(Sleeper(duration)) });
     }
     registry
 }

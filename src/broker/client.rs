@@ -37,6 +37,11 @@ impl Client {
         Self { broker, deadline: CALL_DEADLINE, permits: None }
     }
 
+    /// Deadline of a call.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Returns a client with another deadline.
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline, ..self.clone() }

@@ -14,7 +14,8 @@ use super::globals::Globals;
 use super::listener::bind;
 use super::start_error::StartError;
 use crate::api::{self, ApiSetup, LiveAccess};
-use crate::apps::pool::AppPool;
+use crate::apps::container::Container;
+use crate::apps::pool::{AppPool, guard_container};
 use crate::broker::Broker;
 use crate::broker::kafka::Kafka;
 use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Problems, Scalar};
@@ -351,10 +352,15 @@ impl Setup {
         let needs = RequiredTopics::worker(&setup.names, setup.events_partitions, types.map(|name| &**name));
         let topics = self.watch_topics(&setup.broker, needs, "worker's topics");
         self.apps.iter().for_each(|pool| pool.serve(self.health.clone(), &self.metrics.apps));
+        let guard = guard_container(self.apps.clone(), Container::of_this_process());
         let shutdown = self.shutdown.clone();
         running.spawn(async move {
             let _topics = topics;
-            ("worker", worker::run(setup, shutdown).await)
+            tokio::select! {
+                biased;
+                ended = worker::run(setup, shutdown) => ("worker", ended),
+                never = guard => match never {},
+            }
         });
     }
 

@@ -1,4 +1,4 @@
-//! `topics apply`: creates missing topics and updates their settings.
+//! `topics apply`: creates missing topics, updates their settings, and declares the types.
 
 use std::time::Duration;
 
@@ -8,18 +8,19 @@ use serde_json::json;
 use super::apps::{self, TargetArgs};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Output, Rows};
+use super::output::{Field, Output, Rows, eprint_line};
 use super::serve::StartArgs;
 use super::setup::{Setup, SetupOptions, from_message};
 use super::start_error::StartError;
 use crate::broker::{Client, TopicChange, TopicOutcome};
+use crate::config::Names;
 use crate::handlers::Registry;
 use crate::telemetry::init_logs;
-use crate::topics::apply;
+use crate::topics::{TypeChange, TypeOutcome, apply, declare};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TopicsVerb {
-    /// Create missing topics, update settings that differ, and report the changes
+    /// Create missing topics, update settings that differ, declare the types, and report the changes
     Apply(ApplyArgs),
 }
 
@@ -50,7 +51,19 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
     let client = setup.kafka()?.client();
     wait_for_brokers(&setup, &client, args.start.start_timeout.into()).await?;
     let outcomes = apply(&client, &setup.config, &setup.registry, APPLY_DEADLINE).await;
-    show(&globals.output(), &outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?)
+    let outcomes = outcomes.map_err(|why| from_message(Code::Failed, &why.to_string()))?;
+    let types = declared(&mut setup, &client).await?;
+    show(&globals.output(), &setup.names, &outcomes, &types)
+}
+
+/// Declares the types of the configuration. Those that this binary cannot register, such as types of another Rust
+/// binary, are left out.
+async fn declared(setup: &mut Setup, client: &Client) -> Result<Vec<TypeOutcome>, Failure> {
+    if let Err(why) = setup.register() {
+        tracing::warn!(reason = %why.message, "some types are not declared: their params are checked by workers only");
+    }
+    let outcomes = declare(&client.with_deadline(APPLY_DEADLINE), &setup.config, &setup.registry).await;
+    outcomes.map_err(|why| from_message(Code::Failed, &format!("the types were not declared: {why}")))
 }
 
 async fn wait_for_brokers(setup: &Setup, client: &Client, timeout: Duration) -> Result<(), Failure> {
@@ -64,15 +77,32 @@ async fn wait_for_brokers(setup: &Setup, client: &Client, timeout: Duration) -> 
     setup.wait_for("kafka", &what, hint, timeout, attempt).await
 }
 
-fn show(output: &Output, outcomes: &[TopicOutcome]) -> Outcome {
+fn show(output: &Output, names: &Names, topics: &[TopicOutcome], types: &[TypeOutcome]) -> Outcome {
     if output.is_json() {
-        let document: Vec<_> = outcomes.iter().map(document).collect();
+        let of_types = types.iter().map(|outcome| type_document(names, outcome));
+        let document: Vec<_> = topics.iter().map(document).chain(of_types).collect();
         output.json(&document)?;
     } else {
-        output.table(rows(outcomes))?;
+        output.table(rows(topics, types))?;
     }
-    let failed = outcomes.iter().any(|outcome| matches!(outcome.change, TopicChange::Failed(_)));
-    Ok(if failed { Code::Failed } else { Code::Ok })
+    types.iter().filter(|one| one.change == TypeChange::Kept).for_each(|kept| eprint_line(hint_for(names, &kept.name)));
+    let failed = topics.iter().any(|outcome| matches!(outcome.change, TopicChange::Failed(_)));
+    let undeclared = types.iter().any(|outcome| matches!(outcome.change, TypeChange::Failed(_)));
+    Ok(if failed || undeclared { Code::Failed } else { Code::Ok })
+}
+
+/// Hint for the declaration of a type that the configuration does not have.
+fn hint_for(names: &Names, name: &str) -> String {
+    let (tasks, dead) = (names.tasks(name), names.dead(name));
+    format!(
+        "hint: this configuration does not have the type `{name}`; if no other has it, `kafleet types forget {name}` deletes its \
+         declaration. Its topics `{tasks}` and `{dead}` are never deleted; `kafka-topics.sh --delete` does"
+    )
+}
+
+fn type_document(names: &Names, outcome: &TypeOutcome) -> serde_json::Value {
+    let (change, details) = type_words(outcome);
+    json!({"topic": names.control(), "type": outcome.name, "change": change, "details": details})
 }
 
 fn document(outcome: &TopicOutcome) -> serde_json::Value {
@@ -80,14 +110,28 @@ fn document(outcome: &TopicOutcome) -> serde_json::Value {
     json!({"topic": outcome.name, "change": change, "details": details})
 }
 
-fn rows(outcomes: &[TopicOutcome]) -> Rows {
+fn rows(topics: &[TopicOutcome], types: &[TypeOutcome]) -> Rows {
     let mut rows = Rows::new(["TOPIC", "CHANGE", "DETAILS"]);
-    for outcome in outcomes {
-        let (change, details) = words(&outcome.change);
+    let of_topics = topics.iter().map(|outcome| (outcome.name.clone(), words(&outcome.change)));
+    let of_types = types.iter().map(|outcome| (format!("type {}", outcome.name), type_words(outcome)));
+    for (name, (change, details)) in of_topics.chain(of_types) {
         let details = if details.is_empty() { Field::Empty } else { Field::Text(details.join(", ")) };
-        rows.add([Field::Text(outcome.name.clone()), Field::from(change), details]);
+        rows.add([Field::Text(name), Field::from(change), details]);
     }
     rows
+}
+
+/// Returns the kind of a change of a declaration and its details for display.
+fn type_words(outcome: &TypeOutcome) -> (&'static str, Vec<String>) {
+    let (change, mut details) = match &outcome.change {
+        TypeChange::Created => ("created", Vec::new()),
+        TypeChange::Altered(parts) => ("altered", parts.iter().map(|part| (*part).to_owned()).collect()),
+        TypeChange::Unchanged => ("unchanged", Vec::new()),
+        TypeChange::Kept => ("kept", vec!["not in this configuration".to_owned()]),
+        TypeChange::Failed(why) => ("failed", vec![why.to_string()]),
+    };
+    details.extend(outcome.left_out.iter().map(|part| format!("without {part}: too large")));
+    (change, details)
 }
 
 /// Returns the kind of a change and its details for display.
@@ -107,18 +151,28 @@ mod tests {
     use crate::cli::output::Paint;
 
     #[test]
-    fn table_has_a_line_per_topic() {
+    fn table_has_a_line_per_topic_and_type() {
         let outcome = |name: &str, change| TopicOutcome { name: name.into(), change };
         let outcomes = [
             outcome("kafleet.control", TopicChange::Created),
             outcome("kafleet.events", TopicChange::Altered(vec!["retention.ms=1".into(), "partitions 8".into()])),
             outcome("kafleet.tasks.echo", TopicChange::Failed(BrokerError::Denied("no rights".into()))),
         ];
+        let types = [
+            TypeOutcome {
+                name: "double".into(),
+                change: TypeChange::Altered(vec!["params"]),
+                left_out: vec!["output"],
+            },
+            TypeOutcome { name: "old".into(), change: TypeChange::Kept, left_out: Vec::new() },
+        ];
         let expected = "\
 TOPIC               CHANGE   DETAILS
 kafleet.control     created  -
 kafleet.events      altered  retention.ms=1, partitions 8
-kafleet.tasks.echo  failed   not allowed: no rights";
-        assert_eq!(rows(&outcomes).draw(Paint(false), false), expected);
+kafleet.tasks.echo  failed   not allowed: no rights
+type double         altered  params, without output: too large
+type old            kept     not in this configuration";
+        assert_eq!(rows(&outcomes, &types).draw(Paint(false), false), expected);
     }
 }

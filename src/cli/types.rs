@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::client::{Client, Method};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Rows};
+use super::output::{Field, Rows, eprint_line};
 use crate::api::documents::{
     CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument, TypeLimits, Types,
 };
@@ -29,6 +29,14 @@ pub(super) enum TypesVerb {
     Limit(LimitArgs),
     /// Open or close the circuit of a type in all workers, or leave it to each of them
     Circuit(CircuitArgs),
+    /// Delete the declaration of a type that no longer exists: its schema and description
+    Forget(ForgetArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ForgetArgs {
+    #[arg(value_name = "TYPE")]
+    pub name: String,
 }
 
 #[derive(Debug, Args)]
@@ -112,8 +120,14 @@ pub(super) async fn types(args: TypesArgs, globals: &Globals) -> Outcome {
             output.json_or_list(&types, |types| rows(&types.types), empty)?;
         }
         Some(verb) => {
+            let forgets = matches!(verb, TypesVerb::Forget(_));
             let changed = change(&client, verb).await?;
             output.json_or_table(&changed, |changed| rows(std::slice::from_ref(changed)))?;
+            if forgets && changed.topic {
+                eprint_line(
+                    "hint: the topics of the type remain, and so do its tasks; delete topics with the tools of Kafka",
+                );
+            }
         }
     }
     Ok(Code::Ok)
@@ -129,6 +143,9 @@ async fn change(client: &Client, verb: TypesVerb) -> Result<TypeDocument, Failur
         }
         TypesVerb::Circuit(CircuitArgs { name, state, reason }) => {
             client.call(Method::PUT, &["v1", "types", &name, "circuit"], Some(&SetCircuit { state, reason })).await
+        }
+        TypesVerb::Forget(ForgetArgs { name }) => {
+            client.call(Method::DELETE, &["v1", "types", &name], None::<&()>).await
         }
         TypesVerb::Limit(args) => {
             let types: Types = client.get(&["v1", "types"], &Vec::new()).await?;
@@ -257,7 +274,10 @@ mod tests {
                 refused: vec![0, 3],
                 ..WorkerTotals::default()
             }),
+            app: None,
+            doc: None,
             schema: None,
+            output: None,
         };
         let expected = "\
 TYPE  TOPIC  BACKLOG  QUEUED  RUNNING  OTHER PENDING  SUCCEEDED  UNSUCCESSFUL  WORK

@@ -11,6 +11,7 @@ pub mod heartbeat;
 mod policies;
 pub mod schedules;
 mod state;
+pub mod types;
 mod watch;
 
 pub use groups::{GroupRecords, MisplacedCommits};
@@ -54,6 +55,7 @@ pub enum ControlKey {
     Offsets(String, i32),
     /// Type name.
     Group(String),
+    Type(String),
 }
 
 impl ControlKey {
@@ -73,6 +75,7 @@ impl ControlKey {
             "rate" => of_type(Self::Rate),
             "circuit" => of_type(Self::Circuit),
             "group" => of_type(Self::Group),
+            "type" => of_type(Self::Type),
             "kill" => {
                 check_kill(rest).map_err(InvalidRecord::Key)?;
                 Ok(Some(Self::Kill(rest.into())))
@@ -97,6 +100,7 @@ impl std::fmt::Display for ControlKey {
             Self::Rate(task_type) => write!(f, "rate/{task_type}"),
             Self::Circuit(task_type) => write!(f, "circuit/{task_type}"),
             Self::Group(task_type) => write!(f, "group/{task_type}"),
+            Self::Type(task_type) => write!(f, "type/{task_type}"),
             Self::Kill(name) => write!(f, "kill/{name}"),
             Self::Offsets(task_type, partition) => write!(f, "offsets/{task_type}/{partition}"),
         }
@@ -125,6 +129,7 @@ pub enum ControlRecord {
     Kill(Kill),
     Offsets(Offsets),
     Group(Group),
+    Type(Box<types::TypeRecord>),
 }
 
 /// Values of control records by the prefix of their keys, for the published schema.
@@ -138,6 +143,8 @@ pub struct ByKey {
     pub kill: Option<Kill>,
     pub offsets: Option<Offsets>,
     pub group: Option<Group>,
+    #[schemars(rename = "type")]
+    pub task_type: Option<types::TypeRecord>,
     pub schedule: Option<Schedule>,
     #[schemars(rename = "schedule-state")]
     pub schedule_state: Option<State>,

@@ -1,12 +1,13 @@
 //! State of the control topic, and its meaning for a task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
+use super::types::TypeRecords;
 use super::{
     CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
 };
@@ -58,6 +59,8 @@ pub struct ControlState {
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
     groups: GroupRecords,
+    /// Declarations of types; empty in processes that do not use them.
+    pub types: TypeRecords,
     with_schedules: bool,
     /// Recurring schedules; empty in processes that do not read them.
     pub plan: ScheduleState,
@@ -82,6 +85,16 @@ impl ControlState {
     /// Includes schedules.
     pub fn with_schedules(self) -> Self {
         Self { with_schedules: true, ..self }
+    }
+
+    /// Includes the declarations of all types.
+    pub fn with_types(self) -> Self {
+        Self { types: TypeRecords::all(), ..self }
+    }
+
+    /// Includes the declarations of these types.
+    pub fn with_types_of(self, types: BTreeSet<String>) -> Self {
+        Self { types: TypeRecords::of(types), ..self }
     }
 
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
@@ -120,6 +133,7 @@ impl ControlState {
                 let check = |group: &Group| check_type(&group.group).map_err(InvalidRecord::Value);
                 set(&mut self.groups.0, name, value, check)?;
             }
+            (ControlKey::Type(name), value) => self.types.take(name, value)?,
         }
         Ok(())
     }

@@ -431,9 +431,18 @@ pub struct TypeDocument {
     /// Totals over the live workers that take this type; null if there are none.
     #[serde(default)]
     pub worker_totals: Option<WorkerTotals>,
-    /// JSON Schema of the params, if this API knows the type.
+    /// Name of the app that declares the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+    /// Description of the type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doc: Option<String>,
+    /// JSON Schema of the params, if this API has the type or `kafleet topics apply` has declared it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
+    /// JSON Schema of the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
     /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueDocument>,

@@ -135,7 +135,7 @@ pub struct AuditDocument {
     /// Name of the API token; `null` without tokens.
     pub by: Option<String>,
     /// `cancel`, `retry`, `retry_failed`, `edit`, `drop`, `redrive`, `pause_type`, `resume_type`, `set_limits`,
-    /// `open_circuit`, `close_circuit`, `release_circuit`,
+    /// `open_circuit`, `close_circuit`, `release_circuit`, `forget_type`,
     /// `set_kill_switch`, `delete_kill_switch`, `create_schedule`, `update_schedule`, `delete_schedule`,
     /// `pause_schedule`, `resume_schedule`, `run_schedule`, `backfill_schedule`, `bulk_cancel`, `bulk_retry`,
     /// `bulk_retry_failed`, `bulk_start_now`, or an action of a newer build.

@@ -43,7 +43,7 @@ pub mod testing;
 pub use child::Child;
 pub use context::Context;
 pub use failure::{CRASHED, Fail, Failure, OrFail, TIMEOUT, TaskResult, UNSUCCESSFUL};
-pub use registry::{Registered, Registry};
+pub use registry::{Registered, Registry, TypeDetails};
 pub use schema::{ParamsError, Schema};
 pub use shared_state::SharedState;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::from_fn::FromFn;
 use super::hooks::{Observe, Submission};
@@ -27,12 +28,30 @@ pub struct Registered {
     pub schema: Schema,
     /// Limits, retries and timeouts, before the overrides of kafleet.toml.
     pub policy: TypePolicy,
+    /// Documentation for people and for clients.
+    pub details: TypeDetails,
+}
+
+/// Documentation of a type, which has no effect on its attempts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TypeDetails {
+    /// Name of the app that declares the type.
+    pub app: Option<String>,
+    /// Description for people.
+    pub doc: Option<String>,
+    /// JSON Schema of the result.
+    pub output: Option<Value>,
 }
 
 impl Registered {
     /// Describes a type with this handler, any params and the default policy.
     pub fn new(handler: impl Handler) -> Self {
-        Self { handler: Arc::new(handler), schema: Schema::any(), policy: TypePolicy::default() }
+        Self {
+            handler: Arc::new(handler),
+            schema: Schema::any(),
+            policy: TypePolicy::default(),
+            details: TypeDetails::default(),
+        }
     }
 
     /// Describes a Rust task type, with the policy of its constants.
@@ -54,7 +73,7 @@ impl Registered {
             isolation: T::ISOLATION,
             ..TypePolicy::default()
         };
-        Self { handler: Arc::new(Typed::<T>::new()), schema: Schema::of::<T>(), policy }
+        Self { schema: Schema::of::<T>(), policy, ..Self::new(Typed::<T>::new()) }
     }
 
     /// Describes a type whose attempts call a function of params and context, with the default policy. The schema is

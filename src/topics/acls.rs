@@ -103,7 +103,8 @@ pub const ACLS: &[Acl] = &[
     Acl::topic("admin", ".", &[Create, Alter, DescribeConfigs, AlterConfigs])
         .prefix()
         .to("`kafleet topics apply`, `doctor`"),
-    Acl::topic("admin", ".control", &[Read, Write]).to("records the number of events partitions; `offsets`"),
+    Acl::topic("admin", ".control", &[Read, Write])
+        .to("records the number of events partitions; declares types; `offsets`"),
     Acl::topic("admin", ".tasks.", &[Read]).prefix().to("`kafleet offsets`"),
     Acl::group("admin", ".", &[Read]).prefix().to("`kafleet offsets`"),
 ];

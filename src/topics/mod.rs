@@ -15,8 +15,10 @@ use crate::model::units::duration::Millis;
 #[doc(hidden)]
 pub mod acls;
 mod check;
+mod types;
 mod watch;
 pub use check::{Finding, Severity, check};
+pub use types::{DeclareError, TypeChange, TypeOutcome, declaration, declare, differing_types};
 pub use watch::{RequiredTopics, TopicStatus, TopicWatch};
 
 const MIB: u64 = 1 << 20;

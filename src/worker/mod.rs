@@ -12,6 +12,7 @@ mod circuit;
 mod completions;
 mod consumer;
 mod dead_letter;
+mod declarations;
 mod decode;
 mod dispatch;
 mod error;
@@ -98,7 +99,8 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     prepare_handlers(&types, setup.reentry.as_ref())?;
     let groups = groups_of(&types, &setup.names);
     let worker = incarnation();
-    let control = ControlWatch::new(ControlState::default());
+    let own = types.iter().map(|(name, _)| name.to_string()).collect();
+    let control = ControlWatch::new(ControlState::default().with_types_of(own));
     setup.policies.attach(control.clone());
     let started_ms = now_ms();
     // Set before the control topic is followed, which clears its own reason; a type is ready once it has partitions.
@@ -114,6 +116,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let resending = runtime::spawn(shared.events.clone().resend_all(undelivered));
     tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
     group_check::check_groups(&shared, &types).await?;
+    let comparing = runtime::spawn(declarations::warn_of_differences(control.clone(), types.clone()));
     let moved = runtime::spawn(stop_if_moved(control, shared.setup.names.clone(), types.clone(), shutdown.clone()));
     let measuring = runtime::spawn(shared.measure());
     let (dispatchers, ends) = start_groups(&shared, &groups, &types, &shutdown).await?;
@@ -128,6 +131,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     resending.abort();
     measuring.abort();
+    comparing.abort();
     if moved.is_finished() {
         failure = failure.or(moved.await.ok());
     } else {

@@ -10,6 +10,7 @@ mod control;
 mod create;
 mod dead_letter_resolution;
 pub mod dead_letters;
+mod declared_types;
 pub mod faulty_backends;
 pub mod fixture;
 mod hooks;

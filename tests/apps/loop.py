@@ -26,6 +26,8 @@ def run(params):
         case "kill":
             print("about to die", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
+        case "abort":
+            os.abort()
         case "hang":
             signal.pause()
         case "garble":

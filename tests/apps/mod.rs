@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
+use kafleet::apps::container::Container;
+use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings, guard_container};
 use kafleet::apps::process::{AppProcess, AppProgram, ProcessEnd, Request};
 use kafleet::apps::protocol::{self, Limits, Welcome};
 use kafleet::apps::session::{Ended, RunningAttempt, StuckCounter};
@@ -227,4 +228,43 @@ async fn reload_replaces_a_process_and_lets_its_attempts_finish() {
     assert_eq!(running.await.unwrap(), first);
     assert_gone(Pid::from_raw(first as i32));
     pool.stop().await;
+}
+
+/// Pool of one process of the loop, and the process.
+async fn serving_loop(metrics: &Metrics) -> (Arc<AppPool>, i64) {
+    let opened = OpenedApp::open(program(&["python3", "loop.py"]), welcome()).await.unwrap();
+    let pool = AppPool::new(opened, PoolSettings { processes: 1, max_tasks: None, memory: None, overlap: true }, false);
+    pool.serve(Health::default(), &metrics.apps);
+    let pid = run_in(&pool, json!({"do": "pid"})).await;
+    (pool, pid)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn largest_process_is_killed_before_the_container_is_full() {
+    let metrics = Metrics::new().unwrap();
+    let ((small, first), (large, second)) = (serving_loop(&metrics).await, serving_loop(&metrics).await);
+    let cgroup = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: u64| std::fs::write(cgroup.path().join(name), bytes.to_string()).unwrap();
+    write("memory.max", 1 << 30);
+    write("memory.current", 1 << 20);
+    let container = Container::find(cgroup.path(), "0::/");
+    let guard = tokio::spawn(guard_container(vec![small.clone(), large.clone()], container));
+    let (cx, _) = TestRun::new().begin("double");
+    let params = RawJson::of(&json!({"do": "grow", "mib": 100, "hang": true})).unwrap();
+    let attempt = AppHandler::new(large.clone()).start(&params, cx).unwrap();
+    let attempt = tokio::spawn(attempt);
+    let resident = || std::fs::read_to_string(format!("/proc/{second}/statm")).unwrap_or_default();
+    let pages = || resident().split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    tokio::task::block_in_place(|| wait_blocking("the process has grown", || (pages() > 25_600).then_some(())));
+    write("memory.current", (1 << 30) / 100 * 95);
+    let failure = timeout(DEADLINE, attempt).await.expect("the attempt ends").unwrap().unwrap_err();
+    // Memory is free again before the next look.
+    write("memory.current", 1 << 20);
+    assert_eq!(&*failure.kind, "crashed");
+    assert!(failure.message.contains("of its 1GiB of memory, more than 90 %"), "{failure}");
+    assert_gone(Pid::from_raw(second as i32));
+    assert_eq!(run_in(&small, json!({"do": "pid"})).await, first, "the other process lives");
+    assert_ne!(run_in(&large, json!({"do": "pid"})).await, second);
+    guard.abort();
+    tokio::join!(small.stop(), large.stop());
 }

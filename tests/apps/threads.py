@@ -1,4 +1,5 @@
 """An app that runs ten attempts at once, each on a thread, and reads the socket meanwhile."""
+import ctypes
 import json
 import os
 import socket
@@ -22,6 +23,8 @@ def run(n, params):
             os._exit(params["code"])
         case "hang":
             time.sleep(3600)
+        case "block":
+            ctypes.PyDLL(None).sleep(3600)  # a hang in C, which holds the lock of the interpreter
         case "wait":
             while not os.path.exists(params["file"]):
                 time.sleep(0.005)

@@ -150,6 +150,11 @@ fn app_check_shows_types_or_the_reason_of_a_refusal() {
         &ready(r#"{"name":"a","policy":{"retrys":1}}"#),
         &["`a` with an invalid policy", "did you mean `retries`?"],
     );
+    let two = ["a", "b"].map(|app| format!("[apps.{app}]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\n"));
+    let folder = config_folder(&two.concat().replace("FOLDER", &apps_folder().to_string_lossy()));
+    let mut check_two = kafleet(["app", "check", "--config"]);
+    check_two.arg(folder.path().join("kafleet.toml"));
+    run(check_two).exits_with(1).stderr_has(&["the app `b` declares the type `double`", "give each its own name"]);
     run(kafleet(["app", "check"])).exits_with(3).stderr_has(&["there is no app", "[apps.NAME]"]);
     run(kafleet(["app", "check", "no_such.py"])).exits_with(3).stderr_has(&["`no_such.py` is not a file"]);
 }
@@ -169,6 +174,7 @@ fn death_in_an_attempt_fails_that_attempt_only() {
     let dev = Dev::with_target(LOOP);
     for (params, how) in [
         (json!({"do": "kill"}), "ended by SIGKILL; last output: about to die"),
+        (json!({"do": "abort"}), "ended by SIGABRT"),
         (json!({"do": "exit", "code": 0}), "it exited with code 0; last output: about to exit"),
         (json!({"do": "garble"}), "violates the protocol"),
     ] {
@@ -201,8 +207,28 @@ fn stopped_process_is_killed_after_the_timeout() {
     assert_eq!(dev.result("double", &json!({"x": 1})), json!(2));
 }
 
+/// The type has no retries: a task that is charged with the death of another fails.
 #[test]
-fn poison_task_charges_no_other_task() {
+fn poison_task_among_ten_thousand_charges_no_other_task() {
+    let dev = Dev::with_config("[apps.a]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 2\n");
+    let poison = |n| n == 5_000;
+    let params = |n| if poison(n) { json!({"do": "exit", "code": 1}) } else { json!({}) };
+    let params: Vec<Value> = (0..10_000).map(params).collect();
+    assert_eq!(dev.submit_many("work", &params).len(), 10_000);
+    let counts = wait_blocking("all tasks have ended", || {
+        let types = dev.run(&["types", "-o", "json"]).exits_with(0).json();
+        let work = types["types"].as_array().unwrap().iter().find(|known| known["type"] == "work")?;
+        let ended = ["succeeded", "failed"].map(|state| work["counts"][state].as_u64().unwrap_or_default());
+        (ended.iter().sum::<u64>() == 10_000).then_some(ended)
+    });
+    assert_eq!(counts, [9_999, 1]);
+    let failed = dev.run(&["list", "--state", "failed", "-o", "json"]).exits_with(0).json();
+    let failed = &failed["tasks"][0];
+    assert_eq!((&failed["attempt"], &failed["error"]["kind"]), (&json!(1), &json!("crashed")), "{failed}");
+}
+
+#[test]
+fn poison_tasks_charge_no_other_task() {
     let dev = Dev::with_config("[apps.a]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 2\n");
     let params: Vec<Value> = (0..400)
         .map(|n| if n % 100 == 50 { json!({"do": "exit", "code": 1}) } else { json!({"do": "nothing"}) })
@@ -251,6 +277,40 @@ fn ten_hanging_attempts_end_with_their_process() {
     }
     wait_until_gone(pid);
     assert_ne!(pid_of(&dev.result("work", &json!({}))), pid);
+}
+
+/// A process that hangs in C answers no ping: it is killed at the timeout, and the attempts beside run again.
+#[test]
+fn hang_in_c_costs_only_its_own_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("go");
+    let text = "[apps.a]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n[worker]\ngrace = \"50ms\"\n";
+    let dev = Dev::with_config(text);
+    let pid = pid_of(&dev.result("work", &json!({})));
+    let beside = dev.submit_many("work", &[json!({"do": "wait", "file": file})]);
+    block_until("the attempt is running", || dev.run(&["status", &beside[0]]).out.contains("running"));
+    let status = dev.task("work", &json!({"do": "block"}), &["--timeout", "8s"]);
+    assert_eq!((&status["state"], &status["error"]["kind"]), (&json!("failed"), &json!("timeout")), "{status}");
+    wait_until_gone(pid);
+    std::fs::write(&file, "").unwrap();
+    let beside = &dev.ended(&beside)[0];
+    assert_eq!((&beside["state"], &beside["attempt"]), (&json!("succeeded"), &json!(1)), "{beside}");
+}
+
+/// A process that never becomes ready stops no other, and is not waited for when the fleet stops.
+#[test]
+fn process_that_never_becomes_ready_leaves_the_others_serving() {
+    let app =
+        "import os, time\nif os.environ['KAFLEET_APP_PROCESS'] != '0': time.sleep(3600)\nexec(open('loop.py').read())";
+    let head = "[apps.a]\ncwd = \"FOLDER\"\nprocesses = 2\nstart_timeout = \"2s\"\n";
+    let dev = Dev::with_config(&format!("{head}command = [\"python3\", \"-c\", \"\"\"{app}\"\"\"]\n"));
+    for x in 0..20 {
+        assert_eq!(dev.result("double", &json!({"x": x})), json!(x * 2));
+    }
+    block_until("the failed start is counted", || {
+        dev.metrics().contains("kafleet_app_process_ends_total{app=\"a\",reason=\"not_ready\"}")
+    });
+    assert_eq!(dev.daemon.stop(), Some(0));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod app_test;
 mod apps;
 mod atomic;
 pub mod client;
+mod declared_types;
 mod demo;
 mod empty;
 mod external;

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_blocking};
+use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_blocking, wait_for_exit};
 use crate::support::names::unique;
 
 struct Fleet {
@@ -137,6 +137,29 @@ fn hangup_replaces_the_processes_of_apps() {
     kill(Pid::from_raw(worker), Signal::SIGHUP).unwrap();
     wait_blocking("another process runs the attempts", || (result("pid") != process).then_some(()));
     assert_eq!(result("parent"), worker);
+
+    // Under load no attempt is lost or counted.
+    let lines: String = (0..600).map(|x| format!("{{\"x\":{x}}}\n")).collect();
+    let mut submit = fleet.command(&["submit", "double", "-", "--parallel", "1"]);
+    submit.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut submit = submit.spawn().unwrap();
+    let mut stdin = submit.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || stdin.write_all(lines.as_bytes()).unwrap());
+    for _ in 0..2 {
+        let before = result("pid");
+        kill(Pid::from_raw(worker), Signal::SIGHUP).unwrap();
+        wait_blocking("another process runs the attempts", || (result("pid") != before).then_some(()));
+    }
+    writer.join().unwrap();
+    let submitted = wait_for_exit(submit).exits_with(0);
+    let ids: Vec<&str> = submitted.out.lines().collect();
+    assert_eq!(ids.len(), 600);
+    wait_blocking("all tasks have ended", || {
+        let page = fleet.run(&["list", "-n", "1000", "-o", "json"]).exits_with(0).json();
+        let tasks = page["tasks"].as_array().unwrap();
+        let done = |task: &Value| task["state"] == "succeeded" && task["attempt"] == 1;
+        ids.iter().all(|id| tasks.iter().any(|task| task["id"] == **id && done(task))).then_some(())
+    });
     drop(roles);
 }
 
@@ -345,7 +368,9 @@ fn app_is_measured_with_and_without_kafka() {
     let sizes = ["--tasks", "20000", "--rounds", "1", "--seconds", "1", "--slots", "10", "-o", "json"];
     let report = fleet.run(&[&["bench", "app"][..], &sizes].concat()).exits_with(0).json();
     let names: Vec<_> = report["figures"].as_array().unwrap().iter().map(|figure| figure["name"].clone()).collect();
-    for name in ["worker rate", "worker CPU", "loop rate", "loop CPU", "latency at 1000/s: p99", "worker to loop"] {
+    let of_budgets = ["worker rate", "worker CPU", "latency at 1000/s: median", "latency at 1000/s: p99"];
+    let of_deaths = ["death known after: median", "memory per process: worker", "memory per process: app"];
+    for name in of_budgets.into_iter().chain(of_deaths).chain(["loop rate", "loop CPU", "worker to loop"]) {
         assert!(names.contains(&json!(name)), "{name}: {report}");
     }
     assert!(report["checked"] == true && report["ratio"].as_f64().unwrap() > 0.0, "{report}");

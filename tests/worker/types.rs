@@ -45,7 +45,7 @@ impl Kind {
             timeout: Millis::secs(900),
             ..TypePolicy::default()
         };
-        Self { name, registered: Registered { handler: Arc::new(Function(run)), schema: Schema::any(), policy } }
+        Self { name, registered: Registered { policy, ..Registered::new(Function(run)) } }
     }
 
     /// Creates a type that returns its params.

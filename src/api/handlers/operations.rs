@@ -16,7 +16,7 @@ use crate::control::{
     self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_KILLS, Pause, RateLimit,
     Slots,
 };
-use crate::model::task::id::check_type;
+use crate::model::task::id::{check_type, clip};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
@@ -79,6 +79,19 @@ pub(crate) async fn circuit(request: ApiRequest) -> Result<Response, ApiError> {
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
     let record = forced.map(|state| ControlRecord::Circuit(CircuitSetting { v, at_ms, state, reason }));
     api.fleet.write_control(ControlKey::Circuit(name.clone()), record).await?;
+    type_answer(api, &name).await
+}
+
+/// `DELETE /v1/types/{type}`: deletes the declaration of a type; its topics and tasks remain.
+pub(crate) async fn forget(request: ApiRequest) -> Result<Response, ApiError> {
+    let (api, name) = (&request.api, request.segment.clone());
+    api.fleet.wait_for_control_state().await?;
+    if api.types.declared.get(&name).is_none() {
+        return Err(ApiError::new(Code::UnknownType, format!("the type `{}` is not declared", clip(&name)))
+            .hint("`kafleet topics apply` declares types; GET /v1/types lists those that the fleet has"));
+    }
+    api.fleet.record_operation(&request.operation("forget_type", &name, None)).await?;
+    api.fleet.write_control(ControlKey::Type(name.clone()), None).await?;
     type_answer(api, &name).await
 }
 

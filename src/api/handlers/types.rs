@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use axum::response::Response;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::queue::queue;
@@ -16,7 +17,9 @@ use crate::api::http::response::json_answer;
 use crate::api::state::Api;
 use crate::config::TypePolicy;
 use crate::control::heartbeat::Heartbeat;
+use crate::control::types::TypeRecord;
 use crate::control::{CircuitSetting, ControlState};
+use crate::handlers::TypeDetails;
 use crate::model::record::state::State;
 use crate::model::task::id::clip;
 use crate::publish::time_text;
@@ -27,7 +30,8 @@ const QUEUE_DEADLINE: Duration = Duration::from_secs(2);
 /// Returns one type in the form of `GET /v1/types`.
 pub(crate) async fn type_answer(api: &Api, name: &str) -> Result<Response, ApiError> {
     let counts = api.reads.counts().await?.remove(name).unwrap_or_default();
-    Ok(json_answer(200, &type_document(api, true, counts, &api.fleet.workers.heartbeats(), name.to_owned())))
+    let topic = api.types.topics(CACHE_TTL).await?.contains_key(name);
+    Ok(json_answer(200, &type_document(api, topic, counts, &api.fleet.workers.heartbeats(), name.to_owned())))
 }
 
 fn type_document(
@@ -37,7 +41,7 @@ fn type_document(
     heartbeats: &[(i64, Heartbeat)],
     name: String,
 ) -> TypeDocument {
-    let registered = api.types.registry.get(&name);
+    let (schema, details) = description(api, &name);
     let control = api.fleet.control.state();
     let paused = control.paused.get(&name);
     TypeDocument {
@@ -49,10 +53,23 @@ fn type_document(
         circuit: control.circuits.get(&name).map(circuit_of),
         kills: control.kills_in(&name).map(str::to_owned).collect(),
         worker_totals: worker_totals(heartbeats, &name),
-        schema: registered.map(|registered| registered.schema.json().clone()),
+        app: details.app,
+        doc: details.doc,
+        schema,
+        output: details.output,
         queue: None,
         name,
     }
+}
+
+/// Returns the schema of the params and the documentation of a type, of this process or as declared.
+fn description(api: &Api, name: &str) -> (Option<Value>, TypeDetails) {
+    if let Some(registered) = api.types.registry.get(name) {
+        return (Some(registered.schema.json().clone()), registered.details.clone());
+    }
+    let declared = api.types.declared.get(name).map(|declared| TypeRecord::clone(&declared)).unwrap_or_default();
+    let TypeRecord { app, doc, output, params, .. } = declared;
+    (params, TypeDetails { app, doc, output })
 }
 
 fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
@@ -63,7 +80,7 @@ fn circuit_of(setting: &CircuitSetting) -> CircuitDocument {
     }
 }
 
-/// `GET /v1/types`: types with a topic, types with tasks, and types registered in this process.
+/// `GET /v1/types`: types with a topic, types with tasks, declared types, and types registered in this process.
 pub(crate) async fn types(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &type_list(&request.api).await?))
 }
@@ -90,7 +107,9 @@ pub(crate) async fn type_list(api: &Api) -> Result<Types, ApiError> {
     let mut counts = api.reads.counts().await?;
     api.fleet.wait_for_control_state().await?;
     let registered = api.types.registry.types().map(|(name, _)| name.to_string());
-    let names: BTreeSet<String> = known.keys().cloned().chain(counts.keys().cloned()).chain(registered).collect();
+    let declared = api.types.declared.names();
+    let of_fleet = known.keys().cloned().chain(counts.keys().cloned()).chain(declared);
+    let names: BTreeSet<String> = of_fleet.chain(registered).collect();
     let heartbeats = api.fleet.workers.heartbeats();
     let document = |name: String| {
         let counts = counts.remove(&name).unwrap_or_default();

@@ -47,10 +47,11 @@ impl RecentValues {
     }
 }
 
-/// Completes the text before the character `at`.
+/// Completes the text before the character `at`. `declared`: types that are suggested without tasks too.
 pub(crate) async fn suggest(
     reads: &Reads,
     recent: &RecentValues,
+    declared: Vec<String>,
     text: &str,
     at: usize,
 ) -> Result<Suggestions, ApiError> {
@@ -58,6 +59,7 @@ pub(crate) async fn suggest(
     let prefix = completion.prefix.to_lowercase();
     let mut suggestions = match completion.qualifier {
         None => qualifiers(),
+        Some(Qualifier::Type) => types(reads, declared).await?,
         Some(qualifier) => values(reads, recent, qualifier).await?,
     };
     suggestions.retain(|suggestion| suggestion.text.trim_start_matches('"').to_lowercase().starts_with(&prefix));
@@ -78,9 +80,6 @@ fn qualifiers() -> Vec<Suggestion> {
 async fn values(reads: &Reads, recent: &RecentValues, qualifier: Qualifier) -> Result<Vec<Suggestion>, ApiError> {
     let fixed = |names: &[&str]| names.iter().map(|name| value(name, None)).collect();
     Ok(match qualifier {
-        Qualifier::Type => {
-            counted(reads.counts().await?.into_iter().map(|(name, of)| (name, of.values().sum::<u64>())))
-        }
         Qualifier::State | Qualifier::Own => {
             let mut counts: BTreeMap<State, u64> = State::ALL.into_iter().map(|state| (state, 0)).collect();
             for (state, count) in reads.counts().await?.into_values().flatten() {
@@ -97,7 +96,12 @@ async fn values(reads: &Reads, recent: &RecentValues, qualifier: Qualifier) -> R
             let known = recent.get(qualifier.name()).into_iter().flatten();
             known.map(|(text, tasks)| value(text, Some(*tasks))).collect()
         }
-        Qualifier::Name | Qualifier::NameLike | Qualifier::Id | Qualifier::Under | Qualifier::Error => Vec::new(),
+        Qualifier::Type
+        | Qualifier::Name
+        | Qualifier::NameLike
+        | Qualifier::Id
+        | Qualifier::Under
+        | Qualifier::Error => Vec::new(),
     })
 }
 
@@ -105,8 +109,10 @@ fn value(text: &str, tasks: Option<u64>) -> Suggestion {
     Suggestion { text: quoted(text), description: None, tasks }
 }
 
-fn counted(values: impl Iterator<Item = (String, u64)>) -> Vec<Suggestion> {
-    commonest(values).iter().map(|(text, tasks)| value(text, Some(*tasks))).collect()
+async fn types(reads: &Reads, declared: Vec<String>) -> Result<Vec<Suggestion>, ApiError> {
+    let mut counts: BTreeMap<String, u64> = declared.into_iter().map(|name| (name, 0)).collect();
+    counts.extend(reads.counts().await?.into_iter().map(|(name, of)| (name, of.values().sum::<u64>())));
+    Ok(commonest(counts.into_iter()).iter().map(|(text, tasks)| value(text, Some(*tasks))).collect())
 }
 
 /// Sorts by number of tasks, then by name.

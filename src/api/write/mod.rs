@@ -14,6 +14,7 @@ use crate::publish::Publisher;
 use lease::Leases;
 use types::TypeCatalog;
 
+pub(crate) mod declared;
 pub(crate) mod idempotency;
 pub(crate) mod lease;
 pub(crate) mod transaction;

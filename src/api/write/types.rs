@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::declared::DeclaredTypes;
 use super::validate::bad_field;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::{Client, TopicInfo};
 use crate::config::TypePolicy;
 use crate::control::PolicyUpdates;
+use crate::control::types::DeclaredLimits;
 use crate::handlers::Registry;
 use crate::model::json::RawJson;
 use crate::model::task::Rules;
@@ -51,6 +53,8 @@ impl Cache {
 /// Known task types, to validate tasks against.
 pub(crate) struct TypeCatalog {
     pub registry: Registry,
+    /// Types that this process does not have.
+    pub declared: DeclaredTypes,
     /// Policies of a reloaded configuration.
     pub policies: PolicyUpdates,
     pub broker: Client,
@@ -61,9 +65,13 @@ pub(crate) struct TypeCatalog {
 }
 
 impl TypeCatalog {
-    /// Returns the configured policy of a type that this process knows.
+    /// Returns the policy of a type that this process knows, or the limits that its declaration has.
     pub(crate) fn policy(&self, name: &str) -> Option<TypePolicy> {
-        let policy = &self.registry.get(name)?.policy;
+        let Some(registered) = self.registry.get(name) else {
+            let DeclaredLimits { concurrency, max_concurrency, rate } = self.declared.get(name)?.policy.clone();
+            return Some(TypePolicy { concurrency, max_concurrency, rate, ..TypePolicy::default() });
+        };
+        let policy = &registered.policy;
         Some(self.policies.newer(name, policy).unwrap_or_else(|| policy.clone()))
     }
 
@@ -137,9 +145,14 @@ impl TypeCatalog {
         }
     }
 
-    /// Validates params against the schema and the handler, if this process knows the type.
+    /// Validates params against the schema and the handler, if this process has the type, otherwise against its declared
+    /// schema.
     pub(crate) fn check_params(&self, task_type: &str, params: &RawJson, at: &str) -> Result<(), ApiError> {
-        match self.registry.get(task_type).and_then(|known| known.validate(params)) {
+        let rejection = match self.registry.get(task_type) {
+            Some(known) => known.validate(params),
+            None => self.declared.schema(task_type).and_then(|schema| schema.validate(params)),
+        };
+        match rejection {
             Some(rejection) => Err(ApiError::new(Code::Schema, rejection.message)
                 .pointer(format!("{at}{}", rejection.pointer))
                 .hint(format!("GET /v1/types shows the schema of `{task_type}`"))),

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::permit::AppHandler;
 use self::permit::Waiting;
+pub use self::replacement::guard_container;
 use self::slots::{ProcessId, SlotTable};
 use self::status::PoolMetrics;
 use super::declaration::Declaration;
@@ -152,6 +153,11 @@ impl AppPool {
     /// Number of processes.
     pub fn processes(&self) -> u32 {
         self.settings.processes
+    }
+
+    /// Process ids of the running processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.state.lock().processes.iter().map(|process| process.pid).collect()
     }
 
     /// Starts the other processes and keeps all of them running. `health` gets the reason if none serves for long.

@@ -1,17 +1,24 @@
-//! Replacement of processes that serve: because of their memory, and one after the other for a reload.
+//! Replacement of processes that serve: because of their memory or that of the container, and one after the other for a
+//! reload.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
 use super::{AppPool, ProcessHandle};
+use crate::apps::container::Container;
 use crate::apps::memory::{INTERVAL, MemoryLimit, Verdict};
 use crate::apps::process::Request;
 use crate::handlers::resident_memory::tree_bytes;
+use crate::model::units::bytes::Bytes;
 
 /// Interval of the check whether a process has been replaced.
 const RELOAD_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time for the memory of a killed process to be freed.
+const FREED_AFTER: Duration = Duration::from_secs(1);
 
 impl AppPool {
     /// Replaces all processes one by one; each new one is ready before an old one ends, unless they must not overlap.
@@ -56,6 +63,31 @@ pub(super) async fn watch_memory(pool: &AppPool, process: &ProcessHandle) -> Inf
                 return std::future::pending().await;
             }
         }
+    }
+}
+
+/// Kills the largest process of these apps whenever the memory of the container is nearly full: the kernel would kill the
+/// worker too, again and again.
+pub async fn guard_container(pools: Vec<Arc<AppPool>>, container: Container) -> Infallible {
+    if pools.is_empty() {
+        return std::future::pending().await;
+    }
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(shortage) = container.shortage() else { continue };
+        let processes = pools.iter().flat_map(|pool| pool.state.lock().processes.clone());
+        let sizes = processes.map(|process| (tree_bytes(process.pid), process));
+        let Some((bytes, largest)) = sizes.max_by_key(|(bytes, _)| *bytes).filter(|(bytes, _)| *bytes > 0) else {
+            continue;
+        };
+        let used = Bytes((bytes >> 20) << 20);
+        let why = format!("the process of the app was killed: {shortage}, and it was the largest with {used}");
+        tracing::warn!(pid = largest.pid, %shortage, "the largest process of an app is killed to save the worker");
+        // Fails if the process has ended.
+        let _ = largest.requests.send(Request::OutOfMemory(why));
+        tokio::time::sleep(FREED_AFTER).await;
     }
 }
 

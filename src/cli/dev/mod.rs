@@ -27,7 +27,7 @@ use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 use crate::store::{Store, memory::Memory};
 use crate::telemetry::{init_logs, set_log_filter};
-use crate::topics::apply;
+use crate::topics::{apply, declare};
 
 /// Maximum time of the sample task, including the start of all roles.
 const SAMPLE_WAIT: Millis = Millis::secs(30);
@@ -131,7 +131,9 @@ async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failu
         }
         _ => None,
     });
-    failed.map_or(Ok(()), Err)
+    failed.map_or(Ok(()), Err)?;
+    let declared = declare(&broker.with_deadline(CALL_DEADLINE), &setup.config, &setup.registry).await;
+    declared.map(drop).map_err(|why| Failure::failed(format_args!("the types were not declared: {why}")))
 }
 
 /// Applies the schedules of the configuration: `schedules apply` cannot be run before this process.

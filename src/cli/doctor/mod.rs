@@ -1,5 +1,5 @@
-//! `doctor`: checks configuration, Kafka, topics, committed offsets, clocks, pending cancels, Redis, the lag of the
-//! projection and the API, with a hint for each problem.
+//! `doctor`: checks configuration, Kafka, topics, committed offsets, clocks, pending cancels, declarations of types, Redis,
+//! the lag of the projection and the API, with a hint for each problem.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,6 +162,7 @@ async fn kafka(setup: &Setup, client: &Client, found: &mut Vec<Finding>) -> Opti
     let watermarks = events_watermarks(client, setup).await?;
     found.extend(clock_finding(client, &watermarks).await);
     found.push(check_cancels(client, &setup.names).await);
+    found.extend(declarations::check(client, setup).await);
     Some(watermarks.into_iter().map(|(_, watermarks)| watermarks).collect())
 }
 
@@ -415,5 +416,6 @@ fn text(found: &[Finding], paint: Paint) -> String {
     lines.join("\n")
 }
 
+mod declarations;
 #[cfg(test)]
 mod tests;

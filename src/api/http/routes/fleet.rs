@@ -83,6 +83,15 @@ pub(super) static ROUTES: &[Route] = &[
         )
     },
     Route {
+        ..operate(
+            Verb::Delete,
+            "/v1/types/{type}",
+            "Delete the declaration of a type; its topics and tasks remain",
+            ResponseBody::Json(of::<doc::TypeDocument>),
+            |request| Box::pin(operations::forget(request)),
+        )
+    },
+    Route {
         query: &[],
         problems: &[Code::KafkaUnavailable],
         ..read(

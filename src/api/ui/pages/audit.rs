@@ -64,9 +64,8 @@ fn path(request: &AuditDocument) -> Option<String> {
         action if action.starts_with("bulk_") => Some(task_path(target)),
         "drop" | "redrive" if is_letter => Some(format!("/dead-letters/{}", encoded(target))),
         "drop" | "redrive" => Some(task_path(target)),
-        "pause_type" | "resume_type" | "set_limits" | "open_circuit" | "close_circuit" | "release_circuit" => {
-            Some(format!("/types/{}", encoded(target)))
-        }
+        "pause_type" | "resume_type" | "set_limits" | "open_circuit" | "close_circuit" | "release_circuit"
+        | "forget_type" => Some(format!("/types/{}", encoded(target))),
         "set_kill_switch" | "delete_kill_switch" => Some("/kill-switches".to_owned()),
         action if action.ends_with("_schedule") => Some(format!("/schedules/{}", encoded(target))),
         _ => None,

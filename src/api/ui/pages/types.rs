@@ -213,7 +213,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         (workers_of(visit, name))
         (partitions(visit, name, queue.as_ref()))
         (failed_of(view, failed))
-        @if let Some(schema) = &known.schema { (schema_block(schema)) }
+        @if let Some(schema) = &known.schema { (schema_block("schema", "Schema of the params", schema)) }
+        @if let Some(output) = &known.output { (schema_block("output", "Schema of the result", output)) }
         (commands(&[format!("kafleet stats {name}"), curl_get(&format!("/v1/types/{name}"))]))
     };
     Ok(Body::new(name.clone(), main).into())
@@ -246,9 +247,9 @@ fn counts_of(view: &View, known: &TypeDocument) -> Markup {
     }
 }
 
-fn schema_block(schema: &Value) -> Markup {
+fn schema_block(id: &str, title: &str, schema: &Value) -> Markup {
     html! {
-        details.panel #schema { summary { h2 { "Schema of the params" } } (json_block(&pretty(schema), None)) }
+        details.panel #(id) { summary { h2 { (title) } } (json_block(&pretty(schema), None)) }
     }
 }
 
@@ -277,6 +278,8 @@ fn properties(known: &TypeDocument, queue: Option<&Result<Arc<QueueDocument>, Ap
         section.panel {
             (facts(&[
                 ("Condition", Some(label(tone, &words))),
+                ("Description", known.doc.as_ref().map(|doc| html! { (visible(doc)) })),
+                ("App", known.app.as_ref().map(|app| html! { (visible(app)) })),
                 ("Paused", known.paused.as_ref().map(|paused| html! {
                     "since " (time(&paused.since)) @if let Some(reason) = &paused.reason { ": " (visible(reason)) }
                 })),

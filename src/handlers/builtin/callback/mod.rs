@@ -74,7 +74,7 @@ impl Callbacks {
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
-        Ok(Registered { handler: Arc::new(Self::new(config, slots)?), schema: Schema::of::<CallbackParams>(), policy })
+        Ok(Registered { schema: Schema::of::<CallbackParams>(), policy, ..Registered::new(Self::new(config, slots)?) })
     }
 }
 

@@ -78,7 +78,7 @@ impl Emails {
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
-        Ok(Registered { handler: Arc::new(Self::new(config)?), schema: Schema::of::<EmailParams>(), policy })
+        Ok(Registered { schema: Schema::of::<EmailParams>(), policy, ..Registered::new(Self::new(config)?) })
     }
 }
 

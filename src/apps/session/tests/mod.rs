@@ -13,6 +13,8 @@ use crate::handlers::context::{CancelReason, Note};
 use crate::handlers::testing::{Recorder, TestRun};
 use crate::model::json::RawJson;
 
+mod recorded;
+
 /// Maximum wait of a test.
 const DEADLINE: Duration = Duration::from_secs(60);
 

@@ -1,0 +1,59 @@
+//! Schemas of types that this process does not have, from their declarations on the control topic.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::control::ControlWatch;
+use crate::control::types::TypeRecord;
+use crate::handlers::Schema;
+
+/// Declarations of types by `kafleet topics apply`, with their compiled schemas.
+pub(crate) struct DeclaredTypes {
+    control: Arc<ControlWatch>,
+    /// `None`: the schema cannot be compiled, or the declaration has none.
+    compiled: Mutex<BTreeMap<String, (Arc<TypeRecord>, Option<Schema>)>>,
+}
+
+impl DeclaredTypes {
+    pub(crate) fn new(control: Arc<ControlWatch>) -> Self {
+        Self { control, compiled: Mutex::default() }
+    }
+
+    /// Returns the declaration of a type.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<TypeRecord>> {
+        self.control.state().types.get(name).cloned()
+    }
+
+    /// Names of the declared types.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.control.state().types.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns the schema of a type's params, compiled once per declaration.
+    pub(crate) fn schema(&self, name: &str) -> Option<Schema> {
+        let declared = self.get(name);
+        let mut compiled = self.compiled.lock();
+        let Some(declared) = declared else {
+            compiled.remove(name);
+            return None;
+        };
+        if let Some((of, schema)) = compiled.get(name)
+            && Arc::ptr_eq(of, &declared)
+        {
+            return schema.clone();
+        }
+        let schema = declared.params.clone().and_then(|schema| compile(name, schema));
+        compiled.insert(name.to_owned(), (declared, schema.clone()));
+        schema
+    }
+}
+
+fn compile(name: &str, schema: serde_json::Value) -> Option<Schema> {
+    let compiled = Schema::compile(schema);
+    if let Err(why) = &compiled {
+        tracing::warn!(task_type = name, %why, "the declared params of a type are not a JSON Schema; they are not checked");
+    }
+    compiled.ok()
+}

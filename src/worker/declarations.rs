@@ -1,0 +1,56 @@
+//! Comparison of the worker's types with their declarations on the control topic, which APIs check params against.
+//! Workers never write declarations: while a new build is rolled out, old and new workers would overwrite each other's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::control::ControlWatch;
+use crate::control::types::TypeRecord;
+use crate::handlers::Registered;
+
+/// Minimum interval of comparisons: other records of the control topic change often.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Logs a warning for each type whose declared params differ from those of the worker, at once and after each change of
+/// its declaration.
+pub(super) async fn warn_of_differences(control: Arc<ControlWatch>, types: Vec<(Arc<str>, Registered)>) {
+    let mut seen = BTreeMap::new();
+    let mut changes = control.changes();
+    loop {
+        for (name, declared) in changed(&control, &types, &mut seen) {
+            let own = types.iter().find(|(own, _)| *own == name).map(|(_, registered)| registered.schema.json());
+            if declared.params.is_some() && declared.params.as_ref() != own {
+                tracing::warn!(
+                    task_type = %name,
+                    "the params of the type differ from those that `kafleet topics apply` has declared, which APIs check; \
+                     run it with the version of this worker"
+                );
+            }
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Returns the declarations that have changed since the last call.
+fn changed(
+    control: &ControlWatch,
+    types: &[(Arc<str>, Registered)],
+    seen: &mut BTreeMap<Arc<str>, Arc<TypeRecord>>,
+) -> Vec<(Arc<str>, Arc<TypeRecord>)> {
+    let state = control.state();
+    let mut changed = Vec::new();
+    for (name, _) in types {
+        let Some(declared) = state.types.get(name) else { continue };
+        if seen.get(name).is_none_or(|known| !Arc::ptr_eq(known, declared)) {
+            seen.insert(name.clone(), declared.clone());
+            changed.push((name.clone(), declared.clone()));
+        }
+    }
+    changed
+}
