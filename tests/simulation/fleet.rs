@@ -98,8 +98,6 @@ pub struct Fleet {
     /// Number of steps in progress.
     pub running_steps: Cell<usize>,
     pub faults_over: Cell<bool>,
-    /// Number of started worker processes.
-    pub worker_starts: Cell<usize>,
 }
 
 pub fn lifetimes(scenario: &Scenario) -> Lifetimes {
@@ -180,7 +178,6 @@ impl Fleet {
             violations: RefCell::default(),
             running_steps: Cell::new(0),
             faults_over: Cell::new(false),
-            worker_starts: Cell::new(0),
         })
     }
 
@@ -205,7 +202,7 @@ impl Fleet {
     fn launch(&self, process_id: ProcessId, shutdown: Shutdown) -> JoinHandle<anyhow::Result<()>> {
         match process_id {
             ProcessId::Worker(n) => {
-                self.worker_starts.set(self.worker_starts.get() + 1);
+                *self.journal.service.worker_starts.lock() += 1;
                 runtime::spawn(worker::run(roles::worker(self, n), shutdown))
             }
             ProcessId::Tracker(_) => runtime::spawn(tracker::run(roles::tracker(self, process_id), shutdown)),

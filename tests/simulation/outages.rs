@@ -1,7 +1,7 @@
 //! Outages of a service that tasks call: the circuits of their type open and close again, and no task fails. Limits and
 //! circuits set by an operator apply to all types.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ pub struct Service {
     outages: Mutex<Vec<(i64, i64)>>,
     /// Starts of calls, epoch milliseconds.
     calls: Mutex<Vec<i64>>,
+    /// Number of started workers, each with a circuit of its own.
+    pub worker_starts: Mutex<usize>,
 }
 
 // ---- scenarios
@@ -150,7 +152,7 @@ fn is_call(id: &str) -> bool {
 /// Checks that few calls are made during an outage: those that open the circuits of all workers that ran, and the probes.
 fn bounded(fleet: &Fleet, log: &[&Event], violations: &mut Vec<String>) {
     let service = &fleet.journal.service;
-    let (calls, starts) = (service.calls.lock(), fleet.worker_starts.get());
+    let (calls, starts) = (service.calls.lock(), *service.worker_starts.lock());
     let good = log.iter().filter(|event| event.kind() == Kind::Succeeded).count();
     for (begin_ms, end_ms) in service.outages.lock().iter() {
         let made = calls.iter().filter(|at| (begin_ms..=end_ms).contains(at)).count();
@@ -169,8 +171,13 @@ fn bounded(fleet: &Fleet, log: &[&Event], violations: &mut Vec<String>) {
 /// Checks that failures count as attempts only until the circuit of their worker is open.
 fn spared(fleet: &Fleet, log: &[&Event], violations: &mut Vec<String>) {
     let mut by_worker: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut known = BTreeSet::new();
     for event in log {
         let Some(worker) = event.worker.as_deref() else { continue };
+        // Events whose acknowledgement is lost are written again.
+        if !known.insert((event.id.as_str(), worker, event.attempt, event.at_ms)) {
+            continue;
+        }
         let (good, bad) = by_worker.entry(worker).or_default();
         *good += usize::from(event.kind() == Kind::Succeeded);
         *bad += usize::from(event.kind() == Kind::Retrying && !event.payload.is_wait() || event.kind() == Kind::Failed);
