@@ -26,6 +26,7 @@ mod outcomes;
 mod output;
 mod policy;
 mod rebalance;
+mod receivers;
 mod release;
 mod reload;
 mod removed;
