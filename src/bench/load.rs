@@ -46,6 +46,7 @@ pub(super) fn task(n: u64) -> anyhow::Result<Task> {
         task_type: NOOP.into(),
         run: 1,
         attempts_used: 0,
+        backoff_from: 0,
         waits: Waits::default(),
         created_at_ms: now_ms(),
         position: Position { partition: 0, offset: 0 },

@@ -3,6 +3,7 @@
 //! does.
 
 mod attempt_services;
+mod backoff;
 mod blocking;
 mod blocking_calls;
 mod children;
