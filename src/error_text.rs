@@ -1,4 +1,6 @@
-//! Error texts with a hint: the message, an empty line, and `hint: ` with the remedy.
+//! Error texts with a hint: the message, an empty line, and `hint: ` with the remedy; and the messages of panics.
+
+use std::any::Any;
 
 /// Separator of message and hint.
 const HINT: &str = "\n\nhint: ";
@@ -11,6 +13,12 @@ pub fn split_hint(text: &str) -> (&str, Option<&str>) {
 /// Joins message and hint into one line, for a field of a log record.
 pub fn single_line(text: &str) -> String {
     text.replace("\n\n", "; ")
+}
+
+/// Message of a panic.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 #[cfg(test)]

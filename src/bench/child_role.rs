@@ -15,6 +15,7 @@ use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy
 use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry};
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
+use crate::model::units::duration::Millis;
 use crate::runtime::{self, Health, Shutdown};
 use crate::telemetry::Metrics;
 use crate::tracker::TrackerSetup;
@@ -70,6 +71,15 @@ pub enum ChildRole {
         types: u32,
         slots: u32,
         sleep_ms: u64,
+    },
+    /// A worker whose attempts call a web service.
+    Caller {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        url: String,
+        slots: u32,
+        timeout_ms: u64,
     },
     /// A worker of several types, of which some share a group.
     Types {
@@ -136,6 +146,10 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         }
         ChildRole::Sleeper { services, prefix, events_partitions, types, slots, sleep_ms } => {
             let registry = sleepers(types, slots, Duration::from_millis(sleep_ms));
+            crate::worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
+        }
+        ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms } => {
+            let registry = super::overload::caller(&url, slots, Millis(timeout_ms))?;
             crate::worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
         ChildRole::Types { services, prefix, events_partitions, types, all, own, slots, ready } => {

@@ -46,6 +46,7 @@ pub(super) fn task(n: u64) -> anyhow::Result<Task> {
         task_type: NOOP.into(),
         run: 1,
         attempts_used: 0,
+        backoff_from: 0,
         waits: Waits::default(),
         created_at_ms: now_ms(),
         position: Position { partition: 0, offset: 0 },
@@ -380,35 +381,53 @@ fn check_events_of(topics: &BenchTopics, events_partitions: u32, tasks: u64, kin
     let mut seen = vec![false; usize::try_from(tasks)?];
     let mut doubled = 0u64;
     let mut other = 0u64;
+    read_events(topics, events_partitions, |event| {
+        let number = event
+            .filter(|event| event.kind() == kind)
+            .and_then(|event| event.id.as_str().strip_prefix("bench-")?.parse::<usize>().ok());
+        match number.and_then(|number| seen.get_mut(number)) {
+            Some(true) => doubled += 1,
+            Some(is_seen) => *is_seen = true,
+            None => other += 1,
+        }
+    })?;
+    let missing = seen.iter().filter(|seen| !**seen).count();
+    if missing > 0 || doubled > 0 {
+        bail!("of {tasks} tasks {missing} are missing and {doubled} are duplicated ({other} other events)");
+    }
+    Ok(())
+}
+
+/// Reads all events. `None`: a record that is no event.
+pub(super) fn read_events(
+    topics: &BenchTopics,
+    events_partitions: u32,
+    mut each: impl FnMut(Option<Event>),
+) -> anyhow::Result<()> {
     let topic: Arc<str> = topics.names.events().into();
     let mut consumer = topics.broker.consumer(&ConsumerSpec::default())?;
     let partitions: Vec<(Partition, StartOffset)> = (0..events_partitions)
         .map(|number| (Partition::new(topic.clone(), number as i32), StartOffset::Beginning))
         .collect();
     consumer.assign(&partitions)?;
-    let mut left = topics.records(&topic, events_partitions)?;
+    // Counted by positions: the last offsets may be those of transaction markers.
+    let ends = topics.ends(&topic, events_partitions)?;
     let until = Instant::now() + Duration::from_secs(120);
-    while left > 0 {
+    loop {
+        let positions = consumer.positions()?;
+        let is_read = |(partition, end): &(Partition, i64)| {
+            *end == 0 || positions.iter().any(|(known, position)| known == partition && position >= end)
+        };
+        if ends.iter().all(is_read) {
+            break;
+        }
         if Instant::now() > until {
-            bail!("the events could not be read back within 120 s: {left} are missing");
+            bail!("the events could not be read back within 120 s: {positions:?} of {ends:?}");
         }
         consumer.poll(2_000, Duration::from_millis(100), &mut |record| {
-            left = left.saturating_sub(1);
-            let event = record.value.and_then(|value| Event::decode(value).ok());
-            let number = event
-                .filter(|event| event.kind() == kind)
-                .and_then(|event| event.id.as_str().strip_prefix("bench-")?.parse::<usize>().ok());
-            match number.and_then(|number| seen.get_mut(number)) {
-                Some(true) => doubled += 1,
-                Some(is_seen) => *is_seen = true,
-                None => other += 1,
-            }
+            each(record.value.and_then(|value| Event::decode(value).ok()));
         })?;
     }
     consumer.close(Duration::from_secs(5));
-    let missing = seen.iter().filter(|seen| !**seen).count();
-    if missing > 0 || doubled > 0 {
-        bail!("of {tasks} tasks {missing} are missing and {doubled} are duplicated ({other} other events)");
-    }
     Ok(())
 }

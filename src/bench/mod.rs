@@ -19,6 +19,7 @@ mod latency;
 mod load;
 mod local_kafka;
 mod memory;
+mod overload;
 mod process;
 mod publish;
 mod reads;
@@ -56,6 +57,7 @@ pub use idle::{Idle, idle};
 pub use latency::{Latency, latency};
 pub use load::Shape;
 pub use memory::{MemoryBench, memory};
+pub use overload::{Overload, overload};
 pub use publish::{PublishBench, publish};
 pub use reads::{Reads, reads};
 pub use sleep::{Sleep, sleep};
@@ -235,6 +237,16 @@ impl BenchTopics {
             records += ends.high - ends.low;
         }
         u64::try_from(records).context("a partition ends before it begins")
+    }
+
+    /// Ends of a topic's partitions.
+    fn ends(&self, topic: &str, partitions: u32) -> anyhow::Result<Vec<(Partition, i64)>> {
+        let end = |number: u32| {
+            let partition = Partition::new(topic, number as i32);
+            let ends = self.broker.watermarks(&partition, CALL_DEADLINE)?;
+            Ok((partition, ends.high))
+        };
+        (0..partitions).map(end).collect()
     }
 
     /// Returns whether a type's workers have committed all records of its topic.

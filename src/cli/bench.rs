@@ -45,7 +45,9 @@ pub(super) enum BenchVerb {
     Ui(bench::Ui),
     /// Peak memory of a worker: long backlog, large params, many types
     Memory(bench::MemoryBench),
-    /// All except `app`, `memory`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
+    /// The service behind a type goes away and comes back: failed attempts, dead letters, time until work is back
+    Overload(bench::Overload),
+    /// All except `app`, `memory`, `overload`, `timers`, `types`, `ui`, `unannounced` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
     #[command(hide = true)]
@@ -124,6 +126,7 @@ async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<Report> {
         BenchVerb::Ui(ui) => bench::ui(&ui, &services).await,
         BenchVerb::Watch(watch) => bench::watch(&watch, &services).await,
         BenchVerb::Idle(idle) => bench::idle(&idle, &services).await,
+        BenchVerb::Overload(overload) => bench::overload(&overload, &services).await,
         BenchVerb::All(_) | BenchVerb::ChildRole => anyhow::bail!("not a single benchmark"),
     }
 }

@@ -291,6 +291,9 @@ async fn dispatch(cli: Cli, registry: Registry) -> Outcome {
 }
 
 #[cfg(test)]
+mod documented;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -18,13 +18,14 @@ use crate::handlers::builtin::{HandlerEnv, register_config};
 use crate::telemetry::{self, LOG_FILTER, Metrics};
 
 /// Keys of `[types.<name>]` that a running worker applies.
-const LIVE_TYPE_KEYS: [&str; 16] = [
+const LIVE_TYPE_KEYS: [&str; 17] = [
     "concurrency",
     "max_concurrency",
     "rate",
     "retries",
     "min_backoff",
     "max_backoff",
+    "backoff_reset",
     "max_wait",
     "timeout",
     "total_timeout",

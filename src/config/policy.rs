@@ -163,6 +163,7 @@ impl TypePolicy {
                 retries: config.retries.unwrap_or(self.retry.retries),
                 min_backoff: config.min_backoff.unwrap_or(self.retry.min_backoff),
                 max_backoff: config.max_backoff.unwrap_or(self.retry.max_backoff),
+                backoff_reset: config.backoff_reset.or(self.retry.backoff_reset),
             },
             max_wait: config.max_wait.unwrap_or(self.max_wait),
             timeout: config.timeout.unwrap_or(self.timeout),

@@ -47,6 +47,9 @@ pub struct TypeConfig {
     /// Maximum wait between two attempts. Default 3s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backoff: Option<Millis>,
+    /// Time of an attempt after which its failure starts the backoff again. Default: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_reset: Option<Millis>,
     /// Time after the first wait of a run from which on waits count as attempts; 0: each counts. Default 24h.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<Millis>,

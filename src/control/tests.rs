@@ -31,6 +31,7 @@ fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
         task_type: "echo".into(),
         run: 1,
         attempts_used: 0,
+        backoff_from: 0,
         waits: Waits::default(),
         created_at_ms: 0,
         position: Position { partition: 0, offset: 0 },

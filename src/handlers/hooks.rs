@@ -37,6 +37,7 @@
 //! # drop(app);
 //! ```
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -44,6 +45,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Child, Context, Failure};
+use crate::error_text::panic_text;
 use crate::model::task::Policy;
 
 /// Task that is about to be published, as hooks see it. Its id, run and type are fixed; everything else can be changed,
@@ -179,13 +181,17 @@ impl Hooks {
         outcome
     }
 
-    /// Runs the hooks on a child, unless they have been run in another process.
+    /// Runs the hooks on a child, unless they have been run in another process. A panic refuses the child: it may be that
+    /// of an app, whose messages a common task handles.
     pub(super) fn prepare_child(&self, child: &mut Child) {
         if self.prepare.is_none() || child.prepared {
             return;
         }
         child.prepared = true;
-        if let Err(why) = self.prepare(&child.task_type, &mut child.params, &mut child.key, &mut child.policy) {
+        let prepare = || self.prepare(&child.task_type, &mut child.params, &mut child.key, &mut child.policy);
+        let outcome = catch_unwind(AssertUnwindSafe(prepare));
+        let outcome = outcome.unwrap_or_else(|panic| Err(format!("a hook panicked: {}", panic_text(&*panic))));
+        if let Err(why) = outcome {
             child.error.get_or_insert(why);
         }
     }
@@ -223,5 +229,14 @@ mod tests {
         assert_eq!(prepare(json!({})), (Ok(()), list, key, "second,third".to_owned()));
         let (list, key) = steps();
         assert_eq!(prepare(json!({"fails": true})), (Err("no".to_owned()), list, key, "second".to_owned()));
+    }
+    /// The panic must not reach the task that spawns the child, which handles the messages of a whole app.
+    #[test]
+    fn hook_that_panics_refuses_the_child() {
+        let mut hooks = Hooks::default();
+        hooks.add_prepare(Arc::new(|task: &mut Submission| panic!("no tenant in {}", task.params)));
+        let mut child = Child::new("resize", json!(1));
+        hooks.prepare_child(&mut child);
+        assert_eq!(child.error.as_deref(), Some("a hook panicked: no tenant in 1"));
     }
 }

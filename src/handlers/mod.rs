@@ -69,6 +69,8 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     const MIN_BACKOFF: Duration = Duration::from_secs(1);
     /// Maximum wait between two attempts.
     const MAX_BACKOFF: Duration = Duration::from_secs(3);
+    /// Time of an attempt after which its failure starts the backoff again. `None`: it never starts again.
+    const BACKOFF_RESET: Option<Duration> = None;
     /// Time after the first wait ([`Failure::wait`]) of a run from which on waits count as attempts.
     const MAX_WAIT: Duration = Duration::from_secs(24 * 3_600);
     /// Timeout of one attempt.

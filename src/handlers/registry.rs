@@ -63,6 +63,7 @@ impl Registered {
                 retries: T::RETRIES,
                 min_backoff: T::MIN_BACKOFF.into(),
                 max_backoff: T::MAX_BACKOFF.into(),
+                backoff_reset: T::BACKOFF_RESET.map(Into::into),
             },
             max_wait: T::MAX_WAIT.into(),
             timeout: T::TIMEOUT.into(),

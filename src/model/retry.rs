@@ -1,5 +1,7 @@
 //! Retry policy and backoff, and waits that do not count as attempts.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::units::duration::Millis;
@@ -70,12 +72,14 @@ pub struct RetryPolicy {
     pub retries: u32,
     pub min_backoff: Millis,
     pub max_backoff: Millis,
+    /// Time of an attempt after which its failure counts as the first one for the backoff. `None`: it never does.
+    pub backoff_reset: Option<Millis>,
 }
 
 impl Default for RetryPolicy {
     /// 5 retries with a backoff of 1 s to 3 s.
     fn default() -> Self {
-        Self { retries: 5, min_backoff: Millis::secs(1), max_backoff: Millis::secs(3) }
+        Self { retries: 5, min_backoff: Millis::secs(1), max_backoff: Millis::secs(3), backoff_reset: None }
     }
 }
 
@@ -83,6 +87,11 @@ impl RetryPolicy {
     /// Returns true if another attempt is allowed after `attempts`.
     pub fn allows(&self, attempts: u32) -> bool {
         attempts <= self.retries
+    }
+
+    /// Returns true if the backoff starts again with the failure of an attempt that has taken this time.
+    pub fn starts_again(&self, took: Duration) -> bool {
+        self.backoff_reset.is_some_and(|reset| took >= Duration::from(reset))
     }
 
     /// Backoff after `attempts` failures: `min · 2^(attempts-1)`, at most `max`, plus up to 20 % (`jitter` in 0..1).
@@ -109,15 +118,24 @@ mod tests {
 
     #[test]
     fn backoff_doubles_up_to_the_maximum() {
-        let policy = RetryPolicy { retries: 4, min_backoff: Millis(100), max_backoff: Millis(350) };
+        let policy =
+            RetryPolicy { retries: 4, min_backoff: Millis(100), max_backoff: Millis(350), backoff_reset: None };
         assert_eq!((1..=4).map(|n| policy.backoff(n, 0.0).0).collect::<Vec<_>>(), [100, 200, 350, 350]);
         assert_eq!(policy.backoff(3, 1.0), Millis(420));
         assert_eq!(RetryPolicy { max_backoff: Millis(u64::MAX), ..policy }.backoff(u32::MAX, 1.0).0, u64::MAX);
     }
 
     #[test]
+    fn backoff_starts_again_after_a_long_attempt() {
+        let policy = RetryPolicy { backoff_reset: Some(Millis::secs(10)), ..RetryPolicy::default() };
+        let after = |policy: RetryPolicy| [0, 9, 10, 1_000].map(|secs| policy.starts_again(Duration::from_secs(secs)));
+        assert_eq!(after(policy), [false, false, true, true]);
+        assert_eq!(after(RetryPolicy::default()), [false; 4]);
+    }
+
+    #[test]
     fn backoff_of_waits_doubles_up_to_ten_minutes() {
-        let policy = RetryPolicy { retries: 0, min_backoff: Millis::secs(1), max_backoff: Millis::secs(3) };
+        let policy = RetryPolicy { retries: 0, ..RetryPolicy::default() };
         let waits = [1, 2, 5, 10, 11, u32::MAX].map(|n| policy.wait_backoff(n, 0.0));
         assert_eq!(waits, [1, 2, 16, 512, 600, 600].map(Millis::secs));
         assert_eq!(policy.wait_backoff(1, 1.0), Millis(1_200));

@@ -44,6 +44,7 @@ pub(super) fn headers_at<'a>(task: &'a Task, source: &'a str, time: Cow<'a, str>
     set(header::RUN, (task.run > 1).then(|| task.run.to_string().into()));
     set(header::ATTEMPT, (task.attempts_used > 0).then(|| task.attempts_used.to_string().into()));
     set(header::WAITS, (task.waits.number > 0).then(|| task.waits.to_string().into()));
+    set(header::BACKOFF_FROM, (task.backoff_from > 0).then(|| task.backoff_from.to_string().into()));
     set(header::AS_OF, task.asof.map(|asof| asof.to_string().into()));
     set(header::ANNOUNCED, task.announced.then_some("1".into()));
     set(header::HASH, task.hash.as_deref().map(Cow::Borrowed));

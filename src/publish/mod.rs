@@ -295,6 +295,7 @@ fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
         task_type: new.task_type,
         run: new.run,
         attempts_used: 0,
+        backoff_from: 0,
         waits: Waits::default(),
         created_at_ms: now_ms,
         position: Position { partition: -1, offset: -1 },

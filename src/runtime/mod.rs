@@ -2,18 +2,17 @@
 //! a [`simulated::Host`] in a simulation. `Instant` is tokio's everywhere: the system's, unless a test has paused the
 //! clock.
 
+mod health;
 pub mod simulated;
 pub mod watch;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub use health::{Health, PARTS};
 use simulated::{Hosted, host};
 
 /// Raises the limit of open files to `wanted`, or to the hard limit; returns the resulting limit.
@@ -78,27 +77,6 @@ impl Shutdown {
             }
         });
         Ok(())
-    }
-}
-
-/// Reasons for not being ready, by part of the process. Shared by a process's roles and its ops endpoint.
-#[derive(Clone, Default)]
-pub struct Health(Arc<Mutex<BTreeMap<String, String>>>);
-
-impl Health {
-    /// Marks a part as not ready.
-    pub fn set(&self, part: &str, reason: impl Into<String>) {
-        self.0.lock().insert(part.to_owned(), reason.into());
-    }
-
-    /// Marks a part as ready.
-    pub fn clear(&self, part: &str) {
-        self.0.lock().remove(part);
-    }
-
-    /// Reasons by part; empty if the process is ready.
-    pub fn reasons(&self) -> Vec<(String, String)> {
-        self.0.lock().iter().map(|(part, reason)| (part.clone(), reason.clone())).collect()
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct InFlight {
     pub attempts: u32,
     /// Waits of this run, including those of earlier workers if the record contains them.
     pub waits: Waits,
+    /// Attempts of this run before the backoff started again.
+    pub backoff_from: u32,
     /// Time of the waits in this worker.
     pub waited: Duration,
     /// Timestamp of the record, epoch milliseconds.
@@ -167,6 +169,7 @@ impl PollBatch {
             key: decoder.order_key(record, &task),
             attempts: task.attempts_used,
             waits: task.waits,
+            backoff_from: task.backoff_from,
             waited: Duration::ZERO,
             record_timestamp_ms: record.timestamp_ms,
             has_own_key: record.key.is_some_and(|key| key != task.id.as_str().as_bytes()),

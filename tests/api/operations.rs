@@ -136,7 +136,7 @@ async fn roles_without_api_serve_health_endpoints() {
     for path in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(get(path).send().await.unwrap().status(), StatusCode::OK, "{path}");
     }
-    fleet.health.set("worker", "no partitions yet");
+    fleet.health.set("tracker", "no partitions yet");
     assert!(problem(get("/readyz")).await.detail.contains("no partitions yet"));
     assert_eq!(problem(get("/v1/tasks")).await.code, "unknown_route");
     assert_eq!(problem(fleet.http.post(format!("{base}/healthz"))).await.code, "method_not_allowed");

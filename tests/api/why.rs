@@ -313,6 +313,28 @@ async fn open_circuit_is_named_and_counted() {
     assert_eq!((echo.worker_totals.unwrap().circuit_open, echo.circuit), (1, None));
 }
 
+/// No probe starts, and the circuit does not close by itself.
+#[tokio::test]
+async fn circuit_opened_by_an_operator_is_named_once() {
+    let fleet = fleet().await;
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
+    let setting = json!({"state": "open", "reason": "the bureau is closed"});
+    let changed = fleet.http.put(format!("{}/v1/types/echo/circuit", fleet.base)).json(&setting).send().await.unwrap();
+    assert!(changed.status().is_success(), "{changed:?}");
+    let status = json!({"type": "echo", "slots": 9, "in_flight": 0, "waiting": 2, "paused": false, "partitions": [1],
+        "circuit": "opened by an operator: the bureau is closed", "finished": {}});
+    send_heartbeat(&fleet, "w-1", status, Vec::new()).await;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::CircuitOpen, Reason::QueuedBehind]);
+    let message = &answer.findings[0].message;
+    assert!(
+        message.contains(": the bureau is closed; nothing starts")
+            && message.contains("`kafleet types circuit echo auto`"),
+        "{message}"
+    );
+}
+
 #[tokio::test]
 async fn app_without_a_process_is_named_with_its_reason() {
     let fleet = fleet().await;

@@ -362,6 +362,20 @@ fn pages_of_the_ui_are_measured_against_their_budgets() {
     assert!(page["median"].as_f64() < page["budget"].as_f64(), "{page}");
 }
 
+/// A web service that is away for a while, called by real workers.
+#[test]
+fn outage_of_a_service_costs_few_attempts_and_no_task() {
+    let Some(fleet) = Fleet::new() else { return };
+    let outage = ["--away", "8", "--rate", "100", "--workers", "2", "--slots", "4", "-o", "json"];
+    let report = fleet.run(&[&["bench", "overload"][..], &outage].concat()).exits_with(0).json();
+    let figures = report["figures"].as_array().unwrap();
+    let budgets: Vec<_> = figures.iter().filter(|figure| figure["budget"].is_number()).collect();
+    assert_eq!((budgets.len(), &report["checked"]), (3, &json!(true)), "{report}");
+    assert!(budgets.iter().all(|figure| figure["median"].as_f64() <= figure["budget"].as_f64()), "{report}");
+    let failed = figures.iter().find(|figure| figure["name"] == "most failed attempts of a worker").unwrap();
+    assert!(failed["median"].as_f64().unwrap() >= 5.0, "the service was away: {report}");
+}
+
 #[test]
 fn app_is_measured_with_and_without_kafka() {
     let Some(fleet) = Fleet::new() else { return };

@@ -349,6 +349,8 @@ fn code_and_schema_accept_the_same_headers() {
         ("ce_totaltimeout", "1d", "soon"),
         ("ce_maxwait", "12h", "12.5"),
         ("ce_waits", "3,1800000000000", "0,1800000000000"),
+        ("ce_backoffreset", "10m", "soon"),
+        ("ce_backofffrom", "3", "-1"),
         ("ce_onfailure", "ignore", "FAIL"),
         ("ce_name", "Ä name", &"x".repeat(513)),
         ("ce_creator", "", &"x".repeat(513)),

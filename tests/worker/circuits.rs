@@ -11,7 +11,7 @@ use kafleet::model::units::duration::Millis;
 use serde_json::Value;
 
 use crate::worker::fleet::{memory, until};
-use crate::worker::types::{Kind, ok};
+use crate::worker::types::{Journal, Kind, counted, ok};
 
 /// Service that a type calls.
 #[derive(Clone, Default)]
@@ -107,4 +107,67 @@ async fn operator_opens_and_closes_the_circuit() {
     let results = fleet.wait_for_results(11).await;
     assert_eq!(results.iter().filter(|event| event.kind() == EventKind::Failed).count(), 1);
     worker.stop().await;
+}
+
+/// Tasks wait in Kafka or in the worker, without an attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn open_circuit_ends_cancelled_tasks_and_holds_in_a_worker_that_starts_later() {
+    let service = Service::default();
+    let (fleet, _) = memory(2, &[service.caller()]).await;
+    let setting = CircuitSetting { v: 1, at_ms: 0, state: ForcedCircuit::Open, reason: None };
+    fleet.put_control(ControlKey::Circuit("caller".into()), ControlRecord::Circuit(setting)).await;
+    let first = fleet.worker();
+    until("the circuit is open", || first.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    fleet.send_many("caller", "t", 20, "1").await;
+    fleet.cancel("t7", 5, true).await;
+    assert_eq!(fleet.result_of("t7").await.kind(), EventKind::Cancelled);
+    let second = fleet.worker();
+    second.ready().await;
+    until("the circuit is open", || second.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    first.stop().await;
+    assert_eq!(fleet.results().len(), 1, "nothing has started");
+    fleet.delete_control(ControlKey::Circuit("caller".into())).await;
+    fleet.wait_for_results(20).await;
+    second.stop().await;
+    fleet.assert_clean("caller").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn worker_stops_while_its_circuit_is_open_and_another_one_continues() {
+    let service = Service::default();
+    let (fleet, _) = memory(1, &[service.caller()]).await;
+    service.set_away(true);
+    fleet.send_many("caller", "t", 30, "1").await;
+    let worker = fleet.worker();
+    until("the circuit is open", || worker.metric("kafleet_circuit_open", "caller") == 1.0).await;
+    worker.stop().await;
+    assert_eq!(fleet.results(), []);
+    service.set_away(false);
+    let worker = fleet.worker();
+    let results = fleet.wait_for_results(30).await;
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded), "{results:?}");
+    worker.stop().await;
+    fleet.assert_clean("caller").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_circuit_delays_only_its_own_type_of_a_shared_group() {
+    const MANY: usize = 12_000;
+    let (service, journal) = (Service::default(), Journal::default());
+    let (mut fleet, _) = memory(2, &[service.caller(), counted("free", &journal)]).await;
+    fleet.share(&["caller", "free"]);
+    service.set_away(true);
+    fleet.send_many("caller", "t", MANY, "1").await;
+    let worker = fleet.worker();
+    // 8,192 inputs of at least 512 bytes each.
+    until("the backlog is full", || worker.metric("kafleet_worker_held_bytes", "") >= 8_192.0 * 512.0).await;
+    fleet.send_many("free", "free", 1_000, "0").await;
+    fleet.wait_for_results(1_000).await;
+    assert_eq!(worker.metric("kafleet_circuit_open", "caller"), 1.0);
+    service.set_away(false);
+    let results = fleet.wait_for_results(MANY + 1_000).await;
+    assert!(results.iter().all(|event| event.kind() == EventKind::Succeeded));
+    worker.stop().await;
+    fleet.assert_clean("caller").await;
+    fleet.assert_clean("free").await;
 }

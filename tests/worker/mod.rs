@@ -3,6 +3,7 @@
 //! does.
 
 mod attempt_services;
+mod backoff;
 mod blocking;
 mod blocking_calls;
 mod children;
@@ -26,6 +27,7 @@ mod outcomes;
 mod output;
 mod policy;
 mod rebalance;
+mod receivers;
 mod release;
 mod reload;
 mod removed;

@@ -41,7 +41,7 @@ impl Kind {
         let policy = TypePolicy {
             concurrency: Some(8),
             order: Order::None,
-            retry: RetryPolicy { retries: 2, min_backoff: Millis(20), max_backoff: Millis(80) },
+            retry: RetryPolicy { retries: 2, min_backoff: Millis(20), max_backoff: Millis(80), backoff_reset: None },
             timeout: Millis::secs(900),
             ..TypePolicy::default()
         };
@@ -69,7 +69,8 @@ impl Kind {
     }
 
     pub fn retries(mut self, retries: u32, backoff: Millis) -> Self {
-        self.registered.policy.retry = RetryPolicy { retries, min_backoff: backoff, max_backoff: backoff };
+        self.registered.policy.retry =
+            RetryPolicy { retries, min_backoff: backoff, max_backoff: backoff, backoff_reset: None };
         self
     }
 

@@ -44,6 +44,7 @@ class Policy(TypedDict, total=False):
     retries: int
     min_backoff: Duration
     max_backoff: Duration
+    backoff_reset: Duration
     max_wait: Duration
     timeout: Duration
     total_timeout: Duration
@@ -73,6 +74,7 @@ class Options(TypedDict, total=False):
     retries: int
     min_backoff: Duration
     max_backoff: Duration
+    backoff_reset: Duration
     max_wait: Duration
     timeout: Duration
     total_timeout: Duration

@@ -15,6 +15,7 @@ export interface Policy {
   retries?: number;
   minBackoff?: Duration;
   maxBackoff?: Duration;
+  backoffReset?: Duration;
   maxWait?: Duration;
   timeout?: Duration;
   totalTimeout?: Duration;
@@ -39,6 +40,7 @@ interface CommonOptions {
   retries?: number;
   minBackoff?: Duration;
   maxBackoff?: Duration;
+  backoffReset?: Duration;
   maxWait?: Duration;
   timeout?: Duration;
   onFailure?: "fail" | "ignore";
@@ -83,7 +85,8 @@ export type CallOptions = SubmitOptions & ThenOptions;
 /** Use of a call. */
 export type Scope = "submit" | "spawn" | "then";
 
-const COMMON = "key name tags retries minBackoff maxBackoff maxWait timeout onFailure failFast maxFailed then actions checks";
+const COMMON =
+  "key name tags retries minBackoff maxBackoff backoffReset maxWait timeout onFailure failFast maxFailed then actions checks";
 const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
   submit: new Set(`${CHILD} parent`.split(" ")),
@@ -93,8 +96,8 @@ const ALLOWED: Record<Scope, Set<string>> = {
 const PLACES: Record<Scope, string> = { submit: "a submitted task", spawn: "a child", then: "a continuation" };
 const POLICY = new Set(
   (
-    "concurrency maxConcurrency rate order retries minBackoff maxBackoff maxWait timeout totalTimeout stallTimeout retryOn failOn " +
-    "onError maxFailures failurePeriod tripOn isolation publishResults partitions"
+    "concurrency maxConcurrency rate order retries minBackoff maxBackoff backoffReset maxWait timeout totalTimeout stallTimeout " +
+    "retryOn failOn onError maxFailures failurePeriod tripOn isolation publishResults partitions"
   ).split(" "),
 );
 

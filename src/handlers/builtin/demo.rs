@@ -18,7 +18,8 @@ pub(crate) const IMPORT: &str = "demo-import";
 pub(crate) const SLOW: &str = "demo-slow";
 
 /// Short backoff, so that all attempts happen within the demo.
-const RETRY: RetryPolicy = RetryPolicy { retries: 2, min_backoff: Millis::secs(2), max_backoff: Millis::secs(4) };
+const RETRY: RetryPolicy =
+    RetryPolicy { retries: 2, min_backoff: Millis::secs(2), max_backoff: Millis::secs(4), backoff_reset: None };
 
 /// Params of a demo task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

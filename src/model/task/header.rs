@@ -13,6 +13,7 @@ pub const PARENT: &str = "ce_parent";
 pub const RUN: &str = "ce_run";
 pub const ATTEMPT: &str = "ce_attempt";
 pub const WAITS: &str = "ce_waits";
+pub const BACKOFF_FROM: &str = "ce_backofffrom";
 pub const AS_OF: &str = "ce_asof";
 pub const ANNOUNCED: &str = "ce_announced";
 pub const HASH: &str = "ce_hash";
@@ -29,7 +30,7 @@ pub fn is_policy(name: &str) -> bool {
     matches!(name, NOT_BEFORE | EXPIRES | POLICY) || Policy::fields().any(|field| field.header == Some(name))
 }
 
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     SPEC_VERSION,
     ID,
     TYPE,
@@ -40,6 +41,7 @@ const OTHERS: [&str; 15] = [
     RUN,
     ATTEMPT,
     WAITS,
+    BACKOFF_FROM,
     AS_OF,
     ANNOUNCED,
     HASH,

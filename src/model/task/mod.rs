@@ -60,6 +60,8 @@ pub struct Task {
     pub attempts_used: u32,
     /// Waits of this run before the record was written.
     pub waits: Waits,
+    /// Attempts of this run before the backoff started again.
+    pub backoff_from: u32,
     /// Creation time set by the producer (`ce_time`), else the record's timestamp. Epoch milliseconds.
     pub created_at_ms: i64,
     pub position: Position,

@@ -83,6 +83,13 @@ fields! {
             Field::at(EVERYWHERE).change(Change::BeforePublish)
                 .argument(Argument::duration("max-backoff", "Maximum wait between two attempts"));
 
+            /// Time of an attempt after which its failure starts the backoff again at `min_backoff`. Default: the type's.
+            backoff_reset: Option<Millis>, header "ce_backoffreset", check any,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::duration(
+                    "backoff-reset", "Time of an attempt after which its failure starts the backoff again",
+                ));
+
             /// Time after the first wait of a run from which on waits count as attempts; 0: each counts. Default: the type's.
             max_wait: Option<Millis>, header "ce_maxwait", check any,
             Field::at(EVERYWHERE).change(Change::BeforePublish)

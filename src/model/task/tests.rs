@@ -94,6 +94,7 @@ fn all_headers_are_decoded() {
         timeout: Some(Millis::secs(7200)),
         total_timeout: Some(Millis::secs(86_400)),
         max_wait: Some(Millis::secs(21_600)),
+        backoff_reset: None,
         reply_to: Some("shop.replies".into()),
         on_failure: OnFailure::Ignore,
         name: Some("Großer Auftrag".into()),
@@ -103,6 +104,13 @@ fn all_headers_are_decoded() {
         rules: Rules { options: Some(serde_json::json!({"k": 1})), ..Rules::default() },
     };
     assert_eq!(*task.policy.unwrap(), expected);
+}
+
+#[test]
+fn backoff_starts_again_at_an_attempt() {
+    let task = read(&[("ce_attempt", "3"), ("ce_backofffrom", "2"), ("ce_backoffreset", "10m")], "{}").unwrap();
+    assert_eq!((task.backoff_from, task.policy.unwrap().backoff_reset), (2, Some(Millis::secs(600))));
+    assert_eq!(read(&[("ce_backofffrom", "-1")], "{}").unwrap_err().code, "bad_header");
 }
 
 #[test]
@@ -286,6 +294,7 @@ proptest! {
             id: TaskId::parse(&id).unwrap(),
             task_type: "echo".into(),
             run, attempts_used, created_at_ms, asof, announced,
+            backoff_from: attempts_used / 2,
             waits: waits.map_or_else(Waits::default, |(number, since_ms)| Waits { number, since_ms }),
             position: Position { partition: 3, offset: 41 },
             hash: None,

@@ -139,6 +139,7 @@ impl OutboxPlanner {
             task_type: continuation.task_type.clone(),
             run: node.run,
             attempts_used: 0,
+            backoff_from: 0,
             waits: Waits::default(),
             created_at_ms: node.times.created_at_ms.unwrap_or_default(),
             position: Position { partition: -1, offset: -1 },
@@ -202,7 +203,7 @@ fn retry_record(
         (header::AS_OF, asof.to_string()),
         (header::ANNOUNCED, "1".to_owned()),
     ];
-    let removed = [header::NOT_BEFORE, header::ATTEMPT, header::WAITS, header::EXPIRES];
+    let removed = [header::NOT_BEFORE, header::ATTEMPT, header::WAITS, header::BACKOFF_FROM, header::EXPIRES];
     let mut headers = found.headers;
     headers.retain(|(name, _)| !removed.contains(&name.as_str()) && set.iter().all(|(own, _)| own != name));
     apply_patch(&mut headers, node, false);

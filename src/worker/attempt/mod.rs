@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::error_text::panic_text;
 use crate::handlers::context::CancelReason;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
@@ -129,7 +130,5 @@ async fn stalled(cx: &Context, limit: Option<Duration>) -> AttemptEnd {
 }
 
 fn panic_failure(panic: &(dyn std::any::Any + Send)) -> Failure {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
-    Failure::retry(format!("the handler panicked: {text}")).of_kind("panic")
+    Failure::retry(format!("the handler panicked: {}", panic_text(panic))).of_kind("panic")
 }

@@ -2,8 +2,8 @@
 //! is away. Pure: times and outcomes go in, admissions and changes come out.
 //!
 //! Closed, it counts outcomes. When half of the recent attempts have failed with a kind that trips it, it opens: nothing
-//! starts for a pause. Then one probe runs at a time: a bad one starts the next pause, and three good ones close the
-//! circuit. The slots then double each second from one.
+//! starts for a pause. Then one probe runs at a time, or one per longest pause if probes last: a bad one starts the next
+//! pause, and three good ones close the circuit. The slots then double each second from one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,8 +47,10 @@ enum State {
     Open(Outage),
     Probing {
         outage: Outage,
+        /// End of the pause. Attempts that started earlier are no probes.
+        from: Instant,
         good: u32,
-        /// Start of the running probe.
+        /// Start of the latest probe, while it runs.
         probe: Option<Instant>,
     },
     /// Closed since this time; the slots are still growing.
@@ -114,10 +116,11 @@ impl Circuit {
             State::Closed => true,
             State::Open(outage) if now < outage.until => false,
             State::Open(outage) => {
-                self.state = State::Probing { outage, good: 0, probe: None };
+                self.state = State::Probing { outage, from: now, good: 0, probe: None };
                 true
             }
-            State::Probing { probe, .. } => probe.is_none(),
+            // A probe that does not end, such as a long attempt or a call that hangs, holds back the next one for a pause.
+            State::Probing { probe, .. } => probe.is_none_or(|probe| now >= probe + MAX_PAUSE),
             State::Growing(since) => {
                 let slots = grown_slots(now.saturating_duration_since(since));
                 if slots >= self.slots {
@@ -148,9 +151,9 @@ impl Circuit {
         match &mut self.state {
             State::Closed | State::Growing(_) => self.count(started_at, now, outcome, jitter),
             State::Open(_) => None,
-            State::Probing { probe, .. } if probe.is_none_or(|probe| started_at < probe) => None,
-            State::Probing { outage, good, probe } => {
-                *probe = None;
+            State::Probing { from, .. } if started_at < *from => None,
+            State::Probing { outage, good, probe, .. } => {
+                probe.take_if(|latest| *latest == started_at);
                 match outcome {
                     Outcome::Unknown => None,
                     Outcome::Bad(requested) => {
@@ -253,7 +256,8 @@ impl Circuit {
                 let seconds = now.saturating_duration_since(since).as_secs() + 1;
                 Some(since + Duration::from_secs(seconds))
             }
-            State::Closed | State::Probing { .. } => None,
+            State::Probing { probe, .. } => probe.map(|probe| probe + MAX_PAUSE).filter(|due| *due > now),
+            State::Closed => None,
         }
     }
 }
@@ -277,5 +281,7 @@ fn grown_slots(after: Duration) -> usize {
     1 << after.as_secs().min(30)
 }
 
+#[cfg(test)]
+mod outages;
 #[cfg(test)]
 mod tests;

@@ -108,6 +108,31 @@ fn one_probe_runs_at_a_time() {
     assert!(fixture.circuit.admits(now, 3), "a cancelled probe is replaced");
 }
 
+/// Otherwise a call that hangs, or a long attempt, would keep the circuit open long after the service is back.
+#[test]
+fn probe_that_lasts_holds_back_the_next_one_for_the_longest_pause() {
+    let mut fixture = Fixture::new(4);
+    fixture.open();
+    fixture.wait_for_probe();
+    let first = fixture.now;
+    assert!(fixture.circuit.admits(first, 0));
+    fixture.circuit.attempt_started(first);
+    fixture.pass(MAX_PAUSE - STEP);
+    assert!(!fixture.circuit.admits(fixture.now, 1));
+    fixture.wait_for_probe();
+    assert_eq!(fixture.now, first + MAX_PAUSE);
+    assert!(fixture.circuit.admits(fixture.now, 1));
+    assert_eq!(fixture.circuit.next_due(fixture.now), None, "the next task is started when it comes");
+    let second = fixture.now;
+    fixture.circuit.attempt_started(second);
+    assert!(!fixture.circuit.admits(second, 2));
+    // The first probe counts, and the second one still runs.
+    assert_eq!(fixture.circuit.attempt_ended(first, second, Outcome::Good, 0.5), None);
+    assert!(!fixture.circuit.admits(second, 1));
+    assert_eq!(fixture.circuit.attempt_ended(second, second, Outcome::Good, 0.5), None);
+    assert_eq!(fixture.attempt(Outcome::Good), Some(Some(Change::Closed)));
+}
+
 #[test]
 fn pauses_grow_with_the_outage() {
     let mut fixture = Fixture::new(1);

@@ -61,7 +61,8 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
     if let Some(after) = retry_after
         && retry.allows(attempt)
     {
-        let wait = after.unwrap_or_else(|| retry.backoff(attempt, fastrand::f64()).into()).min(LONGEST_WAIT);
+        let failures = attempt.saturating_sub(in_flight.backoff_from).max(1);
+        let wait = after.unwrap_or_else(|| retry.backoff(failures, fastrand::f64()).into()).min(LONGEST_WAIT);
         return match is_in_time(wait) {
             true => Disposition::Retry { wait, failure },
             false => run_out_of_time(policy, in_flight, &failure),
@@ -103,12 +104,18 @@ fn end(policy: &TypePolicy, failure: Failure, code: Option<&'static str>) -> Dis
     }
 }
 
+/// Returns whether the backoff starts again with the failure of an attempt that has taken this time.
+pub(super) fn backoff_starts_again(policy: &TypePolicy, in_flight: &InFlight, took: Duration) -> bool {
+    retry_policy(policy, in_flight).starts_again(took)
+}
+
 fn retry_policy(policy: &TypePolicy, in_flight: &InFlight) -> RetryPolicy {
     let Some(own) = in_flight.task.policy.as_deref() else { return policy.retry };
     RetryPolicy {
         retries: own.retries.unwrap_or(policy.retry.retries),
         min_backoff: own.min_backoff.unwrap_or(policy.retry.min_backoff),
         max_backoff: own.max_backoff.unwrap_or(policy.retry.max_backoff),
+        backoff_reset: own.backoff_reset.or(policy.retry.backoff_reset),
     }
 }
 

@@ -88,6 +88,9 @@ impl Tasks {
             self.log_failure(&running, &failure);
             self.failure_limit.record(&failure, &self.metrics);
         }
+        if failure_policy::backoff_starts_again(&self.policy, &running.in_flight, running.started_at.elapsed()) {
+            running.in_flight.backoff_from = running.in_flight.attempts;
+        }
         match failure_policy::decide(&self.policy, &running.in_flight, running.attempt(), failure) {
             Disposition::Retry { wait, failure } => self.retry(running, wait, None, failure).await,
             Disposition::Wait { wait, waits, failure } => self.retry(running, wait, Some(waits), failure).await,

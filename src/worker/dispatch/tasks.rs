@@ -139,6 +139,7 @@ impl Tasks {
     /// Hands a task over to the tracker, which keeps it until it is due; the event completes the input.
     pub(super) async fn hand_over(&mut self, mut in_flight: Box<InFlight>, mut event: Event) {
         in_flight.task.waits = in_flight.waits;
+        in_flight.task.backoff_from = in_flight.backoff_from;
         if in_flight.task.has_foreign_headers || in_flight.has_own_key {
             // The event needs the whole record, which is read again in the background.
             self.reporter.output.forget(&in_flight.task.id, in_flight.task.run);

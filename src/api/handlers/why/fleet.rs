@@ -7,6 +7,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
 use crate::broker::{BrokerError, Partition};
+use crate::control::ForcedCircuit;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState};
 use crate::model::offsets::{Completed, Metadata};
 use crate::publish::time_text;
@@ -19,7 +20,7 @@ use super::{age, explain_record};
 /// Maximum partitions of a type whose lag is added up.
 const MAX_PARTITIONS: u32 = 256;
 
-/// Pauses and kill switches that apply to the task.
+/// Pauses, circuits opened by hand and kill switches that apply to the task.
 pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
     api.fleet.wait_for_control_state().await?;
     let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
@@ -30,6 +31,13 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
         let why = format!("the type `{task_type}` has been paused since {since}{}", because(&pause.reason));
         Finding::new(Reason::Paused, format!("{why}; resume it with `kafleet types resume {task_type}`"))
     });
+    let circuit = control.circuits.get(task_type).filter(|circuit| circuit.state == ForcedCircuit::Open);
+    let opened = circuit.map(|circuit| {
+        let since = time_text(circuit.at_ms);
+        let why = format!("an operator opened the circuit of `{task_type}` at {since}{}", because(&circuit.reason));
+        let what = format!("nothing starts until `kafleet types circuit {task_type} auto`");
+        Finding::new(Reason::CircuitOpen, format!("{why}; {what}"))
+    });
     let tags = task.record.definition.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
     let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
         Finding::new(
@@ -37,7 +45,7 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
             format!("the kill switch `{name}` matches the task{}; it will be cancelled", because(&kill.reason)),
         )
     });
-    Ok(paused.into_iter().chain(killed).collect())
+    Ok(paused.into_iter().chain(opened).chain(killed).collect())
 }
 
 /// Explains for a queued task which workers could take it, and which limits they have reached.
@@ -45,7 +53,11 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
     let api = reads.api;
     let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
     let policy = api.types.policy(task_type);
-    let limits = limits_of(task_type, &api.fleet.control.state(), policy.as_ref());
+    let (limits, is_opened) = {
+        let control = api.fleet.control.state();
+        let forced = control.circuits.get(task_type).map(|circuit| circuit.state);
+        (limits_of(task_type, &control, policy.as_ref()), forced == Some(ForcedCircuit::Open))
+    };
     let heartbeats = api.fleet.workers.heartbeats();
     let Some(work) = worker_totals(&heartbeats, task_type) else {
         let message =
@@ -54,8 +66,8 @@ pub(super) async fn explain_workers(reads: &QueueReads<'_>, task: &TaskView) -> 
         return Ok(known.then(|| Finding::new(Reason::NoWorker, message)).into_iter().collect());
     };
     let position = task.record.definition.position;
-    let mut findings =
-        position.map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition));
+    let mut findings = position
+        .map_or_else(Vec::new, |position| explain_stalled(&heartbeats, task_type, position.partition, is_opened));
     findings.extend(reached_limits(task_type, &limits, &work));
     Ok(findings)
 }
@@ -129,8 +141,8 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
 }
 
 /// Explains why the worker that owns a partition starts no task of it: no start offset, too many failures, or an app
-/// that is down.
-fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32) -> Vec<Finding> {
+/// that is down. `is_opened`: an operator has opened the circuit, which is explained elsewhere.
+fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32, is_opened: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {
         findings.extend(status.refused.contains(&partition).then(|| {
@@ -145,7 +157,7 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
                 format!("its worker has stopped starting `{task_type}` tasks: {why}; fix the cause, then {what}"),
             )
         }));
-        findings.extend(status.circuit.as_ref().map(|why| {
+        findings.extend(status.circuit.as_ref().filter(|_| !is_opened).map(|why| {
             let what = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
             let message =
                 format!("its worker starts only single probes of `{task_type}`, whose circuit is {why}; {what}");

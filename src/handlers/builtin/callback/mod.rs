@@ -70,7 +70,12 @@ impl Callbacks {
         let slots = concurrency.unwrap_or(CONCURRENCY);
         let policy = TypePolicy {
             concurrency: Some(slots),
-            retry: RetryPolicy { retries: RETRIES, min_backoff: MIN_BACKOFF, max_backoff: MAX_BACKOFF },
+            retry: RetryPolicy {
+                retries: RETRIES,
+                min_backoff: MIN_BACKOFF,
+                max_backoff: MAX_BACKOFF,
+                backoff_reset: None,
+            },
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };

@@ -2,14 +2,19 @@
 //! so that deliveries to other receivers continue.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use tokio::time::Instant;
 
 /// Divisor of the type's slots: a receiver that does not respond gets a quarter of them.
 const ONE_IN: u32 = 4;
 /// Maximum number of receivers that are remembered.
 const MAX_RECEIVERS: usize = 1_000;
+/// Time with running calls and without a response after which a receiver counts as one that does not respond: its calls
+/// take up to their timeout to prove it, and would use all slots until then.
+const MAX_QUIET: Duration = Duration::from_secs(2);
 
 /// Receivers of callbacks, by host and port.
 pub(super) struct Receivers {
@@ -18,11 +23,12 @@ pub(super) struct Receivers {
     by_host: Mutex<FxHashMap<String, Receiver>>,
 }
 
-#[derive(Default)]
 struct Receiver {
     running: usize,
     /// The call that ended last got a response.
     responds: bool,
+    /// Time of the last response or, if it is later, of the start of the first call that runs.
+    quiet_since: Instant,
 }
 
 /// Slot of a running call. A call that is dropped got no response.
@@ -50,8 +56,14 @@ impl Receivers {
             // A receiver that is forgotten starts again as one that has never responded.
             by_host.retain(|_, receiver| receiver.running > 0);
         }
-        let receiver = by_host.entry(host.to_owned()).or_default();
-        if !receiver.responds && receiver.running >= self.limit {
+        let now = Instant::now();
+        let first = || Receiver { running: 0, responds: false, quiet_since: now };
+        let receiver = by_host.entry(host.to_owned()).or_insert_with(first);
+        if receiver.running == 0 {
+            receiver.quiet_since = now;
+        }
+        let responds = receiver.responds && now.duration_since(receiver.quiet_since) <= MAX_QUIET;
+        if !responds && receiver.running >= self.limit {
             return None;
         }
         receiver.running += 1;
@@ -71,6 +83,9 @@ impl Drop for Slot {
         if let Some(receiver) = self.receivers.by_host.lock().get_mut(&self.host) {
             receiver.running -= 1;
             receiver.responds = self.responded;
+            if self.responded {
+                receiver.quiet_since = Instant::now();
+            }
         }
     }
 }
@@ -103,6 +118,21 @@ mod tests {
         assert!(receivers.acquire("a").is_none(), "the last call got no response, and 31 are running");
         calls.pop().unwrap().responded();
         assert!(receivers.acquire("a").is_some());
+    }
+
+    /// Its calls prove only with their timeout that it is silent; by then they would hold all slots.
+    #[tokio::test(start_paused = true)]
+    async fn receiver_that_falls_silent_is_limited_before_its_calls_time_out() {
+        let receivers = Receivers::new(32);
+        receivers.acquire("a").unwrap().responded();
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        let burst = acquire(&receivers, "a", 20);
+        assert_eq!(burst.len(), 20, "a burst after an idle time");
+        tokio::time::advance(MAX_QUIET + Duration::from_millis(1)).await;
+        assert!(receivers.acquire("a").is_none(), "none of the 20 calls got a response");
+        let mut burst = burst.into_iter();
+        burst.next().unwrap().responded();
+        assert_eq!(acquire(&receivers, "a", 20).len(), 20, "it is slow, but responds");
     }
 
     #[test]

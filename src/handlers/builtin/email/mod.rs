@@ -74,7 +74,12 @@ impl Emails {
     pub fn registered(config: &EmailConfig) -> Result<Registered, String> {
         let policy = TypePolicy {
             concurrency: Some(CONCURRENCY),
-            retry: RetryPolicy { retries: RETRIES, min_backoff: MIN_BACKOFF, max_backoff: MAX_BACKOFF },
+            retry: RetryPolicy {
+                retries: RETRIES,
+                min_backoff: MIN_BACKOFF,
+                max_backoff: MAX_BACKOFF,
+                backoff_reset: None,
+            },
             timeout: TIMEOUT,
             ..TypePolicy::default()
         };
