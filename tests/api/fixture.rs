@@ -173,6 +173,7 @@ async fn open(config: ApiConfig, store: store::Memory, app: impl FnOnce(&mut Reg
         events_partitions: PARTITIONS,
         max_tree_age: MAX_TREE_AGE,
         metrics: metrics.clone(),
+        tracer: None,
         health: health.clone(),
     };
     let (base, ended) = serve(setup, &shutdown).await;
@@ -207,6 +208,7 @@ impl Fleet {
             events_partitions: PARTITIONS,
             max_tree_age: MAX_TREE_AGE,
             metrics: Metrics::new().unwrap(),
+            tracer: None,
             health: Health::default(),
         }
     }
@@ -234,6 +236,7 @@ impl Fleet {
             names: self.names.clone(),
             events_partitions: PARTITIONS,
             metrics: self.metrics.clone(),
+            tracer: None,
             health: Health::default(),
         };
         let stop = Shutdown::new();
@@ -286,6 +289,7 @@ impl Fleet {
                 hash: None,
                 policy: None,
                 asof: None,
+                trace: None,
             }));
         })
         .await
