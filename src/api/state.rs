@@ -29,7 +29,7 @@ use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
 use crate::runtime::{Health, Shutdown};
 use crate::store::Store;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Tracer};
 
 /// Memory for request bodies at once, in KiB.
 pub(super) const BODY_BUDGET_KIB: usize = 256 << 10;
@@ -52,6 +52,8 @@ pub struct ApiSetup {
     /// Longest time a tree may stay open; no task may start later than this from now.
     pub max_tree_age: Millis,
     pub metrics: Metrics,
+    /// `None`: nothing is traced.
+    pub tracer: Option<Tracer>,
     pub health: Health,
 }
 
@@ -88,7 +90,8 @@ impl Api {
         let broker = setup.broker.client().with_deadline(KAFKA_DEADLINE).with_limit(BROKER_CALLS);
         let producer = SharedProducer::open(setup.broker, None)?;
         let publisher = Publisher::new(producer, setup.names, setup.events_partitions, "kafleet/api")
-            .with_counter(&setup.metrics.tasks.submitted);
+            .with_counter(&setup.metrics.tasks.submitted)
+            .with_tracer(setup.tracer.as_ref());
         let reads = Reads {
             store: setup.store.clone(),
             broker: broker.clone(),

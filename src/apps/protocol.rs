@@ -111,7 +111,7 @@ pub struct Start<'a> {
     pub params: &'a RawJson,
 }
 
-/// W3C trace context of the task's producer.
+/// W3C trace context of the attempt's span, or of the task's producer if the attempt has none.
 #[derive(Debug, Serialize)]
 pub struct TraceFields<'a> {
     pub parent: &'a str,

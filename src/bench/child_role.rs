@@ -17,7 +17,8 @@ use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
 use crate::model::units::duration::Millis;
 use crate::runtime::{self, Health, Shutdown};
-use crate::telemetry::Metrics;
+use crate::telemetry::otel::{self, Exporter};
+use crate::telemetry::{Metrics, Tracer};
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
 use crate::worker::child::Reentry;
@@ -142,7 +143,12 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
             let registry = registry(slots, order, isolation, fan);
             let setup = worker(&services, &prefix, events_partitions, registry)?;
             let reentry = Reentry::of_this_process();
-            crate::worker::run(WorkerSetup { reentry, ..setup }, shutdown).await
+            let (tracer, exporter) = start_tracing(&services, &setup.metrics)?.unzip();
+            let outcome = crate::worker::run(WorkerSetup { reentry, tracer, ..setup }, shutdown).await;
+            if let Some(exporter) = exporter {
+                exporter.stop().await;
+            }
+            outcome
         }
         ChildRole::Sleeper { services, prefix, events_partitions, types, slots, sleep_ms } => {
             let registry = sleepers(types, slots, Duration::from_millis(sleep_ms));
@@ -184,6 +190,12 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
     }
 }
 
+/// Starts tracing, if the benchmark has an endpoint. The environment is not read: it would change what is measured.
+fn start_tracing(services: &Services, metrics: &Metrics) -> anyhow::Result<Option<(Tracer, Exporter)>> {
+    let (settings, _) = otel::settings(&services.otel, &|_| None);
+    settings.map(|settings| otel::start(settings, &metrics.traces).map_err(anyhow::Error::msg)).transpose()
+}
+
 fn worker(
     services: &Services,
     prefix: &str,
@@ -200,6 +212,7 @@ fn worker(
         events_partitions,
         metrics: Metrics::new()?,
         health: Health::default(),
+        tracer: None,
         reentry: None,
     })
 }
@@ -215,6 +228,7 @@ fn tracker(services: &Services, prefix: &str, events_partitions: u32) -> anyhow:
         names: Names::new(prefix),
         events_partitions,
         metrics: Metrics::new()?,
+        tracer: None,
         health: Health::default(),
     })
 }
@@ -231,6 +245,7 @@ fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Res
         events_partitions,
         max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new()?,
+        tracer: None,
         health: Health::default(),
     })
 }

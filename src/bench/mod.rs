@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use crate::broker::kafka::Kafka;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, Client, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
-use crate::config::{Bytes, Names, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
+use crate::config::{Bytes, Names, OtelConfig, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
 
@@ -122,6 +122,8 @@ pub struct Services {
     pub redis: RedisConfig,
     pub worker: WorkerConfig,
     pub tracker: TrackerConfig,
+    /// Tracing of the worker; off without an endpoint.
+    pub otel: OtelConfig,
     /// Linger of every producer, in ms.
     pub linger: u32,
 }

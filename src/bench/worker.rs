@@ -23,6 +23,17 @@ pub struct WorkerBench {
     /// Run attempts in child processes; use few `--slots`, as each is a process.
     #[arg(long)]
     pub isolation: bool,
+    /// Trace this share of the tasks, from 0 to 1; baseline: the same worker without tracing, too.
+    #[arg(long, value_parser = share)]
+    pub otel_sample: Option<f64>,
+    /// Collector of the traces; nothing answers at the default.
+    #[arg(long, default_value = "http://127.0.0.1:9")]
+    pub otel_endpoint: String,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "not a number from 0 to 1".to_owned())
 }
 
 fn order_parser() -> impl clap::builder::TypedValueParser<Value = Order> {
@@ -42,10 +53,12 @@ pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<Report
         ("commit", services.worker.commit_interval.to_string()),
         ("memory limit", services.worker.memory_limit.to_string()),
         ("isolation", if bench.isolation { "process" } else { "none" }.into()),
+        ("traces", bench.otel_sample.map_or_else(|| "off".to_owned(), |share| share.to_string())),
     ];
     let mut report = Report::new("worker", common.settings(&settings));
     let mut raw = Vec::new();
     let mut work = Vec::new();
+    let mut untraced = Vec::new();
     warm_up(bench, &services)?;
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
@@ -60,14 +73,30 @@ pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<Report
             raw.push(raw_round(&topics, common, &services)?);
         }
         load::check_events(&topics, common.partitions, common.tasks)?;
+        if bench.otel_sample.is_some() {
+            untraced.push(untraced_round(bench, &services)?);
+        }
     }
     add_rounds(&mut report, "worker", common.tasks, &work);
     add_rounds(&mut report, "raw loop", common.tasks, &raw);
     let ratios = work.iter().zip(&raw).map(|(work, raw)| work.rate / raw.rate).collect();
     report.add("worker to raw loop", "", ratios);
     report.ratio = report.figures.last().map(|figure| figure.median);
+    if !untraced.is_empty() {
+        add_rounds(&mut report, "worker without traces", common.tasks, &untraced);
+        let ratios = work.iter().zip(&untraced).map(|(work, untraced)| work.rate / untraced.rate).collect();
+        report.add("with traces to without", "", ratios);
+    }
     report.checked = true;
     Ok(report)
+}
+
+/// Measures the worker without tracing, on a backlog of its own.
+fn untraced_round(bench: &WorkerBench, services: &Services) -> anyhow::Result<Round> {
+    let common = &bench.common;
+    let topics = BenchTopics::prepare(services, common.partitions, common.partitions)?;
+    load::fill(&topics, common.tasks)?;
+    worker_round(&topics, &WorkerBench { otel_sample: None, ..bench.clone() }, services)
 }
 
 /// Runs both loops once, unmeasured.
@@ -121,8 +150,11 @@ fn worker_round(topics: &BenchTopics, bench: &WorkerBench, services: &Services) 
 }
 
 fn worker_role(topics: &BenchTopics, bench: &WorkerBench, services: &Services) -> ChildRole {
+    let mut services = services.clone();
+    services.otel.endpoint = bench.otel_sample.map(|_| bench.otel_endpoint.clone());
+    services.otel.sample = bench.otel_sample.unwrap_or_default();
     ChildRole::Worker {
-        services: services.clone(),
+        services,
         prefix: topics.names.prefix.clone(),
         events_partitions: bench.common.partitions,
         slots: bench.common.slots,

@@ -6,7 +6,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::{Format, Globals};
 use super::setup::{SetupOptions, load_config};
 use crate::bench::{self, Common, Report, Services};
-use crate::config::{Config, Order};
+use crate::config::{Config, Order, OtelConfig};
 
 /// Sections of the configuration that benchmarks do not use.
 const UNUSED: [&str; 7] = ["api", "apps", "callbacks", "email", "ops", "schedules", "types"];
@@ -60,7 +60,8 @@ pub(super) async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
     }
     let config = load_config(globals, &SetupOptions { unused: &UNUSED, ..SetupOptions::default() })?.config;
     let Config { kafka, redis, worker, tracker, .. } = config;
-    let services = Services { kafka, redis, worker, tracker, linger: Common::default().linger };
+    let otel = OtelConfig::default();
+    let services = Services { kafka, redis, worker, tracker, otel, linger: Common::default().linger };
     require_single_server(&services.redis.url)?;
     let verbs = match verb {
         BenchVerb::All(common) => all(&common),
@@ -99,6 +100,8 @@ fn all(common: &Common) -> Vec<BenchVerb> {
             memory_limit: None,
             order: Order::None,
             isolation: false,
+            otel_sample: None,
+            otel_endpoint: String::new(),
         }),
         BenchVerb::Reads(bench::Reads { rounds: common.rounds, ..bench::Reads::default() }),
         BenchVerb::Sleep(bench::Sleep { rounds: common.rounds, ..bench::Sleep::default() }),

@@ -48,6 +48,7 @@ mod status;
 mod submit;
 mod task_view;
 mod topics;
+mod traces;
 mod tree;
 mod types;
 mod update;

@@ -217,9 +217,9 @@ impl Reloader {
             Role::Api(_) if section == "types" => {
                 return key.is_some_and(|key| ["handler", "schema"].contains(&key) || SHOWN_TYPE_KEYS.contains(&key));
             }
-            Role::Worker(_) => &["kafka", "topics", "worker", "ops", "log", "apps", "callbacks", "email"],
-            Role::Tracker => &["kafka", "redis", "topics", "tracker", "ops", "log"],
-            Role::Api(_) => &["kafka", "redis", "topics", "api", "ops", "log"],
+            Role::Worker(_) => &["kafka", "topics", "worker", "ops", "log", "otel", "apps", "callbacks", "email"],
+            Role::Tracker => &["kafka", "redis", "topics", "tracker", "ops", "log", "otel"],
+            Role::Api(_) => &["kafka", "redis", "topics", "api", "ops", "log", "otel"],
         };
         sections.contains(&section)
     }

@@ -7,6 +7,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::reload::{self, Role};
 use super::setup::{Setup, SetupOptions};
+use super::traces;
 use crate::handlers::Registry;
 use crate::model::units::duration::Millis;
 use crate::telemetry::{init_logs, set_log_filter};
@@ -53,6 +54,7 @@ pub(super) async fn worker(args: WorkerArgs, globals: &Globals, registry: Regist
     let mut setup = Setup::load(globals, registry, options)?;
     set_log_filter(setup.config.log.filter.as_deref());
     let hangups = reload::hangups()?;
+    traces::start(&mut setup)?;
     apps::open(&mut setup, &[], false).await?;
     setup.register()?;
     check_types(&setup.registry, &args.types)?;
@@ -91,9 +93,10 @@ pub(super) async fn tracker(args: TrackerArgs, globals: &Globals, registry: Regi
         unused: &["api", "apps", "types", "schedules", "callbacks", "email"],
         ..SetupOptions::default()
     };
-    let setup = Setup::load(globals, registry, options)?;
+    let mut setup = Setup::load(globals, registry, options)?;
     set_log_filter(setup.config.log.filter.as_deref());
     let hangups = reload::hangups()?;
+    traces::start(&mut setup)?;
     let broker = setup.kafka()?;
     let store = setup.redis()?;
     let mut running = setup.start_ops().await?;
@@ -128,6 +131,7 @@ pub(super) async fn api(args: ApiArgs, globals: &Globals, registry: Registry) ->
     let mut setup = Setup::load(globals, registry, options)?;
     set_log_filter(setup.config.log.filter.as_deref());
     let hangups = reload::hangups()?;
+    traces::start(&mut setup)?;
     setup.prefer_latency();
     let broker = setup.kafka()?;
     let store = setup.redis()?;

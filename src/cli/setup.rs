@@ -28,7 +28,8 @@ use crate::model::units::duration::Millis;
 use crate::runtime::{Backoff, Health, Shutdown};
 use crate::store::Store;
 use crate::store::redis::{Redis, RedisOptions};
-use crate::telemetry::Metrics;
+use crate::telemetry::otel::Exporter;
+use crate::telemetry::{Metrics, Tracer};
 use crate::topics::{RequiredTopics, TopicWatch};
 use crate::tracker::{self, TrackerSetup};
 use crate::worker::child::Reentry;
@@ -66,6 +67,8 @@ pub(super) struct Setup {
     pub policies: PolicyUpdates,
     /// Replaces tokens of the API of this process.
     pub access: LiveAccess,
+    /// Source of spans, and the thread that exports them. `None`: nothing is traced.
+    pub tracing: Option<(Tracer, Exporter)>,
 }
 
 /// Origin of a configuration, from which it can be read again.
@@ -143,6 +146,7 @@ impl Setup {
             source,
             policies: PolicyUpdates::default(),
             access: LiveAccess::default(),
+            tracing: None,
         };
         if has_handlers {
             setup.register()?;
@@ -306,6 +310,7 @@ impl Setup {
             metrics: self.metrics.clone(),
             health: self.health.clone(),
             policies: self.policies.clone(),
+            tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
             reentry: Reentry::of_this_process(),
         }
     }
@@ -326,6 +331,7 @@ impl Setup {
             names: self.names.clone(),
             events_partitions,
             metrics: self.metrics.clone(),
+            tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
             health: self.health.clone(),
         }
     }
@@ -342,6 +348,7 @@ impl Setup {
             events_partitions,
             max_tree_age: self.config.topics.max_tree_age,
             metrics: self.metrics.clone(),
+            tracer: self.tracing.as_ref().map(|(tracer, _)| tracer.clone()),
             health: self.health.clone(),
         }
     }
@@ -388,6 +395,9 @@ impl Setup {
     pub(super) async fn run_until_stopped(&self, running: JoinSet<Ended>) -> Result<(), Failure> {
         let outcome = self.wait_for_roles(running).await;
         tokio::select! { biased; () = apps::stop(&self.apps) => {}, () = self.shutdown.abort.cancelled() => {} }
+        if let Some((_, exporter)) = &self.tracing {
+            tokio::select! { biased; () = exporter.stop() => {}, () = self.shutdown.abort.cancelled() => {} }
+        }
         outcome
     }
 
@@ -467,6 +477,7 @@ mod tests {
             source: ConfigSource::default(),
             policies: PolicyUpdates::default(),
             access: LiveAccess::default(),
+            tracing: None,
         }
     }
 

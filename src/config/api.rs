@@ -15,6 +15,8 @@ use crate::model::units::duration::Millis;
 
 /// Minimum length of a token.
 pub const MIN_TOKEN_CHARS: usize = 16;
+/// Placeholder of a trace's id in `trace_url`.
+pub const TRACE_ID: &str = "{trace_id}";
 
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -45,6 +47,9 @@ pub struct UiConfig {
     /// Allow logins over plain HTTP at other than loopback addresses. Anyone on the network path can take over such a
     /// session.
     pub insecure_cookies: bool,
+    /// Link from a task to its trace, such as `https://jaeger.example.com/trace/{trace_id}`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_url: Option<String>,
 }
 
 /// Availability of the UI.
@@ -67,6 +72,7 @@ impl Default for UiConfig {
             base_path: String::new(),
             session: Millis::secs(12 * 3_600),
             insecure_cookies: false,
+            trace_url: None,
         }
     }
 }
@@ -131,7 +137,19 @@ fn ui_problems(document: &Document, ui: &UiConfig) -> Vec<Finding> {
     if !(Millis::secs(60)..=Millis::secs(30 * 86_400)).contains(&ui.session) {
         found.push(bad_value(document, "/api/ui/session", "1m to 30d"));
     }
+    if ui.trace_url.as_deref().is_some_and(|template| !is_trace_url(template)) {
+        let allowed =
+            "an `http://` or `https://` URL with `{trace_id}`, such as `https://jaeger.example.com/trace/{trace_id}`";
+        found.push(bad_value(document, "/api/ui/trace_url", allowed));
+    }
     found
+}
+
+/// Checks the template of a link: no other scheme may follow from it, and no other placeholder.
+fn is_trace_url(template: &str) -> bool {
+    let example = template.replace(TRACE_ID, "0af7651916cd43dd8448eb211c80319c");
+    let is_url = url::Url::parse(&example).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    template.contains(TRACE_ID) && is_url && !example.contains(['{', '}'])
 }
 
 /// Checks tokens in the document: a token with an invalid key is not in the configuration, but its other keys count.

@@ -37,6 +37,8 @@ mod log;
 mod names;
 #[doc(hidden)]
 mod ops;
+#[doc(hidden)]
+mod otel;
 mod policy;
 #[doc(hidden)]
 mod problem;
@@ -61,7 +63,7 @@ mod worker;
 pub use self::redis::RedisConfig;
 pub use crate::model::units::bytes::Bytes;
 pub use crate::model::units::rate::{Rate, RateBy};
-pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig, UiConfig, UiMode};
+pub use api::{ApiConfig, MIN_TOKEN_CHARS, Role, TRACE_ID, TokenConfig, UiConfig, UiMode};
 pub use apps::{AppConfig, combine_policy, written_keys};
 pub use callbacks::{CallbacksConfig, SecretConfig};
 pub use changes::{ChangedKey, changes};
@@ -72,6 +74,7 @@ pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with
 pub use log::LogConfig;
 pub use names::{Names, TypeGroups};
 pub use ops::OpsConfig;
+pub use otel::{OtelConfig, traces_url};
 pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};
 pub use problem::{ConfigProblem, Problems};
 pub use shape::schema;
@@ -94,6 +97,8 @@ pub struct Config {
     pub api: ApiConfig,
     pub ops: OpsConfig,
     pub log: LogConfig,
+    /// Tracing with OpenTelemetry. The standard `OTEL_*` variables override it.
+    pub otel: OtelConfig,
     /// Apps by name: programs in any language that declare task types and run their attempts.
     pub apps: BTreeMap<String, AppConfig>,
     /// Task types by name.
@@ -137,6 +142,7 @@ debug_without_secrets!(
     EmailConfig,
     CallbacksConfig,
     Config,
+    OtelConfig,
     RedisConfig,
     ApiConfig,
     SecretConfig,

@@ -2,7 +2,7 @@
 
 use super::document::{Document, dotted, join};
 use super::shape::Finding;
-use super::{Config, api, apps, callbacks, email, kafka, log, ops, topics, tracker, type_rules, worker};
+use super::{Config, api, apps, callbacks, email, kafka, log, ops, otel, topics, tracker, type_rules, worker};
 use crate::model::schedule::{Spec, check_name};
 
 /// Returns all problems of a configuration that fits the schema.
@@ -15,6 +15,7 @@ pub(super) fn problems(document: &Document, config: &Config) -> Vec<Finding> {
     found.extend(api::problems(document, &config.api));
     found.extend(ops::problems(document, &config.ops));
     found.extend(log::problems(document, &config.log));
+    found.extend(otel::problems(document, &config.otel));
     found.extend(apps::problems(document, &config.apps));
     found.extend(type_rules::problems(document, config));
     found.extend(config.callbacks.iter().flat_map(callbacks::problems));

@@ -136,6 +136,9 @@ pub struct Status {
     /// The task, or one of its ancestors, belongs to an earlier run of its parent and is excluded from its counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
+    /// Trace of the task's run, if it is sampled: 32 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
 }
 
 fn is_zero(number: &u32) -> bool {

@@ -21,6 +21,7 @@ use crate::model::task::Trace;
 use crate::model::task::continuation::{Continuation, check_continuations, number_of};
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, clip};
+use crate::model::trace::MAX_CHILDREN_IN_TRACE;
 
 /// Maximum children spawned by one attempt, and by one call of [`Context::spawn_now`]. Exceeding it fails the attempt
 /// or the call.
@@ -43,8 +44,10 @@ pub struct Attempt {
     pub number: u32,
     /// Time at which the attempt is cancelled. `None`: no limit.
     pub deadline: Option<Instant>,
-    /// W3C trace context of the producer.
+    /// W3C trace context of the attempt's span, or of the task's producer if the attempt has none.
     pub trace: Option<Box<Trace>>,
+    /// Number of children that have been named in a traced attempt.
+    traced_children: AtomicU32,
     /// Offset in the tree's events partition up to which cancels do not apply to the task (`ce_asof`). Inherited by its
     /// children.
     pub asof: Option<i64>,
@@ -137,7 +140,7 @@ pub struct AttemptStart {
     pub number: u32,
     /// Time at which the attempt is cancelled. `None`: no limit.
     pub deadline: Option<Instant>,
-    /// W3C trace context of the producer.
+    /// W3C trace context of the attempt's span, or of the task's producer if the attempt has none.
     pub trace: Option<Box<Trace>>,
     /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
@@ -157,6 +160,7 @@ impl Context {
             number,
             deadline,
             trace,
+            traced_children: AtomicU32::new(0),
             asof,
             headers,
             env,
@@ -393,6 +397,11 @@ impl Attempt {
 
     pub(super) fn services(&self) -> MutexGuard<'_, Services> {
         self.services.get_or_init(Box::default).lock()
+    }
+
+    /// Counts a child of a traced attempt. Returns whether it belongs to the attempt's trace, as the first ones do.
+    pub(crate) fn admit_to_trace(&self) -> bool {
+        self.traced_children.fetch_add(1, Ordering::Relaxed) < MAX_CHILDREN_IN_TRACE
     }
 
     /// Counts activity, in this process only.

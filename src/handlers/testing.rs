@@ -98,7 +98,7 @@ impl TestRun {
         self
     }
 
-    /// Sets the producer's `traceparent`.
+    /// Sets the attempt's `traceparent`.
     pub fn trace(mut self, parent: &str) -> Self {
         self.trace = Some(Box::new(Trace { parent: parent.to_owned(), state: None }));
         self

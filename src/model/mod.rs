@@ -35,6 +35,8 @@ pub mod schedule;
 #[doc(hidden)]
 pub mod statistics;
 pub mod task;
+#[doc(hidden)]
+pub mod trace;
 pub mod units;
 #[doc(hidden)]
 pub mod worker_status;

@@ -14,6 +14,7 @@ use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswe
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
 use crate::model::task::Task;
+use crate::telemetry::otel::Span;
 
 /// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
 const CHUNK: usize = 5_000;
@@ -83,6 +84,8 @@ enum Slot {
 struct Open {
     task: Task,
     key: Option<String>,
+    /// Span of the publication.
+    span: Option<Box<Span>>,
     /// Next step to be acknowledged.
     step: PublishStep,
 }
@@ -98,7 +101,7 @@ impl Open {
 
 impl<'a> BatchPublish<'a> {
     fn new(publisher: &'a Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Self {
-        let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(new, now_ms)).collect();
+        let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(publisher, new, now_ms)).collect();
         let is =
             |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.step == PublishStep::Announce) == out);
         let numbers = |out| (0..).zip(&slots).filter(move |(_, slot)| is(slot, out)).map(|(number, _)| number);
@@ -243,6 +246,7 @@ impl<'a> BatchPublish<'a> {
             }
             Err(error) => Err(open.failed(error)),
         };
+        super::finish(self.publisher.tracer.as_ref(), open.span.take(), done.as_ref().err());
         self.open -= 1;
         *slot = Slot::Done(done);
     }
@@ -264,11 +268,11 @@ impl<'a> BatchPublish<'a> {
 }
 
 impl Slot {
-    fn of(new: NewTask, now_ms: i64) -> Self {
+    fn of(publisher: &Publisher, new: NewTask, now_ms: i64) -> Self {
         let key = new.key.clone();
         let step = PublishStep::of(&new, now_ms);
-        match super::prepare(new, now_ms) {
-            Ok(task) => Self::Open(Box::new(Open { task, key, step })),
+        match publisher.prepare(new, now_ms) {
+            Ok((task, span)) => Self::Open(Box::new(Open { task, key, span, step })),
             Err(error) => Self::Done(Err(error)),
         }
     }

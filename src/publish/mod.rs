@@ -18,7 +18,10 @@ use crate::model::task::hash::spawn_hash_of;
 use crate::model::task::id::{IdError, TaskId, check_type};
 use crate::model::task::partition::partition_of;
 use crate::model::task::{Policy, Position, Task, Trace};
+use crate::model::trace::{Origin, Sampler};
 use crate::runtime::now_ms;
+use crate::telemetry::Tracer;
+use crate::telemetry::otel::{Span, context_of};
 
 mod batch;
 mod headers;
@@ -42,7 +45,10 @@ pub struct NewTask {
     pub run: u32,
     pub policy: Policy,
     pub asof: Option<i64>,
+    /// Headers of the creator's trace context.
     pub trace: Option<Box<Trace>>,
+    /// The task gets a trace of its own, with a link to `trace`.
+    pub has_own_trace: bool,
 }
 
 impl NewTask {
@@ -56,6 +62,7 @@ impl NewTask {
             policy: Policy::default(),
             asof: None,
             trace: None,
+            has_own_trace: false,
         }
     }
 
@@ -134,6 +141,7 @@ pub struct Publisher {
     deadline: Duration,
     /// Counts the tasks that were accepted, by type.
     submitted: Option<IntCounterVec>,
+    tracer: Option<Tracer>,
 }
 
 impl Publisher {
@@ -147,12 +155,23 @@ impl Publisher {
             source: source.into(),
             deadline: PUBLISH_DEADLINE,
             submitted: None,
+            tracer: None,
         }
     }
 
     /// Counts published tasks, by type.
     pub fn with_counter(self, submitted: &IntCounterVec) -> Self {
         Self { submitted: Some(submitted.clone()), ..self }
+    }
+
+    /// Writes a span for each published task whose trace is sampled.
+    pub fn with_tracer(self, tracer: Option<&Tracer>) -> Self {
+        Self { tracer: tracer.cloned(), ..self }
+    }
+
+    /// Decides about traces; without a tracer nothing is sampled but what a given context marks.
+    pub(crate) fn sampler(&self) -> Sampler {
+        self.tracer.as_ref().map_or(Sampler::NEVER, Tracer::sampler)
     }
 
     pub(crate) fn count(&self, task_type: &str, tasks: u64) {
@@ -190,7 +209,19 @@ impl Publisher {
     pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
         let key = new.key.clone();
         let step = PublishStep::of(&new, now_ms);
-        let mut task = prepare(new, now_ms)?;
+        let (task, span) = self.prepare(new, now_ms)?;
+        let published = self.publish_prepared(task, key, step, now_ms).await;
+        finish(self.tracer.as_ref(), span, published.as_ref().err());
+        published
+    }
+
+    async fn publish_prepared(
+        &self,
+        mut task: Task,
+        key: Option<String>,
+        step: PublishStep,
+        now_ms: i64,
+    ) -> Result<Published, PublishError> {
         if let PublishStep::Later { due_ms } = step {
             return self.schedule(task, key, due_ms, now_ms).await;
         }
@@ -271,6 +302,15 @@ impl Publisher {
         self.publish_event(&event).await.map_err(PublishError::NotPublished)
     }
 
+    /// Checks and completes a task to be published, and begins the span of its publication if its trace is sampled.
+    fn prepare(&self, new: NewTask, now_ms: i64) -> Result<(Task, Option<Box<Span>>), PublishError> {
+        let Some(tracer) = &self.tracer else { return Ok((prepare(new, now_ms)?, None)) };
+        let origin = origin_of(&new);
+        let mut task = prepare(new, now_ms)?;
+        let span = tracer.begin_send(&mut task, origin, &self.names, &self.source, now_ms);
+        Ok((task, span))
+    }
+
     fn event_record<'a>(&'a self, key: &'a str, value: &'a [u8]) -> ProducerRecord<'a> {
         ProducerRecord {
             topic: &self.events_topic,
@@ -282,6 +322,18 @@ impl Publisher {
     }
 }
 
+/// Ends the span of a publication. A task that is certainly not published has none, because the call may be repeated.
+fn finish(tracer: Option<&Tracer>, span: Option<Box<Span>>, error: Option<&PublishError>) {
+    let is_published = match error {
+        None | Some(PublishError::NotAnnounced { .. } | PublishError::NotPublished(BrokerError::InDoubt(_))) => true,
+        Some(PublishError::Invalid(_) | PublishError::NotPublished(_)) => false,
+    };
+    if let Some((tracer, span)) = tracer.zip(span).filter(|_| is_published) {
+        tracer.finish(span);
+    }
+}
+
+/// Checks and completes a task to be published.
 fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
     check_type(&new.task_type).map_err(PublishError::Invalid)?;
     let id = match new.id {
@@ -309,12 +361,30 @@ fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
     })
 }
 
-/// `scheduled` event with which the tracker defers a task until its start.
-pub fn scheduled_event(new: NewTask, source: &str, due_ms: i64, now_ms: i64) -> Result<Event, PublishError> {
+/// `scheduled` event with which the tracker defers a task until its start, and the span of the task's publication if its
+/// trace is sampled.
+pub fn traced_event(
+    new: NewTask,
+    source: &str,
+    due_ms: i64,
+    now_ms: i64,
+    tracer: Option<(&Tracer, &Names)>,
+) -> Result<(Event, Option<Box<Span>>), PublishError> {
     let key = new.key.clone();
-    let task = prepare(new, now_ms)?;
+    let origin = origin_of(&new);
+    let mut task = prepare(new, now_ms)?;
+    let span = tracer.and_then(|(tracer, names)| tracer.begin_send(&mut task, origin, names, source, now_ms));
     let record_copy = RecordCopy::new(&task, key, task_headers(&task, source));
-    Ok(scheduled(&task, record_copy, due_ms, now_ms))
+    Ok((scheduled(&task, record_copy, due_ms, now_ms), span))
+}
+
+/// Origin of a task by the context of its creator.
+fn origin_of(new: &NewTask) -> Origin {
+    match context_of(new.trace.as_deref()) {
+        Some(context) if new.has_own_trace => Origin::Link(context),
+        Some(context) => Origin::Parent(context),
+        None => Origin::Unknown,
+    }
 }
 
 fn scheduled(task: &Task, record_copy: RecordCopy, due_ms: i64, now_ms: i64) -> Event {

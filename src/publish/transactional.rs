@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::headers::{bytes_of, task_headers, task_record};
-use super::{NewTask, PublishError, PublishStep, Published, Publisher, prepare};
+use super::{NewTask, PublishError, PublishStep, Published, Publisher};
 use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::submitted;
 use crate::model::task::{Position, Task};
+use crate::telemetry::otel::Span;
 
 /// Validated task, with its ordering key and the way in which it is published.
 struct Ready {
     task: Task,
     key: Option<String>,
+    span: Option<Box<Span>>,
     step: PublishStep,
 }
 
@@ -29,14 +31,18 @@ impl Publisher {
         let ready = |new: NewTask| {
             let key = new.key.clone();
             let step = PublishStep::of(&new, now_ms);
-            Ok(Ready { task: prepare(new, now_ms)?, key, step })
+            let (task, span) = self.prepare(new, now_ms)?;
+            Ok(Ready { task, key, span, step })
         };
         let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
         let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotPublished)?;
         tasks.iter().for_each(|ready| self.count(&ready.task.task_type, 1));
         // The last positions are those of the events, one per task; the positions of the records come before them.
         let events = &positions[positions.len().saturating_sub(tasks.len())..];
-        let published = |(ready, at): (Ready, &(i32, i64))| Published { id: ready.task.id, position: position(*at) };
+        let published = |(ready, at): (Ready, &(i32, i64))| {
+            super::finish(self.tracer.as_ref(), ready.span, None);
+            Published { id: ready.task.id, position: position(*at) }
+        };
         Ok(tasks.into_iter().zip(events).map(published).collect())
     }
 

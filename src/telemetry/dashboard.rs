@@ -163,6 +163,14 @@ const ROWS: &[(&str, &[Panel])] = &[
                 &[("sum by (observer) (increase(kafleet_observers_removed_total[$__rate_interval]))", "{{observer}}")],
             ),
             panel("Cancels under way", "short", &[("max(kafleet_control_cancels)", "cancels")]),
+            panel(
+                "Spans exported and dropped",
+                "ops",
+                &[
+                    ("sum(rate(kafleet_spans_exported_total[$__rate_interval]))", "exported"),
+                    ("sum by (reason) (rate(kafleet_spans_dropped_total[$__rate_interval]))", "dropped: {{reason}}"),
+                ],
+            ),
         ],
     ),
     (

@@ -3,6 +3,7 @@
 pub mod alerts;
 pub mod dashboard;
 mod logs;
+pub mod otel;
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -10,6 +11,7 @@ use prometheus::{
 };
 
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
+pub use otel::{TraceMetrics, Tracer};
 
 /// Histogram buckets in seconds, from half a millisecond to ten minutes.
 const SECONDS: &[f64] =
@@ -37,6 +39,7 @@ pub struct Metrics {
     pub schedules: ScheduleMetrics,
     pub apps: AppMetrics,
     pub http: HttpMetrics,
+    pub traces: TraceMetrics,
 }
 
 /// Metrics of attempts, by type.
@@ -187,6 +190,7 @@ impl Metrics {
             schedules: ScheduleMetrics::new(&new)?,
             apps: AppMetrics::new(&new)?,
             http: HttpMetrics::new(&new)?,
+            traces: TraceMetrics::new(&new)?,
             registry: new.0,
         })
     }

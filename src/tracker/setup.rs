@@ -9,7 +9,7 @@ use crate::model::retention::Lifetimes;
 use crate::model::units::duration::Millis;
 use crate::runtime::Health;
 use crate::store::Store;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Tracer};
 
 /// Deadline for reading the control topic, which another client's open transaction may delay.
 pub const READ_DEADLINE: Duration = Duration::from_secs(60);
@@ -28,5 +28,7 @@ pub struct TrackerSetup {
     pub names: Names,
     pub events_partitions: u32,
     pub metrics: Metrics,
+    /// `None`: nothing is traced.
+    pub tracer: Option<Tracer>,
     pub health: Health,
 }

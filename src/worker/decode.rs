@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::completions::DeliveryTag;
 use super::memory_budget::{Account, Charge, MemoryBudget};
 use super::results::{Headers, correlation, kept_headers};
+use super::spans::TaskTrace;
 use crate::broker::{Record, RecordRef};
 use crate::config::{self, Names};
 use crate::handlers::context::KeptHeaders;
@@ -61,6 +62,8 @@ pub(super) struct InFlight {
     pub correlation: Option<Headers>,
     /// Headers that the type keeps for its handler.
     pub kept_headers: Option<KeptHeaders>,
+    /// Trace of the task, once an attempt has started in it.
+    pub trace: Option<Box<TaskTrace>>,
 }
 
 impl InFlight {
@@ -182,6 +185,7 @@ impl PollBatch {
             restarts: 0,
             correlation: decoder.correlation(record, &task),
             kept_headers,
+            trace: None,
             task,
         }
     }

@@ -24,6 +24,7 @@ mod log_throttle;
 mod memory_budget;
 mod result_batch;
 mod results;
+mod spans;
 mod type_metrics;
 mod type_start;
 
@@ -40,7 +41,7 @@ use crate::control::{self, ControlState, ControlWatch, PolicyUpdates};
 use crate::handlers::{Registered, Registry};
 use crate::publish::Publisher;
 use crate::runtime::{self, Health, Shutdown, now_ms};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Tracer};
 use child::Reentry;
 use completions::{Completions, MAX_TYPES};
 use consumer::CommittedOffsets;
@@ -74,6 +75,8 @@ pub struct WorkerSetup {
     pub health: Health,
     /// Replaces policies while the worker runs.
     pub policies: PolicyUpdates,
+    /// `None`: nothing is traced.
+    pub tracer: Option<Tracer>,
     /// Executable of child processes. `None`: types with `isolation = "process"` are refused.
     pub reentry: Option<Reentry>,
 }
@@ -189,7 +192,8 @@ impl Shared {
         let producer = setup.broker.client().shared_producer(Some(deliveries)).await.map_err(WorkerError::Producer)?;
         let source = format!("kafleet/{worker}");
         let publisher = Publisher::new(producer.clone(), setup.names.clone(), setup.events_partitions, &source)
-            .with_counter(&setup.metrics.tasks.submitted);
+            .with_counter(&setup.metrics.tasks.submitted)
+            .with_tracer(setup.tracer.as_ref());
         let events = EventWriter::new(producer, publisher, worker, setup.health.clone());
         // A quarter of the memory is for records prefetched by the clients, half for tasks in flight, the rest for
         // events.

@@ -10,6 +10,7 @@ use super::consumer::{TypeConsumer, TypeDeps};
 use super::dead_letter::DeadLetterWriter;
 use super::decode::{Decoder, Input};
 use super::dispatch::{Command, Dispatcher, DispatcherDeps};
+use super::spans::AttemptSpans;
 use crate::handlers::Registered;
 use crate::runtime::{self, watch};
 
@@ -77,6 +78,7 @@ impl TypeStart<'_> {
             policies: setup.policies.clone(),
             health: setup.health.clone(),
             metrics: setup.metrics.clone(),
+            spans: AttemptSpans::new(setup.tracer.clone(), setup.names.tasks(&self.task_type), events.worker.clone()),
             control: control.clone(),
         }
     }

@@ -60,7 +60,8 @@ async fn child_of_a_tree_about_to_be_removed_is_rejected() {
     for (id, task_type) in [(stays, "resize"), (&*goes, "echo")] {
         let (task_type, id) = (task_type.into(), TaskId::parse(id).unwrap());
         let (position, hash, policy, asof) = Default::default();
-        let task = Some(Box::new(Announcement { task_type, created_at_ms: now, position, hash, policy, asof }));
+        let task =
+            Some(Box::new(Announcement { task_type, created_at_ms: now, position, hash, policy, asof, trace: None }));
         events.push(Event { task, ..Event::new(Kind::Submitted, id.clone(), 1, now) });
         events.push(Event::new(Kind::Succeeded, id, 1, now));
     }

@@ -319,6 +319,7 @@ async fn redrive_is_rejected_at_the_maximum_run() {
         hash: None,
         policy: None,
         asof: None,
+        trace: None,
     };
     fleet
         .publish_event("a", Kind::Failed, |event| (event.run, event.task) = (MAX_RUN, Some(Box::new(announced))))

@@ -185,6 +185,7 @@ async fn open(config: ApiConfig, store: store::Memory, app: impl FnOnce(&mut Reg
         events_partitions: PARTITIONS,
         max_tree_age: MAX_TREE_AGE,
         metrics: metrics.clone(),
+        tracer: None,
         health: health.clone(),
     };
     let (base, ended) = serve(setup, &shutdown).await;
@@ -227,6 +228,7 @@ impl Fleet {
             events_partitions: PARTITIONS,
             max_tree_age: MAX_TREE_AGE,
             metrics: Metrics::new().unwrap(),
+            tracer: None,
             health: Health::default(),
         }
     }
@@ -248,6 +250,7 @@ impl Fleet {
             names: self.names.clone(),
             events_partitions: PARTITIONS,
             metrics: self.metrics.clone(),
+            tracer: None,
             health: Health::default(),
         };
         let stop = Shutdown::new();
@@ -300,6 +303,7 @@ impl Fleet {
                 hash: None,
                 policy: None,
                 asof: None,
+                trace: None,
             }));
         })
         .await

@@ -21,6 +21,7 @@ async fn announce(fleet: &Fleet, id: &str, name: &str, tag: &str) {
             hash: None,
             policy: Some(Box::new(policy)),
             asof: None,
+            trace: None,
         };
         event.task = Some(Box::new(task));
     };

@@ -192,6 +192,7 @@ impl Guarded {
             names: self.names.clone(),
             events_partitions: EVENTS_PARTITIONS,
             metrics: Metrics::new().unwrap(),
+            tracer: None,
             health: health(0),
             reentry: None,
         };
@@ -205,6 +206,7 @@ impl Guarded {
             names: self.names.clone(),
             events_partitions: EVENTS_PARTITIONS,
             metrics: Metrics::new().unwrap(),
+            tracer: None,
             health: health(1),
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -220,6 +222,7 @@ impl Guarded {
             events_partitions: EVENTS_PARTITIONS,
             max_tree_age: self.config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
+            tracer: None,
             health: health(2),
         };
         self.roles.push(tokio::spawn(worker::run(worker, self.shutdown.clone())));

@@ -17,7 +17,7 @@ use kafleet::publish::{NewTask, Published, Publisher};
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::Store;
 use kafleet::store::memory::Memory;
-use kafleet::telemetry::Metrics;
+use kafleet::telemetry::{Metrics, Tracer};
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
 use serde_json::Value;
@@ -55,6 +55,8 @@ pub struct Fleet {
     pub registry: Registry,
     pub events_partitions: u32,
     pub worker: WorkerConfig,
+    /// Source of the spans of all roles.
+    tracer: Option<Tracer>,
     /// Base URL, `http://host:port`.
     pub api: String,
     shutdown: Shutdown,
@@ -66,7 +68,13 @@ pub struct Fleet {
 impl Fleet {
     pub async fn in_memory() -> Self {
         let broker = memory::Memory::new(memory::MemoryOptions::default());
-        Self::start(broker, Arc::new(Memory::default()), None).await
+        Self::start(broker, Arc::new(Memory::default()), None, None).await
+    }
+
+    /// Starts a fleet in memory whose roles write spans.
+    pub async fn traced(tracer: Tracer) -> Self {
+        let broker = memory::Memory::new(memory::MemoryOptions::default());
+        Self::start(broker, Arc::new(Memory::default()), None, Some(tracer)).await
     }
 
     /// Starts a fleet on Kafka and Redis, or returns `None` where they are missing.
@@ -74,11 +82,16 @@ impl Fleet {
         let kafka = connect(brokers()?);
         let redis = Server::start();
         let store = redis.store("kafleet");
-        Some(Self::start(kafka, Arc::new(store), Some(redis)).await)
+        Some(Self::start(kafka, Arc::new(store), Some(redis), None).await)
     }
 
     /// Creates the topics and starts a tracker and an API; tests start their workers.
-    async fn start(broker: Arc<dyn Broker>, store: Arc<dyn Store>, redis: Option<Server>) -> Self {
+    async fn start(
+        broker: Arc<dyn Broker>,
+        store: Arc<dyn Store>,
+        redis: Option<Server>,
+        tracer: Option<Tracer>,
+    ) -> Self {
         let (gate, failure_gate, cancel_log) = (Gate::closed(), FailureGate(Gate::closed()), CancelLog::default());
         let mut registry = Registry::default();
         registry
@@ -111,6 +124,7 @@ impl Fleet {
             registry,
             events_partitions,
             worker: Default::default(),
+            tracer,
             api,
             shutdown,
             roles,
@@ -132,6 +146,7 @@ impl Fleet {
             names: self.names.clone(),
             events_partitions: self.events_partitions,
             metrics: Metrics::new().unwrap(),
+            tracer: self.tracer.clone(),
             health: Health::default(),
         };
         self.roles.push(tokio::spawn(tracker::run(setup, self.shutdown.clone())));
@@ -151,6 +166,7 @@ impl Fleet {
             events_partitions: self.events_partitions,
             max_tree_age: config.topics.max_tree_age,
             metrics: Metrics::new().unwrap(),
+            tracer: self.tracer.clone(),
             health: Health::default(),
         };
         self.roles.push(tokio::spawn(api::run(setup, listener, self.shutdown.clone())));
@@ -183,6 +199,7 @@ impl Fleet {
             names: self.names.clone(),
             events_partitions: self.events_partitions,
             metrics: Metrics::new().unwrap(),
+            tracer: self.tracer.clone(),
             health: Health::default(),
             reentry: None,
         };

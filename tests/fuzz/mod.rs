@@ -296,6 +296,7 @@ impl FuzzServices {
             events_partitions: 1,
             max_tree_age: TopicsConfig::default().max_tree_age,
             metrics: Metrics::new().unwrap(),
+            tracer: None,
             health: Health::default(),
         };
         let open = api::open(setup, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &Shutdown::new()).unwrap();
@@ -309,6 +310,7 @@ impl FuzzServices {
             names,
             events_partitions: 1,
             metrics: Metrics::new().unwrap(),
+            tracer: None,
             health: Health::default(),
         };
         runtime.spawn(tracker::run(setup, Shutdown::new()));

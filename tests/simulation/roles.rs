@@ -36,6 +36,7 @@ pub fn worker(fleet: &Fleet, number: usize) -> WorkerSetup {
         names: fleet.names.clone(),
         events_partitions: scenario.events_partitions,
         metrics: Metrics::new().unwrap(),
+        tracer: None,
         health: Health::default(),
         reentry: None,
     }
@@ -57,6 +58,7 @@ pub fn tracker(fleet: &Fleet, process_id: ProcessId) -> TrackerSetup {
         names: fleet.names.clone(),
         events_partitions: scenario.events_partitions,
         metrics: Metrics::new().unwrap(),
+        tracer: None,
         health: Health::default(),
     }
 }
@@ -74,6 +76,7 @@ pub fn api(fleet: &Fleet) -> ApiSetup {
         events_partitions: fleet.scenario.events_partitions,
         max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new().unwrap(),
+        tracer: None,
         health: Health::default(),
     }
 }

@@ -28,6 +28,7 @@ fn with_policy(task: &str, policy: Option<Policy>) -> Event {
         hash: Some("h".into()),
         policy: policy.map(Box::new),
         asof: None,
+        trace: None,
     }));
     event
 }

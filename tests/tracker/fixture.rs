@@ -116,6 +116,7 @@ impl Fixture {
             names: self.names.clone(),
             events_partitions: self.partitions,
             metrics: metrics.clone(),
+            tracer: None,
             health: health.clone(),
         };
         let running = tokio::spawn(tracker::run(setup, shutdown.clone()));

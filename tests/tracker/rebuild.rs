@@ -40,6 +40,7 @@ fn setup(fixture: &Fixture, into: &Fixture) -> Rebuild {
         names: fixture.names.clone(),
         events_partitions: fixture.partitions,
         metrics: Metrics::new().unwrap(),
+        tracer: None,
         health: Health::default(),
     };
     Rebuild { tracker: Arc::new(tracker), source: fixture.store.clone(), compare: None, partial: false, follow: true }

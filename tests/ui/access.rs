@@ -1,7 +1,8 @@
 //! Sessions, roles, modes, and forms of other sites.
 
-use kafleet::config::{Role, UiConfig, UiMode};
+use kafleet::config::{ApiConfig, Role, UiConfig, UiMode};
 use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
 
 use crate::api::fixture::{fleet, unfolded};
 use crate::ui::browser::{Browser, guarded_fleet, token, with_tokens};
@@ -155,4 +156,30 @@ async fn ui_moves_to_its_base_path_or_off() {
     let browser = Browser::of_role(&fleet, Role::Operate);
     assert_eq!(browser.get("/types").await.status, StatusCode::NOT_FOUND);
     browser.open("/").await.has(&["GET /v1/tasks/{id}"]);
+}
+
+#[tokio::test]
+async fn task_links_to_its_trace_with_the_template() {
+    let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let template = "https://traces.example/t/{trace_id}?from=kafleet";
+    for (trace_url, expected) in [
+        (Some(template), "href=\"https://traces.example/t/0af7651916cd43dd8448eb211c80319c?from=kafleet\""),
+        (None, "<code>0af7651916cd43dd8448eb211c80319c</code>"),
+    ] {
+        let ui = UiConfig { trace_url: trace_url.map(str::to_owned), ..UiConfig::default() };
+        let fleet = unfolded(ApiConfig { ui, ..ApiConfig::default() }).await;
+        fleet.track();
+        for (id, flags) in [("a", "01"), ("b", "00")] {
+            let trace = format!("{}{flags}", &given[..53]);
+            let request = fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace);
+            let created = request.json(&json!({"type": "echo", "id": id})).send().await.unwrap();
+            assert_eq!(created.status(), StatusCode::CREATED);
+            let created: Value = created.json().await.unwrap();
+            let after = created["position"].as_str().unwrap();
+            let _: Value = fleet.get(&format!("/v1/tasks/{id}?after={after}")).await;
+        }
+        let browser = Browser::new(&fleet);
+        browser.open("/tasks/a").await.has(&[expected]);
+        browser.open("/tasks/b").await.lacks(&["0af7651916cd43dd8448eb211c80319c"]);
+    }
 }

@@ -129,6 +129,7 @@ impl Fleet {
             names: self.names.clone(),
             events_partitions: EVENTS_PARTITIONS,
             metrics: metrics.clone(),
+            tracer: None,
             health: health.clone(),
             reentry: self.reentry.clone(),
         };

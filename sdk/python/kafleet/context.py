@@ -85,7 +85,7 @@ class Context:
         self.number: int = attempt["number"]
         """Number of the attempt in its run, from 1."""
         self.trace: dict[str, str] = attempt.get("trace") or {}
-        """W3C trace context of the producer: `parent`, and `state` if there is one."""
+        """W3C trace context of the attempt, or else of the producer: `parent`, and `state` if there is one."""
         self.state: Any = channel.state
         """Value of the app's `lifespan`."""
         self.reason: str | None = None

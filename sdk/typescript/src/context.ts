@@ -79,7 +79,7 @@ export class Context<S = unknown> {
   readonly run: number;
   /** Number of the attempt in its run, from 1. */
   readonly number: number;
-  /** W3C trace context of the producer. */
+  /** W3C trace context of the attempt, or of the producer if the attempt has none. */
   readonly trace: { parent: string; state?: string } | undefined;
   /** Value of the app's `lifespan`. */
   readonly state: S;

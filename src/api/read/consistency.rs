@@ -15,6 +15,7 @@ use crate::broker::Watermarks;
 use crate::model::record::TaskRecord;
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
+use crate::model::trace::Sampler;
 use crate::store::Checkpoint;
 
 /// Maximum wait for a requested position.
@@ -32,6 +33,8 @@ pub(crate) struct TaskView {
     pub record: TaskRecord,
     /// The task, or one of its ancestors, belongs to an earlier run of its parent.
     pub superseded: bool,
+    /// Decides about the task's trace.
+    pub sampler: Sampler,
 }
 
 impl TaskView {
@@ -78,10 +81,11 @@ impl Reads {
             let index = ancestors.binary_search_by(|known| known.as_str().cmp(id)).ok()?;
             ancestor_records.get(index)?.as_ref().map(|above| above.run)
         };
+        let sampler = self.publisher.sampler();
         let found = ids.iter().zip(nodes).map(|(id, record)| {
             let record = record?;
             let superseded = is_superseded(record.run, id.ancestors().map(run_of));
-            Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded })
+            Some(TaskView { id: id.clone(), partition, checkpoint, record, superseded, sampler })
         });
         Ok(found.collect())
     }

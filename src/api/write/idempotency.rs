@@ -6,6 +6,7 @@
 
 use crate::model::retention::{Expiry, ExpiryKind};
 use crate::model::task::id::TaskId;
+use crate::model::trace::{Sampler, SpanContext, SpanId};
 use crate::publish::PUBLISH_DEADLINE;
 use tokio::time::Instant;
 
@@ -22,6 +23,7 @@ use crate::model::task::Position;
 use crate::publish::{PublishError, Published};
 use crate::runtime::now_ms;
 use crate::store::Checkpoint;
+use crate::telemetry::otel::context_of;
 
 /// Time before the removal of a finished tree from which it accepts no more children. A child published earlier
 /// reopens the tree, a later one would have no parent. Covers [`PUBLISH_DEADLINE`] for the record and for its event,
@@ -79,7 +81,7 @@ impl Writes {
         self.check_schedule_capacity(&draft).await?;
         if draft.generated {
             let position = self.publish(&draft).await.map_err(|failed| failed.error)?;
-            return Ok(Submitted::Created(as_published(&draft, position)));
+            return Ok(Submitted::Created(as_published(&draft, position, self.publisher.sampler())));
         }
         let deadline = Instant::now() + WAIT_DEADLINE;
         let (mut waited, mut pauses) = (false, poll_pauses());
@@ -89,7 +91,9 @@ impl Writes {
             }
             match self.leases.claim(&draft).await? {
                 Claim::Ours(lease) => return self.publish_leased(&draft, lease, waited).await,
-                Claim::Published(position) => return Ok(Submitted::Existing(as_published(&draft, position))),
+                Claim::Published(position) => {
+                    return Ok(Submitted::Existing(as_published(&draft, position, self.publisher.sampler())));
+                }
                 Claim::Busy if Instant::now() >= deadline => return Err(in_progress(&draft.id)),
                 Claim::Busy => tokio::time::sleep(pauses.next_wait()).await,
             }
@@ -126,7 +130,10 @@ impl Writes {
         let publish = async {
             match self.find_published_earlier(draft, waited || lease.taken_over).await {
                 Ok(Some(found)) => Ok(Submitted::Existing(found)),
-                Ok(None) => self.publish(draft).await.map(|position| Submitted::Created(as_published(draft, position))),
+                Ok(None) => self
+                    .publish(draft)
+                    .await
+                    .map(|position| Submitted::Created(as_published(draft, position, self.publisher.sampler()))),
                 Err(error) => Err(Failed { error, may_be_published: false }),
             }
         };
@@ -223,7 +230,7 @@ pub(crate) fn id_taken(draft: &Draft) -> ApiError {
 }
 
 /// Builds the record that the projection will create for a task just published.
-pub(crate) fn as_published(draft: &Draft, position: Position) -> TaskView {
+pub(crate) fn as_published(draft: &Draft, position: Position, sampler: Sampler) -> TaskView {
     let now_ms = now_ms();
     let mut record = TaskRecord::expected(draft.new.run, now_ms);
     let scheduled = draft.new.policy.not_before_ms.is_some_and(|at| at > now_ms);
@@ -233,9 +240,12 @@ pub(crate) fn as_published(draft: &Draft, position: Position) -> TaskView {
     record.task_type = Some(draft.new.task_type.clone());
     record.times.created_at_ms = Some(now_ms);
     record.definition.policy = Some(Box::new(draft.new.policy.clone()));
+    let span_id = SpanId::of_send(&draft.id, draft.new.run);
+    let given = context_of(draft.new.trace.as_deref());
+    record.definition.trace = given.map(|given| SpanContext { span_id, ..given });
     let checkpoint = Checkpoint { offset: position.offset + 1, ..Checkpoint::default() };
     let partition = u32::try_from(position.partition).unwrap_or_default();
-    TaskView { id: draft.id.clone(), partition, checkpoint, record, superseded: false }
+    TaskView { id: draft.id.clone(), partition, checkpoint, record, superseded: false, sampler }
 }
 
 pub(crate) fn unknown_parent(parent: &TaskId) -> ApiError {

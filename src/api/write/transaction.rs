@@ -130,7 +130,7 @@ impl Writes {
         self.leases.finish(outcomes_by_lease).await;
         let published = published.map_err(|(error, _)| error)?;
         let created = |(draft, done): (Draft, Published)| {
-            let found = as_published(&draft, done.position);
+            let found = as_published(&draft, done.position, self.publisher.sampler());
             (Some(draft.id), Ok(Submitted::Created(found)))
         };
         Ok(drafts.into_iter().zip(published).map(created).collect())
@@ -206,7 +206,11 @@ impl Writes {
         let lease = match self.leases.claim(draft).await? {
             Claim::Ours(lease) => lease,
             Claim::Published(position) => {
-                return Ok(Some(DraftState::Existing(Box::new(as_published(draft, position)))));
+                return Ok(Some(DraftState::Existing(Box::new(as_published(
+                    draft,
+                    position,
+                    self.publisher.sampler(),
+                )))));
             }
             Claim::Busy => return Ok(None),
         };

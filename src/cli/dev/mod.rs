@@ -13,6 +13,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::eprint_line;
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, from_message};
+use super::traces;
 use super::wait::finish;
 use crate::api::documents::CreateTask;
 use crate::broker::{Broker, Client as BrokerClient, TopicChange, memory};
@@ -68,6 +69,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     };
     let mut setup = Setup::load(globals, registry, options)?;
     set_log_filter(setup.config.log.filter.as_deref());
+    traces::start(&mut setup)?;
     let has_target = setup.config.apps.contains_key(TARGET_APP);
     setup.config.ops.listen.clear();
     setup.config.topics.events_partitions = EVENTS_PARTITIONS;

@@ -23,7 +23,7 @@ use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
 use crate::runtime::now_ms;
 use crate::store::{Checkpoint, MemoryUse, Reservation, Stage, Store, StoreError};
-use crate::telemetry::init_logs;
+use crate::telemetry::{init_logs, otel};
 use crate::topics::{self, Severity};
 
 /// Maximum time by which the brokers' clock may be ahead of this machine's without a warning.
@@ -103,6 +103,7 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
         found.extend(apps::check(&mut setup).await.err().map(|why| Finding::of("apps", why)));
         found.extend(setup.register().err().map(|why| Finding::of("types", why)));
         check_services(&setup, !args.no_redis, &mut found).await;
+        found.extend(traces(&setup).await);
     }
     if !args.no_api {
         found.push(api(globals).await);
@@ -127,6 +128,22 @@ async fn check_services(setup: &Setup, with_redis: bool, found: &mut Vec<Finding
         Ok(store) => found.extend(redis_findings(store, partitions, watermarks.as_deref()).await),
         Err(why) => found.push(Finding::of("redis", why)),
     }
+}
+
+/// Checks that the collector of traces answers, if there is one.
+async fn traces(setup: &Setup) -> Vec<Finding> {
+    let (settings, warnings) = otel::settings(&setup.config.otel, &|name| std::env::var(name).ok());
+    let mut found: Vec<Finding> = warnings.into_iter().map(|why| Finding::warning("traces", why)).collect();
+    if let Some(settings) = settings {
+        found.push(match otel::probe(&settings).await {
+            Ok(()) => {
+                Finding::ok("traces", format!("the collector answers; {} % are sampled", settings.sample * 100.0))
+            }
+            Err(why) => Finding::warning("traces", why)
+                .hint("check `otel.endpoint`: it takes OTLP over HTTP, usually on port 4318; tasks run without it"),
+        });
+    }
+    found
 }
 
 fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {

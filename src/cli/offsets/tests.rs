@@ -153,6 +153,7 @@ async fn running_workers_apply_offsets() {
         names: names.clone(),
         events_partitions: config.topics.events_partitions,
         metrics: crate::telemetry::Metrics::new().unwrap(),
+        tracer: None,
         health: health.clone(),
         reentry: None,
     };

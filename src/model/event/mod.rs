@@ -13,6 +13,7 @@ use super::retention::Lifetimes;
 use super::retry::Used;
 use super::task::id::TaskId;
 use super::task::{Policy, Position, Task};
+use super::trace::SpanContext;
 use wire::WireEvent;
 
 mod kind;
@@ -70,6 +71,15 @@ pub struct Announcement {
     /// `ce_asof`: offset in the events partition. Requests up to this offset precede the task and do not apply to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asof: Option<i64>,
+    /// W3C `traceparent` of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "valid_context")]
+    pub trace: Option<SpanContext>,
+}
+
+/// Reads a context; an invalid one counts as none.
+fn valid_context<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<SpanContext>, D::Error> {
+    let text = Option::<Cow<'_, str>>::deserialize(deserializer)?;
+    Ok(text.and_then(|text| SpanContext::parse(&text)))
 }
 
 /// Reason for the failure of an attempt or a task.
@@ -225,6 +235,7 @@ impl Announcement {
             hash: task.hash.clone(),
             policy: task.policy.clone(),
             asof: task.asof,
+            trace: task.trace_context(),
         }
     }
 }

@@ -78,6 +78,11 @@ pub(super) fn announcement(out: &mut Vec<u8>, task: &Task) -> Result<(), EncodeE
         out.extend_from_slice(b",\"asof\":");
         number(out, asof);
     }
+    if let Some(context) = task.trace_context() {
+        out.extend_from_slice(b",\"trace\":\"");
+        out.extend_from_slice(context.to_string().as_bytes());
+        out.push(b'"');
+    }
     out.push(b'}');
     Ok(())
 }
@@ -119,6 +124,7 @@ mod tests {
             ("ce_name", "n\n"),
             ("ce_tags", "a,b"),
             ("ce_asof", "7"),
+            ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         ];
         for (headers, worker) in
             [(vec![], "w"), (vec![("ce_hash", "abc"), ("ce_id", "a")], "host-1~x"), (escaped, "w\"\t\\")]

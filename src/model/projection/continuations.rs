@@ -49,7 +49,8 @@ impl Records {
 
     /// Creates one continuation in the current run of its task.
     fn create_continuation(&mut self, id: &TaskId, next: &TaskId, then: &Continuation, cause: Change<'_>) {
-        let Some(run) = self.node(id.as_str()).map(|node| node.run) else { return };
+        let followed = self.node(id.as_str()).map(|node| (node.run, node.definition.trace));
+        let Some((run, trace)) = followed else { return };
         let before = self.node(next.as_str()).map(|node| rollup_input(next, node));
         if before.is_none() {
             self.insert(next.clone(), TaskRecord::expected(run, cause.position.log_time_ms));
@@ -65,7 +66,7 @@ impl Records {
             begin_run(node, run);
             node.definition.position = None;
         }
-        announce(node, next, &announcement(then, cause));
+        announce(node, next, &Announcement { trace, ..announcement(then, cause) });
         node.folded_to = cause.position.offset + 1;
         // Events of the continuation may precede its creation: a recorded terminal state is kept.
         if !node.own.is_terminal() {
@@ -106,6 +107,7 @@ fn announcement(then: &Continuation, cause: Change<'_>) -> Announcement {
         hash: None,
         policy: (then.policy != Default::default()).then(|| Box::new(then.policy.clone())),
         asof: Some(cause.position.offset),
+        trace: None,
     }
 }
 

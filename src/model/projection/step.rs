@@ -86,7 +86,7 @@ pub(super) fn begin_run(node: &mut TaskRecord, run: u32) {
     let fresh = TaskRecord::expected(run, node.times.seen_ms);
     let old = std::mem::replace(node, fresh);
     node.task_type = old.task_type;
-    node.definition.position = old.definition.position;
+    (node.definition.position, node.definition.trace) = (old.definition.position, old.definition.trace);
     (node.definition.policy, node.definition.patched) = (old.definition.policy, old.definition.patched);
     node.times.created_at_ms = old.times.created_at_ms;
     node.tree.first_start = old.tree.first_start;
@@ -118,6 +118,7 @@ pub(super) fn announce(node: &mut TaskRecord, id: &TaskId, task: &Announcement) 
     node.times.created_at_ms = Some(task.created_at_ms);
     node.definition.position = task.position;
     node.definition.hash = task.hash.clone();
+    node.definition.trace = task.trace.or(node.definition.trace);
     (node.definition.policy, node.definition.patched) = (task.policy.clone(), false);
     node.requests.asof = task.asof.unwrap_or(-1);
     let not_before_ms = task.policy.as_ref().and_then(|policy| policy.not_before_ms);
@@ -132,6 +133,7 @@ fn announce_again(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Op
     if !other_type && !other_hash {
         // The same task was published again, after a wait or for a retry.
         node.definition.position = newest(node.definition.position, task.position);
+        node.definition.trace = task.trace.or(node.definition.trace);
         return None;
     }
     let have = node.task_type.as_deref().unwrap_or_default();

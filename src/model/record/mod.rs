@@ -23,6 +23,7 @@ use super::retry::Used;
 use super::task::continuation::{Continuation, ids_below};
 use super::task::id::TaskId;
 use super::task::{OnFailure, Policy, Position};
+use super::trace::SpanContext;
 
 /// Maximum number of history entries in a record. The first entry stays; the oldest after it are dropped.
 pub const MAX_HISTORY: usize = 64;
@@ -79,6 +80,8 @@ pub struct Definition {
     pub patched: bool,
     /// Offset of an event that contains the task's complete record, if any.
     pub record_event_offset: Option<i64>,
+    /// Trace context in the task's record, which may be that of an earlier run.
+    pub trace: Option<SpanContext>,
 }
 
 /// Times of the current run, epoch milliseconds.

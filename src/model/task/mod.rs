@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json::RawJson;
 use super::retry::Waits;
+use super::trace::SpanContext;
 
 #[doc(hidden)]
 pub mod action;
@@ -75,6 +76,13 @@ pub struct Task {
     pub has_foreign_headers: bool,
     /// Valid JSON.
     pub params: RawJson,
+}
+
+impl Task {
+    /// Context of the headers; `None` without a valid one.
+    pub fn trace_context(&self) -> Option<SpanContext> {
+        SpanContext::parse(&self.trace.as_ref()?.parent)
+    }
 }
 
 /// Position of a record in its topic.

@@ -8,6 +8,7 @@ use crate::model::event::{AttemptFailure, Event, Payload};
 use crate::model::outbox::Effect;
 use crate::model::task::Position;
 use crate::model::task::id::TaskId;
+use crate::telemetry::otel::Span;
 
 /// A record to be produced.
 pub(crate) struct Message {
@@ -46,6 +47,8 @@ pub(crate) struct OutboxEntry {
     pub messages: Vec<Message>,
     /// Event published after the records, with the position of the last one, which is the task's record.
     pub dependent_event: Option<Event>,
+    /// Span of the publication of a task, if its trace is sampled.
+    pub span: Option<Box<Span>>,
 }
 
 impl OutboxEntry {
@@ -60,7 +63,7 @@ impl OutboxEntry {
     }
 
     pub(crate) fn plain(id: &TaskId, dedup_key: impl Into<String>, kind: &'static str, messages: Vec<Message>) -> Self {
-        Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages, dependent_event: None }
+        Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages, dependent_event: None, span: None }
     }
 
     /// Publishes a task's record and the event that refers to it.
@@ -71,7 +74,12 @@ impl OutboxEntry {
         record: Message,
         event: Event,
     ) -> Self {
-        Self { id: id.clone(), dedup_key: dedup_key.into(), kind, messages: vec![record], dependent_event: Some(event) }
+        let dependent_event = Some(event);
+        Self { dependent_event, ..Self::plain(id, dedup_key, kind, vec![record]) }
+    }
+
+    pub(super) fn with_span(self, span: Option<Box<Span>>) -> Self {
+        Self { span, ..self }
     }
 
     pub(crate) fn ends_in_topic(&self, topic: &str) -> bool {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::config::Names;
 use crate::model::event::Event;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
@@ -13,8 +14,11 @@ use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification};
 use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
+use crate::model::trace::SpanContext;
 use crate::model::units::duration::Millis;
-use crate::publish::{NewTask, scheduled_event, time_text};
+use crate::publish::{NewTask, time_text, traced_event};
+use crate::telemetry::Tracer;
+use crate::telemetry::otel::{Span, headers_of};
 use crate::tracker::error::TrackerError;
 
 const SOURCE: &str = "kafleet/tracker";
@@ -22,14 +26,14 @@ const SOURCE: &str = "kafleet/tracker";
 const CREATOR: &str = "kafleet";
 
 /// Builds the event that schedules a delivery; `None` if the task's policy no longer contains its rule. `lean` omits
-/// fields that may be large.
+/// fields that may be large; `origin` is the span that the delivery follows.
 pub(crate) fn delivery_event(
     id: &TaskId,
     node: &TaskRecord,
     delivery: Delivery,
-    lean: bool,
+    (lean, origin, traced): (bool, Option<SpanContext>, Option<(&Tracer, &Names)>),
     now_ms: i64,
-) -> Result<Option<Event>, TrackerError> {
+) -> Result<Option<(Event, Option<Box<Span>>)>, TrackerError> {
     let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);
     let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
     let body = RawJson::of(&body(id, node, delivery, lean))?;
@@ -44,7 +48,8 @@ pub(crate) fn delivery_event(
     let mut new = NewTask::new(kind, params?);
     new.id = Some(TaskId::parse(&delivery.id(id, notification))?);
     new.policy = policy(id, delivery, attempts);
-    Ok(Some(scheduled_event(new, SOURCE, now_ms, now_ms)?))
+    new.trace = origin.map(|context| headers_of(context, None));
+    Ok(Some(traced_event(new, SOURCE, now_ms, now_ms, traced)?))
 }
 
 fn policy(id: &TaskId, delivery: Delivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {

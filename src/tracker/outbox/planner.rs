@@ -19,6 +19,7 @@ use crate::model::retry::Used;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
 use crate::store::{Entry, StoreError};
+use crate::telemetry::otel::followed;
 use crate::tracker::error::{TrackerError, Unpublishable};
 use crate::tracker::outbox::notification::delivery_event;
 use crate::tracker::outbox::subtree::SubtreeCommand;
@@ -333,14 +334,17 @@ impl OutboxPlanner {
     ) -> Result<OutboxEntry, TrackerError> {
         let dedup_key = effect.id();
         let lean = self.unsendable.remove(&(id.clone(), dedup_key.clone())).is_some();
-        let event = delivery_event(id, node, delivery, lean, now)?;
+        let origin = followed(self.setup.tracer.as_ref(), id, delivery.run, node.definition.trace);
+        let traced = self.setup.tracer.as_ref().map(|tracer| (tracer, &self.setup.names));
+        let event = delivery_event(id, node, delivery, (lean, origin, traced), now)?;
+        let (event, span) = event.unzip();
         let message = event.map(|event| {
             let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
             event_message(&self.events, number, &event)
         });
         let message = message.transpose()?;
         let messages = message.into_iter().chain([self.event(&effect_done(id, effect, now))?]).collect();
-        Ok(OutboxEntry::plain(id, dedup_key, "notification", messages))
+        Ok(OutboxEntry::plain(id, dedup_key, "notification", messages).with_span(span.flatten()))
     }
 
     pub(super) fn event(&self, event: &Event) -> Result<Message, EncodeError> {

@@ -336,10 +336,11 @@ impl OutboxRelay {
             let sent = producer.send_with_dependents(&records, &mut dependent_events, SEND_DEADLINE);
             (sent, planned)
         };
-        let (producer, (sent, planned)) = producer.run(send).await?;
+        let (producer, (sent, mut planned)) = producer.run(send).await?;
         match sent {
             Ok(positions) => {
                 self.record_published(&planned, &positions);
+                self.finish_spans(&mut planned);
                 self.singles_left = self.singles_left.saturating_sub(1);
                 Ok(TransactionalSession { producer, from })
             }
@@ -377,6 +378,13 @@ impl OutboxRelay {
 }
 
 impl OutboxRelay {
+    /// Ends the spans of the tasks that a transaction has published.
+    fn finish_spans(&self, published: &mut [OutboxEntry]) {
+        if let Some(tracer) = &self.setup.tracer {
+            published.iter_mut().filter_map(|entry| entry.span.take()).for_each(|span| tracer.finish(span));
+        }
+    }
+
     /// Counts a continuation as a submitted task, unless it starts again in a new run.
     fn count_continuation(&self, entry: &OutboxEntry) {
         let is_new = |message: &&Message| !message.headers.iter().any(|(name, _)| name == header::RUN);

@@ -13,8 +13,10 @@ use crate::model::retry::Waits;
 use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
 use crate::model::task::{Policy, Position, Task, header};
+use crate::model::trace::Origin;
 use crate::publish::{set_policy, task_headers};
 use crate::store::StoreError;
+use crate::telemetry::otel::{Published, Span, followed, headers_of};
 use crate::tracker::error::{TrackerError, Unpublishable};
 use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, terminal_event};
 use crate::tracker::outbox::fan_in;
@@ -54,7 +56,11 @@ impl OutboxPlanner {
                 }
             }
         };
-        let record = found.map(|found| retry_record(self.topic_of(node), id, node, found, run, effect.cause));
+        let record = found.map(|found| {
+            let mut record = retry_record(self.topic_of(node), id, node, found, run, effect.cause);
+            let span = self.begin_retry(id, node, run, &mut record, now);
+            (record, span)
+        });
         let record = record.map_err(|why| format!("the retry is not possible: {why}"));
         Ok(Some(self.record_or_failure(id, effect, kind, run, record, now)?))
     }
@@ -74,7 +80,7 @@ impl OutboxPlanner {
         }
         let record = match self.unsendable_reason(id, &effect.id(), node).await? {
             Some(why) => Err(why),
-            None => self.continuation(id, node).await?,
+            None => self.continuation(id, node, now).await?,
         };
         let record = record.map_err(|why| format!("it cannot be started: {why}"));
         Ok(self.record_or_failure(id, effect, kind, run, record, now)?)
@@ -100,12 +106,13 @@ impl OutboxPlanner {
         effect: Effect,
         kind: &'static str,
         run: u32,
-        record: Result<Message, String>,
+        record: Result<(Message, Option<Box<Span>>), String>,
         now: i64,
     ) -> Result<OutboxEntry, EncodeError> {
         match record {
-            Ok(record) => {
-                Ok(OutboxEntry::record_and_event(id, effect.id(), kind, record, effect_done(id, effect, now)))
+            Ok((record, span)) => {
+                let done = effect_done(id, effect, now);
+                Ok(OutboxEntry::record_and_event(id, effect.id(), kind, record, done).with_span(span))
             }
             Err(why) => {
                 let mut entry = self.completed(id, effect, kind, now)?;
@@ -120,21 +127,29 @@ impl OutboxPlanner {
         Ok(OutboxEntry::plain(id, effect.id(), kind, vec![self.event(&effect_done(id, effect, now))?]))
     }
 
-    async fn continuation(&self, id: &TaskId, node: &TaskRecord) -> Result<Result<Message, Unpublishable>, StoreError> {
+    async fn continuation(
+        &self,
+        id: &TaskId,
+        node: &TaskRecord,
+        now: i64,
+    ) -> Result<Result<(Message, Option<Box<Span>>), Unpublishable>, StoreError> {
         let Some(parent) = id.parent_id() else { return Ok(Err(Unpublishable::NoParent)) };
-        let followed = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
-        let continuation = followed.and_then(|found| {
+        let found = self.nodes(std::slice::from_ref(&parent)).await?.pop().flatten();
+        let continuation = found.and_then(|found| {
             let continuation = found.continuations().nth(number_of(id.segment())?).cloned()?;
             Some((found, continuation))
         });
-        let Some((followed, continuation)) = continuation else {
+        let Some((followed_task, continuation)) = continuation else {
             return Ok(Err(Unpublishable::Undefined(parent)));
         };
-        let params = match fan_in::params(&self.setup, self.number, &parent, &followed, &continuation).await? {
+        let params = match fan_in::params(&self.setup, self.number, &parent, &followed_task, &continuation).await? {
             Ok(params) => params,
             Err(why) => return Ok(Err(why)),
         };
-        let task = Task {
+        let origin = followed(self.setup.tracer.as_ref(), &parent, followed_task.run, followed_task.definition.trace);
+        // A trace that is not sampled by the ids of its tree needs no header.
+        let origin = origin.filter(|origin| origin.sampled || followed_task.definition.trace.is_some());
+        let mut task = Task {
             id: id.clone(),
             task_type: continuation.task_type.clone(),
             run: node.run,
@@ -147,20 +162,51 @@ impl OutboxPlanner {
             announced: true,
             hash: None,
             policy: node.definition.policy.clone(),
-            trace: None,
+            trace: origin.map(|context| headers_of(context, None)),
             has_foreign_headers: false,
             params,
         };
+        let origin = origin.map_or(Origin::Unknown, Origin::Parent);
+        let tracer = self.setup.tracer.as_ref();
+        let span = tracer.and_then(|tracer| tracer.begin_send(&mut task, origin, &self.setup.names, SOURCE, now));
         let headers = task_headers(&task, SOURCE)
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.into_owned().into_bytes()));
-        Ok(Ok(Message {
+        let message = Message {
             topic: self.topic_of(node),
             partition: None,
             key: continuation.key.unwrap_or_else(|| id.to_string()).into_bytes(),
             value: Some(task.params.text().as_bytes().to_vec()),
             headers: headers.collect(),
-        }))
+        };
+        Ok(Ok((message, span)))
+    }
+
+    /// Puts a retried task into a trace of its own, linked to that of the run before, and begins the span of its
+    /// publication. A trace that is not sampled leaves the record as it is.
+    fn begin_retry(
+        &self,
+        id: &TaskId,
+        node: &TaskRecord,
+        run: u32,
+        record: &mut Message,
+        now: i64,
+    ) -> Option<Box<Span>> {
+        let tracer = self.setup.tracer.as_ref()?;
+        let origin = node.definition.trace.map_or(Origin::Unknown, Origin::Retry);
+        let sent = tracer.sampler().sent(id, run, origin)?;
+        record.headers.retain(|(name, _)| name != header::TRACE_PARENT && name != header::TRACE_STATE);
+        record.headers.push((header::TRACE_PARENT.to_owned(), sent.context.to_string().into_bytes()));
+        let published = Published {
+            id,
+            task_type: node.task_type.as_deref().unwrap_or_default(),
+            run,
+            size: record.value.as_ref().map_or(0, Vec::len),
+            topic: &record.topic,
+            source: SOURCE,
+            state: None,
+        };
+        Some(published.span(&sent, now))
     }
 
     /// Reports a missing topic, because sending to it would block all other entries.

@@ -16,7 +16,7 @@ use crate::model::json::RawJson;
 use crate::model::schedule::step::State;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
-use crate::publish::{NewTask, scheduled_event, time_text};
+use crate::publish::{NewTask, time_text, traced_event};
 use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::{Message, event_message};
 use crate::tracker::setup::TrackerSetup;
@@ -268,7 +268,13 @@ impl TaskFactory {
     ) -> Result<Message, TrackerError> {
         let id = TaskId::parse(task)?;
         let new = new_task(schedule, id, template, time_ms, now_ms)?;
-        let event = scheduled_event(new, SOURCE, now_ms, now_ms)?;
+        let tracer = self.setup.tracer.as_ref();
+        let traced = tracer.map(|tracer| (tracer, &self.setup.names));
+        let (event, span) = traced_event(new, SOURCE, now_ms, now_ms, traced)?;
+        if let Some((tracer, span)) = tracer.zip(span) {
+            // A transaction that is repeated writes the same span again.
+            tracer.finish(span);
+        }
         self.event(&event)
     }
 

@@ -23,6 +23,7 @@ pub(crate) fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure>
     task.run = cx.run;
     task.policy = child.policy;
     task.trace = cx.trace.clone();
+    task.has_own_trace = task.trace.is_some() && !cx.admit_to_trace();
     task.asof = cx.asof;
     Ok(task)
 }

@@ -12,11 +12,13 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
+use tracing::field::{DisplayValue, display};
 
 use crate::error_text::panic_text;
 use crate::handlers::context::CancelReason;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
+use crate::model::trace::{SpanContext, SpanId, TraceId};
 
 /// Failure kind of an attempt that showed no sign of life.
 pub(super) const STALLED: &str = "stalled";
@@ -47,8 +49,14 @@ pub(super) fn span(handler: &dyn Handler, cx: &Context) -> Span {
     if !handler.logs() {
         return Span::none();
     }
-    let trace = cx.trace.as_ref().map(|trace| trace.parent.as_str());
-    tracing::info_span!("attempt", task = %cx.id, task_type = cx.task_type(), attempt = cx.number, trace)
+    let (trace_id, span_id) = trace_ids(cx);
+    tracing::info_span!("attempt", task = %cx.id, task_type = cx.task_type(), attempt = cx.number, trace_id, span_id)
+}
+
+/// Ids of the attempt's trace context, for log lines.
+pub(super) fn trace_ids(cx: &Context) -> (Option<DisplayValue<TraceId>>, Option<DisplayValue<SpanId>>) {
+    let context = cx.trace.as_ref().and_then(|trace| SpanContext::parse(&trace.parent));
+    context.map(|context| (display(context.trace_id), display(context.span_id))).unzip()
 }
 
 /// Starts the handler, unless the params do not match its type; a panic is a failed attempt.

@@ -104,6 +104,7 @@ struct Reason<'a> {
 impl Tasks {
     /// Ends a task whose params do not match its type.
     pub(super) fn refuse(&mut self, in_flight: Box<InFlight>, error: ParamsError) {
+        self.spans.never_started(&in_flight);
         let at = if error.pointer.is_empty() { "the params".to_owned() } else { format!("`{}`", error.pointer) };
         let message = format!("{at} do not fit the type: {}", error.message);
         let failure = AttemptFailure::new("schema", message.clone(), 0);
@@ -150,6 +151,7 @@ impl Tasks {
     /// Ends a task whose total timeout expired before this attempt started.
     pub(super) fn time_out(&mut self, in_flight: Box<InFlight>) {
         self.metrics.record_outcome("failed", Duration::ZERO);
+        self.spans.never_started(&in_flight);
         let message = total_timeout_message(&self.policy, &in_flight);
         let failure = AttemptFailure::new(TIMEOUT, message.clone(), 0);
         let event = self.reporter.event(Payload::Failed(failure), &in_flight);
@@ -204,6 +206,7 @@ fn rejection(task_type: &Arc<str>, worker: &Arc<str>, id: &TaskId, run: u32, inv
         hash: None,
         policy: None,
         asof: None,
+        trace: None,
     }));
     event
 }

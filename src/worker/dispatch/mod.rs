@@ -47,6 +47,7 @@ use crate::handlers::context::TypeEnv;
 use crate::handlers::{Registered, Schema, SharedState};
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
+use crate::worker::spans::AttemptSpans;
 
 /// Maximum number of inputs handed out or started at once.
 pub(super) const HAND_OUT: usize = 512;
@@ -65,6 +66,7 @@ pub(super) struct DispatcherDeps {
     pub work: mpsc::Receiver<Vec<Input>>,
     pub commands: mpsc::UnboundedReceiver<Command>,
     pub metrics: Metrics,
+    pub spans: AttemptSpans,
     pub control: Arc<ControlWatch>,
     /// Child processes for attempts, if the handler can crash the worker.
     pub children: Option<ChildPool>,

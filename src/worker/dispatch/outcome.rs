@@ -12,7 +12,7 @@ use crate::model::event::Payload;
 use crate::model::json::RawJson;
 use crate::model::retry::Waits;
 use crate::runtime::now_ms;
-use crate::worker::attempt::{AttemptEnd, STALLED};
+use crate::worker::attempt::{self, AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;
 
 /// Maximum number of repetitions of an attempt whose process has ended.
@@ -47,7 +47,8 @@ impl Dispatcher {
 }
 
 impl Tasks {
-    fn interrupt(&mut self, running: Running) {
+    fn interrupt(&mut self, mut running: Running) {
+        running.end_span(&self.spans, "interrupted", None);
         self.metrics.record_outcome("interrupted", running.started_at.elapsed());
         self.reporter.output.close(&running.cx);
         self.release(running.in_flight);
@@ -61,7 +62,8 @@ impl Tasks {
         }
     }
 
-    async fn succeed(&mut self, running: Running, output: RawJson) {
+    async fn succeed(&mut self, mut running: Running, output: RawJson) {
+        running.end_span(&self.spans, "succeeded", None);
         let took = running.started_at.elapsed();
         self.metrics.record_outcome("succeeded", took);
         self.observers.notify(|observer| observer.on_success(&running.cx, took));
@@ -105,6 +107,8 @@ impl Tasks {
         let event = self.reporter.retrying(&running, &failure, wait, waits.map_or(0, |waits| waits.number));
         let run_time = running.started_at.elapsed();
         let mut held = wait;
+        let outcome = if waits.is_some() { "waited" } else { "retried" };
+        running.end_span(&self.spans, outcome, Some((&failure.kind, &failure.message)));
         if let Some(waits) = waits {
             self.metrics.record_wait(run_time);
             self.observers.notify(|observer| observer.on_wait(&running.cx, &failure, wait));
@@ -134,6 +138,7 @@ impl Tasks {
 
     /// Ends a failed task as a success with a warning.
     async fn skip(&mut self, mut running: Running, failure: Failure) {
+        running.end_span(&self.spans, "skipped", Some((&failure.kind, &failure.message)));
         let mut event = self.reporter.event_of_attempt(Payload::Warned, &running);
         event.message = Some(format!("skipped ({}): {}", failure.kind, failure.message));
         self.reporter.publish_started(&mut running).await;
@@ -142,13 +147,14 @@ impl Tasks {
     }
 
     /// Ends a task as failed or cancelled. `code`: it is also kept as a dead letter.
-    async fn give_up(&mut self, running: Running, code: Option<&'static str>, failure: Failure) {
+    async fn give_up(&mut self, mut running: Running, code: Option<&'static str>, failure: Failure) {
         let ended = running.failure(&failure.kind, failure.message.clone());
         let (outcome, payload) = match failure.then {
             Fail::Cancelled => ("cancelled", Payload::Cancelled(ended)),
             _ => ("failed", Payload::Failed(ended)),
         };
         self.metrics.record_outcome(outcome, running.started_at.elapsed());
+        running.end_span(&self.spans, outcome, Some((&failure.kind, &failure.message)));
         if failure.then != Fail::Cancelled {
             self.observers.notify_failure(&running, &failure);
         }
@@ -165,13 +171,15 @@ impl Tasks {
             let task = &running.in_flight.task.id;
             let task_type = &self.task_type;
             let attempt = running.cx.number;
-            tracing::warn!(%task, %task_type, attempt, kind = %failure.kind, reason = %failure.message, suppressed, "an attempt failed");
+            let (trace_id, span_id) = attempt::trace_ids(&running.cx);
+            tracing::warn!(%task, %task_type, attempt, kind = %failure.kind, reason = %failure.message, suppressed, trace_id, span_id, "an attempt failed");
         }
     }
 }
 
 /// Runs an attempt again that ended with its process through no fault of its own. It keeps its number.
-fn restart_attempt(tasks: &mut Tasks, running: Running, restart: Restart, failure: &Failure) {
+fn restart_attempt(tasks: &mut Tasks, mut running: Running, restart: Restart, failure: &Failure) {
+    running.end_span(&tasks.spans, "restarted", Some((&failure.kind, &failure.message)));
     tasks.metrics.record_outcome("restarted", running.started_at.elapsed());
     if restart != Restart::Unsent
         && let Some(suppressed) = tasks.failure_log.admit()

@@ -101,6 +101,7 @@ impl Tasks {
             return self.declare_poison(running, failure);
         }
         self.metrics.record_outcome("retried", running.started_at.elapsed());
+        running.end_span(&self.spans, "retried", Some((&failure.kind, &failure.message)));
         self.observers.notify(|observer| observer.on_retry(&running.cx, &failure, Duration::ZERO));
         let event = self.reporter.retrying(&running, &failure, Duration::ZERO, 0);
         self.reporter.publish(&mut running.in_flight, event).await;
@@ -111,7 +112,8 @@ impl Tasks {
         self.queue.delay(running.in_flight, Duration::ZERO);
     }
 
-    fn declare_poison(&mut self, running: Running, failure: Failure) {
+    fn declare_poison(&mut self, mut running: Running, failure: Failure) {
+        running.end_span(&self.spans, "failed", Some((POISON, &failure.message)));
         let task = &running.in_flight.task.id;
         let task_type = &self.task_type;
         tracing::error!(%task, %task_type, reason = %failure.message, "poison task: it crashed several processes and becomes a dead letter");

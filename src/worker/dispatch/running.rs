@@ -10,8 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::control::Verdict;
 use crate::handlers::Context;
 use crate::model::event::AttemptFailure;
+use crate::telemetry::otel::{AttemptSpan, nanos};
 use crate::worker::attempt::AttemptEnd;
 use crate::worker::decode::InFlight;
+use crate::worker::spans::AttemptSpans;
 
 /// A task with the attempt that runs.
 pub(super) struct Running {
@@ -25,6 +27,8 @@ pub(super) struct Running {
     pub announced_start: bool,
     /// Set once the task is cancelled and the attempt is stopped for it.
     pub cancelled: Option<Box<Verdict>>,
+    /// Span of the attempt, until it has ended. `None` if its trace is not sampled.
+    pub span: Option<Box<AttemptSpan>>,
 }
 
 impl Running {
@@ -42,6 +46,16 @@ impl Running {
     /// Returns the token that stops the attempt, and creates it if necessary.
     pub(super) fn stop_token(&mut self) -> CancellationToken {
         self.stop.get_or_insert_default().clone()
+    }
+
+    /// Ends the span of the attempt, if there is one. `failure`: kind and message.
+    pub(super) fn end_span(&mut self, spans: &AttemptSpans, outcome: &'static str, failure: Option<(&str, &str)>) {
+        if let Some(span) = self.span.take() {
+            let start = nanos(self.started_at_ms);
+            let took = u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let times = (start, start.saturating_add(took));
+            spans.end(&mut self.in_flight, &span, times, outcome, failure);
+        }
     }
 
     pub(super) fn stop(&self) {

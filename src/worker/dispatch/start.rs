@@ -115,18 +115,19 @@ impl Dispatcher {
         }
     }
 
-    async fn start_attempt(&mut self, in_flight: Box<InFlight>, now: i64) {
+    async fn start_attempt(&mut self, mut in_flight: Box<InFlight>, now: i64) {
         let started_at = self.clock.now;
         let policy = &self.tasks.policy;
         let timeout = in_flight.task.policy.as_ref().and_then(|policy| policy.timeout).unwrap_or(policy.timeout);
         let left = time_left(policy, &in_flight, now).unwrap_or(Duration::MAX);
         let deadline = started_at + Duration::from(timeout).min(left);
+        let span = self.tasks.spans.begin(&mut in_flight, now);
         let cx = Context::begin(AttemptStart {
             id: in_flight.task.id.clone(),
             run: in_flight.task.run,
             number: in_flight.attempts + 1,
             deadline: Some(deadline.into_std()),
-            trace: in_flight.task.trace.clone(),
+            trace: in_flight.attempt_trace(span.as_deref()),
             asof: in_flight.task.asof,
             headers: in_flight.kept_headers.clone(),
             env: self.env.clone(),
@@ -135,7 +136,7 @@ impl Dispatcher {
         self.tasks.metrics.record_start(now.saturating_sub(in_flight.task.created_at_ms));
         let handler = self.permits.take();
         let handler = handler.unwrap_or_else(|| self.quarantine.handler_for(&in_flight, &self.registered.handler));
-        let running = Running {
+        let mut running = Running {
             in_flight,
             cx,
             stop: None,
@@ -143,6 +144,7 @@ impl Dispatcher {
             started_at_ms: now,
             announced_start: false,
             cancelled: None,
+            span,
         };
         self.tasks.observers.notify(|observer| observer.on_start(&running.cx));
         let span = attempt::span(&*handler, &running.cx);
@@ -150,6 +152,7 @@ impl Dispatcher {
             Err(failure) => self.tasks.finish(running, Err(failure)).await,
             Ok(Err(error)) => {
                 self.tasks.reporter.output.close(&running.cx);
+                running.end_span(&self.tasks.spans, "failed", Some(("schema", &error.message)));
                 self.tasks.observers.notify_failure(&running, &Failure::of_params(&error));
                 self.tasks.refuse(running.in_flight, error);
             }

@@ -26,6 +26,7 @@ use crate::worker::completions::Completions;
 use crate::worker::decode::InFlight;
 use crate::worker::log_throttle::LogThrottle;
 use crate::worker::results::ResultTargets;
+use crate::worker::spans::AttemptSpans;
 use crate::worker::type_metrics::TypeMetrics;
 
 pub(super) struct Tasks {
@@ -41,6 +42,7 @@ pub(super) struct Tasks {
     pub failure_limit: FailureLimit,
     pub circuit: CircuitBreaker,
     pub observers: Observers,
+    pub spans: AttemptSpans,
     pub metrics: TypeMetrics,
     pub completions: Arc<Completions>,
     pub(super) failure_log: LogThrottle,
@@ -68,6 +70,7 @@ impl Tasks {
             failure_limit: FailureLimit::new(deps.task_type.clone(), policy.alarm, deps.health.clone()),
             circuit: CircuitBreaker::new(deps.task_type.clone()),
             observers: Observers::new(&deps.state.hooks.observers, &deps.metrics),
+            spans: deps.spans.clone(),
             metrics: TypeMetrics::new(&deps.metrics, &deps.task_type),
             completions: deps.completions.clone(),
             failure_log: LogThrottle::new(),
@@ -78,7 +81,8 @@ impl Tasks {
     }
 
     /// Completes a task whose attempt has succeeded inline.
-    pub(super) fn complete_inline(&mut self, running: Running, output: &RawJson, took: Duration, clock: &Clock) {
+    pub(super) fn complete_inline(&mut self, mut running: Running, output: &RawJson, took: Duration, clock: &Clock) {
+        running.end_span(&self.spans, "succeeded", None);
         let Running { in_flight, started_at_ms, cx, .. } = running;
         self.metrics.record_success(took);
         self.queue.release_key(&in_flight);
@@ -114,6 +118,7 @@ impl Tasks {
     /// Ends a task that was not started before its expiry.
     pub(super) async fn expire(&mut self, in_flight: Box<InFlight>, now: i64) {
         self.metrics.record_outcome("expired", Duration::ZERO);
+        self.spans.never_started(&in_flight);
         let late =
             now.saturating_sub(in_flight.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
         let failure = AttemptFailure::new("expired", format!("it was not started in time: {late} ms late"), 0);
@@ -155,6 +160,7 @@ impl Tasks {
     pub(super) async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Verdict) {
         self.reporter.schedule_flush(Instant::now());
         self.metrics.record_outcome("cancelled", Duration::ZERO);
+        self.spans.never_started(&in_flight);
         let failure = AttemptFailure::new(verdict.kind, verdict.message, in_flight.attempts);
         let mut event = self.reporter.event(Payload::Cancelled(failure), &in_flight);
         event.attempt = in_flight.attempts;
@@ -166,6 +172,7 @@ impl Tasks {
     pub(super) async fn cancel_running(&mut self, mut running: Running, verdict: Verdict) {
         self.reporter.publish_last_output(&mut running).await;
         self.metrics.record_outcome("cancelled", running.started_at.elapsed());
+        running.end_span(&self.spans, "cancelled", None);
         let payload = Payload::Cancelled(running.failure(verdict.kind, verdict.message));
         let mut event = self.reporter.event_of_attempt(payload, &running);
         event.by = verdict.by.map(Into::into);

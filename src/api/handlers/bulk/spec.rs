@@ -107,6 +107,7 @@ mod tests {
     use super::*;
     use crate::model::record::HistoryEntry;
     use crate::model::task::id::TaskId;
+    use crate::model::trace::Sampler;
     use crate::store::Checkpoint;
 
     fn spec(action: BulkAction) -> BulkSpec {
@@ -118,7 +119,14 @@ mod tests {
         let mut record = TaskRecord::expected(3, 0);
         (record.own, record.state, record.definition.announced) = (own, state, true);
         let id = TaskId::parse("a").unwrap();
-        TaskView { id, partition: 0, checkpoint: Checkpoint::default(), record, superseded: false }
+        TaskView {
+            id,
+            partition: 0,
+            checkpoint: Checkpoint::default(),
+            record,
+            superseded: false,
+            sampler: Sampler::NEVER,
+        }
     }
 
     fn is_published(action: BulkAction, task: &TaskView) -> bool {

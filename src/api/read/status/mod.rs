@@ -46,6 +46,7 @@ pub(crate) fn status(found: &TaskView) -> Status {
         position: position(found),
         duplicates: record.history.duplicates,
         superseded: found.superseded,
+        trace_id: found.sampler.trace_of(&found.id, record.run, record.definition.trace).map(|id| id.to_string()),
     }
 }
 

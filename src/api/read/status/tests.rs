@@ -6,6 +6,7 @@ use crate::model::event::Event;
 use crate::model::projection::tests::{any_event, began, fold_log};
 use crate::model::task::id::TaskId;
 use crate::model::task::parse_time;
+use crate::model::trace::Sampler;
 use crate::store::Checkpoint;
 use crate::tracker::outbox::notification::delivery_event;
 
@@ -48,6 +49,7 @@ fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
         checkpoint: Checkpoint::default(),
         record: node.clone(),
         superseded: false,
+        sampler: Sampler::NEVER,
     };
     let mut documents = vec![
         serde_json::to_value(status(&found)).unwrap(),
@@ -56,8 +58,8 @@ fn documents(id: &TaskId, node: &TaskRecord) -> Vec<Value> {
     ];
     for delivery in node.notifications.iter().flat_map(|log| &log.deliveries) {
         documents.push(time_text(delivery.at_ms).into());
-        let event = delivery_event(id, node, *delivery, false, BEGINNING_MS).unwrap();
-        documents.extend(event.and_then(|event| event.payload.into_record()?.params.value().ok()));
+        let event = delivery_event(id, node, *delivery, (false, None, None), BEGINNING_MS).unwrap();
+        documents.extend(event.and_then(|(event, _)| event.payload.into_record()?.params.value().ok()));
     }
     documents
 }

@@ -22,7 +22,7 @@ use crate::api::ui::parts::tasks::{breadcrumbs, state_counts, task_table, type_l
 use crate::api::ui::parts::times::{between, duration, time};
 use crate::api::ui::parts::{View, count, encoded, prose, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
-use crate::config::Role;
+use crate::config::{Role, TRACE_ID};
 use crate::model::record::state::State;
 
 /// Newest lines of the log on the page.
@@ -49,7 +49,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let main = html! {
         (head(view, &status))
         (tabs(view, &status, "overview"))
-        (times(view, &status))
+        (times(visit, &status))
         (reasons(view, &status, why))
         (error_and_result(view, &status))
         (values(view, &status, params))
@@ -133,7 +133,9 @@ pub(super) fn tabs(view: &View, status: &Status, current: &str) -> Markup {
     }
 }
 
-fn times(view: &View, status: &Status) -> Markup {
+fn times(visit: &Visit, status: &Status) -> Markup {
+    let view = &visit.view;
+    let trace_url = visit.api.ui.trace_url.as_deref();
     let waited = between(status.created_at.as_deref(), status.started_at.as_deref());
     let ran = between(status.started_at.as_deref(), status.ended_at.as_deref());
     let at = |text: &Option<String>| text.as_deref().map(time);
@@ -167,6 +169,7 @@ fn times(view: &View, status: &Status) -> Markup {
         (if status.children.total > 0 { "Took in all" } else { "Ran" }, ran.map(|ms| html! { (duration(ms)) })),
         ("Tags", (!status.fields.tags.is_empty()).then(|| tags(view, &status.fields.tags))),
         ("Link", status.fields.link.as_deref().map(link)),
+        ("Trace", status.trace_id.as_deref().map(|id| trace_link(trace_url, id))),
     ];
     html! { section.panel { (facts(&facts_shown)) } }
 }
@@ -186,6 +189,18 @@ fn link(url: &str) -> Markup {
         @if is_web {
             a href=(url) rel="noopener noreferrer" target="_blank" { (visible(url)) }
         } @else { code { (visible(url)) } }
+    }
+}
+
+/// Trace of a task, with a link to it if there is a template.
+fn trace_link(template: Option<&str>, id: &str) -> Markup {
+    html! {
+        @match template {
+            Some(template) => {
+                a href=(template.replace(TRACE_ID, id)) rel="noopener noreferrer" target="_blank" { code { (id) } }
+            }
+            None => { (copied(html! { code { (id) } })) }
+        }
     }
 }
 

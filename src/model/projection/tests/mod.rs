@@ -55,6 +55,7 @@ fn with_policy(task: &str, policy: Policy) -> Event {
         hash: Some("h".into()),
         policy: (policy != Policy::default()).then(|| Box::new(policy)),
         asof: None,
+        trace: None,
     }));
     event
 }

@@ -1,0 +1,17 @@
+//! Tracing of a process: its start from the configuration and the environment.
+
+use super::exit::Failure;
+use super::setup::Setup;
+use crate::telemetry::otel;
+
+/// Starts to trace, if `[otel]` or the environment has an endpoint.
+pub(super) fn start(setup: &mut Setup) -> Result<(), Failure> {
+    let env = |name: &str| std::env::var(name).ok();
+    let (settings, warnings) = otel::settings(&setup.config.otel, &env);
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if let Some(settings) = settings {
+        let why = |why| Failure::failed(format_args!("no tracing: {why}"));
+        setup.tracing = Some(otel::start(settings, &setup.metrics.traces).map_err(why)?);
+    }
+    Ok(())
+}

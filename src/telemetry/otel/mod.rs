@@ -1,0 +1,128 @@
+//! OpenTelemetry tracing: spans of tasks, queued without waiting and exported by a thread of their own.
+//!
+//! A process without tracing has no [`Tracer`]. With one, whether a task is sampled is decided from its id and its given
+//! context before anything is built (`model::trace`). Spans that the collector does not take are counted and dropped.
+
+mod attributes;
+mod environment;
+mod export;
+mod exporter;
+mod metrics;
+mod protobuf;
+mod span;
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+pub use attributes::{AttemptSpan, Delivered, Published};
+pub use environment::{OtelSettings, settings};
+pub use export::probe;
+pub use exporter::{Exporter, start};
+pub use metrics::TraceMetrics;
+pub use span::{Kind, Span, Value};
+
+use crate::config::Names;
+use crate::model::task::id::TaskId;
+use crate::model::task::{Task, Trace};
+use crate::model::trace::{Origin, Sampler, SpanContext, SpanId};
+use crate::runtime::now_ms;
+
+/// Maximum number of spans that wait for export; further ones are dropped.
+pub const QUEUE_SPANS: usize = 2_048;
+
+/// Source of spans of a process. Cheap to clone.
+#[derive(Clone)]
+pub struct Tracer {
+    sampler: Sampler,
+    queue: mpsc::Sender<Box<Span>>,
+    metrics: Arc<TraceMetrics>,
+}
+
+impl Tracer {
+    /// Tracer whose spans the receiver gets. `capacity`: number of spans that may wait.
+    pub fn new(sampler: Sampler, capacity: usize, metrics: &TraceMetrics) -> (Self, mpsc::Receiver<Box<Span>>) {
+        let (queue, spans) = mpsc::channel(capacity);
+        (Self { sampler, queue, metrics: Arc::new(metrics.clone()) }, spans)
+    }
+
+    pub fn sampler(&self) -> Sampler {
+        self.sampler
+    }
+
+    /// Queues a span for export, or drops and counts it.
+    pub fn record(&self, span: Box<Span>) {
+        if self.queue.try_send(span).is_err() {
+            self.metrics.drop_spans("queue_full", 1);
+        }
+    }
+
+    /// Begins the send span of a task that is about to be published, and puts the task into its trace; `None`: the trace is
+    /// not sampled.
+    pub(crate) fn begin_send(
+        &self,
+        task: &mut Task,
+        origin: Origin,
+        names: &Names,
+        source: &str,
+        now_ms: i64,
+    ) -> Option<Box<Span>> {
+        let sent = self.sampler.sent(&task.id, task.run, origin)?;
+        // The state belongs to the trace of the creator.
+        let state = sent.parent.and_then(|_| task.trace.take()?.state);
+        task.trace = Some(headers_of(sent.context, state));
+        let published = Published {
+            id: &task.id,
+            task_type: &task.task_type,
+            run: task.run,
+            size: task.params.text().len(),
+            topic: &names.tasks(&task.task_type),
+            source,
+            state: task.trace.as_ref().and_then(|trace| trace.state.as_deref()),
+        };
+        Some(published.span(&sent, now_ms))
+    }
+
+    /// Ends a send span and queues it.
+    pub(crate) fn finish(&self, mut span: Box<Span>) {
+        span.end_ns = nanos(now_ms()).max(span.start_ns);
+        self.record(span);
+    }
+}
+
+/// Context of the task that a continuation, a callback or a mail follows. `known`: the context in the record of that task;
+/// without a tracer it is passed on as it is.
+pub(crate) fn followed(
+    tracer: Option<&Tracer>,
+    id: &TaskId,
+    run: u32,
+    known: Option<SpanContext>,
+) -> Option<SpanContext> {
+    tracer.map_or(known, |tracer| Some(tracer.sampler.followed(id, run, known)))
+}
+
+/// Random span id. The generator is the one that simulations seed.
+pub(crate) fn random_span_id() -> SpanId {
+    SpanId::from_random(fastrand::u64(..))
+}
+
+/// Converts epoch milliseconds to nanoseconds.
+pub(crate) fn nanos(at_ms: i64) -> u64 {
+    u64::try_from(at_ms).unwrap_or(0).saturating_mul(1_000_000)
+}
+
+/// Context of a task's headers; `None` without a valid one.
+pub(crate) fn context_of(trace: Option<&Trace>) -> Option<SpanContext> {
+    SpanContext::parse(&trace?.parent)
+}
+
+/// `tracestate` of a task; it counts only with a valid context.
+pub(crate) fn state_of(task: &Task) -> Option<String> {
+    task.trace_context()?;
+    task.trace.as_ref()?.state.clone()
+}
+
+/// Trace of the headers of a record or an attempt. `state`: `tracestate` of the trace.
+pub(crate) fn headers_of(context: SpanContext, state: Option<String>) -> Box<Trace> {
+    Box::new(Trace { parent: context.to_string(), state })
+}
