@@ -12,8 +12,14 @@ use crate::handlers::Schema;
 /// Declarations of types by `kafleet topics apply`, with their compiled schemas.
 pub(crate) struct DeclaredTypes {
     control: Arc<ControlWatch>,
+    compiled: Mutex<BTreeMap<String, Compiled>>,
+}
+
+/// Compiled schema of a declaration.
+struct Compiled {
+    declared: Arc<TypeRecord>,
     /// `None`: the schema cannot be compiled, or the declaration has none.
-    compiled: Mutex<BTreeMap<String, (Arc<TypeRecord>, Option<Schema>)>>,
+    schema: Option<Schema>,
 }
 
 impl DeclaredTypes {
@@ -39,13 +45,13 @@ impl DeclaredTypes {
             compiled.remove(name);
             return None;
         };
-        if let Some((of, schema)) = compiled.get(name)
-            && Arc::ptr_eq(of, &declared)
+        if let Some(known) = compiled.get(name)
+            && Arc::ptr_eq(&known.declared, &declared)
         {
-            return schema.clone();
+            return known.schema.clone();
         }
         let schema = declared.params.clone().and_then(|schema| compile(name, schema));
-        compiled.insert(name.to_owned(), (declared, schema.clone()));
+        compiled.insert(name.to_owned(), Compiled { declared, schema: schema.clone() });
         schema
     }
 }
