@@ -26,6 +26,8 @@ use crate::support::records::committed_record;
 pub use crate::support::wait::{DEADLINE, until};
 
 pub const PARTITIONS: u32 = 4;
+/// Room for the events of a tree of 1,000,000 tasks, which are in one partition.
+const LOG_BYTES: u64 = 2 << 30;
 /// Differs from the default.
 pub const MAX_TREE_AGE: Millis = Millis::secs(40 * 86_400);
 
@@ -153,7 +155,8 @@ async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
 
 async fn open(config: ApiConfig, store: store::Memory, app: impl FnOnce(&mut Registry)) -> Fleet {
     let names = Names::new("t");
-    let log = broker::Memory::new(broker::MemoryOptions::default());
+    let options = broker::MemoryOptions { log_bytes_per_partition: LOG_BYTES, ..broker::MemoryOptions::default() };
+    let log = broker::Memory::new(options);
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
     let log_append_time = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))

@@ -29,7 +29,9 @@ async fn types_show_counts_and_backlog() {
     let names: Vec<&str> = types.types.iter().map(|known| known.name.as_str()).collect();
     assert_eq!(names, ["echo", "resize", "review"]);
     let echo = find("echo");
-    assert_eq!(fleet.get::<TypeDocument>("/v1/types/echo").await, echo);
+    let alone: TypeDocument = fleet.get("/v1/types/echo").await;
+    assert_eq!(alone.queue.as_ref().map(|queue| queue.lag), Some(4), "no worker has completed a record");
+    assert_eq!(TypeDocument { queue: None, ..alone }, echo);
     assert_eq!(fleet.problem("/v1/types/nothing").await.code, "unknown_type");
     assert_eq!((echo.topic, echo.backlog, echo.counts[&State::Succeeded]), (true, 3, 1));
     assert_eq!(find("resize").schema.unwrap()["required"], json!(["url", "width"]));
