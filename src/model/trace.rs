@@ -184,7 +184,7 @@ pub enum Origin {
     /// The task belongs to the trace of this span, its parent.
     Parent(SpanContext),
     /// The task has a trace of its own, with a link to the span that created it.
-    Link(SpanContext),
+    Linked(SpanContext),
     /// The task starts again in a new run, with a link to the span of the run before.
     Retry(SpanContext),
 }
@@ -243,9 +243,9 @@ impl Sampler {
     pub fn sent(self, id: &TaskId, run: u32, origin: Origin) -> Option<Sent> {
         let (trace_id, parent, link) = match origin {
             Origin::Unknown => (self.of_tree(id, run)?, None, None),
-            Origin::Parent(given) | Origin::Link(given) | Origin::Retry(given) if !given.sampled => return None,
+            Origin::Parent(given) | Origin::Linked(given) | Origin::Retry(given) if !given.sampled => return None,
             Origin::Parent(given) => (given.trace_id, Some(given.span_id), None),
-            Origin::Link(given) => (TraceId::of(id.as_str(), run), None, Some(given)),
+            Origin::Linked(given) => (TraceId::of(id.as_str(), run), None, Some(given)),
             Origin::Retry(given) => (TraceId::of(id.root(), run), None, Some(given)),
         };
         let context = SpanContext { trace_id, span_id: SpanId::of_send(id, run), sampled: true };
@@ -368,10 +368,11 @@ mod tests {
         let retried = sampler.sent(&task, 2, Origin::Retry(first)).unwrap();
         assert_eq!((retried.context.trace_id, retried.link), (TraceId::of("a", 2), Some(first)));
         assert_eq!(sampler.followed(&task, 2, Some(first)), retried.context, "followers of the retry");
-        let child = sampler.sent(&task, 1, Origin::Link(first)).unwrap();
+        let child = sampler.sent(&task, 1, Origin::Linked(first)).unwrap();
         assert_eq!((child.context.trace_id, child.parent), (TraceId::of("a:b", 1), None));
         let unsampled = SpanContext { sampled: false, ..first };
-        for origin in [Origin::Retry(unsampled), Origin::Link(unsampled), Origin::Parent(unsampled), Origin::Unknown] {
+        for origin in [Origin::Retry(unsampled), Origin::Linked(unsampled), Origin::Parent(unsampled), Origin::Unknown]
+        {
             assert_eq!(sampler.sent(&task, 2, origin), None, "{origin:?}");
         }
         assert!(!sampler.followed(&task, 2, Some(unsampled)).sampled);
@@ -389,7 +390,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever looks at any task of a tree decides the same, whatever their order and process.
+        /// Every process decides the same about every task of a tree.
         #[test]
         fn tree_is_sampled_as_a_whole(
             root in "[a-z0-9]{1,20}", path in prop::collection::vec("[a-z0-9]{1,9}", 0..4), run in 1u32..5, share in 0.0..1.0f64,

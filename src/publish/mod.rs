@@ -381,7 +381,7 @@ pub fn traced_event(
 /// Origin of a task by the context of its creator.
 fn origin_of(new: &NewTask) -> Origin {
     match context_of(new.trace.as_deref()) {
-        Some(context) if new.has_own_trace => Origin::Link(context),
+        Some(context) if new.has_own_trace => Origin::Linked(context),
         Some(context) => Origin::Parent(context),
         None => Origin::Unknown,
     }

@@ -8,7 +8,8 @@ use kafleet::config::OtelConfig;
 use kafleet::handlers::builtin::callback::TYPE as CALLBACK;
 use kafleet::handlers::{Context, Failure, Task, TaskResult};
 use kafleet::model::record::state::State;
-use kafleet::telemetry::otel::{self, Exporter};
+use kafleet::model::trace::{SpanId, TraceId};
+use kafleet::telemetry::otel::{self, Exporter, Kind, Span};
 use kafleet::telemetry::{Metrics, Tracer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -280,7 +281,8 @@ async fn retry_by_hand_and_late_children_are_linked_traces() {
         .iter()
         .filter(|span| span.name == "send leaf" && span.attributes["kafleet.task.root"] == "wide")
         .collect();
-    let (near, far): (Vec<_>, Vec<_>) = children.iter().partition(|span| span.trace == attempt.trace);
+    let (near, far): (Vec<&SeenSpan>, Vec<&SeenSpan>) =
+        children.into_iter().partition(|span| span.trace == attempt.trace);
     assert_eq!((near.len(), far.len()), (99, 3));
     assert!(near.iter().all(|span| span.parent == attempt.id && span.links.is_empty()));
     assert!(
@@ -294,23 +296,33 @@ async fn task_without_a_sampled_trace_has_no_spans() {
     let created = traced.submit(json!({"type": "family", "id": "top", "params": {}}), None).await;
     assert_eq!(created.get("trace_id"), None);
     let root = traced.fleet.wait_for_end("top").await;
-    assert_eq!(root.outcome.output.unwrap().value().unwrap(), Value::Null, "the handler has no context");
+    assert_eq!((root.state, root.outcome.output), (State::Succeeded, None), "the handler has no context");
     let (spans, _) = traced.stop().await;
     assert_eq!(spans, []);
 }
 
-/// Runs tasks beside a collector that does not work. Returns the metrics after the stop.
-async fn beside(behaviour: Behaviour) -> Metrics {
-    let traced = Traced::start(behaviour, 1.0).await;
+/// Exports 30 spans to a collector. Returns the metrics after the stop.
+async fn export_to(behaviour: Behaviour) -> Metrics {
+    let collector = Collector::start(behaviour).await;
+    let (tracer, exporter, metrics) = tracer(&collector.url, 1.0);
     for n in 0..30 {
-        traced.submit(json!({"type": "echo", "id": format!("t-{n}"), "params": n}), None).await;
-    }
-    for n in 0..30 {
-        assert_eq!(traced.fleet.wait_for_end(&format!("t-{n}")).await.state, State::Succeeded, "{behaviour:?}");
+        tracer.record(Box::new(Span {
+            trace_id: TraceId::of("a", 1),
+            span_id: SpanId::from_random(n),
+            parent: None,
+            state: None,
+            name: "send a".into(),
+            kind: Kind::Producer,
+            start_ns: n,
+            end_ns: n,
+            attributes: Vec::new(),
+            links: Vec::new(),
+            error: None,
+        }));
     }
     let begun = Instant::now();
-    let (_, metrics) = traced.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(15), "{behaviour:?}: the stop took {:?}", begun.elapsed());
+    exporter.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(8), "{behaviour:?}: the stop took {:?}", begun.elapsed());
     metrics
 }
 
@@ -324,14 +336,28 @@ async fn broken_collector_changes_nothing_but_a_counter() {
         (Behaviour::Reject, "rejected"),
     ];
     for (behaviour, reason) in cases {
-        let metrics = beside(behaviour).await;
+        let metrics = export_to(behaviour).await;
         let lost = dropped(&metrics, reason) + dropped(&metrics, "shutdown");
-        // Three spans a task.
-        assert_eq!((metrics.traces.exported.get(), lost), (0, 90), "{behaviour:?}");
+        assert_eq!((metrics.traces.exported.get(), lost), (0, 30), "{behaviour:?}");
     }
     for behaviour in [Behaviour::Garbage, Behaviour::Endless] {
-        assert_eq!(beside(behaviour).await.traces.exported.get(), 90, "{behaviour:?}");
+        assert_eq!(export_to(behaviour).await.traces.exported.get(), 30, "{behaviour:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_run_beside_a_collector_that_hangs() {
+    let traced = Traced::start(Behaviour::Hang, 1.0).await;
+    for n in 0..10 {
+        traced.submit(json!({"type": "echo", "id": format!("t-{n}"), "params": n}), None).await;
+    }
+    for n in 0..10 {
+        assert_eq!(traced.fleet.wait_for_end(&format!("t-{n}")).await.state, State::Succeeded);
+    }
+    let (_, metrics) = traced.stop().await;
+    // Three spans a task.
+    let lost = dropped(&metrics, "export_failed") + dropped(&metrics, "shutdown");
+    assert_eq!((metrics.traces.exported.get(), lost), (0, 30));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -88,7 +88,7 @@ impl AttemptSpan {
     }
 
     /// Span of the wait before an attempt. `received`: set for the first wait, which takes the place of a send span that
-    /// nobody has written.
+    /// no publisher has written.
     pub fn wait(&self, of: &Delivered<'_>, received: Option<Received>, from_ns: u64, until_ns: u64) -> Box<Span> {
         let replaced = received.filter(|received| !received.has_send);
         let context = match replaced {
