@@ -53,8 +53,8 @@ async fn succeed_at_once(fleet: &Fleet, id: String) {
     let announce = |event: &mut Event| {
         event.attempt = 1;
         let (task_type, created_at_ms) = ("echo".into(), event.at_ms);
-        let (position, hash, policy, asof) = (None, None, None, None);
-        event.task = Some(Box::new(Announcement { task_type, created_at_ms, position, hash, policy, asof }));
+        let (position, hash, policy, asof, trace) = (None, None, None, None, None);
+        event.task = Some(Box::new(Announcement { task_type, created_at_ms, position, hash, policy, asof, trace }));
     };
     fleet.publish_event(&id, ended, announce).await;
 }
