@@ -62,7 +62,7 @@ pub struct TaskMetrics {
     pub queue_wait: HistogramVec,
     pub run_time: HistogramVec,
     pub retries: IntCounterVec,
-    /// Waits that count as no attempts.
+    /// Waits, which do not count as attempts.
     pub waits: IntCounterVec,
     pub dead_letters: IntCounterVec,
 }
@@ -238,7 +238,7 @@ impl TaskMetrics {
             queue_wait: seconds("kafleet_task_queue_wait_seconds", "Time from creation to start.")?,
             run_time: seconds("kafleet_task_run_seconds", "Duration of an attempt.")?,
             retries: counter("kafleet_task_retries_total", "Failed attempts that will be retried.", &["type"])?,
-            waits: counter("kafleet_waits_total", "Waits of tasks that count as no attempts.", &["type"])?,
+            waits: counter("kafleet_waits_total", "Waits of tasks, which do not count as attempts.", &["type"])?,
             dead_letters: counter(
                 "kafleet_dead_letters_total",
                 "Records sent to the dead-letter topic.",

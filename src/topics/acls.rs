@@ -86,7 +86,7 @@ pub const ACLS: &[Acl] = &[
     Acl::topic("tracker", ".tasks.", &[Read, Write]).prefix().to("announces foreign tasks; publishes due tasks"),
     Acl::group("tracker", ".tracker", &[Read]).to("shares the events partitions"),
     Acl::group("tracker", ".announcer", &[Read]).to("shares the task topics"),
-    Acl::group("tracker", ".tasks.", &[Describe]).prefix().to("reads how far workers are"),
+    Acl::group("tracker", ".tasks.", &[Describe]).prefix().to("reads the committed offsets of workers"),
     Acl::group("tracker", ".group.", &[Describe]).prefix().to("reads how far workers of shared groups are"),
     Acl::transactions("tracker", ".").to("publishes timers, effects and tasks of schedules once"),
     Acl::topic("api", ".events", &[Read, Write]).to("publishes submissions and requests; reads logs"),

@@ -323,7 +323,7 @@ async fn bulk_action_is_previewed_confirmed_and_ordered() {
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     refused.has(&["type this number to confirm it"]);
     let order = "action=retry&q=type:echo+state:failed+level:any&expected=1&limit=2&reason=healed";
-    browser.submit("/bulk/new", order).await.has(&["The bulk action was ordered.", "kafleet-bulk"]);
+    browser.submit("/bulk/new", order).await.has(&["The bulk action was requested.", "kafleet-bulk"]);
     browser.open("/bulk").await.has(&["retry type:echo state:failed level:any"]);
     browser.open("/audit").await.has(&["bulk retry", "healed"]);
 }

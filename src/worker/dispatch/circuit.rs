@@ -87,7 +87,7 @@ impl CircuitBreaker {
         Self { task_type, circuit: None }
     }
 
-    /// Takes over the policy and the state that an operator has set. A type without both has no circuit.
+    /// Applies the policy and the state set by an operator. A type with neither has no circuit.
     pub(super) fn set(
         &mut self,
         policy: &TypePolicy,

@@ -91,7 +91,7 @@ async fn selected_tasks_are_retried_together() {
         tab.see("2 of 2 matching tasks would change").await;
         tab.fill("input[name=reason]", "together").await;
         tab.press(ENTER).await;
-        tab.see("The bulk action was ordered.").await;
+        tab.see("The bulk action was requested.").await;
         tab.wait("document.querySelector('main').dataset.state == 'succeeded'").await;
     })
     .await;

@@ -25,7 +25,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let more = (!is_long && rows.len() == PAGE).then(|| view.url_with("/audit", &[("all", "1")]));
     let main = html! {
         h1 { "Audit" }
-        p.quiet { "Requests of users, whatever came of them. The newest 1,000 of each partition are kept." }
+        p.quiet { "Requests of users, whether or not they took effect. The newest 1,000 of each partition are kept." }
         @if rows.is_empty() {
             (empty("Nobody has cancelled, retried, paused or changed anything yet.", &[]))
         } @else {

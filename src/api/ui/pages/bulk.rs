@@ -26,7 +26,7 @@ const ACTIONS: [(BulkAction, &str, &str); 4] = [
     (
         BulkAction::Retry,
         "Retry",
-        "Tasks that have ended run again, in a new run. Parents that failed only through a task below them are skipped.",
+        "Tasks that have ended run again, in a new run. Parents that failed only because of a descendant are skipped.",
     ),
     (BulkAction::RetryFailed, "Retry failed below", "The failed tasks in the trees of the selected ones run again."),
     (
@@ -47,7 +47,7 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
         }
         p.quiet { "Cancels, retries and starts of many tasks at once. Each is a task of its own: it shows its progress, and can be cancelled." }
         @if page.tasks.is_empty() {
-            (empty("Nobody has ordered a bulk action lately. Select tasks on the page of tasks, or:", &["kafleet bulk retry 'type:resize state:failed'"]))
+            (empty("No bulk action has been requested recently. Select tasks on the page of tasks, or:", &["kafleet bulk retry 'type:resize state:failed'"]))
         } @else {
             section.panel { (task_table(view, "b", &page.tasks)) }
         }

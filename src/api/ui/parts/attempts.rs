@@ -19,7 +19,7 @@ pub(super) struct Attempt<'a> {
 
 /// Kinds of events that end an attempt.
 const ENDS: [&str; 4] = ["succeeded", "failed", "retrying", "cancelled"];
-/// Outcome of an attempt that counts as none: the next one has the same number.
+/// Outcome of an attempt that is not counted: the next one has the same number.
 const WAITED: &str = "waited";
 
 impl<'a> Attempt<'a> {

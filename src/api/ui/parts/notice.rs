@@ -24,7 +24,7 @@ const DONE: &[(&str, &str)] = &[
     ("schedule_deleted", "The schedule was deleted. Its tasks stay."),
     ("triggered", "The run was requested from the tracker."),
     ("backfilled", "The backfill was requested from the tracker."),
-    ("bulk_ordered", "The bulk action was ordered. This is its task."),
+    ("bulk_ordered", "The bulk action was requested. This is its task."),
     ("redriven", "The dead letter was redriven: its task runs again."),
     ("redriven_partly", "Some dead letters were redriven; those still listed were refused or are more than the limit."),
     ("dropped", "The dead letter was dropped."),
