@@ -361,15 +361,17 @@ fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
     })
 }
 
-/// `scheduled` event with which the tracker defers a task until its start, and the span of the task's publication if its
-/// trace is sampled.
+/// `scheduled` event, and the span of the task's publication if its trace is sampled.
+pub type TracedEvent = (Event, Option<Box<Span>>);
+
+/// Builds the `scheduled` event with which the tracker defers a task until its start.
 pub fn traced_event(
     new: NewTask,
     source: &str,
     due_ms: i64,
     now_ms: i64,
     tracer: Option<(&Tracer, &Names)>,
-) -> Result<(Event, Option<Box<Span>>), PublishError> {
+) -> Result<TracedEvent, PublishError> {
     let key = new.key.clone();
     let origin = origin_of(&new);
     let mut task = prepare(new, now_ms)?;

@@ -78,7 +78,7 @@ impl TypeStart<'_> {
             policies: setup.policies.clone(),
             health: setup.health.clone(),
             metrics: setup.metrics.clone(),
-            spans: AttemptSpans::new(setup.tracer.clone(), setup.names.tasks(&self.task_type), events.worker.clone()),
+            spans: AttemptSpans::new(setup.tracer.clone(), setup.names.tasks(self.task_type), events.worker.clone()),
             control: control.clone(),
         }
     }

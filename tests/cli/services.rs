@@ -353,7 +353,7 @@ fn pages_of_the_ui_are_measured_against_their_budgets() {
     let report = fleet.run(&[&["bench", "ui"][..], &sizes, &["-o", "json"]].concat()).exits_with(0).json();
     let figures = report["figures"].as_array().unwrap();
     let budgets: Vec<_> = figures.iter().filter(|figure| figure["budget"].is_number()).collect();
-    assert_eq!((budgets.len(), &report["checked"]), (7, &json!(true)), "{report}");
+    assert_eq!((budgets.len(), &report["checked"]), (9, &json!(true)), "{report}");
     assert!(
         figures.iter().any(|figure| figure["name"] == "refreshes of the tabs" && figure["median"] != 0.0),
         "{report}"

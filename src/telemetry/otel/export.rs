@@ -63,7 +63,7 @@ impl Collector {
     }
 
     /// Sends spans once. Returns the number of those that the collector rejected.
-    pub(super) async fn send(&self, spans: &[Box<Span>]) -> Result<u64, ExportError> {
+    pub(super) async fn send(&self, spans: &[Span]) -> Result<u64, ExportError> {
         let body = protobuf::request(&self.settings.resource, spans);
         let sent = self.client.post(&self.settings.url).body(body).send().await;
         let response = sent.map_err(|why| ExportError::Transient { reason: text_of(&why), pause: None })?;

@@ -71,7 +71,7 @@ struct ExportLoop {
     stop: CancellationToken,
     metrics: TraceMetrics,
     /// Spans of the current request.
-    batch: Vec<Box<Span>>,
+    batch: Vec<Span>,
     /// The last export has failed.
     failing: bool,
 }
@@ -108,7 +108,7 @@ impl ExportLoop {
             () = self.stop.cancelled() => self.spans.try_recv().ok(),
         };
         let Some(first) = first else { return false };
-        self.batch.push(first);
+        self.batch.push(*first);
         let until = Instant::now() + BATCH_WAIT;
         while self.batch.len() < BATCH_SPANS {
             let next = tokio::select! {
@@ -118,7 +118,7 @@ impl ExportLoop {
                 () = self.stop.cancelled() => None,
             };
             let Some(next) = next else { break };
-            self.batch.push(next);
+            self.batch.push(*next);
         }
         true
     }

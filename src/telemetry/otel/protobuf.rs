@@ -10,7 +10,7 @@ const SCOPE: &str = "kafleet";
 const STATUS_ERROR: u64 = 2;
 
 /// Encodes an `ExportTraceServiceRequest`.
-pub(super) fn request(resource: &BTreeMap<String, String>, spans: &[Box<Span>]) -> Vec<u8> {
+pub(super) fn request(resource: &BTreeMap<String, String>, spans: &[Span]) -> Vec<u8> {
     let mut out = Message::default();
     out.message(1, |resource_spans| {
         resource_spans.message(1, |message| {

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::config::Names;
-use crate::model::event::Event;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::Delivery;
@@ -16,9 +15,9 @@ use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
 use crate::model::trace::SpanContext;
 use crate::model::units::duration::Millis;
-use crate::publish::{NewTask, time_text, traced_event};
+use crate::publish::{NewTask, TracedEvent, time_text, traced_event};
 use crate::telemetry::Tracer;
-use crate::telemetry::otel::{Span, headers_of};
+use crate::telemetry::otel::headers_of;
 use crate::tracker::error::TrackerError;
 
 const SOURCE: &str = "kafleet/tracker";
@@ -33,7 +32,7 @@ pub(crate) fn delivery_event(
     delivery: Delivery,
     (lean, origin, traced): (bool, Option<SpanContext>, Option<(&Tracer, &Names)>),
     now_ms: i64,
-) -> Result<Option<(Event, Option<Box<Span>>)>, TrackerError> {
+) -> Result<Option<TracedEvent>, TrackerError> {
     let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);
     let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
     let body = RawJson::of(&body(id, node, delivery, lean))?;
