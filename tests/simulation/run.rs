@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
@@ -72,9 +73,11 @@ fn start_watchdog(seed: u64) -> mpsc::Sender<()> {
     let (ended, end) = mpsc::channel();
     std::thread::spawn(move || {
         if end.recv_timeout(MAX_PLAY_TIME) == Err(mpsc::RecvTimeoutError::Timeout) {
-            eprintln!(
-                "seed {seed} does not end within {MAX_PLAY_TIME:?} (KAFLEET_SEED={seed} cargo test --test simulation seeds)"
+            // Written to stderr directly, because the test runner captures printed output.
+            let line = format!(
+                "seed {seed} does not end within {MAX_PLAY_TIME:?} (KAFLEET_SEED={seed} cargo test --test simulation seeds)\n"
             );
+            let _ = std::io::stderr().write_all(line.as_bytes());
             std::process::exit(1);
         }
     });
