@@ -26,7 +26,7 @@ const MAX_FOLD_LAG_MS: u64 = 45_000;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum real time of a scenario, which normally takes parts of a second. A loop without waits never ends, because
 /// the simulated clock stands still.
-const MAX_PLAY_TIME: Duration = Duration::from_secs(120);
+const MAX_PLAY_TIME: Duration = Duration::from_secs(300);
 
 pub struct Outcome {
     pub seed: u64,
