@@ -49,6 +49,7 @@ const API_LINGER_MS: i64 = 1;
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 
 /// Configuration, registry and shared state of the roles of a process.
+#[derive(Clone)]
 pub(super) struct Setup {
     pub config: Config,
     /// Base folder of relative paths in the configuration.
@@ -68,7 +69,7 @@ pub(super) struct Setup {
     /// Replaces tokens of the API of this process.
     pub access: LiveAccess,
     /// Source of spans, and the thread that exports them. `None`: nothing is traced.
-    pub tracing: Option<(Tracer, Exporter)>,
+    pub tracing: Option<(Tracer, Arc<Exporter>)>,
 }
 
 /// Origin of a configuration, from which it can be read again.

@@ -1,5 +1,7 @@
 //! Tracing of a process: its start from the configuration and the environment.
 
+use std::sync::Arc;
+
 use super::exit::Failure;
 use super::setup::Setup;
 use crate::telemetry::otel;
@@ -11,7 +13,8 @@ pub(super) fn start(setup: &mut Setup) -> Result<(), Failure> {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Some(settings) = settings {
         let why = |why| Failure::failed(format_args!("no tracing: {why}"));
-        setup.tracing = Some(otel::start(settings, &setup.metrics.traces).map_err(why)?);
+        let (tracer, exporter) = otel::start(settings, &setup.metrics.traces).map_err(why)?;
+        setup.tracing = Some((tracer, Arc::new(exporter)));
     }
     Ok(())
 }

@@ -216,6 +216,13 @@ impl Registry {
         self.types.iter()
     }
 
+    /// Types that no app declares.
+    pub(crate) fn without_apps(&self) -> Self {
+        let mut own = self.clone();
+        own.types.retain(|_, registered| registered.details.app.is_none());
+        own
+    }
+
     /// Application state of all handlers.
     pub fn state(&self) -> &SharedState {
         &self.state

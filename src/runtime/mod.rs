@@ -6,6 +6,7 @@ mod health;
 pub mod simulated;
 pub mod watch;
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
@@ -38,6 +39,8 @@ pub struct Shutdown {
     pub drain: CancellationToken,
     /// Stop at once.
     pub abort: CancellationToken,
+    /// Maximum time for running attempts, if it is shorter than that of the configuration.
+    limit: Arc<OnceLock<Duration>>,
 }
 
 impl Shutdown {
@@ -47,6 +50,18 @@ impl Shutdown {
 
     pub fn begin(&self) {
         self.drain.cancel();
+    }
+
+    /// Starts the drain; attempts that run for longer than `limit` are released.
+    pub fn begin_within(&self, limit: Duration) {
+        // Fails if there is a limit already, which holds.
+        let _ = self.limit.set(limit);
+        self.begin();
+    }
+
+    /// Returns the time for running attempts in a drain, for which the configuration allows `most`.
+    pub fn drain_time(&self, most: Duration) -> Duration {
+        self.limit.get().map_or(most, |limit| most.min(*limit))
     }
 
     pub fn abort(&self) {

@@ -17,7 +17,7 @@ fn apps_folder() -> PathBuf {
 
 /// A `kafleet dev` process with an app.
 pub(super) struct Dev {
-    daemon: Daemon,
+    pub(super) daemon: Daemon,
     api: String,
 }
 
@@ -37,7 +37,7 @@ impl Dev {
         Self::start(command)
     }
 
-    fn start(command: Command) -> Self {
+    pub(super) fn start(command: Command) -> Self {
         let mut daemon = Daemon::start(command);
         let api = daemon.wait_for_line("  api ").split_whitespace().nth(1).unwrap().to_owned();
         Self { daemon, api }
@@ -49,7 +49,7 @@ impl Dev {
         command
     }
 
-    fn run(&self, words: &[&str]) -> RunResult {
+    pub(super) fn run(&self, words: &[&str]) -> RunResult {
         run(self.command(words))
     }
 
@@ -67,13 +67,26 @@ impl Dev {
     }
 
     fn metrics(&self) -> String {
+        self.get("/metrics").1
+    }
+
+    /// Whether no part of the fleet has a reason for not being ready.
+    pub(super) fn is_ready(&self) -> bool {
+        self.get("/readyz").0 == 200
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
-        runtime.block_on(async { http.get(format!("{}/metrics", self.api)).send().await?.text().await }).unwrap()
+        let answer = async {
+            let answer = http.get(format!("{}{path}", self.api)).send().await?;
+            Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.text().await?))
+        };
+        runtime.block_on(answer).unwrap()
     }
 
     /// Waits until all tasks have ended, and returns them.
-    fn ended(&self, ids: &[String]) -> Vec<Value> {
+    pub(super) fn ended(&self, ids: &[String]) -> Vec<Value> {
         wait_blocking("all tasks have ended", || {
             let page = self.run(&["list", "-n", "1000", "-o", "json"]).exits_with(0).json();
             let tasks = page["tasks"].as_array().unwrap();

@@ -12,6 +12,7 @@ mod follow;
 mod manual;
 mod offline;
 mod operate;
+mod reload;
 mod run;
 mod schedules;
 mod services;

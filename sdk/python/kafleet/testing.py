@@ -225,7 +225,7 @@ class Fleet:
 @contextlib.contextmanager
 def fleet(target: str = "", *, cwd: Path | None = None) -> Iterator[Fleet]:
     """Runs `kafleet dev` with the app of a target, in memory, on a free port. The program is KAFLEET_BINARY or `kafleet`."""
-    command = [_binary(), "dev", *([target] if target else []), "--no-sample", "--listen", "127.0.0.1:0"]
+    command = [_binary(), "dev", *([target] if target else []), "--no-sample", "--no-reload", "--listen", "127.0.0.1:0"]
     earlier = os.environ.get("KAFLEET_API")
     with tempfile.NamedTemporaryFile(prefix="kafleet-dev-") as output:
         # Its own group: a SIGINT of the terminal ends the tests first.

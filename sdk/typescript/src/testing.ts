@@ -178,7 +178,7 @@ export async function fleet({ target, command, cwd }: FleetOptions = {}): Promis
   const app = command ? ["--", ...command] : target ? [target] : [];
   const program = process.env["KAFLEET_BINARY"] ?? "kafleet";
   // Its own group: a SIGINT of the terminal ends the tests first.
-  const child = spawn(program, ["dev", "--no-sample", "--listen", "127.0.0.1:0", ...app], {
+  const child = spawn(program, ["dev", "--no-sample", "--no-reload", "--listen", "127.0.0.1:0", ...app], {
     cwd,
     detached: true,
     stdio: ["ignore", log.fd, log.fd],

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::apps::{self, TARGET_APP, TargetArgs};
+use super::apps::{TARGET_APP, TargetArgs};
 use super::client::Client;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
@@ -15,20 +15,20 @@ use super::output::eprint_line;
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, from_message};
 use super::traces;
 use super::wait::finish;
+use crate::api::ApiSetup;
 use crate::api::documents::CreateTask;
 use crate::broker::{Broker, Client as BrokerClient, TopicChange, memory};
 use crate::config::TokenConfig;
 use crate::control::schedules::ScheduleKey;
-use crate::control::{CONTROL_VERSION, put_schedule};
+use crate::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
 use crate::handlers::Registry;
-use crate::handlers::builtin::register_samples;
 use crate::model::schedule::Schedule;
 use crate::model::task::Policy;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 use crate::store::{Store, memory::Memory};
 use crate::telemetry::{init_logs, set_log_filter};
-use crate::topics::{apply, declare};
+use crate::topics::{TypeChange, apply, declare};
 
 /// Maximum time of the sample task, including the start of all roles.
 const SAMPLE_WAIT: Millis = Millis::secs(30);
@@ -38,6 +38,10 @@ const TASK_PARTITIONS: u32 = 2;
 
 mod demo;
 mod example;
+mod live;
+mod sources;
+
+use live::{Changes, Live};
 
 #[derive(Debug, Args)]
 pub(super) struct DevArgs {
@@ -53,6 +57,9 @@ pub(super) struct DevArgs {
     /// Run a small, varied load of trees, so that every verb has something to show
     #[arg(long, conflicts_with = "once")]
     pub demo: bool,
+    /// Keep the code of apps when their source files change
+    #[arg(long)]
+    pub no_reload: bool,
     #[command(flatten)]
     pub app: TargetArgs,
 }
@@ -68,33 +75,32 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
         ..SetupOptions::default()
     };
     let mut setup = Setup::load(globals, registry, options)?;
-    set_log_filter(setup.config.log.filter.as_deref());
-    traces::start(&mut setup)?;
     let has_target = setup.config.apps.contains_key(TARGET_APP);
-    setup.config.ops.listen.clear();
-    setup.config.topics.events_partitions = EVENTS_PARTITIONS;
-    setup.config.topics.task_partitions = TASK_PARTITIONS;
+    prepare(&mut setup, args.demo)?;
     let listener = setup.bind_api().await?;
     let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
     let token = highest_role_token(&setup.config.api.tokens).map(str::to_owned);
-    apps::open(&mut setup, &environment(&url, token.as_ref()), true).await?;
-    setup.register()?;
-    if !has_target {
-        register_samples(&mut setup.registry);
-    }
-    if args.demo {
-        demo::prepare(&mut setup)?;
-    }
-    let mut running = setup.start_ops().await?;
     let broker: Arc<dyn Broker> =
         memory::Memory::new(memory::MemoryOptions { applies_retention: true, ..memory::MemoryOptions::default() });
+    let live = Live {
+        base: setup.clone(),
+        environment: environment(&url, token.as_ref()),
+        has_samples: !has_target,
+        broker: broker.clone(),
+        // Before the apps are started, so that no change is missed.
+        changes: if args.no_reload { None } else { Changes::of(&setup.config) },
+    };
+    let version = live.open().await?;
+    let mut running = setup.start_ops().await?;
     let store: Arc<dyn Store> = Arc::new(Memory::default());
-    create_topics(&setup, &broker.client()).await?;
+    declare_types(&version, &broker.client()).await?;
     apply_schedules(&setup, &broker.client()).await?;
     setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));
-    setup.start_worker(&mut running, setup.worker(broker.clone(), Vec::new(), EVENTS_PARTITIONS));
-    setup.start_api(&mut running, setup.api(broker, store, EVENTS_PARTITIONS), listener);
-    eprint_line(banner(&url, &setup.registry, token.is_some(), has_target));
+    // The API learns from declarations what apps declare, also after a reload.
+    let api = ApiSetup { registry: version.registry.without_apps(), ..setup.api(broker, store, EVENTS_PARTITIONS) };
+    setup.start_api(&mut running, api, listener);
+    eprint_line(banner(&url, &version.registry, token.is_some(), has_target));
+    running.spawn(async move { ("worker", live.run(version).await) });
     let client = Client::new(&url, token.as_deref())?;
     if args.demo {
         eprint_line(demo::banner(&url));
@@ -118,6 +124,16 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     outcome.map(|code| if args.once { code } else { Code::Ok })
 }
 
+/// Adapts the configuration to a fleet in one process, and starts the log and the traces.
+fn prepare(setup: &mut Setup, is_demo: bool) -> Result<(), Failure> {
+    set_log_filter(setup.config.log.filter.as_deref());
+    traces::start(setup)?;
+    setup.config.ops.listen.clear();
+    setup.config.topics.events_partitions = EVENTS_PARTITIONS;
+    setup.config.topics.task_partitions = TASK_PARTITIONS;
+    if is_demo { demo::prepare(setup) } else { Ok(()) }
+}
+
 /// Environment of apps, with which their clients find the API.
 fn environment(url: &str, token: Option<&String>) -> Vec<(&'static str, String)> {
     let token = token.map(|token| ("KAFLEET_TOKEN", token.clone()));
@@ -133,9 +149,20 @@ async fn create_topics(setup: &Setup, broker: &BrokerClient) -> Result<(), Failu
         }
         _ => None,
     });
-    failed.map_or(Ok(()), Err)?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// Declares the types of a version, and only these.
+async fn declare_types(setup: &Setup, broker: &BrokerClient) -> Result<(), Failure> {
+    let failure = |why: String| Failure::failed(format_args!("the types were not declared: {why}"));
     let declared = declare(&broker.with_deadline(CALL_DEADLINE), &setup.config, &setup.registry).await;
-    declared.map(drop).map_err(|why| Failure::failed(format_args!("the types were not declared: {why}")))
+    let declared = declared.map_err(|why| failure(why.to_string()))?;
+    let producer = broker.shared_producer(None).await.map_err(|why| failure(why.to_string()))?;
+    for gone in declared.into_iter().filter(|outcome| outcome.change == TypeChange::Kept) {
+        let deleted = control::delete(&producer, &setup.names, &ControlKey::Type(gone.name)).await;
+        deleted.map_err(|why| failure(why.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Applies the schedules of the configuration: `schedules apply` cannot be run before this process.
@@ -197,6 +224,7 @@ fn banner(url: &str, registry: &Registry, tokens: bool, has_target: bool) -> Str
 mod tests {
     use super::*;
     use crate::handlers::builtin::echo::Echo;
+    use crate::handlers::builtin::register_samples;
     use crate::handlers::{Registered, Schema};
 
     #[test]

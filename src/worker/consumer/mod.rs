@@ -159,7 +159,7 @@ impl GroupConsumer {
     fn begin_stop(&mut self, now: Instant) {
         self.stopping = true;
         self.forget_pending(|_| true);
-        let deadline = now + self.deps.drain_timeout;
+        let deadline = now + self.deps.shutdown.drain_time(self.deps.drain_timeout);
         self.types.iter_mut().for_each(|one| one.revoke_all(deadline));
     }
 

@@ -1,0 +1,185 @@
+//! The worker of `dev`. When a source file of an app changes, the new code is started; once it is ready, the worker starts
+//! again with it. Code that cannot be started changes nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::sources::Sources;
+use super::{EVENTS_PARTITIONS, create_topics, declare_types};
+use crate::broker::Broker;
+use crate::cli::apps;
+use crate::cli::exit::Failure;
+use crate::cli::output::eprint_line;
+use crate::cli::setup::{Ended, Setup};
+use crate::config::Config;
+use crate::handlers::builtin::register_samples;
+use crate::runtime::{Shutdown, blocking};
+
+/// Interval of looks at the source files.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Time without a further change after which the new code is started, as an editor may write several files; and the
+/// maximum number of changes to wait for.
+const SETTLED_AFTER: Duration = Duration::from_millis(200);
+const MAX_CHANGES: usize = 25;
+/// Time for running attempts to end before a reload interrupts them.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Time for the processes of the old code to end before they are killed.
+const STOP: Duration = Duration::from_secs(1);
+
+/// Worker of `dev`, and all that its versions are made from.
+pub(super) struct Live {
+    /// Setup of the fleet, without apps and their types.
+    pub base: Setup,
+    /// Environment of the apps.
+    pub environment: Vec<(&'static str, String)>,
+    /// Whether the sample types belong to each version.
+    pub has_samples: bool,
+    pub broker: Arc<dyn Broker>,
+    /// `None`: the worker keeps its code.
+    pub changes: Option<Changes>,
+}
+
+impl Live {
+    /// Starts the apps, registers all types and creates their topics.
+    pub(super) async fn open(&self) -> Result<Setup, Failure> {
+        let mut version = self.base.clone();
+        version.shutdown = Shutdown::new();
+        apps::open(&mut version, &self.environment, true).await?;
+        version.register()?;
+        if self.has_samples {
+            register_samples(&mut version.registry);
+        }
+        create_topics(&version, &self.broker.client()).await?;
+        Ok(version)
+    }
+
+    /// Runs a worker with the newest code that can be started, until the fleet is stopped.
+    pub(super) async fn run(self, mut version: Setup) -> anyhow::Result<()> {
+        loop {
+            let mut roles = JoinSet::new();
+            let worker = version.worker(self.broker.clone(), Vec::new(), EVENTS_PARTITIONS);
+            version.start_worker(&mut roles, worker);
+            let next = tokio::select! {
+                biased;
+                ended = roles.join_next() => {
+                    apps::stop(&version.apps).await;
+                    return result(ended);
+                }
+                () = self.base.shutdown.drain.cancelled() => None,
+                next = self.next() => Some(next),
+            };
+            let Some(next) = next else { return self.stop(&version, roles).await };
+            replace(&version, roles).await?;
+            declare_types(&next, &self.broker.client()).await.map_err(|why| anyhow::anyhow!(why.message))?;
+            eprint_line(format_args!("the new code serves the types {}", type_names(&next)));
+            version = next;
+        }
+    }
+
+    /// Waits for a change of the code that can be started.
+    async fn next(&self) -> Setup {
+        let Some(changes) = &self.changes else { return std::future::pending().await };
+        let mut path = changes.next().await;
+        loop {
+            eprint_line(format_args!("`{}` has changed: starting the new code", path.display()));
+            let opened = tokio::select! {
+                biased;
+                opened = self.open() => opened,
+                // The start may take long, or not end.
+                changed = changes.next() => {
+                    path = changed;
+                    continue;
+                }
+            };
+            match opened {
+                Ok(next) => return next,
+                Err(failure) => eprint_line(format_args!("{}\nthe old code serves on", failure.text())),
+            }
+            path = changes.next().await;
+        }
+    }
+
+    /// Stops a worker with the fleet.
+    async fn stop(&self, version: &Setup, mut roles: JoinSet<Ended>) -> anyhow::Result<()> {
+        let abort = &self.base.shutdown.abort;
+        version.shutdown.begin();
+        let ended = tokio::select! {
+            biased;
+            ended = roles.join_next() => ended,
+            () = abort.cancelled() => {
+                version.shutdown.abort();
+                roles.join_next().await
+            }
+        };
+        tokio::select! { biased; () = apps::stop(&version.apps) => {}, () = abort.cancelled() => {} }
+        result(ended)
+    }
+}
+
+/// Ends a worker whose code is replaced. Attempts that still run are released, and start again with the new code.
+async fn replace(version: &Setup, mut roles: JoinSet<Ended>) -> anyhow::Result<()> {
+    version.shutdown.begin_within(DRAIN);
+    let ended = timeout(DRAIN, roles.join_next()).await;
+    // Processes that have not ended by then are killed, and their attempts end.
+    let _ = timeout(STOP, apps::stop(&version.apps)).await;
+    match ended {
+        Ok(ended) => result(ended),
+        Err(_) => result(roles.join_next().await),
+    }
+}
+
+fn result(ended: Option<Result<Ended, JoinError>>) -> anyhow::Result<()> {
+    match ended {
+        Some(Ok((_, result))) => result,
+        Some(Err(panicked)) => Err(panicked.into()),
+        None => Ok(()),
+    }
+}
+
+fn type_names(setup: &Setup) -> String {
+    setup.registry.types().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ")
+}
+
+/// Changes of the source files of all apps.
+pub(super) struct Changes(Arc<Mutex<Sources>>);
+
+impl Changes {
+    /// Follows the source files of the apps. `None` without apps.
+    pub(super) fn of(config: &Config) -> Option<Self> {
+        if config.apps.is_empty() {
+            return None;
+        }
+        let sources = Sources::of(config.apps.values());
+        if sources.is_partial() {
+            eprint_line("warning: the folder of the app has too many files: changes of some of them are not noticed");
+        }
+        Some(Self(Arc::new(Mutex::new(sources))))
+    }
+
+    /// Waits until a file has changed, and for some time nothing more. A change is kept if this future is dropped.
+    async fn next(&self) -> PathBuf {
+        loop {
+            sleep(INTERVAL).await;
+            for _ in 0..MAX_CHANGES {
+                if !self.check().await {
+                    break;
+                }
+                sleep(SETTLED_AFTER).await;
+            }
+            if let Some(first) = self.0.lock().take_change() {
+                return first;
+            }
+        }
+    }
+
+    /// Returns whether a file has changed since the last check.
+    async fn check(&self) -> bool {
+        let sources = self.0.clone();
+        blocking(move || sources.lock().check_again()).await.unwrap_or_default()
+    }
+}

@@ -1,0 +1,110 @@
+//! Changes of source files under `kafleet dev`: new results and types, code that cannot be started, running attempts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::apps::Dev;
+use crate::cli::run::{kafleet, write};
+use crate::support::wait::block_until;
+
+const HEAD: &str = "import os, time\nfrom kafleet import App\napp = App()\n";
+
+/// A task type `greet` with this result, and more code.
+fn code(word: &str, more: &str) -> String {
+    format!("{HEAD}@app.task\ndef greet(name: str) -> str:\n    return '{word} ' + name\n{more}")
+}
+
+fn dev(folder: &Path, options: &[&str]) -> Dev {
+    let mut command = kafleet(["dev", "tasks.py", "--listen", "127.0.0.1:0"]);
+    let sdk = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sdk/python");
+    command.args(options).current_dir(folder).env("PYTHONPATH", sdk).env_remove("VIRTUAL_ENV");
+    Dev::start(command)
+}
+
+fn change(dev: &mut Dev, folder: &Path, text: &str) {
+    write(folder, "tasks.py", text);
+    dev.daemon.wait_for_line("tasks.py` has changed: starting the new code");
+    dev.daemon.wait_for_line("the new code serves the types ");
+}
+
+fn greeting(dev: &Dev) -> String {
+    dev.result("greet", &json!({"name": "Ada"})).as_str().unwrap().to_owned()
+}
+
+#[test]
+fn changed_code_serves_the_next_task() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "tasks.py", &code("hello", ""));
+    let (mut reloading, keeping) = (dev(folder.path(), &[]), dev(folder.path(), &["--no-reload"]));
+    assert_eq!([greeting(&reloading), greeting(&keeping)], ["hello Ada", "hello Ada"]);
+
+    // A module of the app, and another type.
+    write(folder.path(), "words.py", "WORD = 'bye'\n");
+    let text = code("hello", "@app.task\ndef leave(day: int) -> str:\n    import words\n    return words.WORD\n");
+    change(&mut reloading, folder.path(), &text.replace("'hello ' + name", "'dear ' + name"));
+    assert_eq!(greeting(&reloading), "dear Ada");
+    block_until("the api knows the new type", || reloading.run(&["submit", "leave", "{}"]).err.contains("day"));
+    assert_eq!(reloading.result("leave", &json!({"day": 1})), json!("bye"));
+    write(folder.path(), "words.py", "WORD = 'adieu'\n");
+    reloading.daemon.wait_for_line("words.py` has changed");
+    reloading.daemon.wait_for_line("the new code serves");
+    assert_eq!(reloading.result("leave", &json!({"day": 1})), json!("adieu"));
+
+    // The params of one type change, and the other type is gone.
+    let text = code("hi", "").replace("name: str", "name: str, age: int");
+    change(&mut reloading, folder.path(), &text);
+    block_until("the api knows the new params", || {
+        reloading.run(&["submit", "greet", r#"{"name":"Ada"}"#]).err.contains("age")
+    });
+    assert_eq!(reloading.result("greet", &json!({"name": "Ada", "age": 36})), json!("hi Ada"));
+    let types = || reloading.run(&["types", "-o", "json"]).exits_with(0).json();
+    block_until("the declaration is gone", || {
+        types()["types"].as_array().unwrap().iter().any(|known| known["type"] == "leave" && known["app"].is_null())
+    });
+    block_until("the fleet is ready", || reloading.is_ready());
+    assert_eq!(greeting(&keeping), "hello Ada");
+    assert_eq!([reloading.daemon.stop(), keeping.daemon.stop()], [Some(0), Some(0)]);
+}
+
+#[test]
+fn code_that_cannot_be_started_leaves_the_old_code_serving() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "tasks.py", &code("hello", ""));
+    let mut dev = dev(folder.path(), &[]);
+    for (broken, reason) in [
+        ("def (:\n".to_owned(), "SyntaxError"),
+        (code("bye", "raise ValueError('no key')\n"), "ValueError: no key"),
+        (code("bye", "@app.task(retries='x')\ndef f() -> None: ...\n"), "retries"),
+    ] {
+        write(folder.path(), "tasks.py", &broken);
+        dev.daemon.wait_for_line("tasks.py` has changed: starting the new code");
+        dev.daemon.wait_for_line(reason);
+        dev.daemon.wait_for_line("the old code serves on");
+        assert_eq!(greeting(&dev), "hello Ada");
+    }
+    // A start that does not end is given up at the next change.
+    write(folder.path(), "tasks.py", "import time\nprint('waits', flush=True)\ntime.sleep(3600)\n");
+    dev.daemon.wait_for_line("waits");
+    change(&mut dev, folder.path(), &code("bye", ""));
+    assert_eq!(greeting(&dev), "bye Ada");
+    assert_eq!(dev.daemon.stop(), Some(0));
+}
+
+#[test]
+fn running_attempt_starts_again_with_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let more =
+        "@app.task(retries=0)\ndef wait() -> str:\n    while not os.path.exists('go'): time.sleep(0.01)\n    return ";
+    write(folder.path(), "tasks.py", &code("hello", &format!("{more}'old'\n")));
+    let mut dev = dev(folder.path(), &[]);
+    dev.run(&["submit", "wait", "{}", "--id", "w"]).exits_with(0);
+    block_until("the attempt is running", || dev.run(&["status", "w"]).out.contains("running"));
+    change(&mut dev, folder.path(), &code("hello", &format!("{more}'new'\n")));
+    assert_eq!(greeting(&dev), "hello Ada");
+    fs::write(folder.path().join("go"), "").unwrap();
+    let ended = &dev.ended(&["w".to_owned()])[0];
+    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("succeeded"), &json!(1)), "{ended}");
+    assert_eq!(ended["result"], "new", "{ended}");
+}
