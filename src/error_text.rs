@@ -1,4 +1,4 @@
-//! Error texts with a hint: the message, an empty line, and `hint: ` with the remedy; and the messages of panics.
+//! Error texts with a hint: the message, an empty line, and `hint: ` with the remedy; and the messages of errors with their sources, and of panics.
 
 use std::any::Any;
 
@@ -13,6 +13,12 @@ pub fn split_hint(text: &str) -> (&str, Option<&str>) {
 /// Joins message and hint into one line, for a field of a log record.
 pub fn single_line(text: &str) -> String {
     text.replace("\n\n", "; ")
+}
+
+/// Message of an error and of its sources.
+pub fn messages(error: &(dyn std::error::Error + 'static)) -> String {
+    let messages = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+    messages.collect::<Vec<_>>().join(": ")
 }
 
 /// Message of a panic.

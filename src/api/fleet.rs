@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::http::problem::{ApiError, Code};
 use crate::control::heartbeat::WorkerRegistry;
 use crate::control::schedules::ScheduleKey;
-use crate::control::{self, ControlKey, ControlRecord, ControlWatch};
+use crate::control::{self, ControlKey, ControlNotRead, ControlRecord, ControlWatch};
 use crate::model::event::Event;
 use crate::publish::Publisher;
 
@@ -61,14 +61,17 @@ impl Fleet {
     /// Waits until the control topic has been read for the first time, but not for long: without it the API serves, and
     /// does not know the schemas of types that it does not have.
     pub(crate) async fn load(&self) {
-        if let Err(why) = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await {
+        if let Err(why) = self.control_read().await {
             tracing::warn!(%why, "serving without the declarations of types");
         }
     }
 
+    async fn control_read(&self) -> Result<(), ControlNotRead> {
+        self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await
+    }
+
     /// Waits until the control topic has been read to its end.
     pub(crate) async fn wait_for_control_state(&self) -> Result<(), ApiError> {
-        let loaded = self.control.whole_within(LOAD_DEADLINE, self.publisher.names()).await;
-        loaded.map_err(|why| ApiError::new(Code::KafkaUnavailable, why.to_string()).hint("retry"))
+        self.control_read().await.map_err(|why| ApiError::new(Code::KafkaUnavailable, why.to_string()).hint("retry"))
     }
 }

@@ -57,6 +57,7 @@ pub use tower::{BoxError, Layer, Service};
 use super::failure::{OVERLOADED, TIMEOUT};
 use super::permit::PermitSource;
 use super::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Schema};
+use crate::error_text::messages;
 use crate::model::json::RawJson;
 
 /// Attempt as layers see it.
@@ -139,12 +140,6 @@ fn failure_of(error: impl Into<BoxError>) -> Failure {
         () if error.is::<Overloaded>() => failure.of_kind(OVERLOADED),
         () => failure,
     }
-}
-
-/// Message of an error and of its sources.
-fn messages(error: &(dyn std::error::Error + 'static)) -> String {
-    let messages = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
-    messages.collect::<Vec<_>>().join(": ")
 }
 
 impl Handler for Layered {

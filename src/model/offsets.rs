@@ -68,6 +68,11 @@ impl Completed {
         !self.is_done(offset)
     }
 
+    /// Returns the completed offsets of a commit. Without valid metadata, those below the committed offset.
+    pub fn of_commit(offset: i64, metadata: &str) -> Self {
+        Metadata::decode(offset, metadata).map_or_else(|| Self::starting_at(offset), |metadata| metadata.completed)
+    }
+
     /// Records that nothing more is delivered below `offset`: undelivered offsets below it do not exist.
     pub fn skip_to(&mut self, offset: i64) {
         if offset < self.next {

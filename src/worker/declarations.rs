@@ -20,9 +20,8 @@ pub(super) async fn warn_of_differences(control: Arc<ControlWatch>, types: Vec<(
     let mut seen = BTreeMap::new();
     let mut changes = control.changes();
     loop {
-        for (name, declared) in changed(&control, &types, &mut seen) {
-            let own = types.iter().find(|(own, _)| *own == name).map(|(_, registered)| registered.schema.json());
-            if declared.params.is_some() && declared.params.as_ref() != own {
+        for (name, registered, declared) in changed(&control, &types, &mut seen) {
+            if declared.params.as_ref().is_some_and(|declared| declared != registered.schema.json()) {
                 tracing::warn!(
                     task_type = %name,
                     "the params of the type differ from those that `kafleet topics apply` has declared, which APIs check; \
@@ -37,19 +36,19 @@ pub(super) async fn warn_of_differences(control: Arc<ControlWatch>, types: Vec<(
     }
 }
 
-/// Returns the declarations that have changed since the last call.
-fn changed(
+/// Returns the types whose declarations have changed since the last call.
+fn changed<'a>(
     control: &ControlWatch,
-    types: &[(Arc<str>, Registered)],
+    types: &'a [(Arc<str>, Registered)],
     seen: &mut BTreeMap<Arc<str>, Arc<TypeRecord>>,
-) -> Vec<(Arc<str>, Arc<TypeRecord>)> {
+) -> Vec<(&'a str, &'a Registered, Arc<TypeRecord>)> {
     let state = control.state();
     let mut changed = Vec::new();
-    for (name, _) in types {
+    for (name, registered) in types {
         let Some(declared) = state.types.get(name) else { continue };
         if seen.get(name).is_none_or(|known| !Arc::ptr_eq(known, declared)) {
             seen.insert(name.clone(), declared.clone());
-            changed.push((name.clone(), declared.clone()));
+            changed.push((&**name, registered, declared.clone()));
         }
     }
     changed

@@ -13,17 +13,18 @@ use serde_json::{Value, json};
 use crate::cli::run::{DEADLINE, Daemon, config_folder, kafleet, run, wait_blocking, wait_for_exit};
 use crate::support::names::unique;
 
-struct Fleet {
+/// Services, configuration and names of a fleet of processes.
+pub(super) struct Fleet {
     kafka: String,
     redis: String,
-    prefix: String,
-    folder: tempfile::TempDir,
+    pub prefix: String,
+    pub folder: tempfile::TempDir,
     api: String,
 }
 
 impl Fleet {
     /// `None` if no services are running.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         Self::with("")
     }
 
@@ -35,15 +36,23 @@ impl Fleet {
         Some(Self { kafka, redis, prefix: unique("cli"), folder, api: "http://127.0.0.1:1".into() })
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = kafleet(words);
         command.current_dir(self.folder.path()).env("KAFLEET_API", &self.api);
         command.args(["--brokers", &self.kafka, "--redis", &self.redis, "--prefix", &self.prefix]);
         command
     }
 
-    fn run(&self, words: &[&str]) -> crate::cli::run::RunResult {
+    pub fn run(&self, words: &[&str]) -> crate::cli::run::RunResult {
         run(self.command(words))
+    }
+
+    /// Starts an API, waits until it listens, and sends later commands to it.
+    pub fn start_api(&mut self) -> Daemon {
+        let mut api = Daemon::start(self.command(&["api", "--listen", "127.0.0.1:0"]));
+        let listens: Value = serde_json::from_str(&api.wait_for_line("API listening")).expect("a log line as JSON");
+        self.api = format!("http://{}", listens["address"].as_str().unwrap());
+        api
     }
 
     /// Produces a line to the task topic, with kcat if it is installed.
@@ -124,10 +133,8 @@ fn hangup_replaces_the_processes_of_apps() {
     let app = format!("[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"{folder}\"\nprocesses = 1");
     let Some(mut fleet) = Fleet::with(&app) else { return };
     fleet.run(&["topics", "apply"]).exits_with(0);
-    let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
+    let _api = fleet.start_api();
     let roles = [Daemon::start(fleet.command(&["tracker"])), Daemon::start(fleet.command(&["worker"]))];
-    let listens: Value = serde_json::from_str(&api.wait_for_line("API listening")).expect("a log line as JSON");
-    fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
     let result = |what: &str| {
         let params = json!({"do": what}).to_string();
         let status = fleet.run(&["submit", "double", &params, "--wait=100s", "-o", "json"]).exits_with(0).json();
@@ -182,11 +189,9 @@ fn hangup_reloads_the_configuration_of_a_role() {
     std::fs::write(&path, text.clone() + &tokens(old)).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let ops = format!("127.0.0.1:{port}");
-    let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
+    let mut api = fleet.start_api();
     let mut tracker = Daemon::start(fleet.command(&["tracker"]));
     let mut worker = Daemon::start(fleet.command(&["worker", "--ops-listen", &ops]));
-    let listens: Value = serde_json::from_str(&api.wait_for_line("API listening")).expect("a log line as JSON");
-    fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
     tracker.wait_for_line("tracker starts");
     worker.wait_for_line("worker starts");
     let slots = || metric(&ops, "kafleet_type_slots{type=\"echo\"}");
@@ -260,11 +265,9 @@ fn fleet_of_processes_runs_on_kafka_and_redis() {
     assert!(changes.len() >= 4 && changes.iter().all(|one| one["change"] == "created"), "{applied}");
     fleet.run(&["topics", "apply"]).exits_with(0).stdout_has(&["unchanged", &format!("{}.tasks.echo", fleet.prefix)]);
 
-    let mut api = Daemon::start(fleet.command(&["api", "--listen", "127.0.0.1:0"]));
+    let api = fleet.start_api();
     let tracker = Daemon::start(fleet.command(&["tracker"]));
     let worker = Daemon::start(fleet.command(&["worker"]));
-    let listens: Value = serde_json::from_str(&api.wait_for_line("API listening")).expect("a log line as JSON");
-    fleet.api = format!("http://{}", listens["address"].as_str().unwrap());
 
     fleet.produce_line(r#"{"hello":"kcat"}"#);
     let id = wait_blocking("the plain record is a task that succeeded", || {

@@ -13,7 +13,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::read::recent::Recent;
 use crate::api::state::Api;
 use crate::broker::{Broker, BrokerError, Committed, Partition, Record};
-use crate::model::offsets::{Completed, Metadata};
+use crate::model::offsets::Completed;
 use crate::model::task::Position;
 use crate::publish::time_text;
 use crate::runtime::{self, now_ms};
@@ -106,8 +106,7 @@ impl Open {
         // A commit beyond the end belongs to an earlier topic of the same name.
         let committed = committed.filter(|committed| committed.offset <= end);
         let completed = match committed {
-            Some(at) => Metadata::decode(at.offset, &at.metadata)
-                .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
+            Some(at) => Completed::of_commit(at.offset, &at.metadata),
             None => Completed::starting_at(start),
         };
         Self { partition: partition.clone(), completed, end, first: None }

@@ -155,16 +155,15 @@ fn refused(api: &Api, head: &Parts, error: ApiError) -> Response {
 pub(super) fn plain_problem(api: &Api, headers: &HeaderMap, error: ApiError) -> Response {
     let view = view_of(api, Role::Read);
     let problem = error.document();
-    let shell = Shell {
-        view: &view,
-        section: Section::None,
-        topic: String::new(),
-        user: None,
-        theme: theme(headers),
-        counts: Counts::default(),
-    };
     let main = problem_block(&view, &problem);
-    page_response(problem.status, &frame(&shell, &problem.title, None, &main).into_string())
+    let page = frame(&shell_without_session(&view, headers), &problem.title, None, &main);
+    page_response(problem.status, &page.into_string())
+}
+
+/// Frame of a page without a session.
+pub(super) fn shell_without_session<'a>(view: &'a View, headers: &HeaderMap) -> Shell<'a> {
+    let (section, topic, counts) = (Section::None, String::new(), Counts::default());
+    Shell { view, section, topic, user: None, theme: theme(headers), counts }
 }
 
 /// Page for a path that does not exist, if a browser asks for it.

@@ -34,7 +34,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Reads the folders of the apps, and at the files that their commands name.
+    /// Reads the folders of the apps and the files that their commands name.
     pub(super) fn of<'a>(apps: impl Iterator<Item = &'a AppConfig>) -> Self {
         let mut folders = BTreeSet::new();
         let mut files = BTreeSet::new();

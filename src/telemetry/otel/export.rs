@@ -8,6 +8,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use super::environment::OtelSettings;
 use super::protobuf;
 use super::span::Span;
+use crate::error_text::messages;
 
 /// Maximum size of a response that is read, in bytes; the rest is ignored.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
@@ -105,13 +106,8 @@ async fn read(mut response: reqwest::Response) -> Vec<u8> {
 
 /// Text of an error with its causes. The URL is left out: it may have a password.
 fn text_of(error: &reqwest::Error) -> String {
-    let mut cause = std::error::Error::source(error);
-    let mut text = if error.is_timeout() { "no answer in time".to_owned() } else { "no connection".to_owned() };
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
+    let text = if error.is_timeout() { "no answer in time" } else { "no connection" };
+    std::error::Error::source(error).map_or_else(|| text.to_owned(), |cause| format!("{text}: {}", messages(cause)))
 }
 
 /// Sends an empty request, to check that a collector answers.

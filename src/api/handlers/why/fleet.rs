@@ -9,7 +9,7 @@ use crate::api::state::Api;
 use crate::broker::{BrokerError, Partition};
 use crate::control::ForcedCircuit;
 use crate::control::heartbeat::{Heartbeat, HeartbeatState};
-use crate::model::offsets::{Completed, Metadata};
+use crate::model::offsets::Completed;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
@@ -109,8 +109,7 @@ pub(super) async fn consumer_lag(api: &Api, task_type: &str) -> Result<Option<Co
         let open = offsets.iter().zip(committed).map(|(partition, committed)| {
             let ends = broker.watermarks(partition, deadline)?;
             let completed = match committed {
-                Some(at) => Metadata::decode(at.offset, &at.metadata)
-                    .map_or_else(|| Completed::starting_at(at.offset), |metadata| metadata.completed),
+                Some(at) => Completed::of_commit(at.offset, &at.metadata),
                 None => Completed::starting_at(ends.low),
             };
             counter.open_below(partition, &completed, ends.high)

@@ -11,11 +11,12 @@ use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::read_body;
 use crate::api::state::Api;
 use crate::api::ui::forms::check_origin;
-use crate::api::ui::navigation::Counts;
 use crate::api::ui::parts::View;
-use crate::api::ui::parts::frame::{Section, Shell, frame};
+use crate::api::ui::parts::frame::frame;
 use crate::api::ui::parts::problem::problem_text;
-use crate::api::ui::serve::{html_page, plain_problem, see_other, theme, view_of, with_security_headers};
+use crate::api::ui::serve::{
+    html_page, plain_problem, see_other, shell_without_session, view_of, with_security_headers,
+};
 use crate::api::ui::session;
 use crate::api::ui::visit::Fields;
 use crate::config::Role;
@@ -118,15 +119,7 @@ fn page(api: &Api, headers: &HeaderMap, next: &str, error: Option<ApiError>) -> 
     let view = view_of(api, Role::Read);
     let status = error.as_ref().map_or(200, |_| 401);
     let main = login_form(&view, next, error);
-    let shell = Shell {
-        view: &view,
-        section: Section::None,
-        topic: String::new(),
-        user: None,
-        theme: theme(headers),
-        counts: Counts::default(),
-    };
-    html_page(status, frame(&shell, "Log in", None, &main))
+    html_page(status, frame(&shell_without_session(&view, headers), "Log in", None, &main))
 }
 
 fn login_form(view: &View, next: &str, error: Option<ApiError>) -> Markup {
