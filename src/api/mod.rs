@@ -54,15 +54,16 @@ pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown)
     let state =
         control::keep(api.fleet.control.clone(), api.reads.broker.broker().clone(), api.publisher.names(), None);
     let beats = heartbeat::listen(api.fleet.workers.clone(), api.reads.broker.broker().clone(), api.publisher.names());
-    let live = ui::listen(api.live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
+    let live = Arc::<ui::Live>::default();
+    let marking = ui::listen(live.clone(), api.reads.notices.clone(), api.fleet.control.clone());
     let bulk = handlers::bulk::start(api.clone());
     let backlog = backlog::measure(api.clone());
     let producer = api.publisher.producer().clone();
     Ok(Open {
-        router: http::router::router(api.clone()),
+        router: http::router::router(api.clone(), live),
         api,
         producer,
-        _listening: [listening, live, bulk, backlog],
+        _listening: [listening, marking, bulk, backlog],
         _following: [state, beats],
     })
 }

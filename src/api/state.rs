@@ -8,13 +8,12 @@ use tokio::sync::{Mutex, Semaphore};
 use super::backends::KAFKA_DEADLINE;
 use super::fleet::Fleet;
 use super::handlers::bulk::BulkRuns;
-use super::handlers::queue::Queues;
 use super::http::auth::LiveAccess;
 use super::http::ops::Ops;
 use super::read::notices::Notices;
+use super::read::queue_samples::Queues;
 use super::read::reads::Reads;
 use super::read::suggest::RecentValues;
-use super::ui::Live;
 use super::write::declared::DeclaredTypes;
 use super::write::lease::Leases;
 use super::write::types::{Topics, TypeCatalog};
@@ -78,8 +77,6 @@ pub(crate) struct Api {
     pub ui: UiConfig,
     /// Bulk actions run by this process.
     pub bulk: BulkRuns,
-    /// Live updates of the web UI.
-    pub live: Arc<Live>,
     pub body_memory: Arc<Semaphore>,
 }
 
@@ -133,7 +130,6 @@ impl Api {
             max_attachment: setup.config.max_attachment.as_usize(),
             ui: setup.config.ui,
             bulk: BulkRuns::default(),
-            live: Arc::default(),
             body_memory: Arc::new(Semaphore::new(BODY_BUDGET_KIB)),
         })
     }

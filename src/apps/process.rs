@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::declaration::Declaration;
 use super::protocol::Welcome;
-use super::session::{Cause, Declared, Session, SessionEvent, StreamEnd};
+use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
 use crate::handlers::context::Restart;
 use crate::handlers::output_tail::OutputTail;
 use crate::handlers::reaper::{self, Group, describe_status};
@@ -62,7 +62,7 @@ pub struct AppProcess {
     child: Child,
     group: Group,
     output: OutputTail,
-    driver: Fuse<BoxFuture<'static, StreamEnd>>,
+    driver: Fuse<BoxFuture<'static, StreamEndReason>>,
     events: mpsc::UnboundedReceiver<SessionEvent>,
     pid: u32,
     slots: u32,
@@ -81,7 +81,7 @@ pub(super) struct Launched {
 
 /// Request to a process.
 #[derive(Debug)]
-pub enum Request {
+pub enum ProcessRequest {
     /// End the stream; the running attempts may finish.
     Stop,
     /// Kill the process, for this reason. Its attempts run again.
@@ -136,7 +136,7 @@ impl AppProgram {
             biased;
             answer = &mut declared => answer.ok(),
             end = &mut process.driver => match (end, declared.try_recv()) {
-                (StreamEnd::Violated(violation), _) => {
+                (StreamEndReason::Violated(violation), _) => {
                     return Err(failed(format!("violates the app protocol: {violation}")));
                 }
                 // Sent together with the end of the stream.
@@ -233,7 +233,7 @@ impl AppProcess {
     /// it accepts no more attempts then.
     pub async fn run(
         mut self,
-        mut requests: mpsc::UnboundedReceiver<Request>,
+        mut requests: mpsc::UnboundedReceiver<ProcessRequest>,
         on_event: impl Fn(SessionEvent) + Send,
     ) -> ProcessEnd {
         let mut pings = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
@@ -252,23 +252,23 @@ impl AppProcess {
                     }
                 }
                 request = requests.recv() => match request {
-                    Some(Request::Kill(why)) => {
+                    Some(ProcessRequest::Kill(why)) => {
                         self.session.refuse_attempts();
                         break self.kill(Cause::Killed(Restart::Shared), why).await;
                     }
-                    Some(Request::OutOfMemory(why)) => {
+                    Some(ProcessRequest::OutOfMemory(why)) => {
                         self.session.refuse_attempts();
                         break self.kill(Cause::OutOfMemory, why).await;
                     }
                     // The channel is closed once the pool has been dropped.
-                    Some(Request::Stop) | None => break self.stop().await,
+                    Some(ProcessRequest::Stop) | None => break self.stop().await,
                 },
                 end = &mut self.driver => {
                     on_event(SessionEvent::Ended);
                     break self.stream_ended(end).await;
                 }
                 _ = self.child.wait() => {
-                    let end = timeout(REST_DEADLINE, &mut self.driver).await.unwrap_or(StreamEnd::Closed);
+                    let end = timeout(REST_DEADLINE, &mut self.driver).await.unwrap_or(StreamEndReason::Closed);
                     self.session.refuse_attempts();
                     on_event(SessionEvent::Ended);
                     break self.stream_ended(end).await;
@@ -294,8 +294,8 @@ impl AppProcess {
         }
     }
 
-    async fn stream_ended(&mut self, end: StreamEnd) -> ProcessEnd {
-        if let StreamEnd::Violated(violation) = end {
+    async fn stream_ended(&mut self, end: StreamEndReason) -> ProcessEnd {
+        if let StreamEndReason::Violated(violation) = end {
             let why = format!("the app violates the protocol: {violation}");
             return self.kill(Cause::Garbled, why).await;
         }

@@ -149,8 +149,8 @@ pub fn line(message: &ToApp<'_>) -> Vec<u8> {
 pub enum FromApp {
     Ready(Ready),
     Unable(Unable),
-    Ok(Success),
-    Error(Error),
+    Ok(AttemptSuccess),
+    Error(AttemptError),
     Progress(Progress),
     Log(Log),
     Warn(Warn),
@@ -209,7 +209,7 @@ pub struct Unable {
 
 /// Success of an attempt.
 #[derive(Debug, Deserialize)]
-pub struct Success {
+pub struct AttemptSuccess {
     pub n: u64,
     #[serde(default = "RawJson::null")]
     pub output: RawJson,
@@ -217,7 +217,7 @@ pub struct Success {
 
 /// Failure of an attempt.
 #[derive(Debug, Deserialize)]
-pub struct Error {
+pub struct AttemptError {
     pub n: u64,
     pub outcome: String,
     pub kind: String,
@@ -428,7 +428,7 @@ mod tests {
     fn unknown_kinds_and_fields_are_ignored() {
         assert!(matches!(parse(br#"{"dance": [1, {"a": 2}]}"#), Ok(FromApp::Unknown)));
         let read = parse(br#"{"ok": {"n": 3, "later": [1], "output": false}}"#).unwrap();
-        assert!(matches!(read, FromApp::Ok(Success { n: 3, output }) if output.text() == "false"));
+        assert!(matches!(read, FromApp::Ok(AttemptSuccess { n: 3, output }) if output.text() == "false"));
         let read = parse(br#" {"ready":{"protocol":1,"types":[{"name":"a"}]}} "#).unwrap();
         assert!(matches!(read, FromApp::Ready(Ready { slots: 1, responsive: false, .. })));
     }

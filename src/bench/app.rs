@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::child_role::ChildRole;
 use super::process::{Process, ROLE};
 use super::round::{Round, add_rounds, measure};
-use super::{BenchTopics, NOOP, Report, Services, load, micros, own_cpu};
+use super::{BenchReport, BenchTopics, NOOP, Services, load, micros, own_cpu};
 use crate::apps::pool::{AppHandler, AppPool, OpenedApp};
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{Limits, VERSION, Welcome};
@@ -90,7 +90,7 @@ struct LoopRound {
     app_bytes: u64,
 }
 
-pub fn app(bench: &AppBench, services: &Services) -> anyhow::Result<Report> {
+pub fn app(bench: &AppBench, services: &Services) -> anyhow::Result<BenchReport> {
     let services = services.linger(bench.linger);
     let app = BenchApp { command: bench.command.clone(), processes: bench.processes, slots: bench.slots };
     let command = if app.command.is_empty() { "a loop in Rust".to_owned() } else { app.command.join(" ") };
@@ -103,7 +103,7 @@ pub fn app(bench: &AppBench, services: &Services) -> anyhow::Result<Report> {
         ("slots", bench.slots.to_string()),
         ("app", command),
     ];
-    let mut report = Report::new("app", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("app", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let (mut work, mut loops) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);

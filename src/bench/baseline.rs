@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::publish::raw_produce_round;
 use super::worker::raw_round;
-use super::{BenchTopics, Common, EVENTS_PARTITIONS, Report, Services, blocking};
+use super::{BenchReport, BenchTopics, Common, EVENTS_PARTITIONS, Services, blocking};
 use crate::store::redis::Redis;
 
 /// Rates of the baselines, in tasks per second.
@@ -52,7 +52,7 @@ pub(super) async fn plain_write_rate(store: &Redis, records: u64, bytes: usize) 
 }
 
 /// Adds the figures of the baselines and of their combination.
-pub(super) fn add_baselines(report: &mut Report, all: &[Baseline]) {
+pub(super) fn add_baselines(report: &mut BenchReport, all: &[Baseline]) {
     let mut add = |name: &str, of: &dyn Fn(&Baseline) -> f64| report.add(name, "tasks/s", all.iter().map(of).collect());
     add("raw produce of the same records", &|baseline| baseline.produce);
     add("raw loop", &|baseline| baseline.raw_loop);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::baseline::{Baseline, add_baselines};
 use super::fleet::{BenchFleet, Spent, add_costs};
-use super::{Common, EVENTS_PARTITIONS, Report, Services, check, load};
+use super::{BenchReport, Common, EVENTS_PARTITIONS, Services, check, load};
 use crate::publish::Publisher;
 
 /// Tasks per publish call.
@@ -23,11 +23,11 @@ struct E2eRound {
     spent: Spent,
 }
 
-pub async fn e2e(bench: &E2e, services: &Services) -> anyhow::Result<Report> {
+pub async fn e2e(bench: &E2e, services: &Services) -> anyhow::Result<BenchReport> {
     let common = &bench.common;
     let services = services.linger(bench.common.linger);
     let settings = [("slots", common.slots.to_string()), ("events partitions", EVENTS_PARTITIONS.to_string())];
-    let mut report = Report::new("e2e", common.settings(&settings));
+    let mut report = BenchReport::new("e2e", common.settings(&settings));
     eprintln!("warming up");
     one_round(&common.warm_up(), &services).await?;
     let mut rounds = Vec::new();

@@ -8,13 +8,13 @@ use futures::StreamExt;
 
 use super::baseline::{Baseline, add_baselines};
 use super::fleet::{BenchFleet, Spent, add_costs};
-use super::{Common, FAN, ROUND_DEADLINE, Report, Services};
+use super::{BenchReport, Common, FAN, ROUND_DEADLINE, Services};
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::record::rollup::children_of;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::publish::NewTask;
+use crate::publish::OutgoingTask;
 use crate::runtime::now_ms;
 use crate::store::Store;
 
@@ -44,13 +44,13 @@ impl Default for Fanin {
 const BASELINE_TASKS: u64 = 200_000;
 const BASELINE_ROUNDS: u32 = 3;
 
-pub async fn fanin(bench: &Fanin, services: &Services) -> anyhow::Result<Report> {
+pub async fn fanin(bench: &Fanin, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("children", bench.children.to_string()),
         ("partitions", bench.partitions.to_string()),
         ("linger", format!("{} ms", bench.linger)),
     ];
-    let mut report = Report::new("fanin", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("fanin", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let mut fleet = BenchFleet::open(&services.linger(bench.linger), bench.partitions, 2_000).await?;
     eprintln!("warming up");
     for n in 0..2 {
@@ -85,7 +85,7 @@ async fn one_parent(fleet: &mut BenchFleet, id: &str, children: u64) -> anyhow::
     let id = TaskId::parse(id)?;
     let partition = fleet.publisher.partition_of(&id);
     let mut notices = fleet.store.notices().await?;
-    let mut parent = NewTask::new(FAN, RawJson::of(&children)?);
+    let mut parent = OutgoingTask::new(FAN, RawJson::of(&children)?);
     parent.id = Some(id.clone());
     let started = Instant::now();
     let until = Instant::now() + ROUND_DEADLINE;

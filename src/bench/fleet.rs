@@ -6,7 +6,9 @@ use anyhow::{Context as _, bail};
 
 use super::child_role::ChildRole;
 use super::process::{Cost, Process};
-use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, load, mib, micros, own_cpu};
+use super::{
+    BenchReport, BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Services, blocking, load, mib, micros, own_cpu,
+};
 use crate::config::{Isolation, Order};
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -136,7 +138,7 @@ pub(super) struct Spent {
 }
 
 /// Adds CPU per task and peak memory of every process; `tasks` is the number of tasks per measurement.
-pub(super) fn add_costs(report: &mut Report, tasks: u64, spent: &[Spent]) {
+pub(super) fn add_costs(report: &mut BenchReport, tasks: u64, spent: &[Spent]) {
     let mut cpu = |name: &str, of: &dyn Fn(&Costs) -> Duration| {
         let values = spent.iter().map(|spent| micros(of(&spent.to).saturating_sub(of(&spent.from)), tasks));
         report.add(&format!("{name} CPU"), "µs/task", values.collect());

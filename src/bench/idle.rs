@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::fleet::BenchFleet;
-use super::{Report, Services, mib};
+use super::{BenchReport, Services, mib};
 
 /// Wait between the task with which `BenchFleet::open` checks that all processes are connected, and the measurement.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
@@ -15,9 +15,9 @@ pub struct Idle {
     pub seconds: u64,
 }
 
-pub async fn idle(bench: &Idle, services: &Services) -> anyhow::Result<Report> {
+pub async fn idle(bench: &Idle, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [("seconds", bench.seconds.to_string()), ("partitions", "4".into()), ("types", "2".into())];
-    let mut report = Report::new("idle", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("idle", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let fleet = BenchFleet::open(&services.linger(5), 4, 2_000).await?;
     tokio::time::sleep(SETTLE_TIME).await;
     let from = fleet.costs().await?;

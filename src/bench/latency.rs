@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 
 use super::fleet::{BenchFleet, Spent, add_costs};
 use super::load::Filler;
-use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, Report, Services, blocking, check, load};
+use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, Services, blocking, check, load};
 use crate::broker::{Broker, ConsumerSpec, Partition, ProducerRecord, StartOffset};
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::publish::{NewTask, PublishError, Publisher};
+use crate::publish::{OutgoingTask, PublishError, Publisher};
 use crate::runtime::now_ms;
 use crate::store::redis::Redis;
 use crate::store::{Notice, Store};
@@ -68,7 +68,7 @@ struct LatencyRound {
     spent: Spent,
 }
 
-pub async fn latency(bench: &Latency, services: &Services) -> anyhow::Result<Report> {
+pub async fn latency(bench: &Latency, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("rate", format!("{} tasks/s", bench.rate)),
         ("partitions", bench.partitions.to_string()),
@@ -76,7 +76,7 @@ pub async fn latency(bench: &Latency, services: &Services) -> anyhow::Result<Rep
         ("params", "200 B".into()),
         ("linger", format!("{} ms", bench.linger)),
     ];
-    let mut report = Report::new("latency", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("latency", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);
@@ -254,7 +254,7 @@ async fn submit(
         if at > tokio::time::Instant::now() {
             tokio::time::sleep_until(at).await;
         }
-        let mut task = NewTask::new(NOOP, params.clone());
+        let mut task = OutgoingTask::new(NOOP, params.clone());
         let id = TaskId::parse(&format!("{name}-{n:012}"))?;
         task.id = Some(id.clone());
         let publisher = publisher.clone();

@@ -7,7 +7,7 @@ use anyhow::bail;
 use super::child_role::ChildRole;
 use super::load::{self, Filler};
 use super::process::{Cost, Process};
-use super::{BenchTopics, CALL_DEADLINE, Common, NOOP, ROUND_DEADLINE, Report, Services, mib};
+use super::{BenchReport, BenchTopics, CALL_DEADLINE, Common, NOOP, ROUND_DEADLINE, Services, mib};
 use crate::broker::{Broker, TopicSpec};
 use crate::config::Bytes;
 
@@ -58,7 +58,7 @@ pub(super) fn type_names(types: u32) -> Vec<String> {
     (0..types).map(|n| if n == 0 { NOOP.to_owned() } else { format!("{NOOP}-{n}") }).collect()
 }
 
-pub fn memory(bench: &MemoryBench, services: &Services) -> anyhow::Result<Report> {
+pub fn memory(bench: &MemoryBench, services: &Services) -> anyhow::Result<BenchReport> {
     let services = services.linger(Common::default().linger).memory_limit(bench.memory_limit);
     let settings = [
         ("partitions", bench.partitions.to_string()),
@@ -67,7 +67,7 @@ pub fn memory(bench: &MemoryBench, services: &Services) -> anyhow::Result<Report
         ("memory limit", services.worker.memory_limit.to_string()),
     ];
     let settings = settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let mut report = Report::new("memory", settings);
+    let mut report = BenchReport::new("memory", settings);
     let large = serde_json::to_string(&"x".repeat(LARGE_BYTES - 2))?;
     let parts = [
         Part { name: format!("{} tasks queued", bench.tasks), types: 1, tasks: bench.tasks, params: load::params() },

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::kafka::Kafka;
 use crate::broker::shared_producer::SharedProducer;
-use crate::broker::{Broker, Client, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
+use crate::broker::{Broker, BrokerClient, Consumer, ConsumerSpec, Partition, TopicChange, TopicSpec};
 use crate::config::{Bytes, Names, OtelConfig, RedisConfig, Scalar, TrackerConfig, WorkerConfig};
 use crate::store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
@@ -61,7 +61,7 @@ pub use overload::{Overload, overload};
 pub use publish::{PublishBench, publish};
 pub use reads::{Reads, reads};
 pub use sleep::{Sleep, sleep};
-pub use table::{Figure, Report};
+pub use table::{BenchReport, Figure};
 pub use timers::{Timers, timers};
 pub use tracker::{TrackerBench, tracker};
 pub use types::{Part as TypesPart, TypesBench, types};
@@ -228,7 +228,7 @@ impl BenchTopics {
 
     /// Opens a producer for the tasks of this process.
     async fn producer(&self) -> anyhow::Result<Arc<SharedProducer>> {
-        Ok(Client::new(self.broker.clone()).shared_producer(None).await?)
+        Ok(BrokerClient::new(self.broker.clone()).shared_producer(None).await?)
     }
 
     /// Number of records in a topic, from its partitions' watermarks.

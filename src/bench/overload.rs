@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::child_role::ChildRole;
 use super::load::{self, Filler};
 use super::process::Process;
-use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, Report, Services, blocking};
+use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, Services, blocking};
 use crate::config::TypePolicy;
 use crate::handlers::builtin::http::{Call, Http, client};
 use crate::handlers::{Registered, Registry};
@@ -70,7 +70,7 @@ pub enum Absence {
     Silent,
 }
 
-pub async fn overload(bench: &Overload, services: &Services) -> anyhow::Result<Report> {
+pub async fn overload(bench: &Overload, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("away", format!("{} s", bench.away)),
         ("absence", format!("{:?}", bench.absence).to_lowercase()),
@@ -79,7 +79,7 @@ pub async fn overload(bench: &Overload, services: &Services) -> anyhow::Result<R
         ("slots", bench.slots.to_string()),
         ("partitions", bench.partitions.to_string()),
     ];
-    let mut report = Report::new("overload", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("overload", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let services = services.linger(1);
     let (at, partitions) = (services.clone(), bench.partitions);
     let topics = Arc::new(blocking(move || BenchTopics::prepare(&at, partitions, EVENTS_PARTITIONS)).await?);

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use serde::Serialize;
 
 /// Environment variable with the role of a child process, as JSON.
 pub(super) const ROLE: &str = "KAFLEET_BENCH_ROLE";
@@ -32,7 +33,8 @@ pub(super) fn cpu_of(pid: u32) -> Duration {
 }
 
 impl Process {
-    pub(super) fn start(name: &'static str, role: &super::child_role::ChildRole) -> anyhow::Result<Self> {
+    /// Starts this program in a role.
+    pub(super) fn start(name: &'static str, role: &impl Serialize) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("cannot find this program's executable")?;
         let child = Command::new(binary)
             .args(["bench", "child-role"])

@@ -3,7 +3,7 @@
 use super::child_role::ChildRole;
 use super::process::Process;
 use super::round::{Round, add_rounds, measure};
-use super::{BenchTopics, Common, NOOP, Report, Services, load};
+use super::{BenchReport, BenchTopics, Common, NOOP, Services, load};
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct PublishBench {
@@ -22,10 +22,10 @@ enum PublishMode {
     RawTasks,
 }
 
-pub fn publish(bench: &PublishBench, services: &Services) -> anyhow::Result<Report> {
+pub fn publish(bench: &PublishBench, services: &Services) -> anyhow::Result<BenchReport> {
     let common = &bench.common;
     let services = services.linger(bench.common.linger);
-    let mut report = Report::new("publish", common.settings(&[]));
+    let mut report = BenchReport::new("publish", common.settings(&[]));
     eprintln!("warming up");
     for mode in [PublishMode::RawTasks, PublishMode::Raw, PublishMode::Tracked] {
         one_round(mode, &common.warm_up(), &services)?;

@@ -12,7 +12,7 @@ use super::fleet::partitions;
 use super::latency::percentile;
 use super::load::{Log, Shape};
 use super::process::Process;
-use super::{BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Report, Services, blocking, mib, micros};
+use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, ROUND_DEADLINE, Services, blocking, mib, micros};
 use crate::store::Store;
 use crate::store::redis::Redis;
 
@@ -59,14 +59,14 @@ struct ReadsRound {
     version: String,
 }
 
-pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<Report> {
+pub async fn reads(bench: &Reads, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("tasks", bench.tasks.to_string()),
         ("readers", bench.readers.to_string()),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
         ("batch events", services.tracker.batch_events.to_string()),
     ];
-    let mut report = Report::new("reads", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("reads", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);

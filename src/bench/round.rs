@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use super::local_kafka::LocalKafka;
 use super::process::{Cost, Process};
-use super::{ROUND_DEADLINE, Report, mib, micros};
+use super::{BenchReport, ROUND_DEADLINE, mib, micros};
 
 /// Interval of progress checks: each sends requests to Kafka, which affect the measurement.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -22,7 +22,7 @@ pub(super) struct Round {
 }
 
 /// Adds rate, CPU per task and peak memory of rounds of `tasks` tasks.
-pub(super) fn add_rounds(report: &mut Report, name: &str, tasks: u64, rounds: &[Round]) {
+pub(super) fn add_rounds(report: &mut BenchReport, name: &str, tasks: u64, rounds: &[Round]) {
     report.add(&format!("{name} rate"), "tasks/s", rounds.iter().map(|round| round.rate).collect());
     report.add(&format!("{name} CPU"), "µs/task", rounds.iter().map(|round| micros(round.cost.cpu, tasks)).collect());
     let kafka: Vec<f64> = rounds.iter().filter_map(|round| Some(micros(round.kafka?, tasks))).collect();

@@ -3,7 +3,7 @@
 use super::child_role::ChildRole;
 use super::process::Process;
 use super::round::{Round, measure};
-use super::{BenchTopics, NOOP, Report, Services, load, mib, micros};
+use super::{BenchReport, BenchTopics, NOOP, Services, load, mib, micros};
 
 /// Number of events per task: `started` and `succeeded`.
 const EVENTS: u64 = 2;
@@ -36,7 +36,7 @@ impl Default for Sleep {
     }
 }
 
-pub fn sleep(bench: &Sleep, services: &Services) -> anyhow::Result<Report> {
+pub fn sleep(bench: &Sleep, services: &Services) -> anyhow::Result<BenchReport> {
     let services = services.linger(bench.linger);
     let tasks = bench.waves * u64::from(bench.slots);
     let settings = [
@@ -46,7 +46,7 @@ pub fn sleep(bench: &Sleep, services: &Services) -> anyhow::Result<Report> {
         ("partitions", bench.partitions.to_string()),
         ("linger", format!("{} ms", bench.linger)),
     ];
-    let mut report = Report::new("sleep", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("sleep", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let mut rounds = Vec::new();
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);

@@ -53,7 +53,7 @@ impl Machine {
 
 /// Result of a benchmark: settings, figures, and the ratio to the baseline.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     pub benchmark: &'static str,
     pub version: &'static str,
     /// `release`, or `debug` for an unoptimised build.
@@ -72,7 +72,7 @@ pub struct Report {
     pub checked: bool,
 }
 
-impl Report {
+impl BenchReport {
     pub fn new(benchmark: &'static str, settings: Vec<(String, String)>) -> Self {
         Self {
             benchmark,

@@ -10,12 +10,12 @@ use super::child_role::ChildRole;
 use super::fleet::partitions;
 use super::latency::percentile;
 use super::process::Process;
-use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Report, Services, blocking, load, mib};
+use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Services, blocking, load, mib};
 use crate::broker::{Broker, ConsumerSpec, Partition, StartOffset};
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
-use crate::publish::{NewTask, Publisher};
+use crate::publish::{OutgoingTask, Publisher};
 use crate::runtime::now_ms;
 use crate::store::Store;
 use crate::store::redis::Redis;
@@ -48,14 +48,14 @@ impl Default for Timers {
     }
 }
 
-pub async fn timers(bench: &Timers, services: &Services) -> anyhow::Result<Report> {
+pub async fn timers(bench: &Timers, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("pending", bench.pending.to_string()),
         ("due", format!("{}/s for {} s", bench.rate, bench.seconds)),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
         ("params", "200 B".into()),
     ];
-    let mut report = Report::new("timers", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("timers", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let mut fleet = TimersFleet::open(services).await?;
     fleet.wait(0, bench.pending.min(1_000)).await?;
     let before = fleet.tracker.cost().resident_bytes;
@@ -114,7 +114,7 @@ impl TimersFleet {
             let mut tasks = Vec::new();
             for n in next..end {
                 let id = Some(TaskId::parse(&format!("{name}-{n:012}"))?);
-                tasks.push(NewTask { id, ..NewTask::new(NOOP, params.clone()).at(due_ms(n)) });
+                tasks.push(OutgoingTask { id, ..OutgoingTask::new(NOOP, params.clone()).at(due_ms(n)) });
             }
             for outcome in self.publisher.publish_all(tasks, now_ms()).await {
                 outcome?;

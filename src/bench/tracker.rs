@@ -10,7 +10,7 @@ use super::fleet::partitions;
 use super::load::{Log, Shape};
 use super::process::Process;
 use super::round::{Round, add_rounds, measure};
-use super::{BenchTopics, Common, EVENTS_PARTITIONS, Report, Services, blocking, check, micros};
+use super::{BenchReport, BenchTopics, Common, EVENTS_PARTITIONS, Services, blocking, check, micros};
 use crate::model::record::state::State;
 use crate::model::task::partition::partition_of;
 use crate::store::Store;
@@ -35,7 +35,7 @@ struct TrackerRound {
     version: String,
 }
 
-pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Result<Report> {
+pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Result<BenchReport> {
     let common = &bench.common;
     let services = services.linger(bench.common.linger);
     let settings = [
@@ -46,7 +46,7 @@ pub async fn tracker(bench: &TrackerBench, services: &Services) -> anyhow::Resul
         ("window", bench.window.to_string()),
         ("batch events", services.tracker.batch_events.to_string()),
     ];
-    let mut report = Report::new("tracker", common.settings(&settings));
+    let mut report = BenchReport::new("tracker", common.settings(&settings));
     eprintln!("warming up");
     one_round(&TrackerBench { common: common.warm_up(), ..bench.clone() }, &services).await?;
     let mut rounds = Vec::new();

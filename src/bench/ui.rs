@@ -16,7 +16,7 @@ use super::api_fleet::ApiFleet;
 use super::latency::percentile;
 use super::load;
 use super::watch::{MAX_CONNECTING, OTHER_FILES, kib_each};
-use super::{ROUND_DEADLINE, Report, Services, blocking};
+use super::{BenchReport, ROUND_DEADLINE, Services, blocking};
 use crate::config::Scalar;
 use crate::model::task::id::TaskId;
 use crate::runtime::raise_open_files;
@@ -59,14 +59,14 @@ pub struct Ui {
     pub changes: u64,
 }
 
-pub async fn ui(bench: &Ui, services: &Services) -> anyhow::Result<Report> {
+pub async fn ui(bench: &Ui, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("tasks", bench.tasks.to_string()),
         ("reads", bench.reads.to_string()),
         ("tabs", format!("{}, {} of them of the list of tasks", bench.tabs, bench.busy.min(bench.tabs))),
         ("events", format!("{}/s for {} s", bench.rate, bench.seconds)),
     ];
-    let mut report = Report::new("ui", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("ui", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let files = bench.tabs * 2 + OTHER_FILES;
     let room = raise_open_files(files);
     if room < files {
@@ -173,7 +173,7 @@ impl Stream {
 }
 
 /// Size and duration of the first page with its style sheet and script.
-async fn first_page(client: &Client, report: &mut Report) -> anyhow::Result<()> {
+async fn first_page(client: &Client, report: &mut BenchReport) -> anyhow::Result<()> {
     let whole =
         client.http.get(format!("http://{}/", client.address)).header(ACCEPT, HTML).send().await?.text().await?;
     let assets: Vec<&str> = whole.split('"').filter(|part| part.starts_with("/ui/app.")).collect();
@@ -196,7 +196,7 @@ async fn first_page(client: &Client, report: &mut Report) -> anyhow::Result<()> 
 }
 
 /// CPU of the API for each page, beside the call with the same data.
-async fn pages(client: &Client, fleet: &ApiFleet, bench: &Ui, report: &mut Report) -> anyhow::Result<()> {
+async fn pages(client: &Client, fleet: &ApiFleet, bench: &Ui, report: &mut BenchReport) -> anyhow::Result<()> {
     let task = id(0)?;
     let (of_task, json_of_task) = (format!("/tasks/{task}"), format!("/v1/tasks/{task}"));
     let list = ("list of 50", "/tasks?q=level%3Aany", "/v1/tasks?level=any&limit=50");
@@ -294,7 +294,7 @@ async fn tab(
 }
 
 /// Cost of open tabs while the fleet is idle and while it is busy.
-async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &mut Report) -> anyhow::Result<()> {
+async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &mut BenchReport) -> anyhow::Result<()> {
     let empty = fleet.settle().await;
     let counts = Arc::new(Counts::default());
     let slots = Arc::new(Semaphore::new(MAX_CONNECTING));
@@ -340,7 +340,7 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
 }
 
 /// Longest page of an API whose Redis, or whose Kafka, accepts connections and does not answer.
-async fn outages(fleet: &ApiFleet, services: &Services, report: &mut Report) -> anyhow::Result<()> {
+async fn outages(fleet: &ApiFleet, services: &Services, report: &mut BenchReport) -> anyhow::Result<()> {
     let silent = TcpListener::bind("127.0.0.1:0").await?;
     let address = silent.local_addr()?.to_string();
     let listening = tokio::spawn(async move {

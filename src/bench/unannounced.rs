@@ -10,7 +10,7 @@ use super::fleet::partitions;
 use super::latency::percentile;
 use super::load::{self, Filler};
 use super::process::Process;
-use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Report, Services, blocking};
+use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Services, blocking};
 use crate::broker::ProducerRecord;
 use crate::model::record::state::State;
 use crate::store::Store;
@@ -31,13 +31,13 @@ pub struct Unannounced {
     pub seconds: u32,
 }
 
-pub async fn unannounced(bench: &Unannounced, services: &Services) -> anyhow::Result<Report> {
+pub async fn unannounced(bench: &Unannounced, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("published", format!("{}/s for {} s", bench.rate, bench.seconds)),
         ("events partitions", EVENTS_PARTITIONS.to_string()),
         ("params", "200 B".into()),
     ];
-    let mut report = Report::new("unannounced", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("unannounced", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let at = services.linger(5);
     let topics = blocking(move || BenchTopics::prepare(&at, EVENTS_PARTITIONS, EVENTS_PARTITIONS)).await?;
     let prefix = topics.names.prefix.clone();

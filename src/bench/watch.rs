@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use super::api_fleet::{ApiFleet, SETTLE_TIME};
-use super::{ROUND_DEADLINE, Report, Services, mib};
+use super::{BenchReport, ROUND_DEADLINE, Services, mib};
 use crate::model::task::id::TaskId;
 use crate::runtime::raise_open_files;
 
@@ -39,13 +39,13 @@ pub struct Watch {
 /// Watchers of one task.
 const WATCHERS_PER_TASK: u64 = 10;
 
-pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<Report> {
+pub async fn watch(bench: &Watch, services: &Services) -> anyhow::Result<BenchReport> {
     let settings = [
         ("watchers of tasks", format!("{}, {WATCHERS_PER_TASK} each", bench.watchers)),
         ("watchers of the fleet", bench.fleet.to_string()),
         ("changes", bench.changes.to_string()),
     ];
-    let mut report = Report::new("watch", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
+    let mut report = BenchReport::new("watch", settings.map(|(name, value)| (name.to_owned(), value)).to_vec());
     let room = raise_open_files(bench.watchers + bench.fleet + OTHER_FILES);
     if room < bench.watchers + bench.fleet + OTHER_FILES {
         bail!("this process may open {room} files: raise the limit (`ulimit -n`), or use fewer watchers");

@@ -6,7 +6,7 @@ use clap::builder::TypedValueParser as _;
 use super::child_role::ChildRole;
 use super::process::Process;
 use super::round::{Round, add_rounds, measure};
-use super::{BenchTopics, Common, NOOP, Report, Services, load};
+use super::{BenchReport, BenchTopics, Common, NOOP, Services, load};
 use crate::broker::{Broker, TopicSpec};
 use crate::config::{Bytes, Isolation, Order};
 
@@ -44,7 +44,7 @@ fn order_parser() -> impl clap::builder::TypedValueParser<Value = Order> {
     })
 }
 
-pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<Report> {
+pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<BenchReport> {
     let common = &bench.common;
     let services = services.linger(bench.common.linger).memory_limit(bench.memory_limit);
     let settings = [
@@ -55,7 +55,7 @@ pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<Report
         ("isolation", if bench.isolation { "process" } else { "none" }.into()),
         ("traces", bench.otel_sample.map_or_else(|| "off".to_owned(), |share| share.to_string())),
     ];
-    let mut report = Report::new("worker", common.settings(&settings));
+    let mut report = BenchReport::new("worker", common.settings(&settings));
     let mut raw = Vec::new();
     let mut work = Vec::new();
     let mut untraced = Vec::new();

@@ -18,7 +18,7 @@ pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A broker with a deadline per call. Cheap to clone.
 #[derive(Clone)]
-pub struct Client {
+pub struct BrokerClient {
     broker: Arc<dyn Broker>,
     deadline: Duration,
     /// Permits for concurrent calls; `None`: unlimited.
@@ -27,12 +27,12 @@ pub struct Client {
 
 impl dyn Broker {
     /// Returns a client with the default deadline.
-    pub fn client(self: &Arc<Self>) -> Client {
-        Client::new(self.clone())
+    pub fn client(self: &Arc<Self>) -> BrokerClient {
+        BrokerClient::new(self.clone())
     }
 }
 
-impl Client {
+impl BrokerClient {
     pub fn new(broker: Arc<dyn Broker>) -> Self {
         Self { broker, deadline: CALL_DEADLINE, permits: None }
     }
@@ -202,12 +202,12 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::broker::memory::{Memory, MemoryOptions};
+    use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    fn client() -> Client {
-        Client::new(Memory::new(MemoryOptions::default()))
+    fn client() -> BrokerClient {
+        BrokerClient::new(MemoryBroker::new(MemoryBrokerOptions::default()))
     }
 
     #[tokio::test]

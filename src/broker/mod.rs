@@ -1,7 +1,7 @@
 //! Kafka behind four traits: [`Broker`], [`Consumer`], [`Producer`] and [`TransactionalProducer`]. Only this folder and
 //! `src/bench/` may use rdkafka.
 //!
-//! Every call of a [`Broker`] may block the calling thread up to its deadline; async code uses [`Client`]. The two
+//! Every call of a [`Broker`] may block the calling thread up to its deadline; async code uses [`BrokerClient`]. The two
 //! implementations, [`kafka`] and [`memory`], pass the same conformance suite (`tests/broker_conformance`).
 
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub mod memory;
 pub mod offset_range;
 pub mod shared_producer;
 
-pub use client::{CALL_DEADLINE, Client, Transactions};
+pub use client::{BrokerClient, CALL_DEADLINE, Transactions};
 pub use error::BrokerError;
 
 /// A partition of a topic.

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::exit::{Code, Failure, Outcome};
 use super::globals::{Format, Globals};
 use super::setup::{SetupOptions, load_config};
-use crate::bench::{self, Common, Report, Services};
+use crate::bench::{self, BenchReport, Common, Services};
 use crate::config::{Config, Order, OtelConfig};
 
 /// Sections of the configuration that benchmarks do not use.
@@ -69,7 +69,7 @@ pub(super) async fn bench(verb: BenchVerb, globals: &Globals) -> Outcome {
     };
     for verb in verbs {
         let report = run(verb, services.clone()).await.map_err(failed)?;
-        print(&Report { kafka: services.kafka_version(), ..report }, globals)?;
+        print(&BenchReport { kafka: services.kafka_version(), ..report }, globals)?;
     }
     Ok(Code::Ok)
 }
@@ -111,7 +111,7 @@ fn all(common: &Common) -> Vec<BenchVerb> {
     ]
 }
 
-async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<Report> {
+async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<BenchReport> {
     match verb {
         BenchVerb::Publish(publish) => blocking(move || bench::publish(&publish, &services)).await,
         BenchVerb::Worker(worker) => blocking(move || bench::worker(&worker, &services)).await,
@@ -142,7 +142,7 @@ fn failed(why: anyhow::Error) -> Failure {
     Failure::failed(format_args!("the benchmark did not finish: {why:#}"))
 }
 
-fn print(report: &Report, globals: &Globals) -> Outcome {
+fn print(report: &BenchReport, globals: &Globals) -> Outcome {
     let output = globals.output();
     match globals.format {
         Format::Json => output.json(report)?,

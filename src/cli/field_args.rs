@@ -8,7 +8,7 @@ use super::exit::Failure;
 use super::submit::json;
 use crate::model::task::Policy;
 use crate::model::task::field::{Argument, ArgumentKind, Field, Scope};
-use crate::model::task::patch::Changes;
+use crate::model::task::patch::FieldChanges;
 use crate::model::units::duration::Millis;
 
 const HEADING: &str = "Task options";
@@ -36,8 +36,8 @@ impl<const SCOPE: u8> FieldArgs<SCOPE> {
     }
 
     /// New values of the given fields.
-    pub(super) fn changes(self) -> Result<Changes, Failure> {
-        Changes::of(self.document()?).map_err(Failure::usage)
+    pub(super) fn changes(self) -> Result<FieldChanges, Failure> {
+        FieldChanges::of(self.document()?).map_err(Failure::usage)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::output::{Paint, one_line};
-use crate::api::documents::{Children, Deliveries, Delivery, Outcome, Status, Tree};
+use crate::api::documents::{Children, Deliveries, Delivery, DeliveryOutcome, Status, Tree};
 use crate::model::event::ErrorInfo;
 use crate::model::json::RawJson;
 use crate::model::record::state::State;
@@ -56,13 +56,13 @@ fn delivery_texts(deliveries: &Deliveries) -> Vec<String> {
 
 fn delivery_text(one: &Delivery) -> String {
     let how = match (one.outcome, &one.error) {
-        (Outcome::Delivered, _) if one.attempts > 1 => format!("delivered at attempt {}", one.attempts),
-        (Outcome::Delivered, _) => "delivered".to_owned(),
-        (Outcome::Failed, Some(error)) => format!("failed: {}", error_text(error)),
-        (Outcome::Failed, None) => "failed".to_owned(),
-        (Outcome::Pending, Some(error)) => format!("pending: {}", error_text(error)),
-        (Outcome::Pending, None) => "pending".to_owned(),
-        (Outcome::Unknown, _) => "its record has expired".to_owned(),
+        (DeliveryOutcome::Delivered, _) if one.attempts > 1 => format!("delivered at attempt {}", one.attempts),
+        (DeliveryOutcome::Delivered, _) => "delivered".to_owned(),
+        (DeliveryOutcome::Failed, Some(error)) => format!("failed: {}", error_text(error)),
+        (DeliveryOutcome::Failed, None) => "failed".to_owned(),
+        (DeliveryOutcome::Pending, Some(error)) => format!("pending: {}", error_text(error)),
+        (DeliveryOutcome::Pending, None) => "pending".to_owned(),
+        (DeliveryOutcome::Unknown, _) => "its record has expired".to_owned(),
     };
     format!("{} by {} {} ({}): {how}", one.state, one.kind, one.id, one.rule)
 }

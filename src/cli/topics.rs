@@ -12,7 +12,7 @@ use super::output::{Field, Output, Rows, eprint_line};
 use super::serve::StartArgs;
 use super::setup::{Setup, SetupOptions, from_message};
 use super::start_error::StartError;
-use crate::broker::{Client, TopicChange, TopicOutcome};
+use crate::broker::{BrokerClient, TopicChange, TopicOutcome};
 use crate::config::Names;
 use crate::handlers::Registry;
 use crate::telemetry::init_logs;
@@ -58,7 +58,7 @@ pub(super) async fn topics(verb: TopicsVerb, globals: &Globals, registry: Regist
 
 /// Declares the types of the configuration. Those that this binary cannot register, such as types of another Rust
 /// binary, are left out.
-async fn declared(setup: &mut Setup, client: &Client) -> Result<Vec<TypeOutcome>, Failure> {
+async fn declared(setup: &mut Setup, client: &BrokerClient) -> Result<Vec<TypeOutcome>, Failure> {
     if let Err(why) = setup.register() {
         tracing::warn!(reason = %why.message, "some types are not declared: their params are checked by workers only");
     }
@@ -66,7 +66,7 @@ async fn declared(setup: &mut Setup, client: &Client) -> Result<Vec<TypeOutcome>
     outcomes.map_err(|why| from_message(Code::Failed, &format!("the types were not declared: {why}")))
 }
 
-async fn wait_for_brokers(setup: &Setup, client: &Client, timeout: Duration) -> Result<(), Failure> {
+async fn wait_for_brokers(setup: &Setup, client: &BrokerClient, timeout: Duration) -> Result<(), Failure> {
     let what = format!("kafka at `{}`", setup.brokers());
     let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`";
     let attempt = |deadline| {

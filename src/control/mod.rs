@@ -16,7 +16,7 @@ mod watch;
 
 pub use groups::{GroupRecords, MisplacedCommits};
 pub use policies::{Policies, PolicyUpdates};
-pub use state::{ControlState, InvalidRecord, MAX_KILLS, Verdict};
+pub use state::{Cancellation, ControlState, InvalidRecord, MAX_KILLS};
 pub use watch::{ControlNotRead, ControlWatch, HEALTH_PART, keep};
 
 use schemars::JsonSchema;
@@ -26,7 +26,7 @@ use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{BrokerError, ProducerRecord};
 use crate::config::{Names, Rate};
 use crate::model::schedule::Schedule;
-use crate::model::schedule::step::State;
+use crate::model::schedule::step::ScheduleProgress;
 use crate::model::task::Position;
 use crate::model::task::id::check_type;
 use crate::publish::PUBLISH_DEADLINE;
@@ -147,7 +147,7 @@ pub struct ByKey {
     pub task_type: Option<types::TypeRecord>,
     pub schedule: Option<Schedule>,
     #[schemars(rename = "schedule-state")]
-    pub schedule_state: Option<State>,
+    pub schedule_state: Option<ScheduleProgress>,
     #[schemars(rename = "schedule-ask")]
     pub schedule_ask: Option<schedules::ScheduleRequest>,
 }

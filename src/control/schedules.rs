@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::state::{InvalidRecord, read};
 use crate::broker::RecordRef;
-use crate::model::schedule::step::State;
+use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Schedule, check_name};
 
 /// Maximum number of schedules; further ones are refused.
@@ -23,20 +23,18 @@ const ASK: &str = "schedule-ask/";
 
 /// `schedule-request/<schedule>/<request>`: one-time request, removed in the transaction that carries it out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ScheduleAsk")]
 pub struct ScheduleRequest {
     pub v: u32,
     /// Requester's clock, epoch milliseconds.
     pub at_ms: i64,
     /// Create tasks for the times in this range that have none. `None`: trigger one run now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backfill: Option<Span>,
+    pub backfill: Option<ScheduleSpan>,
 }
 
 /// Inclusive range of times, epoch milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ScheduleSpan")]
-pub struct Span {
+pub struct ScheduleSpan {
     pub from_ms: i64,
     pub to_ms: i64,
 }
@@ -84,7 +82,7 @@ impl std::fmt::Display for ScheduleKey {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScheduleState {
     pub schedules: BTreeMap<String, Arc<Schedule>>,
-    pub states: BTreeMap<String, Arc<State>>,
+    pub states: BTreeMap<String, Arc<ScheduleProgress>>,
     /// Keyed by schedule, then by request.
     pub requests: BTreeMap<(String, String), ScheduleRequest>,
 }

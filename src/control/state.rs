@@ -15,7 +15,7 @@ use crate::broker::RecordRef;
 use crate::config::MAX_SLOTS;
 use crate::model::json::short_reason;
 use crate::model::outbox::cancel_message;
-use crate::model::task::Task;
+use crate::model::task::DecodedTask;
 use crate::model::task::id::{TaskId, check_type};
 
 /// Maximum number of cancels kept; the oldest are dropped, and the tracker ends their tasks instead.
@@ -68,7 +68,7 @@ pub struct ControlState {
 
 /// Reason why a task must not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Cancellation {
     /// Stable code: `cancelled` or `killed`.
     pub kind: &'static str,
     pub message: String,
@@ -181,12 +181,12 @@ impl ControlState {
     }
 
     /// Reason why a task that has not started must not start.
-    pub fn forbids(&self, task: &Task) -> Option<Verdict> {
+    pub fn forbids(&self, task: &DecodedTask) -> Option<Cancellation> {
         self.cancels_task(task).or_else(|| self.kills_task(task))
     }
 
     /// Reason why a task must end, running or not.
-    pub fn cancels_task(&self, task: &Task) -> Option<Verdict> {
+    pub fn cancels_task(&self, task: &DecodedTask) -> Option<Cancellation> {
         if self.cancels.is_empty() {
             return None;
         }
@@ -201,14 +201,14 @@ impl ControlState {
         let (cancel, named) = own.or_else(above)?;
         let with = Some(named).filter(|named| *named != task.id.as_str());
         let message = cancel_message(with, "", cancel.reason.as_deref());
-        Some(Verdict { kind: "cancelled", message, by: cancel.by.clone() })
+        Some(Cancellation { kind: "cancelled", message, by: cancel.by.clone() })
     }
 
-    fn kills_task(&self, task: &Task) -> Option<Verdict> {
+    fn kills_task(&self, task: &DecodedTask) -> Option<Cancellation> {
         let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
         let (name, kill) = self.kill_of(&task.id, &task.task_type, tags)?;
         let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        Some(Verdict { kind: "killed", message: format!("the kill switch `{name}` is on{reason}"), by: None })
+        Some(Cancellation { kind: "killed", message: format!("the kill switch `{name}` is on{reason}"), by: None })
     }
 
     /// Kill switches that can affect tasks of a type.

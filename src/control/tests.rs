@@ -2,11 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::*;
 use crate::model::json::RawJson;
 use crate::model::retry::Waits;
-use crate::model::task::{Policy, Task};
+use crate::model::task::{DecodedTask, Policy};
 use crate::runtime::Health;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -24,9 +24,9 @@ fn apply(key: &str, value: Option<&str>, state: &mut ControlState) -> Result<(),
     })
 }
 
-fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> Task {
+fn task(id: &str, asof: Option<i64>, tags: &[&str]) -> DecodedTask {
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-    Task {
+    DecodedTask {
         id: crate::model::task::id::TaskId::parse(id).unwrap(),
         task_type: "echo".into(),
         run: 1,
@@ -133,8 +133,8 @@ fn cancels_and_kill_switches_are_bounded() {
     assert_eq!(api.cancels().len(), 0);
 }
 
-fn broker() -> Arc<Memory> {
-    let broker = Memory::new(MemoryOptions::default());
+fn broker() -> Arc<MemoryBroker> {
+    let broker = MemoryBroker::new(MemoryBrokerOptions::default());
     let config = vec![("cleanup.policy".to_owned(), "compact".to_owned())];
     let spec = TopicSpec { name: "t.control".into(), partitions: 1, replication: None, config };
     broker.apply_topics(&[spec], DEADLINE).unwrap();
@@ -187,7 +187,7 @@ async fn watch_follows_the_topic() {
 /// A missing topic is reported, and read once it is created.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_topic_is_reported_and_awaited() {
-    let broker = Memory::new(MemoryOptions::default());
+    let broker = MemoryBroker::new(MemoryBrokerOptions::default());
     let names = Names::new("t");
     let health = Health::default();
     let watch = ControlWatch::new(ControlState::default());
@@ -216,7 +216,7 @@ async fn missing_topic_is_reported_and_awaited() {
 }
 
 /// Broker whose watermark requests can be made to fail.
-struct Away(Arc<Memory>, std::sync::atomic::AtomicBool);
+struct Away(Arc<MemoryBroker>, std::sync::atomic::AtomicBool);
 
 impl Broker for Away {
     fn watermarks(&self, partition: &Partition, deadline: Duration) -> Result<Watermarks, BrokerError> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::state::{InvalidRecord, read};
 use super::{ControlNotRead, ControlState, ControlWatch, keep};
-use crate::broker::Client;
+use crate::broker::BrokerClient;
 use crate::config::{Names, Rate};
 
 /// Maximum size of the value of a type's record, in bytes.
@@ -159,7 +159,7 @@ impl TypeRecords {
 }
 
 /// Reads the records of all types, within the client's deadline.
-pub async fn read_types(client: &Client, names: &Names) -> Result<TypeRecords, ControlNotRead> {
+pub async fn read_types(client: &BrokerClient, names: &Names) -> Result<TypeRecords, ControlNotRead> {
     let watch = ControlWatch::new(ControlState::without_cancels().with_types());
     let _reading = keep(watch.clone(), client.broker().clone(), names, None);
     watch.whole_within(client.deadline(), names).await?;

@@ -30,7 +30,7 @@ pub struct Delivery {
     pub state: State,
     pub run: u32,
     pub at: String,
-    pub outcome: Outcome,
+    pub outcome: DeliveryOutcome,
     pub attempts: u32,
     /// Error of the last attempt.
     pub error: Option<ErrorInfo>,
@@ -40,7 +40,7 @@ pub struct Delivery {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum DeliveryOutcome {
     Pending,
     Delivered,
     /// Attempts are exhausted. The delivery is a dead letter; retry its task to send it again.
@@ -49,7 +49,7 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
+impl DeliveryOutcome {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",

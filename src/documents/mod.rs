@@ -12,7 +12,7 @@ use crate::model::record::state::State;
 use crate::model::task::Policy;
 use crate::model::task::document::{ChangeFields, CreateFields, ShownFields, document};
 use crate::model::task::field::Scope;
-use crate::model::task::patch::{Changes, given};
+use crate::model::task::patch::{FieldChanges, given};
 use crate::model::units::duration::Millis;
 
 mod bulk;
@@ -84,7 +84,7 @@ pub struct PatchTask {
     pub expires: Option<Option<Millis>>,
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing, with = "ChangeFields")]
-    pub changes: Changes,
+    pub changes: FieldChanges,
 }
 
 document!(PatchTask, Scope::Change, changes);

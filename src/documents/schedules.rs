@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Paused;
 use crate::model::record::state::State;
 use crate::model::schedule::Spec;
-use crate::model::schedule::step::Outcome;
+use crate::model::schedule::step::ScheduleOutcome;
 
 /// Body of `POST /v1/schedules`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -59,9 +59,8 @@ pub struct LastFiring {
 
 /// Decision about one or several consecutive scheduled times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ScheduleNoteDocument")]
 pub struct ScheduleNote {
-    pub outcome: Outcome,
+    pub outcome: ScheduleOutcome,
     /// Scheduled time; the last one of several.
     pub time: String,
     pub at: String,

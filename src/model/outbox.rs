@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::encode_error::EncodeError;
 use super::json::RawJson;
 use super::record::TaskRecord;
-use super::record::notifications::Delivery;
+use super::record::notifications::NotificationDelivery;
 use super::record::state::State;
 use super::retry::{Used, Waits};
-use super::task::{Task, header};
+use super::task::{DecodedTask, header};
 
 /// Maximum size of the deferred records of one events partition, in bytes. A task whose record does not fit fails.
 pub const MAX_DEFERRED_BYTES: u64 = 256 << 20;
@@ -49,7 +49,7 @@ pub struct RecordCopy {
 
 impl RecordCopy {
     /// Creates a record from `headers` as written by [`crate::publish::task_headers`].
-    pub fn new(task: &Task, key: Option<String>, headers: Vec<(&str, Cow<'_, str>)>) -> Self {
+    pub fn new(task: &DecodedTask, key: Option<String>, headers: Vec<(&str, Cow<'_, str>)>) -> Self {
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
         Self { key, headers, params: task.params.clone(), binary_key: None, binary_headers: Vec::new() }
     }
@@ -167,7 +167,7 @@ pub fn withdrawal_cause(turn: i64) -> Option<i64> {
 
 /// Cancel request stored in the records it applies to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cancel {
+pub struct StoredCancel {
     /// Offset of the request in the events partition: it applies to tasks with a lower `ce_asof`.
     pub asof: i64,
     /// Time at which the tracker ends the task if no worker holds it, epoch milliseconds.
@@ -244,7 +244,7 @@ pub enum EffectKind {
     /// End each pending task of a tree that exceeded its maximum age, and publish the cancel to the workers.
     End { asof: i64 },
     /// Publish a notification task.
-    NotifyAction(Delivery),
+    NotifyAction(NotificationDelivery),
 }
 
 impl Effect {
@@ -272,13 +272,13 @@ impl Effect {
 
 impl TaskRecord {
     /// Cancel in force for the task. A task created or retried after the request is exempt.
-    pub fn cancelled_by(&self) -> Option<&Cancel> {
+    pub fn cancelled_by(&self) -> Option<&StoredCancel> {
         self.requests.cancel.as_deref().filter(|cancel| cancel.asof > self.requests.asof)
     }
 
     /// Returns the cancel that already covers a new request for the task, or with `subtree` for its descendants too.
-    pub fn asked(&self, subtree: bool) -> Option<&Cancel> {
-        let as_much = |cancel: &&Cancel| cancel.named && (!subtree || (cancel.subtree && !cancel.outlived));
+    pub fn asked(&self, subtree: bool) -> Option<&StoredCancel> {
+        let as_much = |cancel: &&StoredCancel| cancel.named && (!subtree || (cancel.subtree && !cancel.outlived));
         self.cancelled_by().filter(as_much)
     }
 
@@ -428,7 +428,7 @@ mod tests {
         node.own = State::Retrying;
         assert_eq!(due(&node), Some((50, TimerKind::Release)), "a deferred retry does not expire");
         node.requests.cancel =
-            Some(Box::new(Cancel { asof: 9, due_ms: 20, named: true, subtree: true, ..Cancel::default() }));
+            Some(Box::new(StoredCancel { asof: 9, due_ms: 20, named: true, subtree: true, ..StoredCancel::default() }));
         assert_eq!(due(&node), Some((20, TimerKind::Cancel)));
         node.requests.asof = 9;
         assert_eq!(due(&node), Some((50, TimerKind::Release)), "the cancel does not apply to a later retry");

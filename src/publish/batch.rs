@@ -9,11 +9,11 @@ use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
 use super::headers::{bytes_of, headers_at, task_record};
-use super::{NewTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, time_text};
+use super::{OutgoingTask, PUBLISH_DEADLINE, PublishError, PublishStep, Published, Publisher, time_text};
 use crate::broker::shared_producer::{FULL_PAUSE, SendBatch, SendOutcome, unanswered};
 use crate::broker::{BatchRecord, BrokerError};
 use crate::model::event::submitted;
-use crate::model::task::Task;
+use crate::model::task::DecodedTask;
 use crate::telemetry::otel::Span;
 
 /// Number of tasks per batch and of concurrent batches per call: they bound the memory of a call besides its input.
@@ -24,13 +24,13 @@ const SENDS_PER_TURN: usize = 256;
 
 pub(super) async fn publish_all(
     publisher: &Publisher,
-    tasks: Vec<NewTask>,
+    tasks: Vec<OutgoingTask>,
     now_ms: i64,
 ) -> Vec<Result<Published, PublishError>> {
     let count = tasks.len();
     let mut tasks = tasks.into_iter();
     let chunks = std::iter::from_fn(|| {
-        let chunk: Vec<NewTask> = tasks.by_ref().take(CHUNK).collect();
+        let chunk: Vec<OutgoingTask> = tasks.by_ref().take(CHUNK).collect();
         (!chunk.is_empty()).then_some(chunk)
     });
     let batches =
@@ -82,7 +82,7 @@ enum Slot {
 }
 
 struct Open {
-    task: Task,
+    task: DecodedTask,
     key: Option<String>,
     /// Span of the publication.
     span: Option<Box<Span>>,
@@ -100,7 +100,7 @@ impl Open {
 }
 
 impl<'a> BatchPublish<'a> {
-    fn new(publisher: &'a Publisher, tasks: Vec<NewTask>, now_ms: i64) -> Self {
+    fn new(publisher: &'a Publisher, tasks: Vec<OutgoingTask>, now_ms: i64) -> Self {
         let slots: Vec<Slot> = tasks.into_iter().map(|new| Slot::of(publisher, new, now_ms)).collect();
         let is =
             |slot: &Slot, out: bool| matches!(slot, Slot::Open(open) if (open.step == PublishStep::Announce) == out);
@@ -268,7 +268,7 @@ impl<'a> BatchPublish<'a> {
 }
 
 impl Slot {
-    fn of(publisher: &Publisher, new: NewTask, now_ms: i64) -> Self {
+    fn of(publisher: &Publisher, new: OutgoingTask, now_ms: i64) -> Self {
         let key = new.key.clone();
         let step = PublishStep::of(&new, now_ms);
         match publisher.prepare(new, now_ms) {

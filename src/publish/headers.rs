@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use crate::broker::ProducerRecord;
-use crate::model::task::{Policy, Task, header};
+use crate::model::task::{DecodedTask, Policy, header};
 
 /// Name and value of a header.
 pub type TextHeader<'a> = (&'static str, Cow<'a, str>);
 
 /// Record of a task. `key`: the ordering key, if it is not the id.
 pub(super) fn task_record<'a>(
-    task: &'a Task,
+    task: &'a DecodedTask,
     key: Option<&'a str>,
     topic: &'a str,
     headers: &'a [(&'a str, &'a [u8])],
@@ -25,12 +25,12 @@ pub(super) fn bytes_of<'a>(headers: &'a [TextHeader<'_>]) -> Vec<(&'a str, &'a [
 }
 
 /// Headers of a task; fields with default values are omitted.
-pub fn task_headers<'a>(task: &'a Task, source: &'a str) -> Vec<TextHeader<'a>> {
+pub fn task_headers<'a>(task: &'a DecodedTask, source: &'a str) -> Vec<TextHeader<'a>> {
     headers_at(task, source, Cow::Owned(time_text(task.created_at_ms)))
 }
 
 /// Headers of a task whose creation time is already formatted.
-pub(super) fn headers_at<'a>(task: &'a Task, source: &'a str, time: Cow<'a, str>) -> Vec<TextHeader<'a>> {
+pub(super) fn headers_at<'a>(task: &'a DecodedTask, source: &'a str, time: Cow<'a, str>) -> Vec<TextHeader<'a>> {
     let mut headers = Vec::with_capacity(8);
     headers.extend([
         (header::SPEC_VERSION, Cow::Borrowed("1.0")),

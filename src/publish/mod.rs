@@ -17,7 +17,7 @@ use crate::model::retry::Waits;
 use crate::model::task::hash::spawn_hash_of;
 use crate::model::task::id::{IdError, TaskId, check_type};
 use crate::model::task::partition::partition_of;
-use crate::model::task::{Policy, Position, Task, Trace};
+use crate::model::task::{DecodedTask, Policy, Position, Trace};
 use crate::model::trace::{Origin, Sampler};
 use crate::runtime::now_ms;
 use crate::telemetry::Tracer;
@@ -35,7 +35,7 @@ pub const PUBLISH_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Task to publish.
 #[derive(Clone, Debug)]
-pub struct NewTask {
+pub struct OutgoingTask {
     pub task_type: Arc<str>,
     pub params: RawJson,
     /// Default: a UUIDv7.
@@ -51,7 +51,7 @@ pub struct NewTask {
     pub has_own_trace: bool,
 }
 
-impl NewTask {
+impl OutgoingTask {
     pub fn new(task_type: &str, params: RawJson) -> Self {
         Self {
             task_type: task_type.into(),
@@ -98,7 +98,7 @@ pub enum PublishError {
     /// The task is published and will run, but its announcement is not acknowledged. Repeat [`Publisher::announce`],
     /// not the publish.
     #[error("the task is published, but its announcement is not acknowledged: {error}")]
-    NotAnnounced { task: Box<Task>, error: BrokerError },
+    NotAnnounced { task: Box<DecodedTask>, error: BrokerError },
 }
 
 impl From<IdError> for PublishError {
@@ -119,7 +119,7 @@ enum PublishStep {
 }
 
 impl PublishStep {
-    fn of(new: &NewTask, now_ms: i64) -> Self {
+    fn of(new: &OutgoingTask, now_ms: i64) -> Self {
         match new.policy.not_before_ms {
             _ if new.policy.rules.external => Self::Announce,
             Some(due_ms) if due_ms > now_ms => Self::Later { due_ms },
@@ -206,7 +206,7 @@ impl Publisher {
 
     /// Publishes one task. An external task has no record, only the event. A task that starts later is deferred at
     /// the tracker, with its record in the `scheduled` event.
-    pub async fn publish(&self, new: NewTask, now_ms: i64) -> Result<Published, PublishError> {
+    pub async fn publish(&self, new: OutgoingTask, now_ms: i64) -> Result<Published, PublishError> {
         let key = new.key.clone();
         let step = PublishStep::of(&new, now_ms);
         let (task, span) = self.prepare(new, now_ms)?;
@@ -217,7 +217,7 @@ impl Publisher {
 
     async fn publish_prepared(
         &self,
-        mut task: Task,
+        mut task: DecodedTask,
         key: Option<String>,
         step: PublishStep,
         now_ms: i64,
@@ -237,12 +237,12 @@ impl Publisher {
     }
 
     /// Publishes many tasks independently. Returns one outcome per task, in order.
-    pub async fn publish_all(&self, tasks: Vec<NewTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
+    pub async fn publish_all(&self, tasks: Vec<OutgoingTask>, now_ms: i64) -> Vec<Result<Published, PublishError>> {
         batch::publish_all(self, tasks, now_ms).await
     }
 
     /// Writes the `submitted` event of a task whose record is published.
-    pub async fn announce(&self, task: Task, now_ms: i64) -> Result<Published, PublishError> {
+    pub async fn announce(&self, task: DecodedTask, now_ms: i64) -> Result<Published, PublishError> {
         let mut value = Vec::with_capacity(256);
         let sent = match submitted(&task, now_ms, &mut value) {
             Ok(()) => self.producer.deliver(self.event_record(task.id.root(), &value), self.deadline).await,
@@ -259,7 +259,7 @@ impl Publisher {
 
     async fn schedule(
         &self,
-        task: Task,
+        task: DecodedTask,
         key: Option<String>,
         due_ms: i64,
         now_ms: i64,
@@ -270,12 +270,12 @@ impl Publisher {
         Ok(Published { id: task.id, position })
     }
 
-    fn scheduled(&self, task: &Task, key: Option<String>, due_ms: i64, now_ms: i64) -> Event {
+    fn scheduled(&self, task: &DecodedTask, key: Option<String>, due_ms: i64, now_ms: i64) -> Event {
         scheduled(task, self.record_copy(task, key), due_ms, now_ms)
     }
 
     /// Record of a task to be deferred.
-    pub fn record_copy(&self, task: &Task, key: Option<String>) -> RecordCopy {
+    pub fn record_copy(&self, task: &DecodedTask, key: Option<String>) -> RecordCopy {
         RecordCopy::new(task, key, task_headers(task, &self.source))
     }
 
@@ -303,7 +303,7 @@ impl Publisher {
     }
 
     /// Checks and completes a task to be published, and begins the span of its publication if its trace is sampled.
-    fn prepare(&self, new: NewTask, now_ms: i64) -> Result<(Task, Option<Box<Span>>), PublishError> {
+    fn prepare(&self, new: OutgoingTask, now_ms: i64) -> Result<(DecodedTask, Option<Box<Span>>), PublishError> {
         let Some(tracer) = &self.tracer else { return Ok((prepare(new, now_ms)?, None)) };
         let origin = origin_of(&new);
         let mut task = prepare(new, now_ms)?;
@@ -334,7 +334,7 @@ fn finish(tracer: Option<&Tracer>, span: Option<Box<Span>>, error: Option<&Publi
 }
 
 /// Checks and completes a task to be published.
-fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
+fn prepare(new: OutgoingTask, now_ms: i64) -> Result<DecodedTask, PublishError> {
     check_type(&new.task_type).map_err(PublishError::Invalid)?;
     let id = match new.id {
         Some(id) => id,
@@ -342,7 +342,7 @@ fn prepare(new: NewTask, now_ms: i64) -> Result<Task, PublishError> {
     };
     let hash = spawn_hash_of(&new.task_type, &new.params)
         .map_err(|why| PublishError::Invalid(format!("the params cannot be read: {why}")))?;
-    Ok(Task {
+    Ok(DecodedTask {
         id,
         task_type: new.task_type,
         run: new.run,
@@ -366,7 +366,7 @@ pub type TracedEvent = (Event, Option<Box<Span>>);
 
 /// Builds the `scheduled` event with which the tracker defers a task until its start.
 pub fn traced_event(
-    new: NewTask,
+    new: OutgoingTask,
     source: &str,
     due_ms: i64,
     now_ms: i64,
@@ -381,7 +381,7 @@ pub fn traced_event(
 }
 
 /// Origin of a task by the context of its creator.
-fn origin_of(new: &NewTask) -> Origin {
+fn origin_of(new: &OutgoingTask) -> Origin {
     match context_of(new.trace.as_deref()) {
         Some(context) if new.has_own_trace => Origin::Linked(context),
         Some(context) => Origin::Parent(context),
@@ -389,7 +389,7 @@ fn origin_of(new: &NewTask) -> Origin {
     }
 }
 
-fn scheduled(task: &Task, record_copy: RecordCopy, due_ms: i64, now_ms: i64) -> Event {
+fn scheduled(task: &DecodedTask, record_copy: RecordCopy, due_ms: i64, now_ms: i64) -> Event {
     let payload = Payload::Scheduled { due_ms: Some(due_ms), record: Some(Box::new(record_copy)) };
     Event::announcing(payload, task, now_ms)
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::broker::memory::{Faults, Memory, MemoryOptions};
+use crate::broker::memory::{Faults, MemoryBroker, MemoryBrokerOptions};
 use crate::broker::{Broker, Consumer, ConsumerSpec, Partition, StartOffset, TopicSpec};
 use crate::model::event::Kind;
 use crate::runtime::now_ms;
@@ -10,7 +10,7 @@ use crate::runtime::now_ms;
 const CALL: Duration = Duration::from_secs(60);
 
 struct Bench {
-    broker: Arc<Memory>,
+    broker: Arc<MemoryBroker>,
     publisher: Publisher,
 }
 
@@ -19,7 +19,7 @@ fn topic(name: String) -> TopicSpec {
 }
 
 fn bench(faults: Faults, inline_delivery: bool, topics: &[String]) -> Bench {
-    let broker = Memory::new(MemoryOptions { faults, inline_delivery, ..MemoryOptions::default() });
+    let broker = MemoryBroker::new(MemoryBrokerOptions { faults, inline_delivery, ..MemoryBrokerOptions::default() });
     let names = Names::new("t");
     broker.apply_topics(&topics.iter().cloned().map(topic).collect::<Vec<_>>(), CALL).unwrap();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
@@ -30,9 +30,9 @@ fn both() -> [String; 2] {
     [Names::new("t").tasks("echo"), Names::new("t").events()]
 }
 
-fn tasks(count: usize) -> Vec<NewTask> {
+fn tasks(count: usize) -> Vec<OutgoingTask> {
     let task = |n: usize| {
-        let mut task = NewTask::new("echo", RawJson::of(&n).unwrap());
+        let mut task = OutgoingTask::new("echo", RawJson::of(&n).unwrap());
         task.id = Some(TaskId::parse(&format!("t-{n}")).unwrap());
         task
     };

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::headers::{bytes_of, task_headers, task_record};
-use super::{NewTask, PublishError, PublishStep, Published, Publisher};
+use super::{OutgoingTask, PublishError, PublishStep, Published, Publisher};
 use crate::broker::{BrokerError, DependentRecord, TransactionalProducer};
 use crate::model::event::submitted;
-use crate::model::task::{Position, Task};
+use crate::model::task::{DecodedTask, Position};
 use crate::telemetry::otel::Span;
 
 /// Validated task, with its ordering key and the way in which it is published.
 struct Ready {
-    task: Task,
+    task: DecodedTask,
     key: Option<String>,
     span: Option<Box<Span>>,
     step: PublishStep,
@@ -24,11 +24,11 @@ impl Publisher {
     pub fn publish_atomically(
         &self,
         producer: &mut dyn TransactionalProducer,
-        tasks: Vec<NewTask>,
+        tasks: Vec<OutgoingTask>,
         now_ms: i64,
         deadline: Duration,
     ) -> Result<Vec<Published>, PublishError> {
-        let ready = |new: NewTask| {
+        let ready = |new: OutgoingTask| {
             let key = new.key.clone();
             let step = PublishStep::of(&new, now_ms);
             let (task, span) = self.prepare(new, now_ms)?;
@@ -83,7 +83,7 @@ impl Publisher {
         let task = &ready.task;
         match ready.step {
             PublishStep::Record => match positions.next() {
-                Some(at) => submitted(&Task { position: position(at), ..task.clone() }, now_ms, &mut value)?,
+                Some(at) => submitted(&DecodedTask { position: position(at), ..task.clone() }, now_ms, &mut value)?,
                 None => submitted(task, now_ms, &mut value)?,
             },
             PublishStep::Announce => submitted(task, now_ms, &mut value)?,

@@ -3,14 +3,14 @@
 
 /// Urgency of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
+pub enum AlertSeverity {
     /// Tasks do not run, or are lost: an operator has to act now.
     Page,
     /// Needs a look during working hours.
     Warning,
 }
 
-impl Severity {
+impl AlertSeverity {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Page => "page",
@@ -23,7 +23,7 @@ impl Severity {
 #[derive(Debug)]
 pub struct Alert {
     pub name: &'static str,
-    pub severity: Severity,
+    pub severity: AlertSeverity,
     /// Time for which the expression must hold before the alert fires, as Prometheus writes it.
     pub hold: &'static str,
     /// PromQL.
@@ -33,11 +33,11 @@ pub struct Alert {
 }
 
 const fn page(name: &'static str, hold: &'static str, expr: &'static str, summary: &'static str) -> Alert {
-    Alert { name, severity: Severity::Page, hold, expr, summary }
+    Alert { name, severity: AlertSeverity::Page, hold, expr, summary }
 }
 
 const fn warning(name: &'static str, hold: &'static str, expr: &'static str, summary: &'static str) -> Alert {
-    Alert { name, severity: Severity::Warning, hold, expr, summary }
+    Alert { name, severity: AlertSeverity::Warning, hold, expr, summary }
 }
 
 /// All alerts, in the order of the runbook.

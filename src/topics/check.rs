@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{ApplyError, FleetSettings, FleetSettingsError, find, specs};
-use crate::broker::{BrokerError, Client, TopicInfo, TopicSpec};
+use crate::broker::{BrokerClient, BrokerError, TopicInfo, TopicSpec};
 use crate::config::{Config, Names};
 use crate::error_text::split_hint;
 use crate::handlers::Registry;
@@ -27,7 +27,7 @@ pub enum Severity {
 
 /// Problem with a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct TopicFinding {
     pub severity: Severity,
     /// Name of the topic.
     pub subject: String,
@@ -35,7 +35,7 @@ pub struct Finding {
     pub hint: String,
 }
 
-impl std::fmt::Display for Finding {
+impl std::fmt::Display for TopicFinding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "`{}`: {}\n  hint: {}", self.subject, self.what, self.hint)
     }
@@ -43,11 +43,11 @@ impl std::fmt::Display for Finding {
 
 /// Compares existing topics with the required ones. An empty list means no problems. Waits for at most `deadline`.
 pub async fn check(
-    client: &Client,
+    client: &BrokerClient,
     config: &Config,
     registry: &Registry,
     deadline: Duration,
-) -> Result<Vec<Finding>, BrokerError> {
+) -> Result<Vec<TopicFinding>, BrokerError> {
     let begun = Instant::now();
     let client_in_time = || client.with_deadline(deadline.saturating_sub(begun.elapsed()));
     let names = Names::of(config);
@@ -66,7 +66,7 @@ pub async fn check(
 }
 
 /// Compares one topic with its spec. `copies`: highest replication of any topic; 0 skips the check of replication.
-pub(super) fn compare(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<Finding> {
+pub(super) fn compare(spec: &TopicSpec, is_events: bool, info: Option<&TopicInfo>, copies: u32) -> Vec<TopicFinding> {
     let comparison = Comparison { spec, is_events };
     match info {
         None => vec![comparison.finding(Severity::Error, "the topic does not exist".into(), APPLY)],
@@ -80,7 +80,7 @@ fn fleet(
     events: Option<&TopicInfo>,
     config: &Config,
     names: &Names,
-) -> Option<Finding> {
+) -> Option<TopicFinding> {
     let recorded = match control.and_then(|control| control.require_events_partitions(names)) {
         Ok(recorded) => recorded,
         Err(why) => return Some(finding_of(names.control(), &why.to_string())),
@@ -91,9 +91,9 @@ fn fleet(
 }
 
 /// Finding from an error text with its hint.
-fn finding_of(subject: String, text: &str) -> Finding {
+fn finding_of(subject: String, text: &str) -> TopicFinding {
     let (what, hint) = split_hint(text);
-    Finding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.unwrap_or(APPLY).to_owned() }
+    TopicFinding { severity: Severity::Error, subject, what: what.to_owned(), hint: hint.unwrap_or(APPLY).to_owned() }
 }
 
 struct Comparison<'a> {
@@ -102,11 +102,11 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    fn finding(&self, severity: Severity, what: String, hint: &str) -> Finding {
-        Finding { severity, subject: self.spec.name.clone(), what, hint: hint.to_owned() }
+    fn finding(&self, severity: Severity, what: String, hint: &str) -> TopicFinding {
+        TopicFinding { severity, subject: self.spec.name.clone(), what, hint: hint.to_owned() }
     }
 
-    fn findings(&self, info: &TopicInfo, copies: u32) -> Vec<Finding> {
+    fn findings(&self, info: &TopicInfo, copies: u32) -> Vec<TopicFinding> {
         let mut found: Vec<_> = self.partitions(info).into_iter().chain(self.replication(info, copies)).collect();
         found.extend(self.in_sync(info));
         for (key, wanted) in &self.spec.config {
@@ -117,14 +117,14 @@ impl Comparison<'_> {
 
     /// Checks the number of partitions, except for the events topic, which is compared with the recorded number
     /// instead.
-    fn partitions(&self, info: &TopicInfo) -> Option<Finding> {
+    fn partitions(&self, info: &TopicInfo) -> Option<TopicFinding> {
         let present = info.partitions;
         let wanted = self.spec.partitions;
         let few = present < wanted && !self.is_events;
         few.then(|| self.finding(Severity::Warning, format!("{present} partitions, {wanted} are configured"), APPLY))
     }
 
-    fn replication(&self, info: &TopicInfo, copies: u32) -> Option<Finding> {
+    fn replication(&self, info: &TopicInfo, copies: u32) -> Option<TopicFinding> {
         let wanted = self.spec.replication.unwrap_or(copies.min(SAFE_REPLICATION));
         let what =
             || format!("replication is {}, expected {wanted}: the loss of a broker may lose records", info.replication);
@@ -132,14 +132,14 @@ impl Comparison<'_> {
         (info.replication < wanted).then(|| self.finding(Severity::Warning, what(), hint))
     }
 
-    fn in_sync(&self, info: &TopicInfo) -> Option<Finding> {
+    fn in_sync(&self, info: &TopicInfo) -> Option<TopicFinding> {
         let in_sync = info.setting("min.insync.replicas")?;
         let lonely = info.replication >= SAFE_REPLICATION && in_sync.parse::<u32>().is_ok_and(|number| number < 2);
         let what = "`min.insync.replicas` is 1: a record may be acknowledged with a single copy";
         lonely.then(|| self.finding(Severity::Warning, what.into(), APPLY))
     }
 
-    fn setting(&self, key: &str, wanted: &str, present: Option<&str>) -> Option<Finding> {
+    fn setting(&self, key: &str, wanted: &str, present: Option<&str>) -> Option<TopicFinding> {
         if is_sufficient(key, wanted, present) {
             return None;
         }

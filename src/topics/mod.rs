@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::broker::{BrokerError, Client, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
+use crate::broker::{BrokerClient, BrokerError, TopicChange, TopicInfo, TopicOutcome, TopicSpec};
 use crate::config::{Config, Names, TypeConfig};
 use crate::control::settings::{FleetSettings, FleetSettingsError, read_control, set_fleet};
 use crate::handlers::Registry;
@@ -17,7 +17,7 @@ pub mod acls;
 mod check;
 mod types;
 mod watch;
-pub use check::{Finding, Severity, check};
+pub use check::{Severity, TopicFinding, check};
 pub use types::{DeclareError, TypeChange, TypeOutcome, declaration, declare, differing_types};
 pub use watch::{RequiredTopics, TopicStatus, TopicWatch};
 
@@ -96,7 +96,7 @@ pub enum ApplyError {
 /// Creates and alters topics, and records the number of events partitions. Returns one outcome per topic; the number
 /// is recorded only if the control and events topics are correct. Waits for at most `deadline`.
 pub async fn apply(
-    client: &Client,
+    client: &BrokerClient,
     config: &Config,
     registry: &Registry,
     deadline: Duration,

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::{Broker, Partition};
 use crate::config::{Overrides, load_with};
 
@@ -18,21 +18,21 @@ fn small() -> Config {
     config("[topics]\nprefix = \"t\"\nevents_partitions = 4\ntask_partitions = 2\n[types.echo]\nhandler = \"echo\"\n")
 }
 
-fn broker() -> Arc<Memory> {
-    Memory::new(MemoryOptions::default())
+fn broker() -> Arc<MemoryBroker> {
+    MemoryBroker::new(MemoryBrokerOptions::default())
 }
 
-async fn applied(broker: &Arc<Memory>, config: &Config) -> Result<Vec<TopicOutcome>, ApplyError> {
-    apply(&Client::new(broker.clone()), config, &Registry::default(), DEADLINE).await
+async fn applied(broker: &Arc<MemoryBroker>, config: &Config) -> Result<Vec<TopicOutcome>, ApplyError> {
+    apply(&BrokerClient::new(broker.clone()), config, &Registry::default(), DEADLINE).await
 }
 
-async fn findings(broker: &Arc<Memory>, config: &Config) -> Vec<String> {
-    let found = check(&Client::new(broker.clone()), config, &Registry::default(), DEADLINE).await.unwrap();
+async fn findings(broker: &Arc<MemoryBroker>, config: &Config) -> Vec<String> {
+    let found = check(&BrokerClient::new(broker.clone()), config, &Registry::default(), DEADLINE).await.unwrap();
     found.iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
 }
 
 /// Changes one topic without `apply`.
-fn tamper(broker: &Arc<Memory>, name: &str, partitions: u32, setting: Option<(&str, &str)>) {
+fn tamper(broker: &Arc<MemoryBroker>, name: &str, partitions: u32, setting: Option<(&str, &str)>) {
     let config = setting.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect();
     let spec = TopicSpec { name: name.to_owned(), partitions, replication: None, config };
     broker.apply_topics(&[spec], DEADLINE).unwrap();
@@ -85,7 +85,7 @@ async fn apply_creates_topics_and_records_settings_once() {
     let outcomes = applied(&broker, &small()).await.unwrap();
     assert_eq!(outcomes.len(), 5);
     assert!(outcomes.iter().all(|one| one.change == TopicChange::Created), "{outcomes:?}");
-    let control = read_control(&Client::new(broker.clone()), &Names::new("t")).await.unwrap();
+    let control = read_control(&BrokerClient::new(broker.clone()), &Names::new("t")).await.unwrap();
     assert_eq!(control.events_partitions, Some(4));
     assert_eq!(findings(&broker, &small()).await, Vec::<String>::new());
 

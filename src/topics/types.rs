@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::broker::{BrokerError, Client};
+use crate::broker::{BrokerClient, BrokerError};
 use crate::config::{Config, Names};
 use crate::control::types::{DeclaredLimits, TypeRecord, TypeRecords, read_types};
 use crate::control::{CONTROL_VERSION, ControlKey, ControlNotRead, ControlRecord, put};
@@ -64,7 +64,11 @@ pub fn declaration(config: &Config, name: &str, registered: &Registered) -> (Typ
 
 /// Writes the declarations of all registered types that differ from those on the control topic. Returns an outcome per
 /// type, and one per declaration of a type that the configuration does not have.
-pub async fn declare(client: &Client, config: &Config, registry: &Registry) -> Result<Vec<TypeOutcome>, DeclareError> {
+pub async fn declare(
+    client: &BrokerClient,
+    config: &Config,
+    registry: &Registry,
+) -> Result<Vec<TypeOutcome>, DeclareError> {
     let names = Names::of(config);
     let present = read_types(client, &names).await?;
     let producer = client.shared_producer(None).await?;
@@ -152,7 +156,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_differences_are_written_and_the_rest_is_named() {
-        let broker: Arc<dyn Broker> = memory::Memory::new(memory::MemoryOptions::default());
+        let broker: Arc<dyn Broker> = memory::MemoryBroker::new(memory::MemoryBrokerOptions::default());
         let client = broker.client();
         let config = Config::default();
         let old = registry(&[("a", json!(true)), ("b", json!(true))]);

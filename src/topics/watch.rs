@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::check::{Severity, compare};
 use super::{agree, find};
-use crate::broker::{BrokerError, Client, TopicInfo, TopicSpec};
+use crate::broker::{BrokerClient, BrokerError, TopicInfo, TopicSpec};
 use crate::config::Names;
 use crate::error_text::single_line;
 use crate::model::retention::Lifetimes;
@@ -117,7 +117,7 @@ struct Shared {
 impl TopicWatch {
     /// Checks at once and then at this interval. Reports problems to `health` under the name `part`.
     pub fn start(
-        client: &Client,
+        client: &BrokerClient,
         mut needs: RequiredTopics,
         health: Health,
         part: &'static str,
@@ -165,7 +165,7 @@ impl Drop for TopicWatch {
     }
 }
 
-async fn check(client: &Client, needs: &mut RequiredTopics, last: Option<TopicStatus>) -> TopicStatus {
+async fn check(client: &BrokerClient, needs: &mut RequiredTopics, last: Option<TopicStatus>) -> TopicStatus {
     let listed = client.topics(&needs.names.topics()).await;
     status_of(listed, needs, last)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::broker::{Broker, BrokerError, Partition, ProducerRecord, Record};
 use crate::dead_letters::headers::{DeadLetterHeaders, headers};
 use crate::model::outbox::RecordCopy;
-use crate::model::task::Task;
+use crate::model::task::DecodedTask;
 use crate::model::task::id::TaskId;
 use crate::publish::{PUBLISH_DEADLINE, task_headers};
 use crate::runtime::{Backoff, Health, now_ms};
@@ -92,7 +92,7 @@ impl DeadLetterWriter {
     }
 
     /// Returns the task's full record in the form in which the tracker keeps it until it is due.
-    pub(super) async fn deferred_record(&self, task_type: &str, task: &Task) -> RecordCopy {
+    pub(super) async fn deferred_record(&self, task_type: &str, task: &DecodedTask) -> RecordCopy {
         let record = self.read_original(task_type, task).await;
         let key = record.key.as_deref().filter(|key| *key != task.id.as_str().as_bytes());
         let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()));
@@ -100,7 +100,7 @@ impl DeadLetterWriter {
     }
 
     /// Reads the record of a task again from its topic; retries until the broker answers.
-    async fn read_original(&self, task_type: &str, task: &Task) -> Record {
+    async fn read_original(&self, task_type: &str, task: &DecodedTask) -> Record {
         let partition = Partition::new(self.events.publisher().names().tasks(task_type), task.position.partition);
         let offset = task.position.offset;
         let mut backoff = backoff();
@@ -144,7 +144,7 @@ fn backoff() -> Backoff {
 }
 
 /// Rebuilds a record that retention has removed from its topic.
-fn rebuild_record(task: &Task, partition: &Partition) -> Record {
+fn rebuild_record(task: &DecodedTask, partition: &Partition) -> Record {
     let headers = task_headers(task, "kafleet")
         .into_iter()
         .map(|(name, value)| (name.to_owned(), Some(value.into_owned().into_bytes())));

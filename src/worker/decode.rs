@@ -13,7 +13,7 @@ use crate::handlers::context::KeptHeaders;
 use crate::model::retry::Waits;
 use crate::model::task::header::REPLY_TO;
 use crate::model::task::partition::partition_of;
-use crate::model::task::{Position, Reject, Source, Task, read_task};
+use crate::model::task::{DecodedTask, Position, Reject, Source, read_task};
 
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
 const OVERHEAD: usize = 512;
@@ -26,7 +26,7 @@ pub(super) enum Input {
 
 /// A task in the worker, from its delivery to the acknowledgement of its terminal event.
 pub(super) struct InFlight {
-    pub task: Task,
+    pub task: DecodedTask,
     pub tag: DeliveryTag,
     /// Memory charge, refunded on drop.
     pub _charge: Charge,
@@ -157,7 +157,13 @@ impl PollBatch {
         }
     }
 
-    fn in_flight(&mut self, decoder: &Decoder, record: &RecordRef<'_>, task: Task, tag: DeliveryTag) -> InFlight {
+    fn in_flight(
+        &mut self,
+        decoder: &Decoder,
+        record: &RecordRef<'_>,
+        task: DecodedTask,
+        tag: DeliveryTag,
+    ) -> InFlight {
         let kept_headers = decoder.kept_headers(record, &task);
         // Headers are kept in the policy, and by types that ask for them; most tasks have almost none.
         let size = if task.policy.is_some() || kept_headers.is_some() {
@@ -202,7 +208,7 @@ impl Decoder {
         PollBatch { task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }
 
-    fn check(&self, task: Task, size: usize) -> Result<Task, Reject> {
+    fn check(&self, task: DecodedTask, size: usize) -> Result<DecodedTask, Reject> {
         if let Some(topic) = task.policy.as_deref().and_then(|policy| policy.reply_to.as_deref())
             && let Err(why) = self.names.check_reply_topic(topic)
         {
@@ -218,7 +224,7 @@ impl Decoder {
     }
 
     /// Copies the headers for the result of a task, if it has one for other systems.
-    fn correlation(&self, record: &RecordRef<'_>, task: &Task) -> Option<Headers> {
+    fn correlation(&self, record: &RecordRef<'_>, task: &DecodedTask) -> Option<Headers> {
         let has_result = self.publish_results || task.policy.as_ref().is_some_and(|policy| policy.reply_to.is_some());
         (has_result && task.has_foreign_headers)
             .then(|| correlation(&self.correlation_headers, record.headers()))
@@ -226,14 +232,14 @@ impl Decoder {
     }
 
     /// Copies the headers that the type keeps for its handler.
-    fn kept_headers(&self, record: &RecordRef<'_>, task: &Task) -> Option<KeptHeaders> {
+    fn kept_headers(&self, record: &RecordRef<'_>, task: &DecodedTask) -> Option<KeptHeaders> {
         (task.has_foreign_headers && !self.keep_headers.is_empty())
             .then(|| kept_headers(&self.keep_headers, record.headers()))
             .flatten()
     }
 
     /// Hash of the ordering key; tasks with equal hashes run one after the other.
-    fn order_key(&self, record: &RecordRef<'_>, task: &Task) -> u64 {
+    fn order_key(&self, record: &RecordRef<'_>, task: &DecodedTask) -> u64 {
         let partition = (record.partition as u64 + 1) << 32;
         match self.order {
             config::Order::None => 0,

@@ -9,7 +9,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use super::Shared;
 use super::error::WorkerError;
-use crate::broker::{Client, Partition};
+use crate::broker::{BrokerClient, Partition};
 use crate::config::Names;
 use crate::control::settings::read_control;
 use crate::control::{self, ControlWatch, GroupRecords, MisplacedCommits};
@@ -90,7 +90,7 @@ async fn find_committed(
 
 /// Returns the type if its group has commits of these partitions.
 async fn has_commits(
-    client: Client,
+    client: BrokerClient,
     group: String,
     partitions: Vec<Partition>,
     task_type: String,

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use kafleet::broker::memory::Memory as Log;
+use kafleet::broker::memory::MemoryBroker as Log;
 use kafleet::broker::*;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Notice, Reservation, Store as StoreTrait, StoreError};
 
 /// Store that can be made unavailable.
 pub struct Store {
-    pub real: Memory,
+    pub real: MemoryStore,
     pub away: AtomicBool,
     /// Never answers.
     pub silent: AtomicBool,
@@ -34,7 +34,7 @@ pub struct Store {
 pub const PANICS: &str = "panics";
 
 impl Store {
-    pub fn new(real: Memory) -> Self {
+    pub fn new(real: MemoryStore) -> Self {
         Self {
             real,
             away: AtomicBool::default(),
@@ -47,7 +47,7 @@ impl Store {
         }
     }
 
-    async fn here(&self) -> Result<&Memory, StoreError> {
+    async fn here(&self) -> Result<&MemoryStore, StoreError> {
         if self.silent.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }

@@ -47,7 +47,7 @@ impl Task for Resize {
 }
 
 pub struct Fleet {
-    pub log: Arc<broker::Memory>,
+    pub log: Arc<broker::MemoryBroker>,
     pub broker: Arc<FaultyBroker>,
     pub store: Arc<StoreDouble>,
     pub names: Names,
@@ -131,7 +131,7 @@ pub async fn fleet() -> Fleet {
 }
 
 /// Fleet with a running tracker on the given store.
-pub async fn fleet_on(store: store::Memory) -> Fleet {
+pub async fn fleet_on(store: store::MemoryStore) -> Fleet {
     let fleet = unfolded_on(ApiConfig::default(), store).await;
     fleet.track();
     fleet
@@ -139,24 +139,25 @@ pub async fn fleet_on(store: store::Memory) -> Fleet {
 
 /// Fleet with a running tracker, whose API belongs to an application.
 pub async fn fleet_with(app: impl FnOnce(&mut Registry)) -> Fleet {
-    let fleet = open(ApiConfig::default(), store::Memory::default(), app).await;
+    let fleet = open(ApiConfig::default(), store::MemoryStore::default(), app).await;
     fleet.track();
     fleet
 }
 
 /// Fleet whose events are not projected until [`Fleet::track`].
 pub async fn unfolded(config: ApiConfig) -> Fleet {
-    unfolded_on(config, store::Memory::default()).await
+    unfolded_on(config, store::MemoryStore::default()).await
 }
 
-async fn unfolded_on(config: ApiConfig, store: store::Memory) -> Fleet {
+async fn unfolded_on(config: ApiConfig, store: store::MemoryStore) -> Fleet {
     open(config, store, |_| ()).await
 }
 
-async fn open(config: ApiConfig, store: store::Memory, app: impl FnOnce(&mut Registry)) -> Fleet {
+async fn open(config: ApiConfig, store: store::MemoryStore, app: impl FnOnce(&mut Registry)) -> Fleet {
     let names = Names::new("t");
-    let options = broker::MemoryOptions { log_bytes_per_partition: LOG_BYTES, ..broker::MemoryOptions::default() };
-    let log = broker::Memory::new(options);
+    let options =
+        broker::MemoryBrokerOptions { log_bytes_per_partition: LOG_BYTES, ..broker::MemoryBrokerOptions::default() };
+    let log = broker::MemoryBroker::new(options);
     let topic = |name: String, partitions| TopicSpec { name, partitions, replication: None, config: Vec::new() };
     let log_append_time = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))

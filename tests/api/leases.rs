@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kafleet::api::documents::Status;
 use kafleet::model::task::hash::spawn_hash;
-use kafleet::store::memory::{Memory, MemoryOptions};
+use kafleet::store::memory::{MemoryStore, MemoryStoreOptions};
 use kafleet::store::{Reservation, Stage, Store};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -63,7 +63,8 @@ async fn requests_wait_for_the_one_that_publishes() {
 
 #[tokio::test]
 async fn one_request_takes_over_from_a_dead_one() {
-    let store = Memory::new(MemoryOptions { lease_ttl: Duration::from_secs(3), ..MemoryOptions::default() });
+    let store =
+        MemoryStore::new(MemoryStoreOptions { lease_ttl: Duration::from_secs(3), ..MemoryStoreOptions::default() });
     let fleet = fleet_on(store).await;
     reserve(&fleet, Stage::Publishing { owner: "dead".into() }).await;
     let answers = futures::future::join_all((0..REQUESTS).map(|_| post(&fleet))).await;
@@ -87,7 +88,8 @@ async fn one_request_takes_over_where_the_publish_is_in_doubt() {
 
 #[tokio::test]
 async fn request_that_waits_too_long_is_refused_with_a_hint() {
-    let store = Memory::new(MemoryOptions { lease_ttl: Duration::from_secs(3_600), ..MemoryOptions::default() });
+    let store =
+        MemoryStore::new(MemoryStoreOptions { lease_ttl: Duration::from_secs(3_600), ..MemoryStoreOptions::default() });
     let fleet = fleet_on(store).await;
     reserve(&fleet, Stage::Publishing { owner: "slow".into() }).await;
     let together = json!([body()]);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use kafleet::apps::container::Container;
 use kafleet::apps::pool::{AppHandler, AppPool, OpenedApp, PoolSettings, guard_container};
-use kafleet::apps::process::{AppProcess, AppProgram, ProcessEnd, Request};
+use kafleet::apps::process::{AppProcess, AppProgram, ProcessEnd, ProcessRequest};
 use kafleet::apps::protocol::{self, Limits, Welcome};
-use kafleet::apps::session::{Ended, RunningAttempt, StuckCounter};
+use kafleet::apps::session::{AttemptAnswer, RunningAttempt, StuckCounter};
 use kafleet::handlers::Handler;
 use kafleet::handlers::context::Restart;
 use kafleet::handlers::testing::TestRun;
@@ -56,7 +56,7 @@ fn welcome() -> Welcome {
 struct App {
     session: kafleet::apps::session::Session,
     pid: Pid,
-    requests: mpsc::UnboundedSender<Request>,
+    requests: mpsc::UnboundedSender<ProcessRequest>,
     end: JoinHandle<ProcessEnd>,
 }
 
@@ -80,7 +80,7 @@ impl App {
         self.session.start(&RawJson::of(params).unwrap(), &cx, &StuckCounter::default()).unwrap_or_else(|_| panic!())
     }
 
-    async fn run(&self, params: Value) -> Ended {
+    async fn run(&self, params: Value) -> AttemptAnswer {
         timeout(DEADLINE, self.begin(&params).end()).await.expect("the attempt ends")
     }
 
@@ -103,7 +103,7 @@ async fn loop_runs_attempts_and_exits_at_the_end_of_the_stream() {
     assert_eq!(app.run(json!({"do": "pid"})).await.answer.unwrap(), json!(app.pid.as_raw()));
     let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", app.pid)).unwrap();
     assert_eq!(score.trim(), "1000");
-    app.requests.send(Request::Stop).unwrap();
+    app.requests.send(ProcessRequest::Stop).unwrap();
     let end = app.ended().await;
     assert!(end.message.contains("exited with code 0"), "{}", end.message);
 }

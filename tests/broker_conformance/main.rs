@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use kafleet::broker::Broker;
-use kafleet::broker::memory::{Memory, MemoryOptions};
+use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use libtest_mimic::{Arguments, Trial};
 
 mod atomic;
@@ -44,7 +44,7 @@ fn trials_for(name: &str, broker: &Arc<dyn Broker>, cases: impl Iterator<Item = 
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let in_memory: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
+    let in_memory: Arc<dyn Broker> = MemoryBroker::new(MemoryBrokerOptions::default());
     let mut trials = trials_for("memory", &in_memory, shared_cases());
     trials.extend(memory::cases().map(|(case, run)| {
         Trial::test(format!("memory::{case}"), move || {

@@ -12,7 +12,7 @@ use kafleet::config::Names;
 use kafleet::model::json::RawJson;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::task::partition::partition_of;
-use kafleet::publish::{NewTask, PublishError, Publisher};
+use kafleet::publish::{OutgoingTask, PublishError, Publisher};
 use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
 use reqwest::Method;
@@ -152,7 +152,7 @@ impl Load {
 
     async fn publish_via_library(&self, published: &mut PublishedTree) -> Result<(), String> {
         let root = &published.tree.root;
-        let mut new = NewTask::new(&root.kind, RawJson::of(&root.work).unwrap());
+        let mut new = OutgoingTask::new(&root.kind, RawJson::of(&root.work).unwrap());
         new.id = Some(TaskId::parse(&root.name).unwrap());
         new.policy.rules.then = serde_json::from_value(published.tree.continuations()).unwrap();
         if root.delay_ms > 0 {

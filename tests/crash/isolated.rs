@@ -1,6 +1,6 @@
 //! `isolation = "process"`: abilities of attempts in child processes, and crashes that do not reach the worker.
 
-use kafleet::broker::memory::Memory;
+use kafleet::broker::memory::MemoryBroker;
 use kafleet::config::{Bytes, Isolation};
 use kafleet::control::{self, Cancel, ControlKey, ControlRecord};
 use kafleet::model::event::Kind as EventKind;
@@ -27,7 +27,7 @@ pub const CASES: &[Case] = &[
     ("worker_that_cannot_isolate_refuses_to_start", worker_that_cannot_isolate_refuses_to_start),
 ];
 
-async fn fleet(change: impl FnOnce(&mut Kind)) -> (Fleet, std::sync::Arc<Memory>) {
+async fn fleet(change: impl FnOnce(&mut Kind)) -> (Fleet, std::sync::Arc<MemoryBroker>) {
     let mut kind = crashing(Isolation::Process);
     change(&mut kind);
     let (mut fleet, broker) = memory(1, &[kind, Kind::echo("leaf")]).await;

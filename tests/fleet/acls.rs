@@ -19,7 +19,7 @@ use kafleet::model::task::partition::partition_of;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown, blocking};
 use kafleet::store::Store;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::telemetry::Metrics;
 use kafleet::topics::acls::{ACLS, Acl, roles};
 use kafleet::tracker::{self, TrackerSetup};
@@ -69,7 +69,7 @@ struct Guarded {
     config: Config,
     names: Names,
     registry: Registry,
-    store: Arc<Memory>,
+    store: Arc<MemoryStore>,
     /// Client without limits, for the test's own reads.
     free: Arc<dyn Broker>,
     health: Vec<(&'static str, Health)>,
@@ -121,7 +121,7 @@ impl Guarded {
             names: Names::of(&config),
             config,
             registry,
-            store: Arc::new(Memory::default()),
+            store: Arc::new(MemoryStore::default()),
             free: connect(servers),
             health: Vec::new(),
             shutdown: Shutdown::new(),

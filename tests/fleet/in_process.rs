@@ -13,10 +13,10 @@ use kafleet::handlers::{Registered, Registry};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{NewTask, Published, Publisher};
+use kafleet::publish::{OutgoingTask, Published, Publisher};
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::Store;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::telemetry::{Metrics, Tracer};
 use kafleet::tracker::{self, TrackerSetup};
 use kafleet::worker::{self, WorkerSetup};
@@ -67,14 +67,14 @@ pub struct Fleet {
 
 impl Fleet {
     pub async fn in_memory() -> Self {
-        let broker = memory::Memory::new(memory::MemoryOptions::default());
-        Self::start(broker, Arc::new(Memory::default()), None, None).await
+        let broker = memory::MemoryBroker::new(memory::MemoryBrokerOptions::default());
+        Self::start(broker, Arc::new(MemoryStore::default()), None, None).await
     }
 
     /// Starts a fleet in memory whose roles write spans.
     pub async fn traced(tracer: Tracer) -> Self {
-        let broker = memory::Memory::new(memory::MemoryOptions::default());
-        Self::start(broker, Arc::new(Memory::default()), None, Some(tracer)).await
+        let broker = memory::MemoryBroker::new(memory::MemoryBrokerOptions::default());
+        Self::start(broker, Arc::new(MemoryStore::default()), None, Some(tracer)).await
     }
 
     /// Starts a fleet on Kafka and Redis, or returns `None` where they are missing.
@@ -214,7 +214,7 @@ impl Fleet {
     }
 
     pub async fn publish(&self, task_type: &str, id: &str, params: &impl serde::Serialize) -> Published {
-        let mut task = NewTask::new(task_type, RawJson::of(params).unwrap());
+        let mut task = OutgoingTask::new(task_type, RawJson::of(params).unwrap());
         task.id = Some(TaskId::parse(id).unwrap());
         self.publisher.publish(task, now_ms()).await.unwrap()
     }

@@ -18,7 +18,7 @@ use kafleet::model::event::Kind;
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{NewTask, Publisher};
+use kafleet::publish::{OutgoingTask, Publisher};
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ async fn load(publisher: Publisher, stop: Arc<AtomicBool>, published: Arc<Mutex<
             return;
         }
         let task = |n: usize| {
-            let mut task = NewTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
+            let mut task = OutgoingTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
             task.id = Some(TaskId::parse(&format!("w{wave}-{n}")).unwrap());
             if n.is_multiple_of(10) { task.delay(Duration::from_millis(200 + 37 * n as u64)) } else { task }
         };

@@ -12,7 +12,7 @@ use kafleet::config::Names;
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{NewTask, Publisher};
+use kafleet::publish::{OutgoingTask, Publisher};
 use kafleet::runtime::now_ms;
 use kafleet::store::Store;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn id(n: usize) -> TaskId {
 async fn publish(publisher: Publisher) {
     for chunk in (0..TASKS).collect::<Vec<_>>().chunks(2_000) {
         let task = |n: &usize| {
-            let mut task = NewTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
+            let mut task = OutgoingTask::new("echo", RawJson::of(&json!({ "n": n })).unwrap());
             task.id = Some(id(*n));
             task
         };

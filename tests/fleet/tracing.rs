@@ -9,7 +9,7 @@ use kafleet::handlers::builtin::callback::TYPE as CALLBACK;
 use kafleet::handlers::{Context, Failure, Task, TaskResult};
 use kafleet::model::record::state::State;
 use kafleet::model::trace::{SpanId, TraceId};
-use kafleet::telemetry::otel::{self, Exporter, Kind, Span};
+use kafleet::telemetry::otel::{self, Exporter, Span, SpanKind};
 use kafleet::telemetry::{Metrics, Tracer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -312,7 +312,7 @@ async fn export_to(behaviour: Behaviour) -> Metrics {
             parent: None,
             state: None,
             name: "send a".into(),
-            kind: Kind::Producer,
+            kind: SpanKind::Producer,
             start_ns: n,
             end_ns: n,
             attributes: Vec::new(),

@@ -15,7 +15,7 @@ use kafleet::control::{CONTROL_VERSION, put_schedule};
 use kafleet::model::json::RawJson;
 use kafleet::model::schedule::{Overlap, Schedule, Spec, Template, task_of};
 use kafleet::model::task::id::TaskId;
-use kafleet::publish::{NewTask, Publisher, time_text};
+use kafleet::publish::{OutgoingTask, Publisher, time_text};
 use kafleet::runtime::now_ms;
 use tokio::runtime::Handle;
 
@@ -162,7 +162,7 @@ impl TrackerFleet {
         let ids = (0..).map(|n| TaskId::parse(&format!("{name}-{n}")).unwrap());
         let ids = ids.filter(|id| self.publisher.partition_of(id) == 0).take(TIMERS);
         let tasks = ids.map(|id| {
-            let mut task = NewTask::new("echo", RawJson::null());
+            let mut task = OutgoingTask::new("echo", RawJson::null());
             task.id = Some(id);
             task.delay(Duration::from_millis(200))
         });

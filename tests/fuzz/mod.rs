@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Method, Request, header};
 use kafleet::api::{self, ApiSetup};
-use kafleet::broker::memory::{Memory, MemoryOptions};
+use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, OwnedHeaders, ProducerRecord, RecordRef, TopicSpec};
 use kafleet::config::{ApiConfig, Bytes, Names, Overrides, TopicsConfig, TrackerConfig, load_with};
@@ -169,7 +169,7 @@ fn schedules() {
         let Ok(spec) = serde_json::from_str::<Spec>(&line()) else { return };
         let errors = spec.errors();
         let Ok(times) = Times::of(&spec) else { return assert!(!errors.is_empty()) };
-        let mut state: step::State = serde_json::from_str(&line()).unwrap_or_default();
+        let mut state: step::ScheduleProgress = serde_json::from_str(&line()).unwrap_or_default();
         let now = line();
         let (now_ms, runs) = now.split_once(' ').unwrap_or(("0", ""));
         let now_ms = now_ms.parse().unwrap_or_default();
@@ -196,7 +196,7 @@ fn heartbeats() {
 fn dead_letters() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
-    let broker = Memory::new(MemoryOptions::default());
+    let broker = MemoryBroker::new(MemoryBrokerOptions::default());
     let names = Names::new("t");
     let topics = [names.dead("echo"), names.tasks("echo")];
     let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() });
@@ -275,14 +275,14 @@ impl FuzzServices {
     fn start() -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let inside = runtime.enter();
-        let broker = Memory::new(MemoryOptions::default());
+        let broker = MemoryBroker::new(MemoryBrokerOptions::default());
         let names = Names::new("t");
         let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
         let keeps = keeps.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];
         let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: keeps.clone() });
         broker.apply_topics(&specs, Duration::from_secs(5)).unwrap();
-        let store = Arc::<kafleet::store::memory::Memory>::default();
+        let store = Arc::<kafleet::store::memory::MemoryStore>::default();
         let mut registry = Registry::default();
         registry.add("echo", Registered::new(Echo));
         let setup = ApiSetup {

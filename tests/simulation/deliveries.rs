@@ -11,7 +11,7 @@ use kafleet::handlers::builtin::email::TYPE as EMAIL;
 use kafleet::handlers::{Context, Failure, Task, TaskResult};
 use kafleet::model::event::{Event, Kind, Payload};
 use kafleet::model::record::TaskRecord;
-use kafleet::model::record::notifications::{Delivery, RuleRef};
+use kafleet::model::record::notifications::{NotificationDelivery, RuleRef};
 use kafleet::model::record::state::State;
 use kafleet::model::task::action::{Action, Callback, Check, Email, Notification, NotifyAction, ends};
 use kafleet::model::task::id::TaskId;
@@ -128,7 +128,7 @@ fn random_receiver(rng: &mut Rng) -> (Option<Callback>, Option<Email>) {
 /// Expected delivery.
 struct ExpectedDelivery {
     task: TaskId,
-    delivery: Delivery,
+    delivery: NotificationDelivery,
     task_type: &'static str,
     /// Number of its failing attempts.
     fails: u32,
@@ -152,7 +152,7 @@ async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTr
     let mut due = BTreeMap::new();
     for number in 0..fleet.scenario.events_partitions {
         let mut history: BTreeMap<&str, TaskHistory> = BTreeMap::new();
-        let mut projection = Projection::open(Arc::new(memory::Memory::default()), number).await.unwrap();
+        let mut projection = Projection::open(Arc::new(memory::MemoryStore::default()), number).await.unwrap();
         for logged in logged(fleet, number) {
             projection.fold(std::slice::from_ref(&logged), logged.offset + 1).await.unwrap();
             for (id, spec) in &notification {
@@ -176,7 +176,7 @@ async fn expected_deliveries(fleet: &Fleet, violations: &mut Vec<String>) -> BTr
     due
 }
 
-fn add(due: &mut BTreeMap<String, ExpectedDelivery>, id: &str, script: &Script, delivery: Delivery) {
+fn add(due: &mut BTreeMap<String, ExpectedDelivery>, id: &str, script: &Script, delivery: NotificationDelivery) {
     let rules = script.rules();
     let Some(notification) = delivery.rule.notification(&rules) else { return };
     let task = TaskId::parse(id).unwrap();
@@ -208,7 +208,7 @@ impl TaskHistory {
         node: &TaskRecord,
         logged: &Logged,
         violations: &mut Vec<String>,
-    ) -> Vec<Delivery> {
+    ) -> Vec<NotificationDelivery> {
         let created_ms = *self.created_ms.get_or_insert(node.times.created_at_ms.unwrap_or(START_MS));
         self.enter(node.run);
         let mut deliveries = Vec::new();
@@ -233,20 +233,29 @@ impl TaskHistory {
         }
         let (run, change, state, cause, at_ms) =
             (self.run, self.changes, node.state, logged.offset, logged.event.at_ms);
-        deliveries.extend(rules.into_iter().map(|rule| Delivery { rule, run, change, state, cause, at_ms }));
+        deliveries.extend(rules.into_iter().map(|rule| NotificationDelivery {
+            rule,
+            run,
+            change,
+            state,
+            cause,
+            at_ms,
+        }));
         deliveries.extend(self.enter_state(script, node.state, cause, at_ms));
         deliveries
     }
 
     /// Deliveries of the actions for a state.
-    fn enter_state(&mut self, script: &Script, state: State, cause: i64, at_ms: i64) -> Vec<Delivery> {
+    fn enter_state(&mut self, script: &Script, state: State, cause: i64, at_ms: i64) -> Vec<NotificationDelivery> {
         if self.state == Some(state) || state == State::Expected {
             return Vec::new();
         }
         (self.state, self.changes) = (Some(state), self.changes + 1);
         let (run, change) = (self.run, self.changes);
         let actions = script.actions.iter().zip(0..).filter(|(action, _)| action.on.contains(&state));
-        actions.map(|(_, n)| Delivery { rule: RuleRef::Action(n), run, change, state, cause, at_ms }).collect()
+        actions
+            .map(|(_, n)| NotificationDelivery { rule: RuleRef::Action(n), run, change, state, cause, at_ms })
+            .collect()
     }
 
     /// States that a worker's event implies without events of their own: an attempt was queued before it ran, and

@@ -73,7 +73,7 @@ impl Fleet {
         }
     }
 
-    pub fn store(&self) -> &store::Memory {
+    pub fn store(&self) -> &store::MemoryStore {
         &self.stores[self.current.get()]
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use kafleet::broker::memory::Memory;
+use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{
     Broker, BrokerError, Commit, Committed, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Partition, Producer,
     ProducerRecord, RecordRef, StartOffset,
@@ -48,7 +48,7 @@ impl FaultRng {
 }
 
 pub struct FaultyBroker {
-    pub inner: Arc<Memory>,
+    pub inner: Arc<MemoryBroker>,
     pub offset_oracle: Arc<OffsetOracle>,
     pub fault_rng: Arc<FaultRng>,
     /// Events topic, if the process is of a newer build.
@@ -56,7 +56,7 @@ pub struct FaultyBroker {
 }
 
 impl FaultyBroker {
-    fn reached(&self) -> Result<&Memory, BrokerError> {
+    fn reached(&self) -> Result<&MemoryBroker, BrokerError> {
         if self.fault_rng.fails() { Err(unavailable()) } else { Ok(&self.inner) }
     }
 }
@@ -208,14 +208,14 @@ impl Consumer for FaultyConsumer {
 }
 
 pub struct FaultyStore {
-    pub inner: memory::Memory,
+    pub inner: memory::MemoryStore,
     pub fault_rng: Arc<FaultRng>,
     /// The process folds with the next fold version and sees the current one as older.
     pub newer: bool,
 }
 
 impl FaultyStore {
-    async fn reached(&self) -> Result<&memory::Memory, StoreError> {
+    async fn reached(&self) -> Result<&memory::MemoryStore, StoreError> {
         reach(&self.fault_rng).await?;
         Ok(&self.inner)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use kafleet::api;
-use kafleet::broker::memory::{Memory, MemoryOptions};
+use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset};
 use kafleet::config::{Config, Names, TopicsConfig, TypeGroups};
@@ -72,11 +72,11 @@ pub struct Requests {
 pub struct Fleet {
     pub scenario: Arc<Scenario>,
     pub system: Rc<System>,
-    pub broker: Arc<Memory>,
+    pub broker: Arc<MemoryBroker>,
     pub offset_oracle: Arc<OffsetOracle>,
     pub fault_rng: Arc<FaultRng>,
     /// Current store, and a separate one for trackers of a newer build.
-    pub stores: [store::Memory; 2],
+    pub stores: [store::MemoryStore; 2],
     /// Index in `stores` of the store that the API reads.
     pub current: Cell<usize>,
     /// Trackers of the newer build.
@@ -124,10 +124,15 @@ async fn publish_lifetimes(producer: &Arc<SharedProducer>, names: &Names, scenar
     }
 }
 
-fn broker_on_simulated_clock() -> Arc<Memory> {
+fn broker_on_simulated_clock() -> Arc<MemoryBroker> {
     let start = tokio::time::Instant::now();
     let clock = Arc::new(move || crate::host::START_MS + start.elapsed().as_millis() as i64);
-    Memory::new(MemoryOptions { inline_delivery: true, clock, session_timeout: SESSION, ..MemoryOptions::default() })
+    MemoryBroker::new(MemoryBrokerOptions {
+        inline_delivery: true,
+        clock,
+        session_timeout: SESSION,
+        ..MemoryBrokerOptions::default()
+    })
 }
 
 impl Fleet {

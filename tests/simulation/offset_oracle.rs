@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kafleet::broker::memory::Memory;
+use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{Broker, Commit, Consumer, ConsumerSpec, Partition, StartOffset};
 use kafleet::config::Names;
 use kafleet::model::event::{Event, Kind};
@@ -21,7 +21,7 @@ const SLACK_MS: i64 = 500;
 pub type Run = (String, u32);
 
 pub struct OffsetOracle {
-    broker: Arc<Memory>,
+    broker: Arc<MemoryBroker>,
     names: Names,
     state: Mutex<OffsetState>,
 }
@@ -50,7 +50,7 @@ struct OffsetState {
 }
 
 impl OffsetOracle {
-    pub fn new(broker: Arc<Memory>, names: &Names, events: &[Partition], tasks: &[Partition]) -> Arc<Self> {
+    pub fn new(broker: Arc<MemoryBroker>, names: &Names, events: &[Partition], tasks: &[Partition]) -> Arc<Self> {
         let reader = |partitions: &[Partition], read_uncommitted| {
             let mut reader = broker.consumer(&ConsumerSpec { read_uncommitted, ..ConsumerSpec::default() }).unwrap();
             let starts: Vec<_> =

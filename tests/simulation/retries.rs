@@ -37,7 +37,7 @@ async fn retried_runs(fleet: &Fleet, number: u32) -> Runs {
     if !log.iter().any(|logged| is_of_failed(&logged.event)) {
         return all;
     }
-    let store = memory::Memory::default();
+    let store = memory::MemoryStore::default();
     let mut projection = Projection::open(Arc::new(store.clone()), number).await.unwrap();
     for logged in log {
         let event = &logged.event;
@@ -53,7 +53,7 @@ async fn retried_runs(fleet: &Fleet, number: u32) -> Runs {
 }
 
 /// Records of a subtree.
-async fn tree(fleet: &Fleet, store: &memory::Memory, number: u32, top: &str) -> Records {
+async fn tree(fleet: &Fleet, store: &memory::MemoryStore, number: u32, top: &str) -> Records {
     let ids: Vec<TaskId> =
         fleet.task_specs.keys().filter(|id| within(id, top)).map(|id| TaskId::parse(id).unwrap()).collect();
     let nodes = store.nodes(number, &ids).await.unwrap();

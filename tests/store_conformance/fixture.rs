@@ -8,7 +8,7 @@ use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::statistics::StatisticsChanges;
 use kafleet::model::task::id::TaskId;
-use kafleet::store::memory::{Memory, MemoryOptions, Snapshot};
+use kafleet::store::memory::{MemoryStore, MemoryStoreOptions, Snapshot};
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Checkpoint, Entry, Index, PartitionWriter, Store, StoreError};
 
@@ -21,7 +21,7 @@ pub struct Fixture {
 }
 
 enum Kind {
-    Memory(Memory),
+    Memory(MemoryStore),
     Redis(Box<Servers>),
 }
 
@@ -42,7 +42,7 @@ pub enum Saved {
 
 impl Fixture {
     pub fn memory() -> Self {
-        let memory = Memory::default();
+        let memory = MemoryStore::default();
         Self { store: Arc::new(memory.clone()), kind: Kind::Memory(memory) }
     }
 
@@ -66,9 +66,11 @@ impl Fixture {
     /// A store of the same kind with these lifetimes of reservations and leases.
     pub fn with_reservation_ttl(&self, reservation_ttl: Duration, lease_ttl: Duration) -> Arc<dyn Store> {
         match &self.kind {
-            Kind::Memory(_) => {
-                Arc::new(Memory::new(MemoryOptions { reservation_ttl, lease_ttl, ..MemoryOptions::default() }))
-            }
+            Kind::Memory(_) => Arc::new(MemoryStore::new(MemoryStoreOptions {
+                reservation_ttl,
+                lease_ttl,
+                ..MemoryStoreOptions::default()
+            })),
             Kind::Redis(servers) => {
                 let Servers { options, .. } = &**servers;
                 Arc::new(Redis::connect(RedisOptions { reservation_ttl, lease_ttl, ..options.clone() }).unwrap())

@@ -18,7 +18,7 @@ use kafleet::model::statistics::Overview;
 use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::tracker::project::projection::{Logged, Projection};
 
 use crate::support::wait::DEADLINE;
@@ -30,7 +30,7 @@ const PAGE: usize = 700;
 
 /// The log, folded from the start.
 pub struct Oracle {
-    pub store: Memory,
+    pub store: MemoryStore,
     pub nodes: Vec<Vec<(TaskId, TaskRecord)>>,
     pub events: usize,
     /// Ends of the partitions when they were read.
@@ -61,7 +61,7 @@ pub fn read_log(broker: &dyn Broker, partition: &Partition) -> (Vec<Logged>, i64
 
 impl Oracle {
     pub async fn of(broker: Arc<dyn Broker>, names: &Names, partitions: u32) -> Self {
-        let (store, mut nodes, mut ends, mut count) = (Memory::default(), Vec::new(), Vec::new(), 0);
+        let (store, mut nodes, mut ends, mut count) = (MemoryStore::default(), Vec::new(), Vec::new(), 0);
         for number in 0..partitions {
             let (broker, partition) = (broker.clone(), Partition::new(names.events(), number as i32));
             let read = move || (broker.watermarks(&partition, DEADLINE).unwrap().low, read_log(&*broker, &partition));
@@ -106,7 +106,12 @@ impl Oracle {
     }
 }
 
-async fn fold(store: &Memory, number: u32, events: Vec<Logged>, (first, end): (i64, i64)) -> Vec<(TaskId, TaskRecord)> {
+async fn fold(
+    store: &MemoryStore,
+    number: u32,
+    events: Vec<Logged>,
+    (first, end): (i64, i64),
+) -> Vec<(TaskId, TaskRecord)> {
     let mut folding = Projection::open(Arc::new(store.clone()), number).await.unwrap();
     folding.begin_empty(first, end);
     let mut events = VecDeque::from(events);
@@ -129,7 +134,7 @@ async fn equal_nodes(store: &dyn Store, number: u32, nodes: &[(TaskId, TaskRecor
     }
 }
 
-async fn equal_pages(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
+async fn equal_pages(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     let parents: BTreeSet<TaskId> = nodes.iter().filter_map(|(id, _)| id.parent_id()).collect();
     let types: BTreeSet<Arc<str>> = nodes.iter().filter_map(|(_, node)| node.task_type.clone()).collect();
     let indexed: Vec<State> = State::ALL.into_iter().filter(|state| state.is_indexed()).collect();
@@ -190,7 +195,7 @@ pub fn kept_aggregates(overview: &Overview) -> Vec<AggregateKey> {
     Level::ALL.into_iter().flat_map(of).collect()
 }
 
-async fn equal_statistics(store: &dyn Store, expect: &Memory, number: u32) {
+async fn equal_statistics(store: &dyn Store, expect: &MemoryStore, number: u32) {
     let found = store.statistics(number, &[], &[]).await.unwrap().overview;
     assert_eq!(found, expect.statistics(number, &[], &[]).await.unwrap().overview, "overview of partition {number}");
     let Some(overview) = found else { return };
@@ -211,7 +216,7 @@ async fn equal_statistics(store: &dyn Store, expect: &Memory, number: u32) {
     }
 }
 
-async fn equal_errors(store: &dyn Store, expect: &Memory, number: u32) {
+async fn equal_errors(store: &dyn Store, expect: &MemoryStore, number: u32) {
     for task_type in expect.counts(&[number]).await.unwrap().into_iter().map(|count| count.task_type) {
         let found = store.error_groups(number, &task_type, 10_000).await.unwrap();
         let expected = expect.error_groups(number, &task_type, 10_000).await.unwrap();
@@ -226,14 +231,14 @@ async fn equal_errors(store: &dyn Store, expect: &Memory, number: u32) {
     assert_eq!(found, expect.requests(number, MAX_AUDIT).await.unwrap(), "requests in partition {number}");
 }
 
-async fn equal_logs(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
+async fn equal_logs(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     for (id, _) in nodes.iter().filter(|(_, node)| node.log.lines > 0) {
         let found = store.log_lines(number, id, 0, 10_000).await.unwrap();
         assert_eq!(found, expect.log_lines(number, id, 0, 10_000).await.unwrap(), "the log of `{id}`");
     }
 }
 
-async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
+async fn equal_kept(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     let ids: Vec<TaskId> = nodes.iter().map(|(id, _)| id.clone()).collect();
     let found = store.deferred(number, &ids).await.unwrap();
     for (((id, node), found), expect) in nodes.iter().zip(found).zip(expect.deferred(number, &ids).await.unwrap()) {
@@ -246,7 +251,7 @@ async fn equal_kept(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(T
     }
 }
 
-async fn equal_attachments(store: &dyn Store, expect: &Memory, number: u32, nodes: &[(TaskId, TaskRecord)]) {
+async fn equal_attachments(store: &dyn Store, expect: &MemoryStore, number: u32, nodes: &[(TaskId, TaskRecord)]) {
     for (id, name) in nodes.iter().flat_map(|(id, node)| node.attachments.iter().map(move |one| (id, &one.name))) {
         let found = store.attachment(number, id, name).await.unwrap();
         assert!(found.is_some(), "`{name}` of `{id}` is listed but missing");

@@ -4,6 +4,7 @@ mod documents;
 mod planted;
 mod rules;
 mod source;
+mod structure;
 mod words;
 
 use source::{Violation, rust_files, texts};
@@ -38,6 +39,8 @@ fn code_keeps_the_rules() {
     all.extend(broken("model-purity", &rules::impure_model(&code)));
     all.extend(broken("wake-ups", &rules::random_wake_ups(&code)));
     all.extend(broken("dead-file", &rules::dead_files(&code)));
+    all.extend(broken("circle", &structure::circles(&code)));
+    all.extend(broken("shared-name", &structure::shared_names(&code)));
     all.extend(broken("doc-comment", &rules::vague_doc_comments(&code)));
     assert!(all.is_empty(), "{} violations\n{}", all.len(), all.join("\n"));
 }

@@ -3,6 +3,7 @@
 use crate::documents::{broken_links, unknown_names};
 use crate::rules;
 use crate::source::{SourceFile, Violation};
+use crate::structure;
 use crate::words;
 
 type Rule = fn(&[SourceFile]) -> Vec<Violation>;
@@ -172,4 +173,35 @@ fn metric_that_does_not_exist_is_found() {
     let found: Vec<String> =
         unknown_names(&[("docs/a.md".into(), text.into())], &[source]).iter().map(ToString::to_string).collect();
     assert_eq!(found, ["docs/a.md:2: `kafleet_lag` is neither a metric nor a header of the source"]);
+}
+
+#[test]
+fn large_circle_of_files_is_found() {
+    let file = |name: &str, text: &str| SourceFile::new(&format!("src/a/{name}.rs"), text);
+    let files = |last: &str| {
+        [
+            file("mod", "pub use self::six::Six; use one::One;"),
+            file("one", "use super::two::Two;"),
+            file("two", "use crate::a::{three::Three, self};"),
+            file("three", "fn f() { super::four::f() }"),
+            file("four", "fn f(a: super::five::Five) {}"),
+            file("five", "use super::Six;"),
+            file("six", last),
+        ]
+    };
+    let found = structure::circles(&files("use super::one;"));
+    assert!(
+        matches!(&found[..], [one] if one.to_string().contains("circle of 6 files; at most 5: a::five, a::four")),
+        "{found:?}"
+    );
+    assert!(structure::circles(&files("#[cfg(test)] mod tests { use super::super::one::One; }")).is_empty());
+}
+
+#[test]
+fn shared_name_of_public_types_is_found() {
+    let files = |second: &str| [SourceFile::new("src/a.rs", "pub struct S;"), SourceFile::new("src/b.rs", second)];
+    let found = structure::shared_names(&files("\npub enum S {}"));
+    let text = format!("{found:?}");
+    assert!(found.len() == 2 && text.contains("src/a.rs") && text.contains("src/b.rs"), "{text}");
+    assert!(structure::shared_names(&files("enum S {} pub enum T {} #[cfg(test)] mod t { pub struct S; }")).is_empty());
 }

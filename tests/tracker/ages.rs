@@ -16,7 +16,7 @@ use kafleet::model::retention::Lifetimes;
 use kafleet::model::task::id::TaskId;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{Logged, Projection};
 use proptest::prelude::*;
@@ -46,8 +46,8 @@ pub fn logged(events: Vec<(i64, Event)>) -> Vec<Logged> {
 }
 
 /// Folds a log in batches of these sizes, repeated, each time with an empty cache if `forgets` is set.
-async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (Memory, Vec<(TaskId, TaskRecord)>, u64) {
-    let store = Memory::default();
+async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (MemoryStore, Vec<(TaskId, TaskRecord)>, u64) {
+    let store = MemoryStore::default();
     let mut folding = Projection::open(Arc::new(store.clone()), 0).await.unwrap();
     let (mut rest, mut sizes, mut removed) = (events, sizes.iter().cycle(), 0);
     while !rest.is_empty() {
@@ -64,7 +64,7 @@ async fn fold(events: &[Logged], sizes: &[usize], forgets: bool) -> (Memory, Vec
 }
 
 /// Compares the counters with the records.
-async fn expect_consistent_counts(store: &Memory, nodes: &[(TaskId, TaskRecord)]) {
+async fn expect_consistent_counts(store: &MemoryStore, nodes: &[(TaskId, TaskRecord)]) {
     let mut counts: BTreeMap<(Arc<str>, State), u64> = BTreeMap::new();
     for node in nodes.iter().map(|(_, node)| node) {
         if let Some(task_type) = &node.task_type {
@@ -231,8 +231,8 @@ async fn tree_open_for_too_long_ends() {
     };
     // Removed topics stay in the group however far the clock advances.
     let options =
-        broker::MemoryOptions { clock, session_timeout: Duration::from_secs(90 * 86_400), ..Default::default() };
-    let fixture = Fixture::new(broker::Memory::new(options), Arc::new(Memory::default()), 1);
+        broker::MemoryBrokerOptions { clock, session_timeout: Duration::from_secs(90 * 86_400), ..Default::default() };
+    let fixture = Fixture::new(broker::MemoryBroker::new(options), Arc::new(MemoryStore::default()), 1);
     make_topics(&fixture);
     let config = TrackerConfig { tick: Millis(200), ..TrackerConfig::default() };
     let tracker = fixture.tracker_with_lifetimes(config, lifetimes()).await;

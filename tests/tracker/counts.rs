@@ -12,7 +12,7 @@ use kafleet::model::record::TaskRecord;
 use kafleet::model::record::state::State;
 use kafleet::model::statistics::aggregate::{AggregateKey, Level};
 use kafleet::model::task::id::TaskId;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Store, TypeCount};
 use kafleet::tracker::project::projection::{Logged, Projection};
 
@@ -167,7 +167,7 @@ async fn expect_exact_counts(store: Arc<dyn Store>, seed: u64) {
 #[tokio::test]
 async fn counters_are_exact_at_every_moment() {
     for seed in 0..24 {
-        expect_exact_counts(Arc::new(Memory::default()), seed).await;
+        expect_exact_counts(Arc::new(MemoryStore::default()), seed).await;
     }
 }
 

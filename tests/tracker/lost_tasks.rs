@@ -10,7 +10,7 @@ use kafleet::model::event::{Event, Kind};
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use kafleet::model::units::duration::Millis;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 
 use crate::tracker::ages::{heartbeat, short_intervals};
 use crate::tracker::cases::expect_agreement;
@@ -46,8 +46,8 @@ fn lies_at(task: &str, offset: i64) -> Event {
 /// A queued task whose record Kafka has removed expires.
 #[tokio::test(flavor = "multi_thread")]
 async fn queued_task_expires_when_its_record_is_removed() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 2);
     make_topics(&fixture);
     let topic = fixture.names.tasks("root");
     put_records(&fixture, &topic, 3).await;
@@ -82,8 +82,8 @@ async fn queued_task_expires_when_its_record_is_removed() {
 /// or when no worker is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 2);
     make_topics(&fixture);
     let partition = Partition::new(fixture.names.tasks("root"), 0);
     put_records(&fixture, &partition.topic, 4).await;
@@ -121,8 +121,8 @@ async fn removed_record_is_lost_only_if_no_worker_can_hold_it() {
 /// The commits are in a shared group that this tracker's configuration does not name.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_tasks_are_found_by_the_commits_of_the_recorded_group() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 2);
     make_topics(&fixture);
     kafleet::control::record_group(&fixture.producer, &fixture.names, "root", "small").await.unwrap();
     let partition = Partition::new(fixture.names.tasks("root"), 0);
@@ -143,8 +143,8 @@ async fn lost_tasks_are_found_by_the_commits_of_the_recorded_group() {
 /// A worker dies after Kafka has removed the record of its running task, which no other worker can receive.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_task_of_a_dead_worker_expires_when_its_record_is_removed() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 2);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 2);
     make_topics(&fixture);
     let partition = Partition::new(fixture.names.tasks("root"), 0);
     put_records(&fixture, &partition.topic, 2).await;
@@ -174,8 +174,8 @@ async fn running_task_of_a_dead_worker_expires_when_its_record_is_removed() {
 /// A tracker that lags detects the gap before the task is projected.
 #[tokio::test(flavor = "multi_thread")]
 async fn task_folded_after_its_record_was_removed_expires() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 1);
     make_topics(&fixture);
     let topic = fixture.names.tasks("root");
     put_records(&fixture, &topic, 2).await;

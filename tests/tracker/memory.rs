@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use kafleet::broker::memory as broker;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 
 use crate::tracker::announcements;
 use crate::tracker::cases;
@@ -11,9 +11,16 @@ use crate::tracker::fixture::Fixture;
 
 const TREES: usize = 400;
 
-pub fn fixture(partitions: u32) -> (Fixture, Memory) {
-    let store = Memory::default();
-    (Fixture::new(broker::Memory::new(broker::MemoryOptions::default()), Arc::new(store.clone()), partitions), store)
+pub fn fixture(partitions: u32) -> (Fixture, MemoryStore) {
+    let store = MemoryStore::default();
+    (
+        Fixture::new(
+            broker::MemoryBroker::new(broker::MemoryBrokerOptions::default()),
+            Arc::new(store.clone()),
+            partitions,
+        ),
+        store,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]

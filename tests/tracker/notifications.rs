@@ -11,7 +11,7 @@ use kafleet::model::task::action::{Action, Callback, Check, NotifyAction};
 use kafleet::model::task::{Policy, Rules};
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::{submitted, succeeded};
@@ -100,7 +100,7 @@ async fn refold_repeats_no_notification() {
     fixture.write(&event_log("a", 20)).await;
     all_notified(&fixture, 20).await;
     tracker.stop().await;
-    let again = fixture.with(fixture.broker.clone(), std::sync::Arc::new(Memory::default()));
+    let again = fixture.with(fixture.broker.clone(), std::sync::Arc::new(MemoryStore::default()));
     let tracker = again.tracker().await;
     again.write(&event_log("b", 5)).await;
     all_notified(&again, 25).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{BrokerError, GroupEvent, TopicSpec};
 use kafleet::config::TrackerConfig;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 
 use crate::tracker::cases::{expect_agreement, one_each};
 use crate::tracker::event_log::{event_log, submitted};
@@ -15,7 +15,7 @@ use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, part, until};
 use crate::tracker::memory::fixture;
 
 /// Test fixture with a faulty broker and store, and their controls.
-fn faulty(partitions: u32) -> (Fixture, Memory, FaultyStore, Arc<Faults>) {
+fn faulty(partitions: u32) -> (Fixture, MemoryStore, FaultyStore, Arc<Faults>) {
     let (fixture, memory) = fixture(partitions);
     let store = FaultyStore::new(fixture.store.clone());
     let (broker, faults) = FaultyBroker::new(fixture.broker.clone());

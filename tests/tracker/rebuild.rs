@@ -12,7 +12,7 @@ use kafleet::model::retention::Lifetimes;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::{Health, Shutdown, now_ms};
 use kafleet::store::inspect::Inspect;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::store::redis::{Redis, RedisOptions};
 use kafleet::store::{Checkpoint, PartitionWriter};
 use kafleet::telemetry::Metrics;
@@ -93,7 +93,7 @@ async fn ended(running: JoinHandle<End>) -> End {
 }
 
 fn another(fixture: &Fixture) -> Fixture {
-    fixture.with(fixture.broker.clone(), Arc::new(Memory::default()))
+    fixture.with(fixture.broker.clone(), Arc::new(MemoryStore::default()))
 }
 
 /// Rebuild numbers of the partitions' checkpoints.
@@ -234,8 +234,8 @@ async fn store_of_another_fleet_is_refused() {
 /// Retention has removed the beginning of a partition: trees announced there are missing from the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_without_its_beginning_requires_partial() {
-    let log = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(log.clone(), Arc::new(Memory::default()), 2);
+    let log = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(log.clone(), Arc::new(MemoryStore::default()), 2);
     let tracker = fixture.tracker().await;
     let old = one_each(&fixture, "old").await;
     // A tree whose end is in the log but not its beginning.

@@ -8,7 +8,7 @@ use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::log_line;
 use kafleet::model::record::rollup::children_of;
 use kafleet::model::record::state::State;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use kafleet::store::{Checkpoint, Index, Store};
 use serde_json::json;
 
@@ -127,7 +127,7 @@ async fn misplaced_and_empty_announcements_make_no_task() {
 }
 
 /// Writes a checkpoint into an empty partition.
-async fn put_checkpoint(store: &Memory, partition: u32, checkpoint: Checkpoint) {
+async fn put_checkpoint(store: &MemoryStore, partition: u32, checkpoint: Checkpoint) {
     let (mut writer, found) = store.open(partition).await.unwrap();
     writer.apply(&Changes::default(), found, checkpoint).await.unwrap();
 }
@@ -136,8 +136,8 @@ async fn put_checkpoint(store: &Memory, partition: u32, checkpoint: Checkpoint) 
 /// store is emptied, as the hint suggests, everything is folded without a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn unsuitable_checkpoint_stops_the_partition_with_a_reason() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let store = Memory::default();
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let store = MemoryStore::default();
     let fixture = Fixture::new(memory.clone(), Arc::new(store.clone()), 5);
     for _ in 0..3 {
         one_each(&fixture, "t").await;

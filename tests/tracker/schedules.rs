@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::{Partition, TopicSpec, memory as broker};
-use kafleet::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleState, Span};
+use kafleet::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan, ScheduleState};
 use kafleet::control::{CONTROL_VERSION, ControlState, ControlWatch, keep, put_schedule};
 use kafleet::model::event::{Event, Kind};
 use kafleet::model::record::state::State as TaskState;
-use kafleet::model::schedule::step::{Outcome, State};
-use kafleet::model::schedule::{Overlap, Paused, Schedule, Spec, Template, task_of};
+use kafleet::model::schedule::step::{ScheduleOutcome, ScheduleProgress};
+use kafleet::model::schedule::{Overlap, Schedule, SchedulePause, Spec, Template, task_of};
 use kafleet::model::task::Policy;
 use kafleet::publish::time_text;
 use kafleet::runtime::now_ms;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use serde_json::json;
 
 use crate::tracker::cases::expect_agreement;
@@ -58,7 +58,7 @@ async fn delete(fixture: &Fixture, name: &str) {
         .unwrap();
 }
 
-async fn ask(fixture: &Fixture, name: &str, ask: &str, backfill: Option<Span>) {
+async fn ask(fixture: &Fixture, name: &str, ask: &str, backfill: Option<ScheduleSpan>) {
     let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
     put_schedule(
         &fixture.producer,
@@ -78,7 +78,7 @@ async fn plan(fixture: &Fixture) -> ScheduleState {
     control.state().plan.clone()
 }
 
-async fn state(fixture: &Fixture, name: &str) -> State {
+async fn state(fixture: &Fixture, name: &str) -> ScheduleProgress {
     plan(fixture).await.states.get(name).map(|state| (**state).clone()).unwrap_or_default()
 }
 
@@ -206,13 +206,13 @@ pub async fn schedule_changes_are_applied(fixture: Fixture) {
     put(&fixture, "s", &schedule).await;
     until_plan(&fixture, "the schedule has fired", |plan| plan.states.get("s").is_some_and(|state| state.fired >= 1))
         .await;
-    schedule.paused = Some(Paused { at_ms: now_ms(), reason: None });
+    schedule.paused = Some(SchedulePause { at_ms: now_ms(), reason: None });
     put(&fixture, "s", &schedule).await;
     // Requests are processed after the pause, because they are later in the topic.
     ask(&fixture, "s", "one", None).await;
     until_plan(&fixture, "the first request is processed during the pause", |plan| plan.requests.is_empty()).await;
     let paused = state(&fixture, "s").await;
-    assert_eq!((paused.recent[0].outcome, paused.recent[0].task.as_deref()), (Outcome::Run, Some("s.run-one")));
+    assert_eq!((paused.recent[0].outcome, paused.recent[0].task.as_deref()), (ScheduleOutcome::Run, Some("s.run-one")));
     until_state(&fixture, "s.run-one", TaskState::Queued).await;
     ask(&fixture, "s", "two", None).await;
     until_plan(&fixture, "the second request is processed", |plan| plan.requests.is_empty()).await;
@@ -242,9 +242,9 @@ pub async fn backfill_fires_missing_times(fixture: Fixture) {
     let from_ms = schedule.from_ms;
     schedule.spec.end_at = Some(time_text(from_ms + 10_000_000));
     // The future of the schedule must not start with these changed times.
-    schedule.paused = Some(Paused { at_ms: 0, reason: None });
+    schedule.paused = Some(SchedulePause { at_ms: 0, reason: None });
     put(&fixture, "s", &schedule).await;
-    let span = Span { from_ms: from_ms - 9_000, to_ms: from_ms + 250_000 };
+    let span = ScheduleSpan { from_ms: from_ms - 9_000, to_ms: from_ms + 250_000 };
     ask(&fixture, "s", "b", Some(span)).await;
     exactly(&fixture, (-9..=250).map(|n| task(&schedule, "s", n)).collect()).await;
     until_plan(&fixture, "the backfill is processed", |plan| plan.requests.is_empty()).await;
@@ -252,7 +252,7 @@ pub async fn backfill_fires_missing_times(fixture: Fixture) {
     until_plan(&fixture, "the repeated backfill is processed", |plan| plan.requests.is_empty()).await;
     exactly(&fixture, (-9..=250).map(|n| task(&schedule, "s", n)).collect()).await;
     let recent = state(&fixture, "s").await.recent;
-    assert_eq!((recent[0].outcome, recent[0].count), (Outcome::Backfilled, 240));
+    assert_eq!((recent[0].outcome, recent[0].count), (ScheduleOutcome::Backfilled, 240));
     tracker.stop().await;
 }
 
@@ -321,8 +321,8 @@ async fn owner_stopped_at_any_step_fires_nothing_twice() {
 /// A transaction that is neither committed nor aborted is resolved by the next owner, even if none follows.
 #[tokio::test(flavor = "multi_thread")]
 async fn transaction_of_unknown_outcome_is_resolved() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 1);
     make_topics(&fixture);
     let name = format!("{}.schedules", fixture.names.events());
     memory.hold_transactions(&name, true);
@@ -351,7 +351,8 @@ async fn backfill_continues_behind_a_waiting_time() {
     let decided = state(&fixture, "s").await;
     let waits = decided.waiting_ms.unwrap();
     assert!(waits <= schedule.from_ms + 100_000, "the waiting time is in the first step of the backfill");
-    ask(&fixture, "s", "b", Some(Span { from_ms: schedule.from_ms + 1, to_ms: schedule.from_ms + 230_000 })).await;
+    ask(&fixture, "s", "b", Some(ScheduleSpan { from_ms: schedule.from_ms + 1, to_ms: schedule.from_ms + 230_000 }))
+        .await;
     until_plan(&fixture, "the backfill is processed", |plan| plan.requests.is_empty()).await;
     let waiting = task_of("s", waits);
     exactly(&fixture, (1..=230).map(|n| task(&schedule, "s", n)).filter(|task| *task != waiting).collect()).await;

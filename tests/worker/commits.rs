@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use kafleet::broker::memory::Memory;
-use kafleet::broker::{Broker, Client, Commit, Partition};
+use kafleet::broker::memory::MemoryBroker;
+use kafleet::broker::{Broker, BrokerClient, Commit, Partition};
 use kafleet::control::{ControlKey, ControlRecord, Offsets};
 use kafleet::model::offsets::{Mark, Metadata};
 use serde_json::Value;
@@ -194,7 +194,7 @@ async fn gap_larger_than_the_window_is_skipped() {
 }
 
 /// Appends an aborted transaction with a number of records.
-async fn write_gap(fleet: &Fleet, broker: &Memory, task_type: &str, records: usize) {
+async fn write_gap(fleet: &Fleet, broker: &MemoryBroker, task_type: &str, records: usize) {
     let topic = fleet.names.tasks(task_type);
     broker.hold_transactions("gap", true);
     let record = kafleet::broker::ProducerRecord {
@@ -217,7 +217,7 @@ async fn new_partition_is_read_from_its_start_and_marked_as_consumed() {
     let worker = fleet.worker();
     fleet.wait_for_results(50).await;
     worker.stop().await;
-    let control = kafleet::control::settings::read_control(&Client::new(broker), &fleet.names).await.unwrap();
+    let control = kafleet::control::settings::read_control(&BrokerClient::new(broker), &fleet.names).await.unwrap();
     assert!(control.is_consumed("new", 0) && control.is_consumed("new", 1));
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kafleet::broker::memory::Memory;
+use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{
     Broker, BrokerError, Consumer, ConsumerSpec, DeliverySink, GroupEvent, Producer, ProducerRecord, RecordRef,
 };
@@ -20,7 +20,7 @@ use crate::worker::types::{Gate, Journal, Kind, counted, ok};
 
 /// In-memory broker with faults.
 struct FaultyBroker {
-    inner: Arc<Memory>,
+    inner: Arc<MemoryBroker>,
     /// Topics whose names contain this refuse records while `denying` is set.
     denied: &'static str,
     denying: Arc<AtomicBool>,

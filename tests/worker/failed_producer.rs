@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kafleet::broker::memory::Memory;
+use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{Broker, BrokerError, DeliverySink, OwnedHeaders, Producer, Record, RecordRef};
 use kafleet::broker::{Partition, ProducerRecord};
 use kafleet::handlers::Child;
@@ -17,7 +17,7 @@ use crate::worker::types::{Journal, Kind, counted, ok};
 /// In-memory broker whose first producer fails permanently: it holds the records of topics whose names contain
 /// `held`, and returns all of them undelivered once it holds `most`.
 struct FailingBroker {
-    inner: Arc<Memory>,
+    inner: Arc<MemoryBroker>,
     held: &'static str,
     most: usize,
     opened: AtomicBool,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
 use kafleet::broker::kafka::Kafka;
-use kafleet::broker::memory::{Memory, MemoryOptions};
+use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Committed, Partition, ProducerRecord};
 use kafleet::config::{Bytes, Config, Names, TopicsConfig, TypeConfig, WorkerConfig};
@@ -54,12 +54,12 @@ pub struct Worker {
 }
 
 /// Creates a fleet on an in-memory broker, with `partitions` partitions per type.
-pub async fn memory(partitions: u32, kinds: &[Kind]) -> (Fleet, Arc<Memory>) {
-    memory_with(MemoryOptions::default(), partitions, kinds).await
+pub async fn memory(partitions: u32, kinds: &[Kind]) -> (Fleet, Arc<MemoryBroker>) {
+    memory_with(MemoryBrokerOptions::default(), partitions, kinds).await
 }
 
-pub async fn memory_with(options: MemoryOptions, partitions: u32, kinds: &[Kind]) -> (Fleet, Arc<Memory>) {
-    let broker = Memory::new(options);
+pub async fn memory_with(options: MemoryBrokerOptions, partitions: u32, kinds: &[Kind]) -> (Fleet, Arc<MemoryBroker>) {
+    let broker = MemoryBroker::new(options);
     (Fleet::open(broker.clone(), "kafleet", partitions, kinds).await, broker)
 }
 

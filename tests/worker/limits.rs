@@ -99,8 +99,8 @@ async fn memory_is_bounded_with_a_long_backlog() {
 /// Unwritten dead letters use memory too.
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_records_use_memory_until_their_dead_letters_are_written() {
-    use kafleet::broker::memory::MemoryOptions;
-    let options = MemoryOptions { log_bytes_per_partition: 24 << 20, ..MemoryOptions::default() };
+    use kafleet::broker::memory::MemoryBrokerOptions;
+    let options = MemoryBrokerOptions { log_bytes_per_partition: 24 << 20, ..MemoryBrokerOptions::default() };
     let (mut fleet, _) = crate::worker::fleet::memory_with(options, 4, &[Kind::echo("echo")]).await;
     fleet.config.drain_timeout = Millis(100);
     let value = format!("not JSON {}", "x".repeat(1 << 20));

@@ -136,10 +136,10 @@ async fn dead_letter_that_is_too_large_references_its_record() {
 /// A hundred invalid records whose dead letters cannot be written: nothing is lost, and the worker stops in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn unwritable_dead_letters_do_not_delay_the_stop() {
-    use kafleet::broker::memory::{Memory, MemoryOptions};
+    use kafleet::broker::memory::{MemoryBroker, MemoryBrokerOptions};
     // The limit fits tasks and events, but not the large records a second time.
-    let options = MemoryOptions { log_bytes_per_partition: 150 << 10, ..MemoryOptions::default() };
-    let (mut fleet, _): (Fleet, std::sync::Arc<Memory>) =
+    let options = MemoryBrokerOptions { log_bytes_per_partition: 150 << 10, ..MemoryBrokerOptions::default() };
+    let (mut fleet, _): (Fleet, std::sync::Arc<MemoryBroker>) =
         crate::worker::fleet::memory_with(options, 2, &[Kind::echo("echo")]).await;
     fleet.config.drain_timeout = kafleet::model::units::duration::Millis(300);
     for n in 0..200 {

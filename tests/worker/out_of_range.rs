@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kafleet::broker::memory::Memory;
+use kafleet::broker::memory::MemoryBroker;
 use kafleet::broker::{
     Broker, BrokerError, Commit, Consumer, ConsumerSpec, DeliverySink, GroupEvent, OwnedHeaders, ProducerRecord,
     Watermarks,
@@ -36,7 +36,7 @@ impl Faults {
 }
 
 struct FaultyBroker {
-    inner: Arc<Memory>,
+    inner: Arc<MemoryBroker>,
     faults: Arc<Faults>,
 }
 
@@ -140,7 +140,7 @@ impl Broker for FaultyBroker {
     delegate!(Broker via [inner]: transactional_producer, topics, apply_topics, first_visible, group_offsets, set_group_offsets);
 }
 
-async fn faulty_fleet(kind: Kind) -> (Fleet, Arc<Memory>, Arc<Faults>) {
+async fn faulty_fleet(kind: Kind) -> (Fleet, Arc<MemoryBroker>, Arc<Faults>) {
     let (mut fleet, inner) = memory(1, &[kind]).await;
     let faults = Arc::new(Faults::default());
     fleet.broker = Arc::new(FaultyBroker { inner: inner.clone(), faults: faults.clone() });

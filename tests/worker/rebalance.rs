@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use kafleet::broker::memory::MemoryOptions;
+use kafleet::broker::memory::MemoryBrokerOptions;
 use kafleet::broker::{Partition, TopicSpec};
 use kafleet::model::event::{Event, Kind as EventKind};
 use kafleet::model::units::duration::Millis;
@@ -90,7 +90,7 @@ async fn lost_partition_is_processed_by_another_worker() {
     };
     let journal = Journal::default();
     let gate = Gate::closed();
-    let options = MemoryOptions { clock, ..MemoryOptions::default() };
+    let options = MemoryBrokerOptions { clock, ..MemoryBrokerOptions::default() };
     let (mut fleet, _) = memory_with(options, 2, &[gated("lost", &journal, &gate).slots(16)]).await;
     fleet.config.commit_interval = Millis(20);
     fleet.send_many("lost", "t", 10, "0").await;

@@ -124,7 +124,7 @@ async fn repair_late_cancel(api: &Api, task: &TaskView, position: Position) -> R
     }
     match found.record.requests.cancel.as_deref().filter(|cancel| cancel.named) {
         Some(cancel) if cancel.asof == position.offset => {}
-        Some(outbox::Cancel { asof, subtree, request, .. }) => {
+        Some(outbox::StoredCancel { asof, subtree, request, .. }) => {
             write_cancel(api, task, *asof, *subtree, request).await?;
         }
         // Workers may still receive tasks of the tree; the tracker deletes the control record once they have

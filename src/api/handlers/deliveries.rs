@@ -2,7 +2,7 @@
 
 use futures::future::try_join_all;
 
-use crate::api::documents::{CheckDue, Deliveries, Delivery, Outcome};
+use crate::api::documents::{CheckDue, Deliveries, Delivery, DeliveryOutcome};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
@@ -33,7 +33,7 @@ pub(crate) async fn deliveries(api: &Api, found: &TaskView) -> Result<Option<Del
 async fn delivery_document(
     api: &Api,
     found: &TaskView,
-    delivery: notifications::Delivery,
+    delivery: notifications::NotificationDelivery,
     kind: &str,
     id: String,
 ) -> Result<Delivery, ApiError> {
@@ -56,13 +56,13 @@ async fn delivery_document(
     })
 }
 
-fn outcome(notification: Option<&TaskRecord>, is_pending: bool) -> Outcome {
+fn outcome(notification: Option<&TaskRecord>, is_pending: bool) -> DeliveryOutcome {
     match notification.map(|node| node.state) {
-        None if is_pending => Outcome::Pending,
-        None => Outcome::Unknown,
-        Some(State::Succeeded) => Outcome::Delivered,
-        Some(state) if state.is_terminal() => Outcome::Failed,
-        Some(_) => Outcome::Pending,
+        None if is_pending => DeliveryOutcome::Pending,
+        None => DeliveryOutcome::Unknown,
+        Some(State::Succeeded) => DeliveryOutcome::Delivered,
+        Some(state) if state.is_terminal() => DeliveryOutcome::Failed,
+        Some(_) => DeliveryOutcome::Pending,
     }
 }
 

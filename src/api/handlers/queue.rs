@@ -10,7 +10,6 @@ use tokio::time::timeout;
 use super::why::{consumer_group, task_of};
 use crate::api::documents::{PartitionQueue, QueueDocument};
 use crate::api::http::problem::ApiError;
-use crate::api::read::recent::Recent;
 use crate::api::state::Api;
 use crate::broker::{Broker, BrokerError, Committed, Partition, Record};
 use crate::model::offsets::Completed;
@@ -18,10 +17,6 @@ use crate::model::task::Position;
 use crate::publish::time_text;
 use crate::runtime::{self, now_ms};
 
-/// Lifetime of a sample.
-const LIFETIME: Duration = Duration::from_secs(5);
-/// Lifetime of samples for lists: each opens a client of the group.
-const LIFETIME_IN_LISTS: Duration = Duration::from_secs(15);
 /// Maximum wait of a list for the samples of its types.
 const PATIENCE_OF_LISTS: Duration = Duration::from_millis(100);
 /// Maximum partitions of a type that are sampled.
@@ -30,22 +25,6 @@ const MAX_PARTITIONS: u32 = 256;
 const INSPECTED: usize = 16;
 /// The same in a sample for a list of types.
 const INSPECTED_IN_LISTS: usize = 2;
-
-/// Samples that requests share, by type.
-pub(crate) struct Queues {
-    whole: Recent<QueueDocument>,
-    brief: Recent<QueueDocument>,
-}
-
-impl Default for Queues {
-    fn default() -> Self {
-        Self { whole: Recent::new(LIFETIME, size_of_queue), brief: Recent::new(LIFETIME_IN_LISTS, size_of_queue) }
-    }
-}
-
-fn size_of_queue(queue: &QueueDocument) -> usize {
-    size_of::<QueueDocument>() + queue.partitions.len() * (size_of::<PartitionQueue>() + 64)
-}
 
 /// Samples the queue of a type.
 pub(crate) async fn queue(api: &Api, name: &str) -> Result<Arc<QueueDocument>, ApiError> {

@@ -19,10 +19,10 @@ use crate::api::http::request::{ApiRequest, bad_parameter};
 use crate::api::http::response::json_answer;
 use crate::api::state::Api;
 use crate::control::CONTROL_VERSION;
-use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, Span};
+use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::Event;
 use crate::model::json::RawJson;
-use crate::model::schedule::step::State;
+use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{self, Schedule, Spec, Times, check_name, run_of, task_of};
 use crate::model::task::id::{TaskId, clip};
 use crate::model::task::parse_time;
@@ -89,7 +89,7 @@ pub(crate) async fn create(request: ApiRequest) -> Result<Response, ApiError> {
             .hint(format!("change it with PUT /v1/schedules/{id}, or delete it first")));
     }
     let now = now_ms();
-    let paused = paused.then_some(schedule::Paused { at_ms: now, reason: None });
+    let paused = paused.then_some(schedule::SchedulePause { at_ms: now, reason: None });
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
     set_schedule(&api, request.operation("create_schedule", &id, None), new, 201).await
 }
@@ -131,7 +131,7 @@ pub(crate) async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     let known = find_schedule(&request.api, &request.segment).await?;
     let now = now_ms();
     let operation = request.operation("pause_schedule", &request.segment, reason.as_deref());
-    let paused = Some(schedule::Paused { at_ms: now, reason });
+    let paused = Some(schedule::SchedulePause { at_ms: now, reason });
     set_schedule(&request.api, operation, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
 }
 
@@ -178,7 +178,7 @@ pub(crate) async fn backfill(request: ApiRequest) -> Result<Response, ApiError> 
     request_runs(&request.api, operation, request_name(), Some(span), tasks).await
 }
 
-fn backfill_span(request: &ApiRequest) -> Result<Span, ApiError> {
+fn backfill_span(request: &ApiRequest) -> Result<ScheduleSpan, ApiError> {
     let now = now_ms();
     let from_ms = time(request, "from")?.ok_or_else(|| bad_parameter("from", "it is required"))?;
     let to_ms = time(request, "to")?.unwrap_or(now);
@@ -188,7 +188,7 @@ fn backfill_span(request: &ApiRequest) -> Result<Span, ApiError> {
     if to_ms < from_ms {
         return Err(bad_parameter("to", "it is before `from`"));
     }
-    Ok(Span { from_ms, to_ms })
+    Ok(ScheduleSpan { from_ms, to_ms })
 }
 
 /// Makes requests of the same millisecond distinct.
@@ -207,11 +207,11 @@ fn firing_times(spec: &Spec) -> Result<Times, ApiError> {
     })
 }
 
-fn paused(paused: &schedule::Paused) -> Paused {
+fn paused(paused: &schedule::SchedulePause) -> Paused {
     Paused { since: time_text(paused.at_ms), reason: paused.reason.clone() }
 }
 
-fn note(note: &schedule::step::Note) -> ScheduleNote {
+fn note(note: &schedule::step::ScheduleDecision) -> ScheduleNote {
     let (time, at) = (time_text(note.time_ms), time_text(note.at_ms));
     ScheduleNote { outcome: note.outcome, time, at, task: note.task.clone(), count: note.count }
 }
@@ -279,7 +279,7 @@ async fn request_runs(
     api: &Arc<Api>,
     operation: Event,
     name: String,
-    backfill: Option<Span>,
+    backfill: Option<ScheduleSpan>,
     tasks: Vec<String>,
 ) -> Result<Response, ApiError> {
     if api.fleet.control.state().plan.requests.len() >= MAX_REQUESTS {
@@ -318,7 +318,7 @@ async fn schedule_documents(
     api: &Api,
     schedules: Vec<(String, Arc<Schedule>)>,
 ) -> Result<Vec<ScheduleDocument>, ApiError> {
-    let states: Vec<Arc<State>> = {
+    let states: Vec<Arc<ScheduleProgress>> = {
         let control = api.fleet.control.state();
         schedules.iter().map(|(id, _)| control.plan.states.get(id).cloned().unwrap_or_default()).collect()
     };
@@ -358,7 +358,7 @@ async fn task_states(
 fn document(
     id: String,
     schedule: &Schedule,
-    state: &State,
+    state: &ScheduleProgress,
     states: &BTreeMap<String, crate::model::record::state::State>,
     error: Option<String>,
 ) -> ScheduleDocument {

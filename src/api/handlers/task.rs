@@ -14,7 +14,7 @@ use crate::api::read::cursor;
 use crate::api::read::status as documents;
 use crate::broker::Partition;
 use crate::model::event::Event;
-use crate::model::task::{Position, Source, Task, read_task};
+use crate::model::task::{DecodedTask, Position, Source, read_task};
 use crate::store::Index;
 
 async fn found(request: &ApiRequest) -> Result<TaskView, ApiError> {
@@ -108,7 +108,7 @@ async fn in_topic(
         Source { task_type: &task_type, position, timestamp_ms: record.timestamp_ms, value: record.value.as_deref() };
     let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
     match read_task(&source, headers) {
-        Ok(Task { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
+        Ok(DecodedTask { id, params, .. }) if id == task.id => Ok(Params { id: id.to_string(), params }),
         // The topic was recreated, and the offset holds another record.
         Ok(_) => Err(params_gone(task, &topic, position)),
         Err(reject) => {

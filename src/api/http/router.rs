@@ -24,7 +24,8 @@ use crate::model::task::id::{TaskId, clip};
 /// Metric label of requests without a route.
 const UNMATCHED: &str = "unmatched";
 
-pub(crate) fn router(api: Arc<Api>) -> Router {
+/// Routes of the API and the UI. `live` holds the state of the UI's live updates.
+pub(crate) fn router(api: Arc<Api>, live: Arc<ui::Live>) -> Router {
     let mut router = Router::new();
     for route in routes().filter(|route| !ui::serves(&api.ui, route.path)) {
         let filter = match route.verb {
@@ -37,7 +38,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         let handler = move |State(api), segments, request| dispatch(api, route, segments, request);
         router = router.route(route.path, on(filter, handler));
     }
-    let router = ui::mount(router, &api.ui);
+    let router = ui::mount(router, &api, live);
     let (fallback_api, fallback_ops) = (api.clone(), api.ops.clone());
     let method_ops = api.ops.clone();
     router

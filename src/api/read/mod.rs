@@ -9,6 +9,7 @@ pub(crate) mod fleet_feed;
 pub(crate) mod merge;
 pub(crate) mod notices;
 pub(crate) mod query;
+pub(crate) mod queue_samples;
 pub(crate) mod reads;
 pub(crate) mod recent;
 pub(crate) mod statistics;

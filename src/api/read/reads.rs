@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::notices::Notices;
 use crate::api::backends::stored;
 use crate::api::http::problem::ApiError;
-use crate::broker::{Client, Partition, Watermarks};
+use crate::broker::{BrokerClient, Partition, Watermarks};
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -22,7 +22,7 @@ const NODES_PER_CALL: usize = 500;
 #[derive(Clone)]
 pub(crate) struct Reads {
     pub store: Arc<dyn Store>,
-    pub broker: Client,
+    pub broker: BrokerClient,
     /// Provides topic names and the partition of an id; nothing is published here.
     pub publisher: Publisher,
     pub notices: Arc<Notices>,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::visit::Visit;
 use crate::api::documents::{DeadLetter, DeadLetterPage};
 use crate::api::handlers::dead_letters;
 use crate::api::http::problem::ApiError;
@@ -44,15 +43,15 @@ impl Default for Summaries {
     }
 }
 
-/// Request of the letters that are summarized.
-pub(super) fn request(visit: &Visit) -> ApiRequest {
-    visit.request_of("", vec![("limit".to_owned(), SUMMARIZED.to_string())])
+/// Query of the letters that are summarized.
+pub(super) fn query() -> Vec<(String, String)> {
+    vec![("limit".to_owned(), SUMMARIZED.to_string())]
 }
 
-/// Summarizes the newest dead letters of all types.
-pub(super) async fn summary(request: &ApiRequest) -> Result<Arc<Summary>, ApiError> {
+/// Summarizes the newest dead letters of all types. `request` has the [query](query).
+pub(super) async fn summary(known: &Summaries, request: &ApiRequest) -> Result<Arc<Summary>, ApiError> {
     let read = async { Ok(summarized(dead_letters::letter_page(request).await?)) };
-    request.api.live.letters.0.get(Some(String::new()), read).await
+    known.0.get(Some(String::new()), read).await
 }
 
 fn summarized(page: DeadLetterPage) -> Summary {

@@ -17,9 +17,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::cache::SharedMains;
 use super::letters::Summaries;
 use super::navigation::Counted;
-use super::refresh::Turns;
-use super::serve::with_security_headers;
+use super::response::with_security_headers;
 use super::session;
+use super::state::Ui;
+use super::turns::Turns;
 use super::visit::Fields;
 use crate::api::documents::{EndReason, Params, Stats, Why};
 use crate::api::handlers::watch::{Events, event_stream};
@@ -29,7 +30,6 @@ use crate::api::http::request::bad_parameter;
 use crate::api::read::fleet_feed::too_many;
 use crate::api::read::notices::Notices;
 use crate::api::read::recent::Recent;
-use crate::api::state::Api;
 use crate::control::ControlWatch;
 use crate::model::task::id::{TaskId, check_type};
 use crate::runtime::{self, now_ms, watch};
@@ -267,14 +267,14 @@ async fn mark_changes(live: &Live, notices: &Notices, control: &ControlWatch) {
 }
 
 /// `GET /ui/live?on=TOPIC`.
-pub(super) async fn stream(State(api): State<Arc<Api>>, request: Request) -> Response {
+pub(super) async fn stream(State(ui): State<Ui>, request: Request) -> Response {
     let started = Instant::now();
-    let response = open(&api, &request).unwrap_or_else(IntoResponse::into_response);
-    api.ops.record_request("GET /ui/live", response.status().as_u16(), started.elapsed());
+    let response = open(&ui, &request).unwrap_or_else(IntoResponse::into_response);
+    ui.api.ops.record_request("GET /ui/live", response.status().as_u16(), started.elapsed());
     with_security_headers(response)
 }
 
-fn open(api: &Arc<Api>, request: &Request) -> Result<Response, ApiError> {
+fn open(Ui { api, live }: &Ui, request: &Request) -> Result<Response, ApiError> {
     api.access.current().check_host(request.headers())?;
     session::caller(&api.access.current(), request.headers(), now_ms())?;
     let query = Fields::parse(request.uri().query().unwrap_or_default().as_bytes());
@@ -283,7 +283,7 @@ fn open(api: &Arc<Api>, request: &Request) -> Result<Response, ApiError> {
         Topic::Tree(id) => api.publisher.partition_of(id),
         Topic::Fleet | Topic::Type(_) | Topic::Workers | Topic::Control => 0,
     };
-    let subscription = api.live.subscribe(topic, partition)?;
+    let subscription = live.subscribe(topic, partition)?;
     let drain = api.reads.shutdown.drain.clone();
     let mut response = event_stream(|events| follow(subscription, drain, events));
     // Proxies must not collect events.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::api::state::Api;
 use crate::config::{Role, UiConfig, UiMode};
 use parts::frame::Section;
+use state::Ui;
 use visit::{Show, Submit};
 
 pub(crate) use live::{Live, listen};
@@ -23,9 +24,12 @@ mod navigation;
 mod pages;
 mod parts;
 mod refresh;
+mod response;
 mod serve;
 mod session;
+mod state;
 mod suggest;
+mod turns;
 mod visit;
 
 /// Page, or form with its action.
@@ -127,9 +131,11 @@ pub(crate) fn serves(config: &UiConfig, path: &str) -> bool {
 }
 
 /// Adds the pages to the routes of the api.
-pub(crate) fn mount(router: Router<Arc<Api>>, config: &UiConfig) -> Router<Arc<Api>> {
-    match config.mode {
+pub(crate) fn mount(router: Router<Arc<Api>>, api: &Arc<Api>, live: Arc<Live>) -> Router<Arc<Api>> {
+    match api.ui.mode {
         UiMode::Off => router,
-        UiMode::Full | UiMode::ReadOnly => router.merge(serve::router(config)),
+        UiMode::Full | UiMode::ReadOnly => {
+            router.merge(serve::router(&api.ui).with_state(Ui { api: api.clone(), live }))
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::letters;
-use super::visit::Visit;
+use super::letters::{self, Summaries};
+use super::live::Live;
 use crate::api::documents::Failures;
 use crate::api::handlers::statistics;
 use crate::api::http::problem::ApiError;
@@ -42,19 +42,18 @@ pub(super) struct Counts {
 }
 
 /// Returns the counts, or the last ones if newer ones take long.
-pub(super) async fn counts(visit: &Visit) -> Counts {
-    let earlier = visit.api.live.counted.0.last("");
-    let plain = visit.request_of("", Vec::new());
-    let letters = letters::request(visit);
+pub(super) async fn counts(live: Arc<Live>, failures: ApiRequest, letters: ApiRequest) -> Counts {
+    let earlier = live.counted.0.last("");
     // Counts that are not awaited any more are finished for the next page.
-    let read =
-        runtime::spawn(async move { plain.api.live.counted.0.get(Some(String::new()), read(&plain, &letters)).await });
+    let read = runtime::spawn(async move {
+        live.counted.0.get(Some(String::new()), read(&live.letters, &failures, &letters)).await
+    });
     let newest = timeout(PATIENCE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
     newest.or(earlier).map(|counts: Arc<Counts>| *counts).unwrap_or_default()
 }
 
-async fn read(plain: &ApiRequest, letters: &ApiRequest) -> Result<Counts, ApiError> {
-    let (failures, letters) = tokio::join!(statistics::failures_document(plain), letters::summary(letters));
+async fn read(known: &Summaries, failures: &ApiRequest, letters: &ApiRequest) -> Result<Counts, ApiError> {
+    let (failures, letters) = tokio::join!(statistics::failures_document(failures), letters::summary(known, letters));
     Ok(Counts {
         errors: failures.as_ref().ok().map(errors_of_last_hour),
         letters: letters.as_ref().ok().map(|summary| summary.letters),

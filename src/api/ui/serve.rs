@@ -1,26 +1,28 @@
 //! Requests of the UI: authorization, the page or the action, and the rendered response.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use axum::Router;
 use axum::extract::{Path, RawPathParams, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, any, get, on};
 use futures::FutureExt;
-use maud::{Markup, html};
+use maud::html;
 use tokio::time::Instant;
 
-use super::cache::{HTML, Rendered, SharedPart};
+use super::cache::{Rendered, SharedPart};
 use super::navigation::Counts;
 use super::parts::frame::{Section, Shell, Theme, frame, main_element, rendered};
 use super::parts::notice::{behind_notice, done_notice};
 use super::parts::problem::problem_block;
 use super::parts::{View, visible, without_hidden};
+use super::response::{page_response, see_other, status_code, with_security_headers, with_tag};
+use super::state::Ui;
 use super::visit::{After, Answer, Body, Fields, PATIENCE, Redirect, Visit, until};
-use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
+use super::{PAGES, Page, cache, forms, letters, live, navigation, pages, refresh, session, suggest};
 use crate::api::documents::Problem;
 use crate::api::handlers::ops;
 use crate::api::http::problem::{ApiError, Code};
@@ -32,18 +34,13 @@ use crate::model::task::Position;
 use crate::model::task::id::clip;
 use crate::runtime::now_ms;
 
-/// Policy of all pages: styles, scripts and requests of this origin only, nothing inline, no frames.
-const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-    connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for \
-    'script'; trusted-types kafleet";
-
 /// Routes of the table, and those of sessions and assets.
-pub(super) fn router(config: &UiConfig) -> Router<Arc<Api>> {
+pub(super) fn router(config: &UiConfig) -> Router<Ui> {
     let base = config.base_path.as_str();
     let mut router = Router::new();
     for page in PAGES {
         let filter = if page.submit.is_some() { MethodFilter::GET.or(MethodFilter::POST) } else { MethodFilter::GET };
-        let handler = move |State(api), segments, request| answer(api, page, segments, request);
+        let handler = move |State(ui), segments, request| answer(ui, page, segments, request);
         let path = if page.path == "/" && !base.is_empty() { base.to_owned() } else { format!("{base}{}", page.path) };
         router = router.route(&path, on(filter, handler));
     }
@@ -67,15 +64,15 @@ async fn asset(Path(file): Path<String>) -> Response {
     with_security_headers(cache::serve_asset(&file).unwrap_or_else(missing))
 }
 
-async fn answer(api: Arc<Api>, page: &'static Page, segments: RawPathParams, request: Request) -> Response {
-    let started = Instant::now();
+async fn answer(ui: Ui, page: &'static Page, segments: RawPathParams, request: Request) -> Response {
+    let (started, api) = (Instant::now(), ui.api.clone());
     let is_post = request.method() == Method::POST;
     if page.path == "/" && !accepts_html(request.headers()) && api.ui.base_path.is_empty() {
         let index = api.access.current().check_host(request.headers()).map(|()| ops::index_text());
         return with_security_headers(index.unwrap_or_else(IntoResponse::into_response));
     }
     let segments: Vec<String> = segments.iter().map(|(_, value)| value.to_owned()).collect();
-    let work = AssertUnwindSafe(run(api.clone(), page, segments, request)).catch_unwind();
+    let work = AssertUnwindSafe(run(ui, page, segments, request)).catch_unwind();
     let response = work.await.unwrap_or_else(|_| {
         tracing::error!(page = page.path, "page panicked");
         ApiError::internal().into_response()
@@ -91,15 +88,18 @@ fn accepts_html(headers: &HeaderMap) -> bool {
     accept.split(',').any(|media| media.trim().split(';').next() == Some("text/html"))
 }
 
-async fn run(api: Arc<Api>, page: &'static Page, segments: Vec<String>, request: Request) -> Response {
+async fn run(ui: Ui, page: &'static Page, segments: Vec<String>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let mut visit = match open(&api, &head, segments) {
+    let mut visit = match open(&ui, &head, segments) {
         Ok(visit) => visit,
-        Err(error) => return refused(&api, &head, error),
+        Err(error) => return refused(&ui.api, &head, error),
     };
     let mut shell = shell_parts(&visit, page, &head);
     if !is_part(&head) {
-        shell.counts = navigation::counts(&visit).await;
+        shell.counts = {
+            let (failures, letters) = (visit.request_of("", Vec::new()), visit.request_of("", letters::query()));
+            navigation::counts(visit.live.clone(), failures, letters).await
+        };
     }
     let outcome = match forms::check_role(page, &visit.view) {
         Err(error) => Err(error),
@@ -121,12 +121,13 @@ fn is_part(head: &Parts) -> bool {
 }
 
 /// Authorizes a request.
-fn open(api: &Arc<Api>, head: &Parts, segments: Vec<String>) -> Result<Visit, ApiError> {
+fn open(Ui { api, live }: &Ui, head: &Parts, segments: Vec<String>) -> Result<Visit, ApiError> {
     api.access.current().check_host(&head.headers)?;
     let caller = session::caller(&api.access.current(), &head.headers, now_ms())?;
     let mut segments = segments.into_iter();
     Ok(Visit {
         api: api.clone(),
+        live: live.clone(),
         by: caller.by.map(Into::into),
         view: view_of(api, caller.role),
         segment: segments.next().unwrap_or_default(),
@@ -323,48 +324,4 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 fn problem_page(visit: &Visit, problem: Problem) -> (u16, Body) {
     let main = problem_block(&visit.view, &problem);
     (problem.status, Body::new(problem.title, main))
-}
-
-fn with_tag(mut response: Response, tag: &str) -> Response {
-    if let Ok(tag) = HeaderValue::from_str(tag) {
-        response.headers_mut().insert(header::ETAG, tag);
-    }
-    response
-}
-
-fn page_response(status: u16, text: &str) -> Response {
-    (status_code(status), [(header::CONTENT_TYPE, HTML)], text.to_owned()).into_response()
-}
-
-fn status_code(status: u16) -> StatusCode {
-    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-}
-
-pub(super) fn html_page(status: u16, page: Markup) -> Response {
-    with_security_headers(page_response(status, &page.into_string()))
-}
-
-/// Redirect to a path of this host.
-pub(super) fn see_other(path: &str) -> Response {
-    match HeaderValue::from_str(path) {
-        Ok(path) => (StatusCode::SEE_OTHER, [(header::LOCATION, path)]).into_response(),
-        Err(_) => ApiError::internal().into_response(),
-    }
-}
-
-pub(super) fn with_security_headers(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    let set = |headers: &mut HeaderMap, name: &'static str, value: &'static str| {
-        if !headers.contains_key(name) {
-            headers.insert(name, HeaderValue::from_static(value));
-        }
-    };
-    set(headers, "cache-control", "no-store");
-    set(headers, "content-security-policy", CONTENT_SECURITY_POLICY);
-    set(headers, "x-content-type-options", "nosniff");
-    set(headers, "referrer-policy", "same-origin");
-    set(headers, "cross-origin-opener-policy", "same-origin");
-    set(headers, "cross-origin-resource-policy", "same-origin");
-    headers.insert("kafleet-build", HeaderValue::from_static(cache::build()));
-    response
 }

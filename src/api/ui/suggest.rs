@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::parts::count;
-use super::serve::with_security_headers;
+use super::response::with_security_headers;
 use super::session;
 use super::visit::{Fields, stored};
 use crate::api::documents::{Suggestion, TextSpan};

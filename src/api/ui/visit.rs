@@ -12,6 +12,7 @@ use maud::Markup;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::live::Live;
 use super::parts::View;
 use crate::api::documents::Problem;
 use crate::api::http::problem::{ApiError, Code};
@@ -145,6 +146,7 @@ impl Fields {
 /// Authorized request of a page.
 pub(super) struct Visit {
     pub api: Arc<Api>,
+    pub live: Arc<Live>,
     /// Name of the token.
     pub by: Option<Arc<str>>,
     pub view: View,

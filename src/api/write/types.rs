@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::declared::DeclaredTypes;
 use super::validate::bad_field;
 use crate::api::http::problem::{ApiError, Code};
-use crate::broker::{Client, TopicInfo};
+use crate::broker::{BrokerClient, TopicInfo};
 use crate::config::TypePolicy;
 use crate::control::PolicyUpdates;
 use crate::control::types::DeclaredLimits;
@@ -57,7 +57,7 @@ pub(crate) struct TypeCatalog {
     pub declared: DeclaredTypes,
     /// Policies of a reloaded configuration.
     pub policies: PolicyUpdates,
-    pub broker: Client,
+    pub broker: BrokerClient,
     pub publisher: Publisher,
     /// Longest time a tree may stay open.
     pub max_tree_age: Millis,

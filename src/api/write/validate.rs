@@ -15,7 +15,7 @@ use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{BULK_TYPE, TaskId, check_type};
 use crate::model::task::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, Policy, Trace, parse_time};
 use crate::model::units::duration::Millis;
-use crate::publish::NewTask;
+use crate::publish::OutgoingTask;
 
 /// Maximum params size in bytes of compact JSON.
 pub(crate) const MAX_PARAMS_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ pub(crate) struct Draft {
     /// The id was generated and is unique.
     pub generated: bool,
     pub hash: String,
-    pub new: NewTask,
+    pub new: OutgoingTask,
 }
 
 impl Draft {
@@ -65,7 +65,7 @@ impl Writes {
             self.types.check_params(&input.task_type, &params, "/params")?;
         }
         let hash = spawn_hash(&input.task_type, &input.params);
-        let mut new = NewTask::new(&input.task_type, params);
+        let mut new = OutgoingTask::new(&input.task_type, params);
         check_short("key", input.key.as_deref())?;
         new.key = input.key.clone();
         new.policy = self.policy_of(input, now_ms)?;

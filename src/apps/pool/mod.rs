@@ -22,7 +22,7 @@ pub use self::replacement::guard_container;
 use self::slots::{ProcessId, SlotTable};
 use self::status::PoolMetrics;
 use super::declaration::Declaration;
-use super::process::{AppProcess, AppProgram, Request, StartError};
+use super::process::{AppProcess, AppProgram, ProcessRequest, StartError};
 use super::protocol::Welcome;
 use super::session::Session;
 use crate::model::units::bytes::Bytes;
@@ -86,7 +86,7 @@ struct ProcessHandle {
     session: Session,
     /// Time since which the process is ready.
     since: Instant,
-    requests: mpsc::UnboundedSender<Request>,
+    requests: mpsc::UnboundedSender<ProcessRequest>,
     /// Notified when the process should be replaced.
     replace: Notify,
 }
@@ -192,7 +192,7 @@ impl AppPool {
     }
 
     /// Adds a process, which gets attempts from now on.
-    fn add(&self, process: &AppProcess, requests: mpsc::UnboundedSender<Request>) -> Arc<ProcessHandle> {
+    fn add(&self, process: &AppProcess, requests: mpsc::UnboundedSender<ProcessRequest>) -> Arc<ProcessHandle> {
         let handle = Arc::new(ProcessHandle {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             pid: process.pid(),
@@ -230,8 +230,8 @@ impl ProcessHandle {
     /// Ends a process that runs no attempts. A process that still executes an abandoned attempt is killed.
     fn finish(&self) {
         let request = match self.session.stuck() {
-            0 => Request::Stop,
-            _ => Request::Kill("an attempt did not stop in time".to_owned()),
+            0 => ProcessRequest::Stop,
+            _ => ProcessRequest::Kill("an attempt did not stop in time".to_owned()),
         };
         // Fails if the process has ended.
         let _ = self.requests.send(request);

@@ -164,7 +164,7 @@ impl Lease {
         let attempt = match started {
             Some(Ok(attempt)) => attempt,
             Some(Err(ended)) => return Box::pin(std::future::ready(ended.settle(&cx))),
-            None => return Box::pin(std::future::ready(crate::apps::session::Ended::unsent().settle(&cx))),
+            None => return Box::pin(std::future::ready(crate::apps::session::AttemptAnswer::unsent().settle(&cx))),
         };
         self.is_running = true;
         if let Some(metrics) = self.pool.metrics.get() {

@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use super::{AppPool, ProcessHandle};
 use crate::apps::container::Container;
 use crate::apps::memory::{INTERVAL, MemoryLimit, Verdict};
-use crate::apps::process::Request;
+use crate::apps::process::ProcessRequest;
 use crate::handlers::resident_memory::tree_bytes;
 use crate::model::units::bytes::Bytes;
 
@@ -58,8 +58,9 @@ pub(super) async fn watch_memory(pool: &AppPool, process: &ProcessHandle) -> Inf
             }
             Verdict::Kill(why) => {
                 // Fails if the process has ended.
-                let _ =
-                    process.requests.send(Request::OutOfMemory(format!("the process of the app was killed: {why}")));
+                let _ = process
+                    .requests
+                    .send(ProcessRequest::OutOfMemory(format!("the process of the app was killed: {why}")));
                 return std::future::pending().await;
             }
         }
@@ -86,7 +87,7 @@ pub async fn guard_container(pools: Vec<Arc<AppPool>>, container: Container) -> 
         let why = format!("the process of the app was killed: {shortage}, and it was the largest with {used}");
         tracing::warn!(pid = largest.pid, %shortage, "the largest process of an app is killed to save the worker");
         // Fails if the process has ended.
-        let _ = largest.requests.send(Request::OutOfMemory(why));
+        let _ = largest.requests.send(ProcessRequest::OutOfMemory(why));
         tokio::time::sleep(FREED_AFTER).await;
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::replacement::watch_memory;
 use super::status::count_end;
 use super::{AppPool, ProcessHandle};
-use crate::apps::process::{AppProcess, ProcessEnd, Request, StartError};
+use crate::apps::process::{AppProcess, ProcessEnd, ProcessRequest, StartError};
 use crate::apps::session::SessionEvent;
 use crate::runtime::Backoff;
 
@@ -189,7 +189,7 @@ impl AppPool {
     /// Ends a process; its running attempts may finish for some seconds.
     async fn end(&self, mut process: Supervised) {
         // Fails if the process has ended.
-        let _ = process.handle.requests.send(Request::Stop);
+        let _ = process.handle.requests.send(ProcessRequest::Stop);
         let _ = timeout(END_DEADLINE, process.ended()).await;
     }
 }
@@ -226,6 +226,7 @@ impl Supervised {
 impl Drop for Supervised {
     fn drop(&mut self) {
         // Fails if the process has ended.
-        let _ = self.handle.requests.send(Request::Kill("the worker killed the process to replace it".to_owned()));
+        let _ =
+            self.handle.requests.send(ProcessRequest::Kill("the worker killed the process to replace it".to_owned()));
     }
 }

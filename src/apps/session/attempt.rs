@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Cause, Phase, Session, SessionEvent, StuckCounter, death};
-use crate::apps::protocol::{self, Error, Start, Success, ToApp, TraceFields, Violation, valid_kind};
+use crate::apps::protocol::{self, AttemptError, AttemptSuccess, Start, ToApp, TraceFields, Violation, valid_kind};
 use crate::handlers::context::Restart;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, Context, Fail, Failure};
@@ -40,13 +40,13 @@ impl Drop for Call {
 
 /// End of an attempt, with its calls.
 struct Answered {
-    ended: Ended,
+    ended: AttemptAnswer,
     calls: Vec<Call>,
 }
 
 /// End of an attempt.
 #[derive(Debug, PartialEq)]
-pub struct Ended {
+pub struct AttemptAnswer {
     pub answer: Answer,
     /// The attempt is repeated if it has not been repeated too often; the answer applies otherwise.
     pub restart: Option<Restart>,
@@ -67,13 +67,13 @@ impl Entry {
         Self { cx, answer, start, children: 0, children_bytes: 0, bad_children: None, calls: Vec::new() }
     }
 
-    pub(super) fn end(self, ended: Ended) {
+    pub(super) fn end(self, ended: AttemptAnswer) {
         // The receiver is dropped if the attempt has been abandoned.
         let _ = self.answer.send(Answered { ended, calls: self.calls });
     }
 }
 
-impl Ended {
+impl AttemptAnswer {
     pub(super) fn of_answer(answer: Answer) -> Self {
         Self { answer, restart: None }
     }
@@ -111,13 +111,18 @@ impl Session {
     ///
     /// # Errors
     /// The process has ended or gets no more attempts, or the params do not fit into a line.
-    pub fn start(&self, params: &RawJson, cx: &Context, stuck: &StuckCounter) -> Result<RunningAttempt, Box<Ended>> {
+    pub fn start(
+        &self,
+        params: &RawJson,
+        cx: &Context,
+        stuck: &StuckCounter,
+    ) -> Result<RunningAttempt, Box<AttemptAnswer>> {
         let mut state = self.0.state.lock();
         if !matches!(state.phase, Phase::Serving) {
-            return Err(Box::new(Ended::unsent()));
+            return Err(Box::new(AttemptAnswer::unsent()));
         }
         let n = state.last + 1;
-        let line = attempt_line(n, params, cx).map_err(|failure| Box::new(Ended::of_answer(Err(failure))))?;
+        let line = attempt_line(n, params, cx).map_err(|failure| Box::new(AttemptAnswer::of_answer(Err(failure))))?;
         state.last = n;
         let (answer, receiver) = oneshot::channel();
         // Under the lock, so that attempts are sent in the order of their numbers.
@@ -127,14 +132,14 @@ impl Session {
         Ok(RunningAttempt { session: self.clone(), n, cx: cx.clone(), stuck: stuck.clone(), answer: Some(receiver) })
     }
 
-    pub(super) fn succeed(&self, success: Success) -> Result<(), Violation> {
+    pub(super) fn succeed(&self, success: AttemptSuccess) -> Result<(), Violation> {
         self.end_attempt(success.n, |bad_children| match bad_children {
             Some(failure) => Err(failure),
             None => Ok(success.output),
         })
     }
 
-    pub(super) fn fail(&self, error: Error) -> Result<(), Violation> {
+    pub(super) fn fail(&self, error: AttemptError) -> Result<(), Violation> {
         if let Some(stack) = &error.stack
             && let Some(cx) = self.context(error.n)?
         {
@@ -156,7 +161,7 @@ impl Session {
         drop((state, stuck));
         if let Some(mut entry) = entry {
             let answer = answer(entry.bad_children.take());
-            entry.end(Ended::of_answer(answer));
+            entry.end(AttemptAnswer::of_answer(answer));
         }
         Ok(())
     }
@@ -181,7 +186,7 @@ impl Session {
 
 impl RunningAttempt {
     /// Waits for the end of the attempt, and passes a cancellation on to the app.
-    pub async fn end(mut self) -> Ended {
+    pub async fn end(mut self) -> AttemptAnswer {
         let Some(answer) = &mut self.answer else { return lost() };
         let answered = tokio::select! {
             biased;
@@ -210,8 +215,8 @@ impl Drop for RunningAttempt {
 }
 
 /// End of an attempt whose session was dropped.
-fn lost() -> Ended {
-    Ended::of_cause(&Cause::Unread, "the worker has ended the process of the app", true)
+fn lost() -> AttemptAnswer {
+    AttemptAnswer::of_cause(&Cause::Unread, "the worker has ended the process of the app", true)
 }
 
 fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failure> {
@@ -235,7 +240,7 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
     Err(Failure::fail(why).of_kind("too_large"))
 }
 
-fn failure_of(error: Error) -> Failure {
+fn failure_of(error: AttemptError) -> Failure {
     let after = error.after_ms.map(std::time::Duration::from_millis);
     let then = match error.outcome.as_str() {
         "fail" => Fail::Final,

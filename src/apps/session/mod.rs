@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::attempt::Entry;
-pub use self::attempt::{Ended, RunningAttempt};
+pub use self::attempt::{AttemptAnswer, RunningAttempt};
 
 use super::protocol::{self, FromApp, MAX_LINE_BYTES, Ready, ToApp, Violation, Welcome};
 use super::send_buffer::SendBuffer;
@@ -74,7 +74,7 @@ pub enum SessionEvent {
 
 /// Reason for the end of the stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum StreamEnd {
+pub enum StreamEndReason {
     Closed,
     /// The app has closed the stream without reading everything.
     Reset,
@@ -136,7 +136,7 @@ impl Session {
         writer: W,
         welcome: &Welcome,
         events: mpsc::UnboundedSender<SessionEvent>,
-    ) -> (Self, Declared, impl Future<Output = StreamEnd> + Send + use<R, W>)
+    ) -> (Self, Declared, impl Future<Output = StreamEndReason> + Send + use<R, W>)
     where
         R: AsyncRead + Send + Unpin,
         W: AsyncWrite + Send + Unpin + 'static,
@@ -211,8 +211,8 @@ impl Session {
     }
 
     /// Returns whether the app cannot have read its last attempt.
-    pub fn is_attempt_unread(&self, end: &StreamEnd) -> bool {
-        self.0.out.is_attempt_unread(*end == StreamEnd::Reset)
+    pub fn is_attempt_unread(&self, end: &StreamEndReason) -> bool {
+        self.0.out.is_attempt_unread(*end == StreamEndReason::Reset)
     }
 
     /// Ends all running attempts because the process has ended. `message` describes the end.
@@ -226,7 +226,7 @@ impl Session {
         let is_only = attempts.len() == 1 && stuck.is_empty();
         drop(stuck);
         for entry in attempts.into_values() {
-            entry.end(Ended::of_cause(cause, message, is_only));
+            entry.end(AttemptAnswer::of_cause(cause, message, is_only));
         }
     }
 
@@ -249,40 +249,40 @@ impl Session {
 
 impl MessageReader {
     /// Reads until the stream ends or the app violates the protocol.
-    async fn drive(self, reader: impl AsyncRead + Send + Unpin) -> StreamEnd {
+    async fn drive(self, reader: impl AsyncRead + Send + Unpin) -> StreamEndReason {
         let end = tokio::select! {
             biased;
             end = self.read_lines(reader) => end,
-            violation = self.session.0.out.run() => StreamEnd::Violated(violation),
+            violation = self.session.0.out.run() => StreamEndReason::Violated(violation),
         };
         self.session.refuse_attempts();
         end
     }
 
-    async fn read_lines(&self, mut reader: impl AsyncRead + Send + Unpin) -> StreamEnd {
+    async fn read_lines(&self, mut reader: impl AsyncRead + Send + Unpin) -> StreamEndReason {
         let mut buffer = Vec::with_capacity(READ_BYTES);
         // Bytes before it contain no line break.
         let mut scanned = 0;
         loop {
             match self.handle_lines(&buffer, scanned) {
                 Ok(used) => buffer.drain(..used),
-                Err(violation) => return StreamEnd::Violated(violation),
+                Err(violation) => return StreamEndReason::Violated(violation),
             };
             if let Some(violation) = self.session.0.out.overflow() {
-                return StreamEnd::Violated(violation);
+                return StreamEndReason::Violated(violation);
             }
             if buffer.len() > MAX_LINE_BYTES {
                 let why = format!("a line of more than {MAX_LINE_BYTES} bytes");
-                return StreamEnd::Violated(Violation(why));
+                return StreamEndReason::Violated(Violation(why));
             }
             scanned = buffer.len();
             buffer.shrink_to(READ_BYTES);
             buffer.reserve(READ_BYTES);
             match reader.read_buf(&mut buffer).await {
                 Ok(1..) => {}
-                Ok(0) => return StreamEnd::Closed,
-                Err(why) if why.kind() == std::io::ErrorKind::ConnectionReset => return StreamEnd::Reset,
-                Err(_) => return StreamEnd::Closed,
+                Ok(0) => return StreamEndReason::Closed,
+                Err(why) if why.kind() == std::io::ErrorKind::ConnectionReset => return StreamEndReason::Reset,
+                Err(_) => return StreamEndReason::Closed,
             }
         }
     }

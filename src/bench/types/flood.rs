@@ -8,13 +8,13 @@ use tokio::runtime::Handle;
 use super::TypesFleet;
 use super::steady::Observer;
 use crate::bench::latency::percentile;
-use crate::bench::{ROUND_DEADLINE, Report};
+use crate::bench::{BenchReport, ROUND_DEADLINE};
 use crate::control::{self, CONTROL_VERSION, ControlKey, ControlRecord, Pause};
 
 /// Interval of the checks whether the flood has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(super) fn measure(fleet: &mut TypesFleet, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn measure(fleet: &mut TypesFleet, report: &mut BenchReport) -> anyhow::Result<()> {
     let shared = fleet.shared().to_vec();
     let [hot, others @ ..] = shared.as_slice() else { bail!("there are no types") };
     // Paused before the worker starts, which reads the control topic first: its tasks are published before the baseline,

@@ -5,9 +5,9 @@ use anyhow::bail;
 use super::{TypesFleet, own_type};
 use crate::bench::process::Process;
 use crate::bench::round::{self, Round, add_rounds};
-use crate::bench::{EVENTS_PARTITIONS, Report};
+use crate::bench::{BenchReport, EVENTS_PARTITIONS};
 
-pub(super) fn measure(fleet: &mut TypesFleet, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn measure(fleet: &mut TypesFleet, report: &mut BenchReport) -> anyhow::Result<()> {
     let shared = fleet.shared().to_vec();
     let [hot, idle @ ..] = shared.as_slice() else { bail!("there are no types") };
     let (mut in_shared, mut in_own) = (Vec::new(), Vec::new());

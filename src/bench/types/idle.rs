@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::{SETTLE_TIME, TypesFleet};
-use crate::bench::{Report, mib};
+use crate::bench::{BenchReport, mib};
 
-pub(super) fn measure(fleet: &mut TypesFleet, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn measure(fleet: &mut TypesFleet, report: &mut BenchReport) -> anyhow::Result<()> {
     let shared = fleet.shared().to_vec();
     let name = format!("{} types in one group", shared.len());
     measure_worker(fleet, &shared, &name, report)?;
@@ -16,7 +16,12 @@ pub(super) fn measure(fleet: &mut TypesFleet, report: &mut Report) -> anyhow::Re
 }
 
 /// Measures two starts: at the first, the commits of all partitions are missing.
-fn measure_worker(fleet: &mut TypesFleet, types: &[String], name: &str, report: &mut Report) -> anyhow::Result<()> {
+fn measure_worker(
+    fleet: &mut TypesFleet,
+    types: &[String],
+    name: &str,
+    report: &mut BenchReport,
+) -> anyhow::Result<()> {
     for start in ["first", "second"] {
         eprintln!("{name}: {start} start");
         let worker = fleet.worker(types)?;

@@ -18,7 +18,7 @@ use super::child_role::ChildRole;
 use super::load::{self, Filler};
 use super::memory::type_names;
 use super::process::Process;
-use super::{BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Report, Services};
+use super::{BenchReport, BenchTopics, EVENTS_PARTITIONS, NOOP, ROUND_DEADLINE, Services};
 use crate::broker::{Broker, TopicChange, TopicSpec};
 use crate::config::TypeGroups;
 
@@ -95,8 +95,8 @@ impl TypesBench {
     }
 }
 
-pub fn types(bench: &TypesBench, services: &Services) -> anyhow::Result<Report> {
-    let mut report = Report::new("types", bench.settings());
+pub fn types(bench: &TypesBench, services: &Services) -> anyhow::Result<BenchReport> {
+    let mut report = BenchReport::new("types", bench.settings());
     let services = services.linger(bench.linger);
     eprintln!("creating the topics of {} types", bench.types);
     // The first type has a group of its own, the others share one.

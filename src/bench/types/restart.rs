@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use super::steady::Observer;
 use super::{TypesFleet, TypesWorker};
 use crate::bench::latency::percentile;
-use crate::bench::{ROUND_DEADLINE, Report};
+use crate::bench::{BenchReport, ROUND_DEADLINE};
 use crate::control::follow::TopicFollower;
 use crate::control::heartbeat::{HeartbeatState, WorkerRegistry, listen};
 use crate::runtime;
@@ -18,7 +18,7 @@ use crate::runtime;
 /// Worker of each partition, by type.
 type Owners = BTreeMap<(String, i32), String>;
 
-pub(super) fn measure(fleet: &mut TypesFleet, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn measure(fleet: &mut TypesFleet, report: &mut BenchReport) -> anyhow::Result<()> {
     let shared = fleet.shared().to_vec();
     let count = fleet.bench.workers as usize;
     let ownership = Ownership::follow(fleet);
@@ -56,7 +56,7 @@ pub(super) fn measure(fleet: &mut TypesFleet, report: &mut Report) -> anyhow::Re
 }
 
 /// Adds the numbers of partitions that had to move, and of those that moved between other workers.
-fn add_moves(report: &mut Report, before: &Owners, after: &Owners) {
+fn add_moves(report: &mut BenchReport, before: &Owners, after: &Owners) {
     let is_gone = |worker: &String| !after.values().any(|owner| owner == worker);
     let is_new = |worker: &String| !before.values().any(|owner| owner == worker);
     let moves = before.iter().filter_map(|(partition, from)| Some((from, after.get(partition)?)));

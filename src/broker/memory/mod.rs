@@ -34,7 +34,7 @@ pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
 /// Options of the in-memory broker.
 #[derive(Clone)]
-pub struct MemoryOptions {
+pub struct MemoryBrokerOptions {
     /// Maximum size of one partition in bytes, including about 100 bytes of overhead per record. Default 256 MiB.
     pub log_bytes_per_partition: u64,
     /// Time without a poll after which a group member is evicted. Default 45 s.
@@ -53,7 +53,7 @@ pub struct MemoryOptions {
     pub faults: Faults,
 }
 
-impl Default for MemoryOptions {
+impl Default for MemoryBrokerOptions {
     fn default() -> Self {
         Self {
             log_bytes_per_partition: 256 << 20,
@@ -72,12 +72,12 @@ fn system_ms() -> i64 {
 }
 
 /// An in-memory [`Broker`] with hooks for tests.
-pub struct Memory {
+pub struct MemoryBroker {
     core: Arc<Core>,
 }
 
 struct Core {
-    options: MemoryOptions,
+    options: MemoryBrokerOptions,
     state: Mutex<State>,
 }
 
@@ -126,8 +126,8 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
 }
 
-impl Memory {
-    pub fn new(options: MemoryOptions) -> Arc<Self> {
+impl MemoryBroker {
+    pub fn new(options: MemoryBrokerOptions) -> Arc<Self> {
         let state = State { faults: faults::FaultInjector::new(options.faults), ..State::default() };
         Arc::new(Self { core: Arc::new(Core { options, state: Mutex::new(state) }) })
     }
@@ -192,7 +192,7 @@ impl Memory {
     }
 }
 
-impl Broker for Memory {
+impl Broker for MemoryBroker {
     fn consumer(&self, spec: &ConsumerSpec) -> Result<Box<dyn Consumer>, BrokerError> {
         Ok(Box::new(consumer::MemoryConsumer::new(self.core.clone(), spec)?))
     }

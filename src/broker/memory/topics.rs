@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::MemoryOptions;
+use super::MemoryBrokerOptions;
 use super::log::{Log, Payload};
 use crate::broker::{BrokerError, Partition, TopicChange, TopicInfo, TopicSpec};
 use crate::model::task::partition::partition_of;
@@ -138,7 +138,7 @@ impl Topic {
     }
 
     /// Returns whether the log of `index` has room for `more` bytes, after retention and compaction have freed space.
-    pub(super) fn has_room(&mut self, index: i32, more: u64, options: &MemoryOptions, now_ms: i64) -> bool {
+    pub(super) fn has_room(&mut self, index: i32, more: u64, options: &MemoryBrokerOptions, now_ms: i64) -> bool {
         let (log_config, limit) = (self.log_config, options.log_bytes_per_partition);
         let Some(log) = self.log_mut(index) else { return false };
         if let Some(retention_ms) = log_config.retention_ms.filter(|_| options.applies_retention) {

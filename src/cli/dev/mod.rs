@@ -17,7 +17,8 @@ use super::traces;
 use super::wait::finish;
 use crate::api::ApiSetup;
 use crate::api::documents::CreateTask;
-use crate::broker::{Broker, Client as BrokerClient, TopicChange, memory};
+use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
+use crate::broker::{Broker, BrokerClient, TopicChange};
 use crate::config::TokenConfig;
 use crate::control::schedules::ScheduleKey;
 use crate::control::{self, CONTROL_VERSION, ControlKey, put_schedule};
@@ -26,7 +27,7 @@ use crate::model::schedule::Schedule;
 use crate::model::task::Policy;
 use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
-use crate::store::{Store, memory::Memory};
+use crate::store::{Store, memory::MemoryStore};
 use crate::telemetry::{init_logs, set_log_filter};
 use crate::topics::{TypeChange, apply, declare};
 
@@ -81,7 +82,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     let url = format!("http://{}", listener.local_addr().map_err(Failure::failed)?);
     let token = highest_role_token(&setup.config.api.tokens).map(str::to_owned);
     let broker: Arc<dyn Broker> =
-        memory::Memory::new(memory::MemoryOptions { applies_retention: true, ..memory::MemoryOptions::default() });
+        MemoryBroker::new(MemoryBrokerOptions { applies_retention: true, ..Default::default() });
     let live = Live {
         base: setup.clone(),
         environment: environment(&url, token.as_ref()),
@@ -92,7 +93,7 @@ pub(super) async fn dev(args: DevArgs, globals: &Globals, registry: Registry) ->
     };
     let version = live.open().await?;
     let mut running = setup.start_ops().await?;
-    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     declare_types(&version, &broker.client()).await?;
     apply_schedules(&setup, &broker.client()).await?;
     setup.start_tracker(&mut running, setup.tracker(broker.clone(), store.clone(), EVENTS_PARTITIONS));

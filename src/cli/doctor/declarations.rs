@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Finding;
-use crate::broker::Client;
+use crate::broker::BrokerClient;
 use crate::cli::setup::{CALL_DEADLINE, Setup};
 use crate::control::types::read_types;
 use crate::topics::differing_types;
@@ -11,7 +11,7 @@ use crate::topics::differing_types;
 const HINT: &str = "run `kafleet topics apply` with the configuration and the apps of the workers";
 
 /// Reports types whose declarations are missing or differ from what the configuration and the apps declare.
-pub(super) async fn check(client: &Client, setup: &Setup) -> Vec<Finding> {
+pub(super) async fn check(client: &BrokerClient, setup: &Setup) -> Vec<Finding> {
     match read_types(&client.with_deadline(CALL_DEADLINE), &setup.names).await {
         Ok(present) => findings(&differing_types(&setup.config, &setup.registry, &present)),
         Err(why) => vec![Finding::warning("declarations", why.to_string())],

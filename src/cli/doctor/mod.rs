@@ -13,7 +13,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
-use crate::broker::{BrokerError, Client, Partition, TopicInfo, Watermarks};
+use crate::broker::{BrokerClient, BrokerError, Partition, TopicInfo, Watermarks};
 use crate::config::{Config, Names};
 use crate::control::settings::read_control;
 use crate::control::{ControlState, ControlWatch, keep};
@@ -160,7 +160,7 @@ fn configuration(globals: &Globals, options: &SetupOptions) -> Finding {
 }
 
 /// Checks Kafka; returns the watermarks of the events partitions if they could be read.
-async fn kafka(setup: &Setup, client: &Client, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
+async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -> Option<Vec<Watermarks>> {
     let brokers = setup.brokers();
     let present = match client.topics(&setup.names.topics()).await {
         Ok(present) => present,
@@ -184,7 +184,7 @@ async fn kafka(setup: &Setup, client: &Client, found: &mut Vec<Finding>) -> Opti
 }
 
 /// Compares the clock of this host with the newest event.
-async fn clock_finding(client: &Client, watermarks: &[(Partition, Watermarks)]) -> Option<Finding> {
+async fn clock_finding(client: &BrokerClient, watermarks: &[(Partition, Watermarks)]) -> Option<Finding> {
     let mut newest = None;
     for (partition, watermarks) in watermarks {
         newest = newest.max(newest_ms(client, partition, *watermarks).await);
@@ -193,7 +193,7 @@ async fn clock_finding(client: &Client, watermarks: &[(Partition, Watermarks)]) 
 }
 
 /// Returns the events partitions with their watermarks; `None` if one cannot be read.
-async fn events_watermarks(client: &Client, setup: &Setup) -> Option<Vec<(Partition, Watermarks)>> {
+async fn events_watermarks(client: &BrokerClient, setup: &Setup) -> Option<Vec<(Partition, Watermarks)>> {
     let mut found = Vec::new();
     for index in 0..setup.config.topics.events_partitions {
         let partition = Partition::new(setup.names.events(), i32::try_from(index).unwrap_or(i32::MAX));
@@ -204,7 +204,7 @@ async fn events_watermarks(client: &Client, setup: &Setup) -> Option<Vec<(Partit
 }
 
 /// Reports the number of cancels that every worker holds in memory.
-async fn check_cancels(client: &Client, names: &Names) -> Finding {
+async fn check_cancels(client: &BrokerClient, names: &Names) -> Finding {
     let watch = ControlWatch::new(ControlState::default());
     let _reading = keep(watch.clone(), client.broker().clone(), names, None);
     if let Err(why) = watch.whole_within(CALL_DEADLINE, names).await {
@@ -222,7 +222,7 @@ fn cancel_count_finding(count: usize) -> Finding {
         .hint("a cancel is kept until workers have committed past its tasks: check that each type has workers (`kafleet types`)")
 }
 
-async fn topic_findings(client: &Client, config: &Config, registry: &Registry, count: usize) -> Vec<Finding> {
+async fn topic_findings(client: &BrokerClient, config: &Config, registry: &Registry, count: usize) -> Vec<Finding> {
     match topics::check(client, config, registry, CALL_DEADLINE * 2).await {
         Ok(findings) if findings.is_empty() => {
             vec![Finding::ok("topics", format!("{count} with the prefix, all configured as required"))]
@@ -232,8 +232,8 @@ async fn topic_findings(client: &Client, config: &Config, registry: &Registry, c
     }
 }
 
-impl From<topics::Finding> for Finding {
-    fn from(given: topics::Finding) -> Self {
+impl From<topics::TopicFinding> for Finding {
+    fn from(given: topics::TopicFinding) -> Self {
         let verdict = match given.severity {
             Severity::Error => Verdict::Error,
             Severity::Warning => Verdict::Warning,
@@ -244,7 +244,7 @@ impl From<topics::Finding> for Finding {
 
 /// Reports committed offsets that Kafka has dropped or that lie outside the log. Missing topics have a finding already.
 async fn check_commits(
-    client: &Client,
+    client: &BrokerClient,
     config: &Config,
     registry: &Registry,
     present: &[TopicInfo],
@@ -296,7 +296,7 @@ fn check_commit(
 }
 
 /// Reads the append time of the newest event, if one of the last three offsets holds an event.
-async fn newest_ms(client: &Client, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
+async fn newest_ms(client: &BrokerClient, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
     // The last offsets may be transaction markers.
     for offset in (watermarks.low..watermarks.high).rev().take(3) {
         if let Ok(Some(record)) = client.read_at(partition, offset).await {

@@ -1,7 +1,7 @@
 //! Tests of the findings of `doctor`.
 
 use super::*;
-use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, TopicSpec};
 use crate::config::TypeConfig;
@@ -19,14 +19,14 @@ error    redis          no answer
     assert_eq!(text(&found, Paint(false)), expected);
 }
 
-async fn commits(client: &Client, config: &Config) -> Vec<Finding> {
+async fn commits(client: &BrokerClient, config: &Config) -> Vec<Finding> {
     let present = client.topics("t.").await.unwrap();
     check_commits(client, config, &Registry::default(), &present).await.unwrap()
 }
 
 #[tokio::test]
 async fn missing_topic_has_no_second_finding_about_offsets() {
-    let broker: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
+    let broker: Arc<dyn Broker> = MemoryBroker::new(MemoryBrokerOptions::default());
     let names = Names::new("t");
     let spec = |name: String| TopicSpec { name, partitions: 1, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec(names.control()), spec("t2.tasks.echo".into())], CALL_DEADLINE).unwrap();

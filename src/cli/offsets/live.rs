@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::OffsetChange;
-use crate::broker::Client;
+use crate::broker::BrokerClient;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::setup::CALL_DEADLINE;
 use crate::config::Names;
@@ -16,7 +16,7 @@ const APPLY_DEADLINE: Duration = Duration::from_secs(20);
 /// Writes a start offset for each partition to the control topic and waits until workers have applied it, which removes
 /// the record. Records that are not applied in time are withdrawn and reported as an error.
 pub(super) async fn apply(
-    client: &Client,
+    client: &BrokerClient,
     names: &Names,
     task_type: &str,
     changes: &[OffsetChange],

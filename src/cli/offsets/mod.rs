@@ -12,7 +12,7 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Field, Rows};
 use super::setup::{Setup, SetupOptions};
-use crate::broker::{BrokerError, Client, Commit, Partition, Watermarks};
+use crate::broker::{BrokerClient, BrokerError, Commit, Partition, Watermarks};
 use crate::config::Names;
 use crate::control::settings::{FleetSettings, FleetSettingsError, read_control};
 use crate::handlers::Registry;
@@ -154,7 +154,7 @@ async fn init(args: InitArgs, setup: &Setup, globals: &Globals) -> Outcome {
 }
 
 /// Returns the group that contains the commits of a type, which may differ from the configured one.
-async fn current_group(client: &Client, names: &Names, task_type: &str) -> Result<String, Failure> {
+async fn current_group(client: &BrokerClient, names: &Names, task_type: &str) -> Result<String, Failure> {
     let settings = match read_control(client, names).await {
         Err(FleetSettingsError::Missing(_)) => FleetSettings::default(),
         read => read.map_err(|why| failure(why.into(), task_type, &names.control()))?,
@@ -175,7 +175,7 @@ impl OffsetChange {
     }
 }
 
-async fn plan(client: &Client, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
+async fn plan(client: &BrokerClient, topic: &str, group: &str, target: &Target, at: At) -> Result<Plan, Failure> {
     let partitions = partitions(client, topic, target).await?;
     let to_failure = |why: BrokerError| failure(why, &target.task_type, group);
     let committed = client.group_offsets(group, partitions.clone()).await.map_err(to_failure)?;
@@ -202,7 +202,7 @@ fn commit(partition: Partition, offset: i64) -> Commit {
     Commit { partition, offset, metadata: Metadata::encode(&Completed::starting_at(offset), Mark::Clean, offset, 0) }
 }
 
-async fn partitions(client: &Client, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {
+async fn partitions(client: &BrokerClient, topic: &str, target: &Target) -> Result<Vec<Partition>, Failure> {
     let topics = client.topics(topic).await.map_err(|why| failure(why, &target.task_type, topic))?;
     let Some(info) = topics.into_iter().find(|info| info.name == topic) else {
         return Err(Failure::new(Code::NotFound, format_args!("there is no topic `{topic}`"))
@@ -218,7 +218,7 @@ async fn partitions(client: &Client, topic: &str, target: &Target) -> Result<Vec
 }
 
 async fn resolve_offset(
-    client: &Client,
+    client: &BrokerClient,
     partition: &Partition,
     watermarks: Watermarks,
     at: At,
@@ -237,7 +237,7 @@ async fn resolve_offset(
 
 /// Finds the first record at or after a time by binary search: append times are nearly ordered.
 async fn search(
-    client: &Client,
+    client: &BrokerClient,
     partition: &Partition,
     watermarks: Watermarks,
     at_ms: i64,

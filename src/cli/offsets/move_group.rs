@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::failure;
-use crate::broker::{Client, Commit, Partition};
+use crate::broker::{BrokerClient, Commit, Partition};
 use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Rows};
@@ -63,7 +63,12 @@ fn empty_message(moved: &Moved) -> String {
 /// Both groups must have no members. The record of the move on the control topic keeps workers from starting the type
 /// until the new group is recorded: a worker reads the topic after it has joined its group, so that either Kafka refuses
 /// the second check of the groups, or the worker finds the record.
-pub(super) async fn move_commits(client: &Client, names: &Names, task_type: &str, to: &str) -> Result<Moved, Failure> {
+pub(super) async fn move_commits(
+    client: &BrokerClient,
+    names: &Names,
+    task_type: &str,
+    to: &str,
+) -> Result<Moved, Failure> {
     check_configured(names, task_type, to)?;
     let settings = read_control(client, names).await.map_err(|why| failure(why.into(), task_type, to))?;
     let from = settings.group_of(task_type).to_owned();
@@ -94,7 +99,7 @@ pub(super) async fn move_commits(client: &Client, names: &Names, task_type: &str
 
 /// A move of a type's commits between two groups.
 struct GroupMove<'a> {
-    client: &'a Client,
+    client: &'a BrokerClient,
     names: &'a Names,
     task_type: &'a str,
     from: &'a str,
@@ -158,7 +163,7 @@ fn check_configured(names: &Names, task_type: &str, to: &str) -> Result<(), Fail
 /// Returns the commits of a type in a group. Each partition that has been consumed must have one: workers would mistake
 /// an older commit in the other group for it.
 async fn commits_of(
-    client: &Client,
+    client: &BrokerClient,
     names: &Names,
     task_type: &str,
     group: &str,

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{Broker, CALL_DEADLINE, ConsumerSpec, GroupEvent, ProducerRecord, TopicSpec};
 use crate::cli::output::Paint;
@@ -15,11 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn broker() -> Arc<dyn Broker> {
     let ticks = Arc::new(std::sync::atomic::AtomicI64::new(0));
     let clock = ticks.clone();
-    let options = MemoryOptions {
+    let options = MemoryBrokerOptions {
         clock: Arc::new(move || clock.load(std::sync::atomic::Ordering::Relaxed)),
-        ..MemoryOptions::default()
+        ..MemoryBrokerOptions::default()
     };
-    let broker: Arc<dyn Broker> = Memory::new(options);
+    let broker: Arc<dyn Broker> = MemoryBroker::new(options);
     let spec = TopicSpec { name: TOPIC.into(), partitions: 2, replication: None, config: Vec::new() };
     broker.apply_topics(&[spec], CALL_DEADLINE).unwrap();
     let producer = SharedProducer::open(broker.clone(), None).unwrap();
@@ -129,7 +129,7 @@ async fn running_workers_apply_offsets() {
     use crate::control::settings::{mark_partition_consumed, set_fleet};
     use crate::handlers::builtin::register_samples;
     use crate::runtime::{Health, Shutdown};
-    let broker: Arc<dyn Broker> = Memory::new(MemoryOptions::default());
+    let broker: Arc<dyn Broker> = MemoryBroker::new(MemoryBrokerOptions::default());
     let names = Names::new("kafleet");
     let mut registry = Registry::default();
     let config = Config::default();

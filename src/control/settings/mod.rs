@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{
-    Broker, BrokerError, Client, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks,
+    Broker, BrokerClient, BrokerError, ConsumerSpec, Partition, ProducerRecord, RecordRef, StartOffset, Watermarks,
 };
 use crate::config::Names;
 use crate::control::{Group, GroupRecords};
@@ -142,7 +142,7 @@ impl FleetSettings {
 }
 
 /// Reads the whole control topic up to its current end, within the client's deadline.
-pub async fn read_control(client: &Client, names: &Names) -> Result<FleetSettings, FleetSettingsError> {
+pub async fn read_control(client: &BrokerClient, names: &Names) -> Result<FleetSettings, FleetSettingsError> {
     let names = names.clone();
     client.call(move |broker, deadline| read_control_blocking(broker, &names, deadline)).await
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::broker::TopicSpec;
-use crate::broker::memory::{Memory, MemoryOptions};
+use crate::broker::memory::{MemoryBroker, MemoryBrokerOptions};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -10,11 +10,11 @@ fn names() -> Names {
     Names::new("t")
 }
 
-fn broker() -> Arc<Memory> {
-    Memory::new(MemoryOptions::default())
+fn broker() -> Arc<MemoryBroker> {
+    MemoryBroker::new(MemoryBrokerOptions::default())
 }
 
-fn with_topic() -> Arc<Memory> {
+fn with_topic() -> Arc<MemoryBroker> {
     let broker = broker();
     let config = vec![("cleanup.policy".to_owned(), "compact".to_owned())];
     let spec = TopicSpec { name: names().control(), partitions: 1, replication: None, config };
@@ -22,7 +22,7 @@ fn with_topic() -> Arc<Memory> {
     broker
 }
 
-fn read(broker: &Arc<Memory>) -> Result<FleetSettings, FleetSettingsError> {
+fn read(broker: &Arc<MemoryBroker>) -> Result<FleetSettings, FleetSettingsError> {
     read_control_blocking(&**broker, &names(), DEADLINE)
 }
 

@@ -12,7 +12,7 @@ use super::outbox::RecordCopy;
 use super::retention::Lifetimes;
 use super::retry::Used;
 use super::task::id::TaskId;
-use super::task::{Policy, Position, Task};
+use super::task::{DecodedTask, Policy, Position};
 use super::trace::SpanContext;
 use wire::WireEvent;
 
@@ -164,12 +164,12 @@ impl Event {
     }
 
     /// `submitted` event of a task whose record is at `task.position`.
-    pub fn submitted(task: &Task, at_ms: i64) -> Self {
+    pub fn submitted(task: &DecodedTask, at_ms: i64) -> Self {
         Self::announcing(Payload::Submitted, task, at_ms)
     }
 
     /// Event of a task that contains its announcement.
-    pub fn announcing(payload: impl Into<Payload>, task: &Task, at_ms: i64) -> Self {
+    pub fn announcing(payload: impl Into<Payload>, task: &DecodedTask, at_ms: i64) -> Self {
         let announcement = Some(Box::new(Announcement::of(task)));
         Self { task: announcement, ..Self::new(payload, task.id.clone(), task.run, at_ms) }
     }
@@ -226,7 +226,7 @@ impl schemars::JsonSchema for Event {
 }
 
 impl Announcement {
-    pub fn of(task: &Task) -> Self {
+    pub fn of(task: &DecodedTask) -> Self {
         Self {
             task_type: task.task_type.clone(),
             created_at_ms: task.created_at_ms,

@@ -2,11 +2,11 @@
 
 use super::succeeded::{announcement, head, number};
 use crate::model::encode_error::EncodeError;
-use crate::model::task::Task;
+use crate::model::task::DecodedTask;
 
 /// Writes the `submitted` event of a task whose record is at `task.position`: the same bytes as
 /// [`Event::submitted`](super::Event::submitted) encodes to.
-pub fn submitted(task: &Task, at_ms: i64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+pub fn submitted(task: &DecodedTask, at_ms: i64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     head(out, "submitted", task);
     out.extend_from_slice(b",\"at_ms\":");
     number(out, at_ms);

@@ -4,11 +4,11 @@
 use super::EVENT_VERSION;
 use crate::model::encode_error::EncodeError;
 use crate::model::json::RawJson;
-use crate::model::task::Task;
+use crate::model::task::DecodedTask;
 
 /// Parts of a task's `succeeded` event.
 pub struct Success<'a> {
-    pub task: &'a Task,
+    pub task: &'a DecodedTask,
     pub attempt: u32,
     pub worker: &'a str,
     pub at_ms: i64,
@@ -38,7 +38,7 @@ impl Success<'_> {
 }
 
 /// Writes the fields that every event of a task begins with.
-pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &Task) {
+pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &DecodedTask) {
     out.extend_from_slice(b"{\"v\":");
     number(out, EVENT_VERSION);
     // Kinds and ids contain no character that JSON escapes.
@@ -53,7 +53,7 @@ pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &Task) {
     }
 }
 
-pub(super) fn announcement(out: &mut Vec<u8>, task: &Task) -> Result<(), EncodeError> {
+pub(super) fn announcement(out: &mut Vec<u8>, task: &DecodedTask) -> Result<(), EncodeError> {
     out.extend_from_slice(b"{\"type\":");
     text(out, &task.task_type)?;
     out.extend_from_slice(b",\"created_at_ms\":");

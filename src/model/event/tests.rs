@@ -8,7 +8,7 @@ use crate::model::record::attachment::Attachment;
 use crate::model::record::state::State;
 use crate::model::retry::Used;
 use crate::model::task::continuation::Continuation;
-use crate::model::task::patch::{Changes, Patch};
+use crate::model::task::patch::{FieldChanges, Patch};
 
 fn decode(text: &str) -> Result<Event, DecodeError> {
     Event::decode(text.as_bytes())
@@ -163,7 +163,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                 Kind::Patched => Payload::Patched {
                     patch: text.map(|name| {
                         let values = Map::from_iter([("name".to_owned(), Value::from(name))]);
-                        Box::new(Patch { changes: Changes::of(values).unwrap(), ..Patch::default() })
+                        Box::new(Patch { changes: FieldChanges::of(values).unwrap(), ..Patch::default() })
                     }),
                 },
                 Kind::Attached => Payload::Attached { attachment },

@@ -4,7 +4,7 @@ use super::records::Records;
 use super::refresh::refresh;
 use super::{Change, continuations, requests, tally};
 use crate::model::event::{ErrorInfo, Kind};
-use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, EffectKind};
+use crate::model::outbox::{CANCEL_GRACE_MS, CancelRequest, EffectKind, StoredCancel};
 use crate::model::record::rollup;
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, MAX_MESSAGE_CHARS, TaskRecord};
@@ -22,7 +22,7 @@ pub(super) fn has_failed_fast(node: &TaskRecord) -> bool {
 /// Returns true if pending descendants must be cancelled because the task failed fast, and no request has done so
 /// before.
 pub(super) fn must_fail_fast(node: &TaskRecord) -> bool {
-    let is_requested = |cancel: &Cancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
+    let is_requested = |cancel: &StoredCancel| !cancel.tripped && (cancel.named || !node.own.is_terminal());
     let cancel = match node.own.is_terminal() {
         true => node.requests.cancel.as_deref().filter(|cancel| cancel.subtree),
         false => node.cancelled_by(),
@@ -65,8 +65,15 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
     let message: String =
         format!("{reason} (fail_fast: pending descendants are cancelled)").chars().take(MAX_MESSAGE_CHARS).collect();
     let request = CancelRequest { reason: Some(message.as_str().into()), ..CancelRequest::default() };
-    node.requests.cancel =
-        Some(Box::new(Cancel { asof, due_ms, named: open, subtree: true, tripped: true, outlived: false, request }));
+    node.requests.cancel = Some(Box::new(StoredCancel {
+        asof,
+        due_ms,
+        named: open,
+        subtree: true,
+        tripped: true,
+        outlived: false,
+        request,
+    }));
     if open {
         requests::replace_cancel_effect(node, cause.position, EffectKind::Cancel { asof, subtree: true });
     }

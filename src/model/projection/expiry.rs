@@ -7,7 +7,7 @@ use super::records::Records;
 use super::refresh::{refresh, rollup_input};
 use super::{Change, LogPosition, WorkingSet, requests, tally};
 use crate::model::event::{ErrorInfo, Kind};
-use crate::model::outbox::{Cancel, CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE};
+use crate::model::outbox::{CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE, StoredCancel};
 use crate::model::record::HistoryEntry;
 use crate::model::record::state::State;
 use crate::model::retention::{Expiry, ExpiryKind, Lifetimes, NEVER_ANNOUNCED, RECHECK_MS};
@@ -117,14 +117,14 @@ fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     }
 }
 
-fn overdue_cancel(position: LogPosition) -> Cancel {
-    Cancel {
+fn overdue_cancel(position: LogPosition) -> StoredCancel {
+    StoredCancel {
         asof: position.offset,
         due_ms: position.log_time_ms,
         named: true,
         subtree: true,
         request: CancelRequest { reason: Some(OVERDUE.into()), ..CancelRequest::default() },
-        ..Cancel::default()
+        ..StoredCancel::default()
     }
 }
 

@@ -10,7 +10,7 @@ use super::step_outcome::Step;
 use super::{Change, Verdict, child_failures, continuations, notifications, requests, tally};
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Kind};
-use crate::model::outbox::{Cancel, MAX_DEFERRED_BYTES};
+use crate::model::outbox::{MAX_DEFERRED_BYTES, StoredCancel};
 use crate::model::record::rollup::RollupInput;
 use crate::model::record::{HistoryEntry, Moment, TaskRecord, rollup};
 use crate::model::statistics::Observation;
@@ -197,7 +197,8 @@ impl Records {
         };
         let mut next = id.parent_id();
         while let Some(above) = next {
-            let outlived = |cancel: &&Cancel| cancel.named && cancel.subtree && cancel.asof <= asof && !cancel.outlived;
+            let outlived =
+                |cancel: &&StoredCancel| cancel.named && cancel.subtree && cancel.asof <= asof && !cancel.outlived;
             let is_new =
                 self.node(above.as_str()).and_then(|node| node.requests.cancel.as_deref()).filter(outlived).is_some();
             let node = if is_new { self.node_mut(&above) } else { None };

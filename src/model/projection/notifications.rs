@@ -6,7 +6,7 @@ use super::step_outcome::Step;
 use super::{Change, LogPosition, Verdict};
 use crate::model::event::{Event, Kind};
 use crate::model::outbox::{Effect, EffectKind, MAX_NOTIFICATIONS};
-use crate::model::record::notifications::{Delivery, NotificationLog, RuleRef};
+use crate::model::record::notifications::{NotificationDelivery, NotificationLog, RuleRef};
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::id::TaskId;
@@ -111,7 +111,7 @@ fn notify(node: &mut TaskRecord, log: &mut NotificationLog, rule: RuleRef, cause
         log.refused = log.refused.saturating_add(1);
         return;
     }
-    let delivery = Delivery { rule, run: node.run, change: log.changes, state: node.state, cause, at_ms };
+    let delivery = NotificationDelivery { rule, run: node.run, change: log.changes, state: node.state, cause, at_ms };
     log.list(delivery);
     node.push_effect(Effect { cause, what: EffectKind::NotifyAction(delivery) });
 }

@@ -5,7 +5,7 @@ use super::step::begin_run;
 use super::step_outcome::Step;
 use super::{Change, LogPosition, Verdict};
 use crate::model::event::{CancelScope, ErrorInfo, Event, Kind, Payload};
-use crate::model::outbox::{CANCEL_GRACE_MS, Cancel, CancelRequest, Effect, EffectKind, MAX_EFFECTS};
+use crate::model::outbox::{CANCEL_GRACE_MS, CancelRequest, Effect, EffectKind, MAX_EFFECTS, StoredCancel};
 use crate::model::record::state::State;
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::task::id::TaskId;
@@ -72,7 +72,8 @@ fn apply_cancel(
         node.own = State::Cancelled;
         node.outcome.error = Some(Box::new(ErrorInfo::new("cancelled", request.message(""), 0)));
     }
-    node.requests.cancel = Some(Box::new(Cancel { asof, due_ms, named, subtree, tripped, outlived: false, request }));
+    node.requests.cancel =
+        Some(Box::new(StoredCancel { asof, due_ms, named, subtree, tripped, outlived: false, request }));
 }
 
 /// Publishes the cancel of a task that was cancelled while expected and is announced only now: the workers' copy may
@@ -113,7 +114,7 @@ impl Records {
         let Some(asof) = self.node(id.as_str()).and_then(TaskRecord::cancelled_by).map(|cancel| cancel.asof) else {
             return;
         };
-        let is_source = |cancel: &Cancel| cancel.asof == asof && cancel.subtree && cancel.request.with.is_none();
+        let is_source = |cancel: &StoredCancel| cancel.asof == asof && cancel.subtree && cancel.request.with.is_none();
         let cancel_of = |above: &str| self.node(above).and_then(|node| node.requests.cancel.as_deref());
         let source = id.ancestors().find(|above| cancel_of(above).is_some_and(is_source));
         let Some(source) = source.and_then(|source| TaskId::parse(source).ok()) else { return };

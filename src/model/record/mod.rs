@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::encode_error::EncodeError;
 use super::event::{ErrorInfo, Kind};
 use super::json::RawJson;
-use super::outbox::{Cancel, Effect};
+use super::outbox::{Effect, StoredCancel};
 use super::record::attachment::Attached;
 use super::record::notifications::NotificationLog;
 use super::record::rollup::RunCounts;
@@ -156,7 +156,7 @@ pub struct LogCounts {
 pub struct Requests {
     /// Offset in the events partition; requests up to it do not apply to the task. -1: all requests apply.
     pub asof: i64,
-    pub cancel: Option<Box<Cancel>>,
+    pub cancel: Option<Box<StoredCancel>>,
 }
 
 /// Wait of a task whose record the tracker publishes at the due time.

@@ -27,7 +27,7 @@ pub struct NotificationLog {
     /// Due time of each check, epoch milliseconds; `None` once it has run.
     pub checks: Vec<Option<i64>>,
     /// Sent notifications, newest last.
-    pub deliveries: Vec<Delivery>,
+    pub deliveries: Vec<NotificationDelivery>,
     /// Number of older notifications no longer listed.
     pub unlisted: u32,
     /// Number of notifications not sent because too many were pending.
@@ -36,7 +36,7 @@ pub struct NotificationLog {
 
 /// Notification, which is sent by a task of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Delivery {
+pub struct NotificationDelivery {
     pub rule: RuleRef,
     pub run: u32,
     /// Number of the state change within its run.
@@ -86,7 +86,7 @@ impl NotificationLog {
         self.checks.iter().flatten().max().copied()
     }
 
-    pub fn list(&mut self, delivery: Delivery) {
+    pub fn list(&mut self, delivery: NotificationDelivery) {
         if self.deliveries.len() >= MAX_LISTED_DELIVERIES {
             self.deliveries.remove(0);
             self.unlisted = self.unlisted.saturating_add(1);
@@ -95,7 +95,7 @@ impl NotificationLog {
     }
 }
 
-impl Delivery {
+impl NotificationDelivery {
     /// Id of the notification and of its task: the same in every projection of the log.
     pub fn id(&self, task: &TaskId, notification: Notification<'_>) -> String {
         let Self { rule, run, change, cause, .. } = self;
@@ -144,16 +144,23 @@ mod tests {
     fn id_differs_with_every_part_and_is_stable() {
         let task = TaskId::parse("order-42:a").unwrap();
         let callback = Callback::to("https://a");
-        let first = Delivery { rule: RuleRef::Action(0), run: 1, change: 2, state: State::Failed, cause: 7, at_ms: 5 };
-        let id = |delivery: Delivery| delivery.id(&task, Notification::Callback(&callback));
+        let first = NotificationDelivery {
+            rule: RuleRef::Action(0),
+            run: 1,
+            change: 2,
+            state: State::Failed,
+            cause: 7,
+            at_ms: 5,
+        };
+        let id = |delivery: NotificationDelivery| delivery.id(&task, Notification::Callback(&callback));
         assert_eq!(id(first), "callback-h2cyidu2eweglirmkclmlzku", "ids must never change between builds");
-        assert_eq!(id(Delivery { at_ms: 9, ..first }), id(first));
+        assert_eq!(id(NotificationDelivery { at_ms: 9, ..first }), id(first));
         for other in [
-            Delivery { rule: RuleRef::Action(1), ..first },
-            Delivery { rule: RuleRef::Passed(0), ..first },
-            Delivery { run: 2, ..first },
-            Delivery { change: 3, ..first },
-            Delivery { cause: 8, ..first },
+            NotificationDelivery { rule: RuleRef::Action(1), ..first },
+            NotificationDelivery { rule: RuleRef::Passed(0), ..first },
+            NotificationDelivery { run: 2, ..first },
+            NotificationDelivery { change: 3, ..first },
+            NotificationDelivery { cause: 8, ..first },
         ] {
             assert_ne!(id(other), id(first), "{other:?}");
         }

@@ -119,7 +119,7 @@ pub struct Schedule {
     /// Times up to this one do not fire. Set when the schedule is created or resumed, or its times change.
     pub from_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<Paused>,
+    pub paused: Option<SchedulePause>,
     /// Set for schedules from a configuration file (`kafleet schedules apply`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub applied: bool,
@@ -127,8 +127,7 @@ pub struct Schedule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "SchedulePause")]
-pub struct Paused {
+pub struct SchedulePause {
     #[serde(default)]
     pub at_ms: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Decisions of a schedule at a given time. All decisions go into its [`State`], which is written in one transaction
+//! Decisions of a schedule at a given time. All decisions go into its [`ScheduleProgress`], which is written in one transaction
 //! with the fired tasks: another tracker resumes from that state and decides nothing twice.
 
 use schemars::JsonSchema;
@@ -15,8 +15,7 @@ pub const MAX_MISSED: u64 = 10_000;
 
 /// Progress of a schedule: the value of `schedule-state/<name>` on the control topic, written by the tracker only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ScheduleState")]
-pub struct State {
+pub struct ScheduleProgress {
     pub v: u32,
     /// Times up to this one are decided, epoch milliseconds.
     pub through_ms: i64,
@@ -32,7 +31,7 @@ pub struct State {
     pub waiting_ms: Option<i64>,
     /// Recent decisions, newest first; at most 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub recent: Vec<Note>,
+    pub recent: Vec<ScheduleDecision>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -47,9 +46,8 @@ pub struct Last {
 
 /// Decision about one or several consecutive times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "ScheduleNote")]
-pub struct Note {
-    pub outcome: Outcome,
+pub struct ScheduleDecision {
+    pub outcome: ScheduleOutcome,
     /// Scheduled time; of several consecutive ones, the last.
     pub time_ms: i64,
     pub at_ms: i64,
@@ -62,8 +60,7 @@ pub struct Note {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "ScheduleOutcome")]
-pub enum Outcome {
+pub enum ScheduleOutcome {
     Fired,
     /// The previous task had not ended.
     Skipped,
@@ -76,7 +73,7 @@ pub enum Outcome {
     Backfilled,
 }
 
-impl Outcome {
+impl ScheduleOutcome {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fired => "fired",
@@ -98,7 +95,7 @@ pub struct Fire {
     pub replaces: Option<String>,
 }
 
-impl State {
+impl ScheduleProgress {
     /// First undecided time.
     pub fn next(&self, schedule: &Schedule, times: &Times) -> Option<i64> {
         times.after(self.through_ms.max(schedule.from_ms))
@@ -142,7 +139,7 @@ impl State {
                 Overlap::BufferOne if runs && self.waiting_ms.is_some() => self.skip(time_ms, now_ms),
                 Overlap::BufferOne if runs => {
                     self.waiting_ms = Some(time_ms);
-                    self.note(Outcome::Buffered, time_ms, now_ms, None, 1);
+                    self.note(ScheduleOutcome::Buffered, time_ms, now_ms, None, 1);
                 }
                 overlap => {
                     let replaces = self.last.as_ref().filter(|_| runs && overlap == Overlap::Replace);
@@ -171,7 +168,7 @@ impl State {
         }
         if let Some(time_ms) = last {
             self.missed += count;
-            self.note(Outcome::Missed, time_ms, now_ms, None, count);
+            self.note(ScheduleOutcome::Missed, time_ms, now_ms, None, count);
         }
     }
 
@@ -179,32 +176,32 @@ impl State {
         let task = task_of(name, time_ms);
         self.fired += 1;
         self.last = Some(Last { time_ms, at_ms, task: task.clone() });
-        self.note(Outcome::Fired, time_ms, at_ms, Some(task.clone()), 1);
+        self.note(ScheduleOutcome::Fired, time_ms, at_ms, Some(task.clone()), 1);
         Fire { task, time_ms, replaces }
     }
 
     /// Records a manually triggered run.
     pub fn record_run(&mut self, task: &str, at_ms: i64) {
         self.last = Some(Last { time_ms: at_ms, at_ms, task: task.to_owned() });
-        self.note(Outcome::Run, at_ms, at_ms, Some(task.to_owned()), 1);
+        self.note(ScheduleOutcome::Run, at_ms, at_ms, Some(task.to_owned()), 1);
     }
 
     /// Records a backfill of past times.
     pub fn record_backfill(&mut self, last_ms: i64, count: u64, at_ms: i64) {
-        self.note(Outcome::Backfilled, last_ms, at_ms, None, count);
+        self.note(ScheduleOutcome::Backfilled, last_ms, at_ms, None, count);
     }
 
     fn skip(&mut self, time_ms: i64, at_ms: i64) {
         self.skipped += 1;
-        self.note(Outcome::Skipped, time_ms, at_ms, None, 1);
+        self.note(ScheduleOutcome::Skipped, time_ms, at_ms, None, 1);
     }
 
-    fn note(&mut self, outcome: Outcome, time_ms: i64, at_ms: i64, task: Option<String>, count: u64) {
+    fn note(&mut self, outcome: ScheduleOutcome, time_ms: i64, at_ms: i64, task: Option<String>, count: u64) {
         if let Some(newest) = self.recent.first_mut().filter(|newest| task.is_none() && newest.outcome == outcome) {
             (newest.time_ms, newest.at_ms, newest.count) = (time_ms, at_ms, newest.count + count);
             return;
         }
-        self.recent.insert(0, Note { outcome, time_ms, at_ms, task, count });
+        self.recent.insert(0, ScheduleDecision { outcome, time_ms, at_ms, task, count });
         self.recent.truncate(MAX_RECENT);
     }
 }

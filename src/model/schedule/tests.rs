@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::step::{Fire, Outcome, State};
+use super::step::{Fire, ScheduleOutcome, ScheduleProgress};
 use super::*;
 use crate::model::task::action::{Action, Check, ends};
 use crate::model::task::{Policy, Rules, parse_time};
@@ -217,12 +217,12 @@ fn schedule(spec: Spec, from: &str) -> Schedule {
 
 struct Play {
     schedule: Schedule,
-    state: State,
+    state: ScheduleProgress,
 }
 
 impl Play {
     fn new(overlap: Overlap, from: &str) -> Self {
-        Self { schedule: schedule(Spec { overlap, ..every("1m") }, from), state: State::default() }
+        Self { schedule: schedule(Spec { overlap, ..every("1m") }, from), state: ScheduleProgress::default() }
     }
 
     fn at(&mut self, now: &str, runs: bool) -> Vec<Fire> {
@@ -234,7 +234,7 @@ impl Play {
         self.at(now, runs).into_iter().map(|fire| fire.task).collect()
     }
 
-    fn recent(&self) -> Vec<(Outcome, u64)> {
+    fn recent(&self) -> Vec<(ScheduleOutcome, u64)> {
         self.state.recent.iter().map(|note| (note.outcome, note.count)).collect()
     }
 }
@@ -248,7 +248,10 @@ fn each_time_is_decided_once() {
     assert_eq!(play.tasks("2026-11-20T03:02:01Z", true), [""; 0]);
     assert_eq!(play.tasks("2026-11-20T03:03:01Z", false), ["s.20261120T030300Z"]);
     assert_eq!((play.state.fired, play.state.skipped, play.state.missed), (2, 1, 0));
-    assert_eq!(play.recent(), [(Outcome::Fired, 1), (Outcome::Skipped, 1), (Outcome::Fired, 1)]);
+    assert_eq!(
+        play.recent(),
+        [(ScheduleOutcome::Fired, 1), (ScheduleOutcome::Skipped, 1), (ScheduleOutcome::Fired, 1)]
+    );
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn overlap_modes_behave_as_documented() {
     assert_eq!(buffer.tasks("2026-11-20T03:03:10Z", true), [""; 0]);
     assert_eq!(buffer.tasks("2026-11-20T03:03:20Z", false), ["s.20261120T030200Z"]);
     buffer.at("2026-11-20T03:04:00Z", true);
-    buffer.schedule.paused = Some(Paused { at_ms: 0, reason: None });
+    buffer.schedule.paused = Some(SchedulePause { at_ms: 0, reason: None });
     assert_eq!(buffer.tasks("2026-11-20T03:05:00Z", false), [""; 0]);
     assert_eq!((buffer.state.waiting_ms, buffer.state.skipped), (None, 2), "a pause skips the buffered firing");
     let mut replace = Play::new(Overlap::Replace, "2026-11-20T03:00:00Z");
@@ -279,7 +282,7 @@ fn times_older_than_catch_up_are_missed() {
     let mut play = Play::new(Overlap::Allow, "2026-11-20T00:00:00Z");
     play.schedule.spec.catch_up = Some("2m".parse().unwrap());
     assert_eq!(play.tasks("2026-11-20T01:00:10Z", false), ["s.20261120T005900Z", "s.20261120T010000Z"]);
-    assert_eq!((play.state.missed, play.recent().last()), (58, Some(&(Outcome::Missed, 58))));
+    assert_eq!((play.state.missed, play.recent().last()), (58, Some(&(ScheduleOutcome::Missed, 58))));
     // Missed times are counted only up to the limit, and none of them fires.
     let mut long = Play::new(Overlap::Allow, "2020-01-01T00:00:00Z");
     long.schedule.spec.catch_up = Some("2m".parse().unwrap());
@@ -375,7 +378,7 @@ proptest! {
         unique.dedup();
         prop_assert_eq!(unique.len(), tasks.len());
         let due = (last - ms("2026-11-20T00:00:00Z")) / 60_000;
-        let State { fired, skipped, missed, waiting_ms, .. } = play.state;
+        let ScheduleProgress { fired, skipped, missed, waiting_ms, .. } = play.state;
         prop_assert_eq!(fired + skipped + missed + u64::from(waiting_ms.is_some()), due as u64);
     }
 }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::continuation::Continuation;
-use super::{MAX_RETRIES, MAX_TEXT_CHARS, Rules, parse_time};
+use super::{MAX_RETRIES, MAX_TEXT_CHARS, parse_time};
 use crate::model::record::state::State;
 use crate::model::units::duration::Millis;
 
@@ -229,34 +228,6 @@ pub struct NotificationRules<'a> {
     pub checks: &'a [Check],
 }
 
-impl Rules {
-    /// Returns true if the task has notification rules.
-    pub fn has_rules(&self) -> bool {
-        !self.actions.is_empty() || !self.checks.is_empty()
-    }
-
-    /// Notification rules of the task itself.
-    pub fn own_rules(&self) -> NotificationRules<'_> {
-        NotificationRules { at: String::new(), actions: &self.actions, checks: &self.checks }
-    }
-
-    /// Notification rules of the task and of all its continuations.
-    pub fn all_rules(&self) -> Vec<NotificationRules<'_>> {
-        let mut all = vec![self.own_rules()];
-        rules_below("/then", &self.then, &mut all);
-        all
-    }
-}
-
-fn rules_below<'a>(at: &str, continuations: &'a [Continuation], all: &mut Vec<NotificationRules<'a>>) {
-    for (n, then) in continuations.iter().enumerate() {
-        let at = format!("{at}/{n}");
-        let rules = &then.policy.rules;
-        rules_below(&format!("{at}/then"), &rules.then, all);
-        all.push(NotificationRules { at, actions: &rules.actions, checks: &rules.checks });
-    }
-}
-
 impl<'a> NotificationRules<'a> {
     /// All notifications with their JSON pointers.
     pub fn notifications(&self) -> Vec<(String, Notification<'a>)> {
@@ -348,6 +319,7 @@ fn is_terminal_states(states: &[State]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::task::Rules;
 
     fn rules(text: &str) -> Rules {
         serde_json::from_str(text).unwrap_or_else(|why| panic!("{text}: {why}"))

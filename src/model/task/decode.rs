@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::id::{IdError, TaskId, clip};
 use super::{
-    MAX_POLICY_BYTES, MAX_RUN, MAX_TAGS, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED, Task, Trace,
-    header,
+    DecodedTask, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED, Trace, header,
+    parse_time,
 };
 use crate::model::json::RawJson;
 use crate::model::retry::Waits;
@@ -25,7 +25,7 @@ pub struct Source<'a> {
 pub fn read_task<'a>(
     source: &Source<'_>,
     headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
-) -> Result<Task, Reject> {
+) -> Result<DecodedTask, Reject> {
     let mut draft = Draft::default();
     for (name, value) in headers {
         draft.take(name, value.unwrap_or_default());
@@ -152,7 +152,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
-    fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
+    fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
         let envelope: Envelope = serde_json::from_slice(value).map_err(|why| {
             self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
         })?;
@@ -172,7 +172,7 @@ impl<'a> Draft<'a> {
         draft.finish(source, data.text().as_bytes())
     }
 
-    fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<Task, Reject> {
+    fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
         if let Some(refusal) = self.refusal.take() {
             return Err(self.reject(refusal, source));
         }
@@ -195,7 +195,7 @@ impl<'a> Draft<'a> {
             self.policy.get_or_insert_default().expires_at_ms = Some(at);
         }
         let state = self.trace_state;
-        Ok(Task {
+        Ok(DecodedTask {
             task_type: source.task_type.clone(),
             run,
             attempts_used: self.attempts_used,
@@ -253,17 +253,6 @@ fn number(name: &str, text: &str, min: u64, max: u64) -> Result<u64, Reject> {
         .ok_or_else(|| bad_header(name, &format!("`{}` is not a whole number from {min} to {max}", clip(text))))
 }
 
-/// Parses RFC 3339, or epoch milliseconds.
-pub fn parse_time(text: &str) -> Result<i64, String> {
-    if let Ok(millis) = text.trim().parse::<i64>() {
-        return Ok(millis);
-    }
-    let invalid = |_| {
-        format!("`{}` is not a time: write RFC 3339, such as 2026-01-31T12:00:00Z, or epoch milliseconds", clip(text))
-    };
-    text.trim().parse::<jiff::Timestamp>().map(jiff::Timestamp::as_millisecond).map_err(invalid)
-}
-
 fn time(name: &str, text: &str) -> Result<i64, Reject> {
     parse_time(text).map_err(|why| bad_header(name, &why))
 }
@@ -280,17 +269,6 @@ fn short(name: &str, text: &str) -> Result<String, Reject> {
         return Err(bad_header(name, &format!("it has more than {MAX_TEXT_CHARS} characters")));
     }
     Ok(text.to_owned())
-}
-
-/// Checks tags: at most 32, of 1 to 128 characters each, without commas.
-pub fn check_tags(tags: &[String]) -> Result<(), String> {
-    if tags.len() > MAX_TAGS {
-        return Err(format!("{} tags: at most {MAX_TAGS} are allowed", tags.len()));
-    }
-    match tags.iter().find(|tag| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',')) {
-        Some(tag) => Err(format!("the tag `{}` must have 1 to 128 characters and no comma", clip(tag))),
-        None => Ok(()),
-    }
 }
 
 fn rules(name: &str, text: &str) -> Result<Rules, Reject> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::json::RawJson;
 use super::retry::Waits;
 use super::trace::SpanContext;
+pub use super::units::time::parse_time;
 
 #[doc(hidden)]
 pub mod action;
@@ -32,9 +33,9 @@ mod policy;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Source, check_tags, parse_time, read_task};
+pub use decode::{Source, read_task};
 use id::{TaskId, clip};
-pub use policy::{OnFailure, Policy, Rules};
+pub use policy::{OnFailure, Policy, Rules, check_tags};
 
 /// Content type of structured-mode CloudEvents.
 pub const STRUCTURED: &str = "application/cloudevents+json";
@@ -53,7 +54,7 @@ pub const MAX_RUN: u32 = 1_000_000;
 /// Decoded task record.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct DecodedTask {
     pub id: TaskId,
     pub task_type: Arc<str>,
     pub run: u32,
@@ -78,7 +79,7 @@ pub struct Task {
     pub params: RawJson,
 }
 
-impl Task {
+impl DecodedTask {
     /// Context of the headers; `None` without a valid one.
     pub fn trace_context(&self) -> Option<SpanContext> {
         SpanContext::parse(&self.trace.as_ref()?.parent)

@@ -16,7 +16,7 @@ use crate::model::record::state::State;
 
 /// New values of fields: omitted ones stay, `null` removes a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct FieldChanges {
     /// Names of the changed fields. A set: neither their order nor repetition in a document makes a difference.
     given: BTreeSet<&'static str>,
     /// Values of the given fields.
@@ -34,7 +34,7 @@ pub struct Patch {
     pub expires_at_ms: Option<Option<i64>>,
     #[serde(flatten)]
     #[schemars(with = "ChangeFields")]
-    pub changes: Changes,
+    pub changes: FieldChanges,
 }
 
 /// Distinguishes `null` from an omitted field.
@@ -42,7 +42,7 @@ pub fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<
     Option::deserialize(from).map(Some)
 }
 
-impl Changes {
+impl FieldChanges {
     /// New values of any fields, by their names in JSON.
     ///
     /// # Errors
@@ -71,14 +71,14 @@ impl Changes {
     }
 }
 
-impl FieldReader for Changes {
+impl FieldReader for FieldChanges {
     fn read_field<'de, M: MapAccess<'de>>(&mut self, field: &'static Field, map: &mut M) -> Result<(), M::Error> {
         self.given.insert(field.name);
         self.values.read_or_clear(field, map)
     }
 }
 
-impl Serialize for Changes {
+impl Serialize for FieldChanges {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.given.len()))?;
         for field in self.fields() {
@@ -89,18 +89,18 @@ impl Serialize for Changes {
 }
 
 /// Ignores fields that cannot be changed.
-impl<'de> Deserialize<'de> for Changes {
+impl<'de> Deserialize<'de> for FieldChanges {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = Changes;
+            type Value = FieldChanges;
 
             fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
                 to.write_str("changes to a task")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Changes, M::Error> {
-                let mut changes = Changes::default();
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<FieldChanges, M::Error> {
+                let mut changes = FieldChanges::default();
                 while let Some(name) = map.next_key::<String>()? {
                     match Policy::field(&name).filter(|field| field.is_in(Scope::Change)) {
                         Some(field) => changes.read_field(field, &mut map)?,

@@ -8,11 +8,11 @@ use serde::ser::{SerializeMap, Serializer as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::action::{Action, Check};
+use super::action::{Action, Check, NotificationRules};
 use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
 use super::id::clip;
-use super::{MAX_RETRIES, MAX_TEXT_CHARS, check_tags, header};
+use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
 use crate::model::json::plain_text;
 use crate::model::units::duration::Millis;
 
@@ -260,6 +260,32 @@ impl Rules {
         check_continuations(&self.then).map_err(|(at, why)| (format!("/then{at}"), why))?;
         self.own_rules().check()
     }
+
+    /// Returns true if the task has notification rules.
+    pub fn has_rules(&self) -> bool {
+        !self.actions.is_empty() || !self.checks.is_empty()
+    }
+
+    /// Notification rules of the task itself.
+    pub fn own_rules(&self) -> NotificationRules<'_> {
+        NotificationRules { at: String::new(), actions: &self.actions, checks: &self.checks }
+    }
+
+    /// Notification rules of the task and of all its continuations.
+    pub fn all_rules(&self) -> Vec<NotificationRules<'_>> {
+        let mut all = vec![self.own_rules()];
+        rules_below("/then", &self.then, &mut all);
+        all
+    }
+}
+
+fn rules_below<'a>(at: &str, continuations: &'a [Continuation], all: &mut Vec<NotificationRules<'a>>) {
+    for (n, then) in continuations.iter().enumerate() {
+        let at = format!("{at}/{n}");
+        let rules = &then.policy.rules;
+        rules_below(&format!("{at}/then"), &rules.then, all);
+        all.push(NotificationRules { at, actions: &rules.actions, checks: &rules.checks });
+    }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of a check")]
@@ -283,6 +309,17 @@ fn topic(text: &Option<String>) -> Result<(), String> {
         Some(name) => {
             Err(format!("`{}` is not a topic: 1 to 249 characters of A-Z a-z 0-9 . _ - are allowed", clip(name)))
         }
+        None => Ok(()),
+    }
+}
+
+/// Checks tags: at most 32, of 1 to 128 characters each, without commas.
+pub fn check_tags(tags: &[String]) -> Result<(), String> {
+    if tags.len() > MAX_TAGS {
+        return Err(format!("{} tags: at most {MAX_TAGS} are allowed", tags.len()));
+    }
+    match tags.iter().find(|tag| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',')) {
+        Some(tag) => Err(format!("the tag `{}` must have 1 to 128 characters and no comma", clip(tag))),
         None => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use crate::model::units::duration::Millis;
 
 const NOW: i64 = 1_700_000_000_000;
 
-fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<Task, Reject> {
+fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Result<DecodedTask, Reject> {
     let source = Source {
         task_type: &Arc::from(task_type),
         position: Position { partition: 3, offset: 41 },
@@ -17,7 +17,7 @@ fn read_as(task_type: &str, headers: &[(&str, &[u8])], value: Option<&[u8]>) -> 
     read_task(&source, headers.iter().map(|(name, value)| (*name, Some(*value))))
 }
 
-fn read(headers: &[(&str, &str)], value: &str) -> Result<Task, Reject> {
+fn read(headers: &[(&str, &str)], value: &str) -> Result<DecodedTask, Reject> {
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
     read_as("echo", &headers, Some(value.as_bytes()))
 }
@@ -290,7 +290,7 @@ proptest! {
         expires_at_ms in prop::option::of(0..253_402_300_799_999i64),
     ) {
         let policy = Policy { retries, timeout: timeout.map(Millis), name, tags, expires_at_ms, ..Policy::default() };
-        let task = Task {
+        let task = DecodedTask {
             id: TaskId::parse(&id).unwrap(),
             task_type: "echo".into(),
             run, attempts_used, created_at_ms, asof, announced,

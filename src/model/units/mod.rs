@@ -1,5 +1,6 @@
-//! Durations and sizes in their text form, and rates.
+//! Durations, sizes and times in their text form, and rates.
 
 pub mod bytes;
 pub mod duration;
 pub mod rate;
+pub mod time;

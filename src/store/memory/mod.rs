@@ -31,7 +31,7 @@ mod partition;
 mod statistics;
 
 #[derive(Clone, Debug)]
-pub struct MemoryOptions {
+pub struct MemoryStoreOptions {
     /// Maximum number of task records over all partitions. Default 1,000,000.
     pub max_records: usize,
     /// Maximum bytes of records, deferred records, log lines and attachments. Default 1 GiB.
@@ -42,13 +42,13 @@ pub struct MemoryOptions {
     pub lease_ttl: Duration,
 }
 
-impl MemoryOptions {
+impl MemoryStoreOptions {
     fn ttl(&self, reservation: &Reservation) -> Duration {
         if matches!(reservation.stage, Stage::Publishing { .. }) { self.lease_ttl } else { self.reservation_ttl }
     }
 }
 
-impl Default for MemoryOptions {
+impl Default for MemoryStoreOptions {
     fn default() -> Self {
         Self { max_records: 1_000_000, max_bytes: 1 << 30, reservation_ttl: RESERVATION_TTL, lease_ttl: LEASE_TTL }
     }
@@ -56,12 +56,12 @@ impl Default for MemoryOptions {
 
 /// Handle to an in-memory store. Clones share the store.
 #[derive(Clone)]
-pub struct Memory {
+pub struct MemoryStore {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    options: MemoryOptions,
+    options: MemoryStoreOptions,
     state: Mutex<Contents>,
     notices: broadcast::Sender<Notice>,
 }
@@ -79,14 +79,14 @@ struct Contents {
 #[derive(Clone)]
 pub struct Snapshot(FxHashMap<u32, Partition>);
 
-impl Default for Memory {
+impl Default for MemoryStore {
     fn default() -> Self {
-        Self::new(MemoryOptions::default())
+        Self::new(MemoryStoreOptions::default())
     }
 }
 
-impl Memory {
-    pub fn new(options: MemoryOptions) -> Self {
+impl MemoryStore {
+    pub fn new(options: MemoryStoreOptions) -> Self {
         let (notices, _) = broadcast::channel(NOTICE_BUFFER);
         Self { shared: Arc::new(Shared { options, state: Mutex::default(), notices }) }
     }
@@ -156,7 +156,7 @@ impl Contents {
 
     /// Rejects a batch that may exceed the limits. Replaced records count as new bytes, which is precise enough for a
     /// limit.
-    fn check_room(&self, partition: u32, changes: &Changes, options: &MemoryOptions) -> Result<(), StoreError> {
+    fn check_room(&self, partition: u32, changes: &Changes, options: &MemoryStoreOptions) -> Result<(), StoreError> {
         let here = self.partitions.get(&partition);
         let is_new = |id: &TaskId| here.is_none_or(|here| !here.records.contains_key(id));
         let records: usize = self.partitions.values().map(|partition| partition.records.len()).sum();
@@ -183,7 +183,7 @@ fn full(what: &str) -> StoreError {
 }
 
 #[async_trait]
-impl Store for Memory {
+impl Store for MemoryStore {
     async fn open(&self, partition: u32) -> Result<(Box<dyn PartitionWriter>, Option<Checkpoint>), StoreError> {
         let (checkpoint, revision) = self.lock().checkpoint(partition);
         Ok((Box::new(Writer { store: self.clone(), partition, revision: Some(revision) }), checkpoint))
@@ -335,7 +335,7 @@ impl Store for Memory {
 }
 
 struct Writer {
-    store: Memory,
+    store: MemoryStore,
     partition: u32,
     /// Revision of the checkpoint at the last read; `None` once closed.
     revision: Option<u64>,

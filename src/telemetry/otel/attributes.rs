@@ -1,17 +1,17 @@
 //! Names, kinds and attributes of all spans. The only file that knows the semantic conventions for messaging, which are
 //! not stable.
 
-use super::span::{Kind, Span};
+use super::span::{Span, SpanKind};
 use super::{nanos, random_span_id, state_of};
 use crate::model::task::id::TaskId;
-use crate::model::task::{Position, Task};
+use crate::model::task::{DecodedTask, Position};
 use crate::model::trace::{Received, Sent, SpanContext};
 
 /// Maximum length of an error's message in a span, in characters.
 const MAX_MESSAGE_CHARS: usize = 1_000;
 
 /// Task that is published.
-pub struct Published<'a> {
+pub struct SentTask<'a> {
     pub id: &'a TaskId,
     pub task_type: &'a str,
     pub run: u32,
@@ -26,18 +26,18 @@ pub struct Published<'a> {
 
 /// Task that a worker has received.
 pub struct Delivered<'a> {
-    pub task: &'a Task,
+    pub task: &'a DecodedTask,
     pub topic: &'a str,
     pub worker: &'a str,
     /// Number of the attempt, from 1.
     pub attempt: u32,
 }
 
-impl Published<'_> {
+impl SentTask<'_> {
     /// Begins the span of the publication; its end is set when it is finished.
     pub fn span(&self, sent: &Sent, start_ms: i64) -> Box<Span> {
         let Self { id, task_type, run, size, topic, source, state } = *self;
-        let mut span = Span::new(sent.context, format!("send {task_type}"), Kind::Producer, nanos(start_ms));
+        let mut span = Span::new(sent.context, format!("send {task_type}"), SpanKind::Producer, nanos(start_ms));
         span.parent = sent.parent;
         span.state = state.map(str::to_owned);
         span.links.extend(sent.link);
@@ -96,7 +96,7 @@ impl AttemptSpan {
             None => SpanContext { span_id: random_span_id(), ..self.send },
         };
         let name = format!("wait {}", of.task.task_type);
-        let mut span = Span::new(context, name, Kind::Internal, from_ns.min(until_ns));
+        let mut span = Span::new(context, name, SpanKind::Internal, from_ns.min(until_ns));
         span.parent = replaced.map_or(Some(self.send.span_id), |received| received.parent);
         span.end_ns = until_ns;
         span.state = state_of(of.task);
@@ -114,7 +114,7 @@ impl AttemptSpan {
         error: Option<(&str, &str)>,
     ) -> Box<Span> {
         let name = format!("process {}", of.task.task_type);
-        let mut span = Span::new(self.context, name, Kind::Consumer, start_ns);
+        let mut span = Span::new(self.context, name, SpanKind::Consumer, start_ns);
         span.parent = Some(self.send.span_id);
         span.end_ns = end_ns.max(start_ns);
         span.links.push(self.send);

@@ -15,16 +15,16 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-pub use attributes::{AttemptSpan, Delivered, Published};
+pub use attributes::{AttemptSpan, Delivered, SentTask};
 pub use environment::{OtelSettings, settings};
 pub use export::probe;
 pub use exporter::{Exporter, start};
 pub use metrics::TraceMetrics;
-pub use span::{Kind, Span, Value};
+pub use span::{Span, SpanKind, Value};
 
 use crate::config::Names;
 use crate::model::task::id::TaskId;
-use crate::model::task::{Task, Trace};
+use crate::model::task::{DecodedTask, Trace};
 use crate::model::trace::{Origin, Sampler, SpanContext, SpanId};
 use crate::runtime::now_ms;
 
@@ -61,7 +61,7 @@ impl Tracer {
     /// not sampled.
     pub(crate) fn begin_send(
         &self,
-        task: &mut Task,
+        task: &mut DecodedTask,
         origin: Origin,
         names: &Names,
         source: &str,
@@ -71,7 +71,7 @@ impl Tracer {
         // The state belongs to the trace of the creator.
         let state = sent.parent.and_then(|_| task.trace.take()?.state);
         task.trace = Some(headers_of(sent.context, state));
-        let published = Published {
+        let published = SentTask {
             id: &task.id,
             task_type: &task.task_type,
             run: task.run,
@@ -117,7 +117,7 @@ pub(crate) fn context_of(trace: Option<&Trace>) -> Option<SpanContext> {
 }
 
 /// `tracestate` of a task; it counts only with a valid context.
-pub(crate) fn state_of(task: &Task) -> Option<String> {
+pub(crate) fn state_of(task: &DecodedTask) -> Option<String> {
     task.trace_context()?;
     task.trace.as_ref()?.state.clone()
 }

@@ -4,7 +4,7 @@ use crate::model::trace::{SpanContext, SpanId, TraceId};
 
 /// Kind of a span, with its number in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SpanKind {
     Internal = 1,
     Producer = 4,
     Consumer = 5,
@@ -26,7 +26,7 @@ pub struct Span {
     /// `tracestate` of the trace.
     pub state: Option<String>,
     pub name: String,
-    pub kind: Kind,
+    pub kind: SpanKind,
     /// Epoch nanoseconds.
     pub start_ns: u64,
     pub end_ns: u64,
@@ -37,7 +37,7 @@ pub struct Span {
 }
 
 impl Span {
-    pub(super) fn new(context: SpanContext, name: String, kind: Kind, start_ns: u64) -> Self {
+    pub(super) fn new(context: SpanContext, name: String, kind: SpanKind, start_ns: u64) -> Self {
         Self {
             trace_id: context.trace_id,
             span_id: context.span_id,

@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 use crate::config::Names;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
-use crate::model::record::notifications::Delivery;
+use crate::model::record::notifications::NotificationDelivery;
 use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification};
 use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
 use crate::model::trace::SpanContext;
 use crate::model::units::duration::Millis;
-use crate::publish::{NewTask, TracedEvent, time_text, traced_event};
+use crate::publish::{OutgoingTask, TracedEvent, time_text, traced_event};
 use crate::telemetry::Tracer;
 use crate::telemetry::otel::headers_of;
 use crate::tracker::error::TrackerError;
@@ -29,7 +29,7 @@ const CREATOR: &str = "kafleet";
 pub(crate) fn delivery_event(
     id: &TaskId,
     node: &TaskRecord,
-    delivery: Delivery,
+    delivery: NotificationDelivery,
     (lean, origin, traced): (bool, Option<SpanContext>, Option<(&Tracer, &Names)>),
     now_ms: i64,
 ) -> Result<Option<TracedEvent>, TrackerError> {
@@ -44,14 +44,14 @@ pub(crate) fn delivery_event(
             (EMAIL_TYPE, RawJson::of(&EmailParams::new(email, body)), (email.retries, email.timeout))
         }
     };
-    let mut new = NewTask::new(kind, params?);
+    let mut new = OutgoingTask::new(kind, params?);
     new.id = Some(TaskId::parse(&delivery.id(id, notification))?);
     new.policy = policy(id, delivery, attempts);
     new.trace = origin.map(|context| headers_of(context, None));
     Ok(Some(traced_event(new, SOURCE, now_ms, now_ms, traced)?))
 }
 
-fn policy(id: &TaskId, delivery: Delivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {
+fn policy(id: &TaskId, delivery: NotificationDelivery, (retries, timeout): (Option<u32>, Option<Millis>)) -> Policy {
     let options = json!({"task": id, "rule": delivery.rule.to_string(), "state": delivery.state, "run": delivery.run});
     let name: String = format!("{} of {id}", delivery.state).chars().take(MAX_TEXT_CHARS).collect();
     Policy {
@@ -65,7 +65,7 @@ fn policy(id: &TaskId, delivery: Delivery, (retries, timeout): (Option<u32>, Opt
 }
 
 /// Builds the body of a callback: kind of event, time and task.
-fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value {
+fn body(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> Value {
     let mut data = task_data(id, node, delivery, lean);
     let mut kind = "task.state";
     if let Some((number, passed)) = delivery.rule.check() {
@@ -77,7 +77,7 @@ fn body(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Value
     json!({"type": kind, "timestamp": time_text(delivery.at_ms), "data": data})
 }
 
-fn task_data(id: &TaskId, node: &TaskRecord, delivery: Delivery, lean: bool) -> Map<String, Value> {
+fn task_data(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> Map<String, Value> {
     let policy = node.definition.policy.as_deref().cloned().unwrap_or_default();
     // Omit fields of a later state if the task has changed since then.
     let is_current = node.run == delivery.run && node.state == delivery.state;

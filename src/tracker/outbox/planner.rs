@@ -14,7 +14,7 @@ use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
 use crate::model::outbox::{Effect, EffectKind, RecordCopy, TimerKind};
 use crate::model::record::TaskRecord;
-use crate::model::record::notifications::Delivery;
+use crate::model::record::notifications::NotificationDelivery;
 use crate::model::retry::Used;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
@@ -329,7 +329,7 @@ impl OutboxPlanner {
         id: &TaskId,
         node: &TaskRecord,
         effect: Effect,
-        delivery: Delivery,
+        delivery: NotificationDelivery,
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
         let dedup_key = effect.id();

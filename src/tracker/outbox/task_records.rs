@@ -12,11 +12,11 @@ use crate::model::record::TaskRecord;
 use crate::model::retry::Waits;
 use crate::model::task::continuation::number_of;
 use crate::model::task::id::TaskId;
-use crate::model::task::{Policy, Position, Task, header};
+use crate::model::task::{DecodedTask, Policy, Position, header};
 use crate::model::trace::Origin;
 use crate::publish::{set_policy, task_headers};
 use crate::store::StoreError;
-use crate::telemetry::otel::{Published, Span, followed, headers_of};
+use crate::telemetry::otel::{SentTask, Span, followed, headers_of};
 use crate::tracker::error::{TrackerError, Unpublishable};
 use crate::tracker::outbox::entry::{Message, OutboxEntry, effect_done, terminal_event};
 use crate::tracker::outbox::fan_in;
@@ -149,7 +149,7 @@ impl OutboxPlanner {
         let origin = followed(self.setup.tracer.as_ref(), &parent, followed_task.run, followed_task.definition.trace);
         // A trace that is not sampled by the ids of its tree needs no header.
         let origin = origin.filter(|origin| origin.sampled || followed_task.definition.trace.is_some());
-        let mut task = Task {
+        let mut task = DecodedTask {
             id: id.clone(),
             task_type: continuation.task_type.clone(),
             run: node.run,
@@ -197,7 +197,7 @@ impl OutboxPlanner {
         let sent = tracer.sampler().sent(id, run, origin)?;
         record.headers.retain(|(name, _)| name != header::TRACE_PARENT && name != header::TRACE_STATE);
         record.headers.push((header::TRACE_PARENT.to_owned(), sent.context.to_string().into_bytes()));
-        let published = Published {
+        let published = SentTask {
             id,
             task_type: node.task_type.as_deref().unwrap_or_default(),
             run,

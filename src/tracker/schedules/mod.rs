@@ -1,12 +1,12 @@
 //! Fires recurring schedules, exactly once per time.
 //!
 //! Schedules, their states and requests concerning them are records of the control topic. The owner of the first
-//! events partition fires all of them. A transaction contains the `scheduled` event of each task and the [`State`]
+//! events partition fires all of them. A transaction contains the `scheduled` event of each task and the [`ScheduleProgress`]
 //! that records it; the tasks are then released like any delayed task. Before the first transaction a producer with a
 //! fixed transactional id is opened, which fences earlier owners, and only then the control topic is read to its end:
 //! it contains everything that earlier owners have fired. Without schedules nothing is opened.
 //!
-//! [`State`]: crate::model::schedule::step::State
+//! [`ScheduleProgress`]: crate::model::schedule::step::State
 
 use std::sync::Arc;
 use std::time::Duration;

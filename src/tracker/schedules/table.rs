@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::transaction::ScheduleTransaction;
 use crate::control::CONTROL_VERSION;
 use crate::control::schedules::{ScheduleRequest, ScheduleState};
-use crate::model::schedule::step::State;
+use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Schedule, Times};
 use crate::model::task::id::TaskId;
 
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub schedule: Arc<Schedule>,
     /// `None` if this build cannot parse them.
     pub times: Option<Times>,
-    pub state: State,
+    pub state: ScheduleProgress,
     /// Time of the next decision.
     pub due_ms: Option<i64>,
     /// Task unknown to the store, and the offset up to which the store must be folded to be sure.
@@ -26,8 +26,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn new(name: &str, schedule: &Arc<Schedule>, state: State) -> Self {
-        let state = State { v: CONTROL_VERSION, ..state };
+    fn new(name: &str, schedule: &Arc<Schedule>, state: ScheduleProgress) -> Self {
+        let state = ScheduleProgress { v: CONTROL_VERSION, ..state };
         let times = Times::of(&schedule.spec).ok();
         let mut entry = Self { schedule: schedule.clone(), times, state, due_ms: None, pending_lookup: None };
         entry.plan(name);
@@ -85,7 +85,9 @@ impl ScheduleTable {
             match self.entries.get_mut(name) {
                 Some(entry) if Arc::ptr_eq(&entry.schedule, schedule) => {}
                 Some(entry) => *entry = Entry::new(name, schedule, std::mem::take(&mut entry.state)),
-                None => drop(self.entries.insert(name.clone(), Entry::new(name, schedule, State::default()))),
+                None => {
+                    drop(self.entries.insert(name.clone(), Entry::new(name, schedule, ScheduleProgress::default())));
+                }
             }
         }
         let gone = self.entries.extract_if(.., |name, _| !plan.schedules.contains_key(name));

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use super::presence;
 use super::table::{Entry, PendingRequest, ScheduleRequestName, ScheduleTable};
-use crate::control::schedules::{ScheduleKey, ScheduleRequest, Span};
+use crate::control::schedules::{ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::{CancelScope, Event, Payload};
 use crate::model::json::RawJson;
-use crate::model::schedule::step::State;
+use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{Overlap, Template, run_of, task_of};
 use crate::model::task::id::TaskId;
-use crate::publish::{NewTask, time_text, traced_event};
+use crate::publish::{OutgoingTask, time_text, traced_event};
 use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::entry::{Message, event_message};
 use crate::tracker::setup::TrackerSetup;
@@ -34,7 +34,7 @@ const CONTROL_PARTITION: i32 = 0;
 #[derive(Default)]
 pub(super) struct ScheduleTransaction {
     pub messages: Vec<Message>,
-    pub states: Vec<(String, State)>,
+    pub states: Vec<(String, ScheduleProgress)>,
     /// Remaining parts of requests; `None` deletes a request.
     pub requests: Vec<(ScheduleRequestName, Option<ScheduleRequest>)>,
     pub orphans: Vec<String>,
@@ -80,7 +80,9 @@ impl TaskFactory {
     ) -> Result<ScheduleTransaction, TrackerError> {
         let mut transaction = ScheduleTransaction::default();
         for name in table.orphans.iter().take(BATCH) {
-            transaction.messages.push(self.control_record(&ScheduleKey::State(name.clone()), None::<&State>)?);
+            transaction
+                .messages
+                .push(self.control_record(&ScheduleKey::State(name.clone()), None::<&ScheduleProgress>)?);
             transaction.orphans.push(name.clone());
         }
         for (name, entry) in &mut table.entries {
@@ -190,8 +192,8 @@ impl TaskFactory {
         name: &ScheduleRequestName,
         entry: &Entry,
         open: &mut PendingRequest,
-        span: Span,
-        mut state: State,
+        span: ScheduleSpan,
+        mut state: ScheduleProgress,
         now_ms: i64,
         transaction: &mut ScheduleTransaction,
     ) -> Result<(), TrackerError> {
@@ -211,8 +213,10 @@ impl TaskFactory {
             transaction.messages.push(self.task(&name.0, task.as_str(), &entry.schedule.spec.task, **time, now_ms)?);
             transaction.types.push(entry.schedule.spec.task.task_type.clone());
         }
-        let next_wait = goes_on
-            .then(|| ScheduleRequest { backfill: Some(Span { from_ms: last + 1, ..span }), ..open.request.clone() });
+        let next_wait = goes_on.then(|| ScheduleRequest {
+            backfill: Some(ScheduleSpan { from_ms: last + 1, ..span }),
+            ..open.request.clone()
+        });
         self.update_request(name, next_wait, transaction)?;
         if missing.is_empty() {
             return Ok(());
@@ -291,7 +295,12 @@ impl TaskFactory {
         Ok(event_message(&self.events, partition, event)?)
     }
 
-    fn state(&self, name: &str, state: State, transaction: &mut ScheduleTransaction) -> Result<(), TrackerError> {
+    fn state(
+        &self,
+        name: &str,
+        state: ScheduleProgress,
+        transaction: &mut ScheduleTransaction,
+    ) -> Result<(), TrackerError> {
         transaction.messages.push(self.control_record(&ScheduleKey::State(name.to_owned()), Some(&state))?);
         transaction.states.push((name.to_owned(), state));
         Ok(())
@@ -322,7 +331,7 @@ fn new_task(
     template: &Template,
     time_ms: i64,
     now_ms: i64,
-) -> Result<NewTask, TrackerError> {
+) -> Result<OutgoingTask, TrackerError> {
     let params = RawJson::of(&template.params)?;
     let mut policy = template.policy.clone();
     let options = policy.rules.options.take();
@@ -332,7 +341,7 @@ fn new_task(
     policy.rules.options = Some(options.into());
     policy.creator.get_or_insert_with(|| format!("schedule/{schedule}"));
     policy.expires_at_ms = template.expires.map(|span| now_ms.saturating_add(span.as_i64()));
-    let mut new = NewTask::new(&template.task_type, params);
+    let mut new = OutgoingTask::new(&template.task_type, params);
     new.id = Some(id);
     new.key = template.key.clone();
     new.policy = policy;

@@ -6,18 +6,18 @@ use std::time::Duration;
 use crate::handlers::{Child, Context, Failure};
 use crate::model::json::RawJson;
 use crate::model::task::id::TaskId;
-use crate::publish::{NewTask, PublishError, Publisher};
+use crate::publish::{OutgoingTask, PublishError, Publisher};
 use crate::runtime::now_ms;
 
 /// Deadline for looking up a topic.
 const TOPIC_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Converts a child into a task to publish, in its parent's run.
-pub(crate) fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure> {
+pub(crate) fn child_task(cx: &Context, child: Child) -> Result<OutgoingTask, Failure> {
     let invalid = |why: String| Failure::fail(format!("a child cannot be spawned: {why}")).of_kind("bad_child");
     let id = cx.child_id(&child)?;
     let params = RawJson::of(&child.params).map_err(|why| invalid(why.to_string()))?;
-    let mut task = NewTask::new(&child.task_type, params);
+    let mut task = OutgoingTask::new(&child.task_type, params);
     task.id = Some(id);
     task.key = child.key;
     task.run = cx.run;
@@ -32,7 +32,7 @@ pub(crate) fn child_task(cx: &Context, child: Child) -> Result<NewTask, Failure>
 /// need not run again; only a child that can never be published fails the attempt.
 pub(crate) async fn publish_children(
     publisher: &Publisher,
-    tasks: Vec<NewTask>,
+    tasks: Vec<OutgoingTask>,
     mut published: impl FnMut(TaskId),
 ) -> Result<(), Failure> {
     check_topics(publisher, &tasks).await?;
@@ -65,7 +65,7 @@ pub(crate) async fn publish_children(
 
 /// Checks that every child's type has a topic, so that a missing one fails the attempt before any sibling is
 /// published. A broker that does not answer is ignored here: publishing reports it.
-async fn check_topics(publisher: &Publisher, tasks: &[NewTask]) -> Result<(), Failure> {
+async fn check_topics(publisher: &Publisher, tasks: &[OutgoingTask]) -> Result<(), Failure> {
     let types: BTreeSet<&str> = tasks.iter().map(|task| &*task.task_type).collect();
     for task_type in types {
         let topic = publisher.names().tasks(task_type);

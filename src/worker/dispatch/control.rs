@@ -3,7 +3,7 @@
 use super::Dispatcher;
 use super::limits::Admission;
 use super::tasks::Tasks;
-use crate::control::{ControlWatch, Verdict};
+use crate::control::{Cancellation, ControlWatch};
 use crate::handlers::context::CancelReason;
 use crate::worker::decode::{InFlight, Input};
 
@@ -96,6 +96,6 @@ impl Dispatcher {
 }
 
 /// Returns why a task must not start. Costs one atomic load while there are no cancels and kill switches.
-pub(super) fn blocked_by(control: &ControlWatch, in_flight: &InFlight) -> Option<Verdict> {
+pub(super) fn blocked_by(control: &ControlWatch, in_flight: &InFlight) -> Option<Cancellation> {
     if control.concerns_tasks() { control.state().forbids(&in_flight.task) } else { None }
 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::control::Verdict;
+use crate::control::Cancellation;
 use crate::handlers::Context;
 use crate::model::event::AttemptFailure;
 use crate::telemetry::otel::{AttemptSpan, nanos};
@@ -26,7 +26,7 @@ pub(super) struct Running {
     /// The `started` event is published.
     pub announced_start: bool,
     /// Set once the task is cancelled and the attempt is stopped for it.
-    pub cancelled: Option<Box<Verdict>>,
+    pub cancelled: Option<Box<Cancellation>>,
     /// Span of the attempt, until it has ended. `None` if its trace is not sampled.
     pub span: Option<Box<AttemptSpan>>,
 }

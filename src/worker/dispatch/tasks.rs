@@ -17,7 +17,7 @@ use super::reporter::EventReporter;
 use super::running::Running;
 use super::{DispatcherDeps, LONGEST_WAIT};
 use crate::config::{Order, TypePolicy, WorkerConfig};
-use crate::control::Verdict;
+use crate::control::Cancellation;
 use crate::model::event::{AttemptFailure, Event, Payload};
 use crate::model::json::RawJson;
 use crate::worker::attempt::output::OutputBuffer;
@@ -157,7 +157,7 @@ impl Tasks {
     }
 
     /// Ends a task that was cancelled before its attempt started.
-    pub(super) async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Verdict) {
+    pub(super) async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Cancellation) {
         self.reporter.schedule_flush(Instant::now());
         self.metrics.record_outcome("cancelled", Duration::ZERO);
         self.spans.never_started(&in_flight);
@@ -169,7 +169,7 @@ impl Tasks {
     }
 
     /// Reports a cancelled attempt once it has actually stopped.
-    pub(super) async fn cancel_running(&mut self, mut running: Running, verdict: Verdict) {
+    pub(super) async fn cancel_running(&mut self, mut running: Running, verdict: Cancellation) {
         self.reporter.publish_last_output(&mut running).await;
         self.metrics.record_outcome("cancelled", running.started_at.elapsed());
         running.end_span(&self.spans, "cancelled", None);

@@ -1,6 +1,6 @@
 //! Transactions that stay open, are aborted, or exceed the log.
 
-use kafleet::broker::memory::MemoryOptions;
+use kafleet::broker::memory::MemoryBrokerOptions;
 use kafleet::broker::{BrokerError, Partition, StartOffset};
 
 use super::{Case, Lab};
@@ -64,7 +64,7 @@ fn reopening_a_name_aborts_its_open_transaction() {
 }
 
 fn transaction_exceeding_the_log_writes_nothing() {
-    let lab = Lab::with(MemoryOptions { log_bytes_per_partition: 2000, ..MemoryOptions::default() });
+    let lab = Lab::with(MemoryBrokerOptions { log_bytes_per_partition: 2000, ..MemoryBrokerOptions::default() });
     let topic = lab.kit.topic(2);
     let [a, b] = [0, 1].map(|index| Partition::new(topic.as_str(), index));
     let mut producer = lab.kit.broker.transactional_producer("x").unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
+use kafleet::broker::memory::{Faults, MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::{BrokerError, ConsumerSpec, GroupEvent, Partition, StartOffset};
 
 use super::{Case, Lab, SESSION_MS};
@@ -84,7 +84,10 @@ fn silent_member_is_evicted() {
 }
 
 fn waiting_member_notices_a_dead_one() {
-    let memory = Memory::new(MemoryOptions { session_timeout: Duration::from_millis(200), ..MemoryOptions::default() });
+    let memory = MemoryBroker::new(MemoryBrokerOptions {
+        session_timeout: Duration::from_millis(200),
+        ..MemoryBrokerOptions::default()
+    });
     let kit = Kit::new(memory, "only");
     let topic = kit.topic(2);
     let mut dying = kit.member("g", &topic);
@@ -181,7 +184,10 @@ fn released_partition_stays_assigned_without_revocation() {
 }
 
 fn committed_offsets_of_empty_group_expire() {
-    let lab = Lab::with(MemoryOptions { offsets_retention: Duration::from_secs(100), ..MemoryOptions::default() });
+    let lab = Lab::with(MemoryBrokerOptions {
+        offsets_retention: Duration::from_secs(100),
+        ..MemoryBrokerOptions::default()
+    });
     let topic = lab.kit.topic(1);
     let at = Partition::new(topic.as_str(), 0);
     let mut member = lab.kit.member("g", &topic);

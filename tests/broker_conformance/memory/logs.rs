@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kafleet::broker::memory::MemoryOptions;
+use kafleet::broker::memory::MemoryBrokerOptions;
 use kafleet::broker::{BrokerError, GroupEvent, Partition, ProducerRecord, StartOffset};
 
 use super::{Case, Lab};
@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
 ];
 
 fn full_log_rejects_records_and_keeps_existing_ones() {
-    let lab = Lab::with(MemoryOptions { log_bytes_per_partition: 10_000, ..MemoryOptions::default() });
+    let lab = Lab::with(MemoryBrokerOptions { log_bytes_per_partition: 10_000, ..MemoryBrokerOptions::default() });
     let topic = lab.kit.topic(2);
     let [full, free] = [0, 1].map(|index| Partition::new(topic.as_str(), index));
     let value = "v".repeat(900);
@@ -39,7 +39,7 @@ fn full_log_rejects_records_and_keeps_existing_ones() {
 }
 
 fn full_compacted_log_frees_space() {
-    let lab = Lab::with(MemoryOptions { log_bytes_per_partition: 10_000, ..MemoryOptions::default() });
+    let lab = Lab::with(MemoryBrokerOptions { log_bytes_per_partition: 10_000, ..MemoryBrokerOptions::default() });
     let topic = lab.kit.topic_with(1, &[("cleanup.policy", "compact,delete")]);
     for n in 0..500 {
         lab.kit.send(&keyed(&topic, &format!("key-{}", n % 3), &n.to_string())).unwrap();
@@ -62,7 +62,7 @@ fn old_records_are_removed_if_retention_is_enabled() {
         (true, ("cleanup.policy", "compact"), 0),
         (false, ("retention.ms", "60000"), 0),
     ] {
-        let lab = Lab::with(MemoryOptions { applies_retention, ..MemoryOptions::default() });
+        let lab = Lab::with(MemoryBrokerOptions { applies_retention, ..MemoryBrokerOptions::default() });
         let topic = lab.kit.topic_with(1, &[config]);
         let send = |value: &str| lab.kit.send(&keyed(&topic, value, value)).unwrap();
         send("0");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use kafleet::broker::memory::{Faults, Memory, MemoryOptions};
+use kafleet::broker::memory::{Faults, MemoryBroker, MemoryBrokerOptions};
 use kafleet::broker::{ConsumerSpec, Partition, StartOffset};
 
 use crate::kit::Kit;
@@ -26,30 +26,30 @@ const SESSION_MS: i64 = 10_000;
 
 /// A broker with a manual clock.
 struct Lab {
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBroker>,
     kit: Kit,
     now_ms: Arc<AtomicI64>,
 }
 
 impl Lab {
     fn new() -> Self {
-        Self::with(MemoryOptions::default())
+        Self::with(MemoryBrokerOptions::default())
     }
 
-    fn with(options: MemoryOptions) -> Self {
+    fn with(options: MemoryBrokerOptions) -> Self {
         let now_ms = Arc::new(AtomicI64::new(1_700_000_000_000));
         let clock = now_ms.clone();
-        let options = MemoryOptions {
+        let options = MemoryBrokerOptions {
             clock: Arc::new(move || clock.load(Ordering::Relaxed)),
             session_timeout: Duration::from_millis(SESSION_MS as u64),
             ..options
         };
-        let memory = Memory::new(options);
+        let memory = MemoryBroker::new(options);
         Self { kit: Kit::new(memory.clone(), "only"), memory, now_ms }
     }
 
     fn inline(faults: Faults) -> Self {
-        Self::with(MemoryOptions { inline_delivery: true, faults, ..MemoryOptions::default() })
+        Self::with(MemoryBrokerOptions { inline_delivery: true, faults, ..MemoryBrokerOptions::default() })
     }
 
     fn advance_ms(&self, ms: i64) {

@@ -20,7 +20,7 @@ use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
 use kafleet::model::units::duration::Millis;
 use kafleet::runtime::now_ms;
-use kafleet::store::memory::Memory;
+use kafleet::store::memory::MemoryStore;
 use serde_json::json;
 
 use crate::tracker::cases::expect_agreement;
@@ -361,8 +361,8 @@ async fn lossy_store_releases_nothing_twice() {
 /// While it is unknown whether a transaction was committed or aborted, or is still open, nothing else is published.
 #[tokio::test(flavor = "multi_thread")]
 async fn transaction_of_unknown_outcome_is_resolved() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 1);
     make_topics(&fixture);
     let name = format!("{}.outbox.0", fixture.names.events());
     memory.hold_transactions(&name, true);
@@ -378,8 +378,8 @@ async fn transaction_of_unknown_outcome_is_resolved() {
 /// A record behind another producer's open transaction does not count as removed: its retry waits, others do not.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_waits_for_an_uncommitted_record() {
-    let memory = broker::Memory::new(broker::MemoryOptions::default());
-    let fixture = Fixture::new(memory.clone(), Arc::new(Memory::default()), 1);
+    let memory = broker::MemoryBroker::new(broker::MemoryBrokerOptions::default());
+    let fixture = Fixture::new(memory.clone(), Arc::new(MemoryStore::default()), 1);
     make_topics(&fixture);
     let topic = fixture.names.tasks(TYPE);
     let foreign_record = ProducerRecord {

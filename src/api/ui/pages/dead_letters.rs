@@ -26,7 +26,11 @@ pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     query.extend(visit.query.select(&["cursor"]));
     let page = from_kafka(dead_letters::letter_page(&visit.request_of("", query))).await?;
     let is_first = !visit.query.is_set("cursor") && FILTERS.iter().all(|name| !visit.query.is_set(name));
-    let by_error = if is_first { from_kafka(letters::summary(&letters::request(visit))).await.ok() } else { None };
+    let by_error = if is_first {
+        from_kafka(letters::summary(&visit.live.letters, &visit.request_of("", letters::query()))).await.ok()
+    } else {
+        None
+    };
     let filters = visit.query.select(&FILTERS);
     let pairs: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let options: String = pairs.iter().map(|(name, value)| format!(" --{name} {}", quoted(value))).collect();

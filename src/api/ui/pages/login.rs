@@ -14,9 +14,8 @@ use crate::api::ui::forms::check_origin;
 use crate::api::ui::parts::View;
 use crate::api::ui::parts::frame::frame;
 use crate::api::ui::parts::problem::problem_text;
-use crate::api::ui::serve::{
-    html_page, plain_problem, see_other, shell_without_session, view_of, with_security_headers,
-};
+use crate::api::ui::response::{html_page, see_other, with_security_headers};
+use crate::api::ui::serve::{plain_problem, shell_without_session, view_of};
 use crate::api::ui::session;
 use crate::api::ui::visit::Fields;
 use crate::config::Role;

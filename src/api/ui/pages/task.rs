@@ -35,7 +35,7 @@ const CHILDREN: usize = 20;
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let status = stored(task::status_document(&visit.request())).await?;
     let (plain, children_request) = (visit.request(), visit.request_with(&[("limit", CHILDREN.to_string())]));
-    let live = &visit.api.live;
+    let live = &visit.live;
     let record = status.record.as_deref().map(|record| format!("{} {record}", status.id));
     let (why, params, history, children, log, attachments) = tokio::join!(
         from_kafka(live.reasons.get(Some(reason_key(&status)), why::why_document(&plain, Some(&live.queues)))),

@@ -168,7 +168,7 @@ pub(super) async fn cached_stats(visit: &Visit, query: &[(&str, String)]) -> Res
     let length = |name: &str| query.iter().find(|(known, _)| *known == name).and_then(|(_, at)| at.parse::<i64>().ok());
     let length = length("to").unwrap_or_default() - length("from").unwrap_or_default();
     let key = format!("{} {length}", key.collect::<Vec<_>>().join(" "));
-    visit.api.live.statistics.get(Some(key), statistics::stats_document(&request)).await
+    visit.live.statistics.get(Some(key), statistics::stats_document(&request)).await
 }
 
 /// Charts of a type, or of all.

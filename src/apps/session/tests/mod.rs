@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The app's side of a session, and the session.
 struct Fixture {
     session: Session,
-    driver: JoinHandle<StreamEnd>,
+    driver: JoinHandle<StreamEndReason>,
     events: mpsc::UnboundedReceiver<SessionEvent>,
     declared: Option<Declared>,
     from_worker: BufReader<ReadHalf<DuplexStream>>,
@@ -86,7 +86,7 @@ impl Fixture {
     }
 
     /// Starts an attempt; returns its context, its output, and the task that waits for its end.
-    async fn start(&mut self, params: &str) -> (Context, Arc<Recorder>, JoinHandle<Ended>) {
+    async fn start(&mut self, params: &str) -> (Context, Arc<Recorder>, JoinHandle<AttemptAnswer>) {
         let (cx, recorder) = TestRun::new().id("order").begin("a");
         let running = self.session.start(&RawJson::parse(params.as_bytes()).unwrap(), &cx, &self.stuck);
         let running = running.unwrap_or_else(|ended| panic!("{ended:?}"));
@@ -107,13 +107,13 @@ impl Fixture {
 
     async fn violation(self) -> String {
         match tokio::time::timeout(DEADLINE, self.driver).await.unwrap().unwrap() {
-            StreamEnd::Violated(violation) => violation.0,
+            StreamEndReason::Violated(violation) => violation.0,
             other => panic!("{other:?}"),
         }
     }
 }
 
-async fn ended(attempt: JoinHandle<Ended>) -> Ended {
+async fn ended(attempt: JoinHandle<AttemptAnswer>) -> AttemptAnswer {
     tokio::time::timeout(DEADLINE, attempt).await.expect("the attempt ends").unwrap()
 }
 
@@ -127,7 +127,7 @@ async fn attempt_is_answered_with_its_output() {
     assert_eq!(app.receive().await["attempt"]["n"], 2);
     app.send(json!({"ok": {"n": 2, "output": false}})).await;
     app.send(json!({"error": {"n": 1, "outcome": "later", "kind": "a b", "message": "m", "after_ms": 7}})).await;
-    assert_eq!(ended(second).await, Ended::of_answer(Ok(RawJson::parse(b"false").unwrap())));
+    assert_eq!(ended(second).await, AttemptAnswer::of_answer(Ok(RawJson::parse(b"false").unwrap())));
     let failure = ended(first).await.answer.unwrap_err();
     assert_eq!((failure.then, &*failure.kind), (Fail::Retry { after: Some(Duration::from_millis(7)) }, "a_b"));
     let (_, _, third) = app.start("3").await;
@@ -152,7 +152,7 @@ async fn output_reaches_the_context_of_its_attempt() {
     app.send(json!({"spawn": {"n": 1, "tasks": [{"type": "b"}]}})).await;
     app.send(json!({"then": {"n": 1, "task": {"type": "c"}}})).await;
     app.send(json!({"ok": {"n": 1}})).await;
-    assert_eq!(ended(attempt).await, Ended::of_answer(Ok(RawJson::null())));
+    assert_eq!(ended(attempt).await, AttemptAnswer::of_answer(Ok(RawJson::null())));
     let notes = recorder.notes();
     assert!(matches!(&notes[..3], [Note::Log(_), Note::Progress(_), Note::Warning(_)]), "{notes:?}");
     assert!(matches!(&notes[3..], [Note::Attachment(_), Note::Log(why)] if why.contains("not base64")), "{notes:?}");
@@ -307,13 +307,16 @@ async fn slow_reader_does_not_stop_the_worker_from_reading() {
     let answer = |n| json!({"error": {"n": n, "outcome": "dead", "kind": "bad_params", "message": "m"}});
     app.send(answer(1)).await;
     assert_eq!(ended(first).await.answer.unwrap_err().then, Fail::Dead);
-    assert!(app.session.is_attempt_unread(&StreamEnd::Closed));
+    assert!(app.session.is_attempt_unread(&StreamEndReason::Closed));
     for n in [1, 2] {
         assert_eq!(app.receive().await["attempt"]["n"], n);
     }
     app.send(answer(2)).await;
     assert_eq!(ended(second).await.answer.unwrap_err().then, Fail::Dead);
-    assert!(!app.session.is_attempt_unread(&StreamEnd::Closed) && app.session.is_attempt_unread(&StreamEnd::Reset));
+    assert!(
+        !app.session.is_attempt_unread(&StreamEndReason::Closed)
+            && app.session.is_attempt_unread(&StreamEndReason::Reset)
+    );
 }
 
 #[tokio::test]

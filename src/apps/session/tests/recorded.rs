@@ -58,7 +58,7 @@ struct Player {
     app: Fixture,
     /// Bytes until the app's end of the stream is cut.
     left: usize,
-    running: BTreeMap<u64, (Context, JoinHandle<Ended>)>,
+    running: BTreeMap<u64, (Context, JoinHandle<AttemptAnswer>)>,
     /// The app is ready or unable.
     is_declared: bool,
 }
@@ -163,7 +163,7 @@ impl Player {
     async fn end(mut self) {
         self.app.to_worker.shutdown().await.unwrap();
         let end = tokio::time::timeout(DEADLINE, self.app.driver).await.expect("the session ends").unwrap();
-        assert_eq!(end, StreamEnd::Closed);
+        assert_eq!(end, StreamEndReason::Closed);
         if !self.is_declared {
             assert!(self.app.declared.unwrap().await.is_err(), "nothing has been declared");
         }
@@ -176,7 +176,7 @@ impl Player {
     }
 }
 
-fn check_answer(kind: &str, fields: &Value, ended: Ended) {
+fn check_answer(kind: &str, fields: &Value, ended: AttemptAnswer) {
     assert_eq!(ended.restart, None);
     let failure = match ended.answer {
         Ok(output) => {

@@ -1,0 +1,219 @@
+//! Rules of the code's structure: circles of files, and public types that share a name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::visit::{self, Visit};
+
+use crate::source::{SourceFile, Violation};
+
+/// Largest circle of files that use each other.
+pub const MAX_CIRCLE: usize = 5;
+
+type Path = Vec<String>;
+
+/// Modules of the crate with what they use, and the names that they re-export.
+struct Modules<'a> {
+    files: BTreeMap<Path, &'a SourceFile>,
+    /// Used paths by module, relative ones resolved.
+    uses: BTreeMap<Path, BTreeSet<Path>>,
+    /// Target of a re-exported name.
+    exports: BTreeMap<(Path, String), Path>,
+}
+
+/// Circles of more than [`MAX_CIRCLE`] files within a folder of `src/`. Tests and re-exports do not count, nor does
+/// `mod.rs`, which starts its children and defines what they share.
+pub fn circles(files: &[SourceFile]) -> Vec<Violation> {
+    let modules = Modules::of(files);
+    let edges = modules.edges();
+    let reached: BTreeMap<&Path, BTreeSet<&Path>> =
+        edges.keys().map(|module| (module, reachable(module, &edges))).collect();
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for (module, reaches) in &reached {
+        let circle: Vec<&Path> = reaches.iter().filter(|other| reached[**other].contains(*module)).copied().collect();
+        if circle.len() > MAX_CIRCLE && seen.insert(circle[0]) {
+            let names: Vec<String> = circle.iter().map(|module| module.join("::")).collect();
+            let message = format!("circle of {} files; at most {MAX_CIRCLE}: {}", circle.len(), names.join(", "));
+            found.push(Violation::new(&modules.files[circle[0]].path, 1, message));
+        }
+    }
+    found
+}
+
+/// Modules that can be reached from a module, with itself if it is part of a circle.
+fn reachable<'a>(from: &Path, edges: &'a BTreeMap<Path, BTreeSet<Path>>) -> BTreeSet<&'a Path> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&Path> = edges[from].iter().collect();
+    while let Some(module) = next.pop() {
+        if reached.insert(module) {
+            next.extend(&edges[module]);
+        }
+    }
+    reached
+}
+
+impl<'a> Modules<'a> {
+    fn of(files: &'a [SourceFile]) -> Self {
+        let code = files.iter().filter(|file| file.path.starts_with("src/") && !file.is_test());
+        let files: BTreeMap<Path, &SourceFile> = code.map(|file| (module_of(&file.path), file)).collect();
+        let (mut uses, mut exports) = (BTreeMap::new(), BTreeMap::new());
+        for (module, file) in &files {
+            let mut paths = Paths::default();
+            paths.visit_file(&file.syntax);
+            let absolute = |path: &Path| absolute(module, path, &files);
+            uses.insert(module.clone(), paths.used.iter().filter_map(absolute).collect());
+            for (name, path) in &paths.exported {
+                exports.extend(absolute(path).map(|target| ((module.clone(), name.clone()), target)));
+            }
+        }
+        Self { files, uses, exports }
+    }
+
+    /// Used modules of the same folder, by module.
+    fn edges(&self) -> BTreeMap<Path, BTreeSet<Path>> {
+        let used = |module: &Path, uses: &BTreeSet<Path>| {
+            let targets = uses.iter().map(|path| self.definition(path));
+            targets.filter(|target| target != module && target.first() == module.first()).collect()
+        };
+        let mut edges: BTreeMap<Path, BTreeSet<Path>> =
+            self.uses.iter().map(|(module, uses)| (module.clone(), used(module, uses))).collect();
+        let is_root = |module: &Path| self.files[module].path.ends_with("/mod.rs");
+        edges.retain(|module, _| !is_root(module));
+        edges.values_mut().for_each(|used| used.retain(|module| !is_root(module)));
+        edges
+    }
+
+    /// Module that defines the item of a path.
+    fn definition(&self, path: &Path) -> Path {
+        let mut path = path.clone();
+        for _ in 0..path.len() + 8 {
+            let depth =
+                (0..=path.len()).rev().find(|depth| self.files.contains_key(&path[..*depth])).unwrap_or_default();
+            let (module, item) = path.split_at(depth);
+            let exported = item.first().and_then(|name| self.exports.get(&(module.to_vec(), name.clone())));
+            match exported {
+                Some(target) => path = [target.as_slice(), &item[1..]].concat(),
+                None => return module.to_vec(),
+            }
+        }
+        path
+    }
+}
+
+fn module_of(path: &str) -> Path {
+    let parts = path.trim_start_matches("src/").trim_end_matches(".rs").split('/').map(str::to_owned);
+    parts.filter(|part| !["mod", "lib"].contains(&&**part)).collect()
+}
+
+/// Path from the root of the crate. `None` for other crates and for names in scope, whose `use` counts.
+fn absolute(module: &[String], path: &[String], files: &BTreeMap<Path, &SourceFile>) -> Option<Path> {
+    let mut base = match path.first()?.as_str() {
+        "crate" => Vec::new(),
+        "self" => module.to_vec(),
+        "super" => module[..module.len().checked_sub(1)?].to_vec(),
+        first => {
+            let child = [module, &[first.to_owned()]].concat();
+            return files.contains_key(&child).then(|| [module, path].concat());
+        }
+    };
+    let mut rest = &path[1..];
+    while rest.first().is_some_and(|part| part == "super") {
+        base.pop()?;
+        rest = &rest[1..];
+    }
+    base.extend(rest.iter().filter(|part| *part != "self").cloned());
+    Some(base)
+}
+
+/// Paths in a file without its tests.
+#[derive(Default)]
+struct Paths {
+    used: BTreeSet<Path>,
+    exported: Vec<(String, Path)>,
+}
+
+impl Paths {
+    fn add_use(&mut self, before: &Path, tree: &syn::UseTree, exports: bool) {
+        let with = |name: &syn::Ident| [before.as_slice(), &[name.to_string()]].concat();
+        let (name, path) = match tree {
+            syn::UseTree::Path(path) => return self.add_use(&with(&path.ident), &path.tree, exports),
+            syn::UseTree::Group(group) => {
+                return group.items.iter().for_each(|tree| self.add_use(before, tree, exports));
+            }
+            syn::UseTree::Glob(_) => (String::new(), before.clone()),
+            syn::UseTree::Name(name) => (name.ident.to_string(), with(&name.ident)),
+            syn::UseTree::Rename(rename) => (rename.rename.to_string(), with(&rename.ident)),
+        };
+        if exports {
+            self.exported.push((name, path));
+        } else {
+            self.used.insert(path);
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Paths {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if !is_for_tests(&item.attrs) {
+            self.add_use(&Vec::new(), &item.tree, !matches!(item.vis, syn::Visibility::Inherited));
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.used.insert(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        visit::visit_path(self, path);
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let syn::Meta::List(list) = &attribute.meta else { return false };
+        list.path.is_ident("cfg") && list.tokens.to_string() == "test"
+    })
+}
+
+/// Public types of `src/` with the name of another one.
+pub fn shared_names(files: &[SourceFile]) -> Vec<Violation> {
+    struct Types<'a>(&'a str, BTreeMap<String, Vec<Violation>>);
+    impl Types<'_> {
+        fn add(&mut self, visibility: &syn::Visibility, name: &syn::Ident) {
+            if matches!(visibility, syn::Visibility::Public(_)) {
+                let line = name.span().start().line;
+                let violation = Violation::new(self.0, line, format!("another public type is named `{name}`, too"));
+                self.1.entry(name.to_string()).or_default().push(violation);
+            }
+        }
+    }
+    impl<'ast> Visit<'ast> for Types<'_> {
+        fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+            if !is_for_tests(&item.attrs) {
+                visit::visit_item_mod(self, item);
+            }
+        }
+        fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+            self.add(&item.vis, &item.ident);
+        }
+        fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+            self.add(&item.vis, &item.ident);
+        }
+        fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+            self.add(&item.vis, &item.ident);
+        }
+        fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+            self.add(&item.vis, &item.ident);
+        }
+    }
+    let mut types = BTreeMap::<String, Vec<Violation>>::new();
+    for file in files.iter().filter(|file| file.path.starts_with("src/") && !file.is_test()) {
+        let mut of_file = Types(&file.path, BTreeMap::new());
+        of_file.visit_file(&file.syntax);
+        of_file.1.into_iter().for_each(|(name, uses)| types.entry(name).or_default().extend(uses));
+    }
+    types.into_values().filter(|uses| uses.len() > 1).flatten().collect()
+}
