@@ -76,7 +76,7 @@ pub async fn run(seed: u64, length: Duration, is_short: bool) -> Vec<String> {
     let report = |what: &str| println!("requests: {:4.0} s  {what}", begun.elapsed().as_secs_f64());
     report("the fleet runs");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let requests = Requests::new(environment.fleet.calls.clone());
+    let requests = Requests::new(environment.fleet.calls.clone(), environment.fleet.outage.clone());
     let clients = tokio::spawn(requests.clone().clients(rng.fork()));
     let from = Instant::now();
     for (share, fault) in if is_short { SHORT } else { LONG } {
@@ -143,7 +143,7 @@ async fn freeze(process: &crate::process::Process, span: Duration) {
 
 async fn judge(environment: &mut Environment, requests: &Requests, report: &impl Fn(&str)) -> Vec<String> {
     environment.fleet.restart_exited();
-    requests.resume(Instant::now() + PATIENCE).await;
+    requests.reset(Instant::now() + PATIENCE).await;
     let all: BTreeSet<String> = requests.answers.items.lock().keys().cloned().collect();
     let roots = all.iter().filter(|id| !id.contains(':')).cloned().collect();
     // A root does not wait for superseded tasks below it. A superseded task that never ends blocks the commits of its
@@ -166,6 +166,7 @@ async fn judge(environment: &mut Environment, requests: &Requests, report: &impl
     report(&summary(requests, &items, &topics, &executions));
     created(&items, &documents, &log, &topics, &mut violations);
     done(&documents, &executions, &mut violations);
+    waited(requests, &documents, &mut violations);
     asked(requests, &documents, &log, &mut violations);
     redriven(requests, &topics, &log, &mut violations);
     violations
@@ -191,8 +192,11 @@ fn summary(requests: &Requests, items: &BTreeMap<String, Item>, topics: &Topics,
     let load = |number: &std::sync::atomic::AtomicUsize| number.load(std::sync::atomic::Ordering::Relaxed);
     let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
     items.values().flat_map(|item| &item.codes).for_each(|code| *unknown.entry(code).or_default() += 1);
+    let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
+    let all = executions.by_task.values().flatten().map(|execution| execution.end.as_deref().unwrap_or("lost"));
+    all.for_each(|end| *ends.entry(end).or_default() += 1);
     format!(
-        "{} calls, {} without a response; {} tasks: {} accepted, {} unknown, {} rejected, codes {unknown:?}; {} executions, {} events; \
+        "{} calls, {} without a response; {} tasks: {} accepted, {} unknown, {} rejected, codes {unknown:?}; {} executions, ends {ends:?}, {} events; \
          {} cancels, {} retries, {} changes, {} redrives accepted",
         load(&requests.answers.calls),
         load(&requests.answers.unanswered),
@@ -311,6 +315,17 @@ fn done(documents: &BTreeMap<String, Value>, executions: &Executions, violations
         let run = document["run"].as_u64().unwrap_or_default() as u32;
         if document["own_state"] == "succeeded" && executions.ends(id, run, "succeeded") == 0 {
             violations.push(format!("`{id}` succeeded in run {run} without an execution: {document}"));
+        }
+    }
+}
+
+/// Checks that waits and outages of a service are no failures: a task that should succeed has not failed by itself.
+fn waited(requests: &Requests, documents: &BTreeMap<String, Value>, violations: &mut Vec<String>) {
+    let params = requests.answers.params.lock();
+    for (id, document) in documents {
+        let succeeds = params.get(id).is_some_and(|params| params["outcome"] == "succeed");
+        if succeeds && document["own_state"] == "failed" {
+            violations.push(format!("`{id}` should have waited and succeeded: {document}"));
         }
     }
 }

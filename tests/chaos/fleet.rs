@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::apis::Apis;
 use crate::kafka::Cluster;
 use crate::process::{Process, free_ports};
-use crate::tasks::{EXECUTIONS_FILE, PROGRAM, WORKER};
+use crate::tasks::{EXECUTIONS_FILE, OUTAGE_FILE, PROGRAM, WORKER};
 use crate::wait_until;
 
 pub const PREFIX: &str = "chaos";
@@ -18,12 +18,17 @@ pub const TASK_PARTITIONS: u32 = 6;
 pub const SCHEDULE: &str = "periodic";
 pub const SCHEDULE_EVERY_S: i64 = 2;
 
+/// Name of the file that exists while the service of remote tasks is away.
+const OUTAGE: &str = "outage";
+
 pub struct Fleet {
     pub workers: Vec<Process>,
     pub trackers: Vec<Process>,
     pub apis: Vec<Process>,
     pub calls: Arc<Apis>,
     pub executions: PathBuf,
+    /// Exists while the service of remote tasks is away.
+    pub outage: PathBuf,
     folder: PathBuf,
     /// Roles that exited without being stopped.
     pub unexpected_exits: Vec<String>,
@@ -43,6 +48,7 @@ impl Fleet {
             apis: (1..=2).map(|number| role(folder, "api", number, Some(ports[number as usize - 1]))).collect(),
             calls,
             executions,
+            outage: folder.join(OUTAGE),
             folder: folder.to_owned(),
             unexpected_exits: Vec::new(),
         };
@@ -133,7 +139,8 @@ fn role(folder: &Path, role: &'static str, number: u32, port: Option<u16>) -> Pr
     Process::new(&name, folder.join(format!("{name}.log")), move |starts| {
         let mut command = command(&at, role == "worker");
         command.arg(role).arg("--config").arg(at.join("kafleet.toml"));
-        command.env(EXECUTIONS_FILE, at.join("executions")).env(WORKER, format!("{incarnation}.{starts}"));
+        command.env(EXECUTIONS_FILE, at.join("executions")).env(OUTAGE_FILE, at.join(OUTAGE));
+        command.env(WORKER, format!("{incarnation}.{starts}"));
         if let Some(port) = port {
             command.arg("--listen").arg(format!("127.0.0.1:{port}"));
         }

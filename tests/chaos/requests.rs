@@ -1,18 +1,21 @@
 //! Requests from many clients: trees are created in batches, atomic or not, cancelled, retried, redriven, renamed and
-//! paused. A request is not repeated until it succeeds; every response is recorded, to be compared with the final
+//! paused; types are limited, and the service that some tasks call goes away and comes back. A request is not repeated until it succeeds; every response is recorded, to be compared with the final
 //! state.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kafleet::runtime::now_ms;
 use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::apis::Apis;
+use crate::fleet::TASK_PARTITIONS;
 
 const BATCHES: &str = "/v1/batches";
 const CLIENTS: u64 = 24;
@@ -20,7 +23,9 @@ const CLIENTS: u64 = 24;
 const PACE_MS: u64 = 2_000;
 /// Maximum number of requests for a batch with an unknown outcome.
 const REPEATS: usize = 4;
-const TYPES: [&str; 2] = ["work", "keyed"];
+const TYPES: [&str; 3] = ["work", "keyed", "remote"];
+/// Maximum time for which tasks wait.
+const WAITS_MS: u64 = 3_000;
 
 /// Outcomes of a task over all batches that contain it.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +49,8 @@ pub struct Answers {
     pub names: Mutex<Vec<(String, String)>>,
     /// Accepted redrives, by dead letter.
     pub redrives: Mutex<BTreeMap<String, u32>>,
+    /// Params of created tasks.
+    pub params: Mutex<BTreeMap<String, Value>>,
     pub wrong: Mutex<Vec<String>>,
     pub calls: AtomicUsize,
     pub unanswered: AtomicUsize,
@@ -52,6 +59,8 @@ pub struct Answers {
 pub struct Requests {
     pub apis: Arc<Apis>,
     pub answers: Answers,
+    /// Exists while the service of remote tasks is away.
+    outage: PathBuf,
     is_over: AtomicBool,
 }
 
@@ -62,8 +71,8 @@ struct Twig {
 }
 
 impl Requests {
-    pub fn new(apis: Arc<Apis>) -> Arc<Self> {
-        Arc::new(Self { apis, answers: Answers::default(), is_over: AtomicBool::new(false) })
+    pub fn new(apis: Arc<Apis>, outage: PathBuf) -> Arc<Self> {
+        Arc::new(Self { apis, answers: Answers::default(), outage, is_over: AtomicBool::new(false) })
     }
 
     pub fn end(&self) {
@@ -84,6 +93,8 @@ impl Requests {
             all.spawn(self.clone().redriver(rng.fork()));
         }
         all.spawn(self.clone().pauser(rng.fork()));
+        all.spawn(self.clone().limiter(rng.fork()));
+        all.spawn(self.clone().outages(rng.fork()));
         while let Some(ended) = all.join_next().await {
             ended.unwrap();
         }
@@ -119,6 +130,8 @@ impl Requests {
 
     /// Creates a tree. With `repeat` a request with an unknown outcome is sent again, with the same ids.
     async fn create(&self, tree: &[Twig], atomic: bool, repeat: bool) {
+        let params = tree.iter().map(|twig| (twig.id.clone(), twig.body["params"].clone()));
+        self.answers.params.lock().extend(params);
         let items: Vec<&Value> = tree.iter().map(|twig| &twig.body).collect();
         let path = if atomic { format!("{BATCHES}?atomic=true") } else { BATCHES.to_owned() };
         for _ in 0..if repeat { REPEATS } else { 1 } {
@@ -212,26 +225,51 @@ impl Requests {
         }
     }
 
-    /// Resumes all types, so that tasks of a paused type can end.
-    pub async fn resume(&self, until: Instant) {
+    /// Changes the limits of types.
+    async fn limiter(self: Arc<Self>, mut rng: fastrand::Rng) {
+        while !self.is_over() {
+            let name = TYPES[rng.usize(..TYPES.len())];
+            let limits = match rng.u8(..3) {
+                0 => json!({}),
+                1 => json!({"slots": rng.u32(1..8)}),
+                _ => json!({"slots": rng.u32(1..40), "max_concurrency": rng.u32(TASK_PARTITIONS..TASK_PARTITIONS * 3)}),
+            };
+            self.call(Method::PUT, &format!("/v1/types/{name}/limits"), Some(&limits)).await;
+            sleep(Duration::from_millis(rng.u64(1_000..5_000))).await;
+        }
+    }
+
+    /// Takes the service of remote tasks away, and brings it back.
+    async fn outages(self: Arc<Self>, mut rng: fastrand::Rng) {
+        while !self.is_over() {
+            sleep(Duration::from_millis(rng.u64(1_000..12_000))).await;
+            std::fs::write(&self.outage, "").unwrap();
+            sleep(Duration::from_millis(rng.u64(500..8_000))).await;
+            std::fs::remove_file(&self.outage).unwrap();
+        }
+    }
+
+    /// Resumes all types and resets their limits, so that all tasks can end.
+    pub async fn reset(&self, until: Instant) {
         for name in TYPES {
             let resumed = self.apis.call(Method::POST, &format!("/v1/types/{name}/resume"), None, until).await;
-            self.answers.wrong.lock().extend(resumed.err());
+            let limits = format!("/v1/types/{name}/limits");
+            let reset = self.apis.call(Method::PUT, &limits, Some(&json!({})), until).await;
+            self.answers.wrong.lock().extend([resumed, reset].into_iter().filter_map(Result::err));
         }
     }
 }
 
 /// Creates a root with a few tasks below it; some never end by themselves.
 fn tree(root: &str, rng: &mut fastrand::Rng) -> Vec<Twig> {
-    let mut body =
-        json!({"type": TYPES[rng.usize(..2)], "id": root, "params": work(rng), "fail_fast": rng.u8(..3) == 0});
+    let mut body = json!({"type": TYPES[rng.usize(..TYPES.len())], "id": root, "params": work(rng), "fail_fast": rng.u8(..3) == 0});
     if rng.u8(..4) == 0 {
         body["then"] = json!([{"type": "work", "params": {"outcome": "succeed"}, "on": "ended"}]);
     }
     let mut tree = vec![Twig { id: root.to_owned(), body }];
     for n in 0..rng.usize(2..7) {
         let parent = tree[rng.usize(..tree.len())].id.clone();
-        let body = json!({"type": TYPES[rng.usize(..2)], "id": format!("k{n}"), "parent": parent, "params": work(rng)});
+        let body = json!({"type": TYPES[rng.usize(..TYPES.len())], "id": format!("k{n}"), "parent": parent, "params": work(rng)});
         tree.push(Twig { id: format!("{parent}:k{n}"), body });
     }
     tree
@@ -242,5 +280,6 @@ fn work(rng: &mut fastrand::Rng) -> Value {
         ["succeed", "succeed", "succeed", "succeed", "succeed", "fail", "dead_letter", "fail_first_run", "hang"]
             [rng.usize(..9)];
     let failures = if rng.u8(..6) == 0 { rng.u32(1..3) } else { 0 };
-    json!({"outcome": outcome, "duration_ms": rng.u64(..300), "failures": failures})
+    let ready_at_ms = if rng.u8(..6) == 0 { now_ms() + rng.i64(..WAITS_MS as i64) } else { 0 };
+    json!({"outcome": outcome, "duration_ms": rng.u64(..300), "failures": failures, "ready_at_ms": ready_at_ms})
 }

@@ -7,15 +7,22 @@ use std::time::Duration;
 
 use kafleet::builder::App;
 use kafleet::config::Order;
-use kafleet::handlers::{Child, Context, Failure, Task, TaskResult};
+use kafleet::handlers::{Child, Context, Fail, Failure, Task, TaskResult};
 use kafleet::model::task::continuation::Ended;
 use kafleet::runtime::now_ms;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Environment variables: file of executions, and the incarnation of the worker.
+/// Environment variables: file of executions, file that exists while the service of remote tasks is away, and the
+/// incarnation of the worker.
 pub const EXECUTIONS_FILE: &str = "CHAOS_EXECUTIONS";
+pub const OUTAGE_FILE: &str = "CHAOS_OUTAGE";
 pub const WORKER: &str = "CHAOS_WORKER";
+
+/// Error kind that opens the circuit of remote tasks.
+const AWAY: &str = "unreachable";
+/// Pause of a task that waits.
+const WAIT: Duration = Duration::from_millis(100);
 
 /// Outcome of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -45,6 +52,9 @@ pub struct Work {
     /// Duration of an attempt.
     #[serde(default)]
     pub duration_ms: u64,
+    /// Attempts before this time wait, epoch milliseconds.
+    #[serde(default)]
+    pub ready_at_ms: i64,
     #[serde(default)]
     pub children: Vec<TreeTask>,
 }
@@ -89,6 +99,7 @@ impl Task for Work {
         log.write(match &outcome {
             Ok(_) => "succeeded",
             Err(failure) if failure.kind == "again" => "again",
+            Err(failure) if matches!(failure.then, Fail::Wait { .. }) => "waits",
             Err(_) => "failed",
         });
         outcome
@@ -98,6 +109,9 @@ impl Task for Work {
 impl Work {
     async fn attempt(&self, cx: &Context) -> TaskResult<u32> {
         tokio::time::sleep(Duration::from_millis(self.duration_ms)).await;
+        if now_ms() < self.ready_at_ms {
+            return Err(Failure::wait(Some(WAIT), "not ready"));
+        }
         if cx.number <= self.failures {
             let failure = match self.retry_delay_ms {
                 0 => Failure::retry("not yet"),
@@ -136,6 +150,32 @@ impl Task for Keyed {
     type Output = u32;
 
     async fn run(self, cx: Context) -> TaskResult<u32> {
+        self.0.run(cx).await
+    }
+}
+
+/// Type that calls a service, with a circuit.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Remote(Work);
+
+impl Task for Remote {
+    const TYPE: &'static str = "remote";
+    const CONCURRENCY: u32 = 4;
+    // More than fail before the circuits of all workers are open.
+    const RETRIES: u32 = 100;
+    const MIN_BACKOFF: Duration = Duration::from_millis(100);
+    const MAX_BACKOFF: Duration = Duration::from_millis(300);
+    const TRIP_ON: &'static [&'static str] = &[AWAY];
+    type Output = u32;
+
+    async fn run(self, cx: Context) -> TaskResult<u32> {
+        if std::path::Path::new(&std::env::var_os(OUTAGE_FILE).unwrap()).exists() {
+            let log = ExecutionLog::open(&cx);
+            log.write("begin");
+            log.write("away");
+            return Err(Failure::retry("no answer").of_kind(AWAY));
+        }
         self.0.run(cx).await
     }
 }
@@ -200,5 +240,5 @@ write succeeded
 
 /// App of the workers' binary.
 pub fn app() -> App {
-    kafleet::app().task::<Work>().task::<Keyed>().task::<Join>()
+    kafleet::app().task::<Work>().task::<Keyed>().task::<Remote>().task::<Join>()
 }
