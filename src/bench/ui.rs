@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::api_fleet::ApiFleet;
 use super::latency::percentile;
 use super::load;
+use super::process::Cost;
 use super::watch::{MAX_CONNECTING, OTHER_FILES, kib_each};
 use super::{BenchReport, ROUND_DEADLINE, Services, blocking};
 use crate::config::Scalar;
@@ -266,20 +267,37 @@ async fn changed_tag(client: &Client, stream: &mut Stream, task: &TaskId, tag: &
 /// Counts of the tabs.
 #[derive(Default)]
 struct Counts {
+    /// Tabs that have their page.
+    opened: AtomicU64,
     reads: AtomicU64,
     /// Reads that are refused because there are too many.
     refused: AtomicU64,
 }
 
-/// Keeps a page open: refreshes it whenever it is stale.
+/// Limits of the requests of tabs.
+#[derive(Clone)]
+struct Gates {
+    /// Tabs that connect or read their first page at once.
+    slots: Arc<Semaphore>,
+    /// Closed when all streams are open.
+    pages: Arc<Semaphore>,
+}
+
+/// Keeps a page open: opens its stream, reads the page, and refreshes it whenever it is stale.
 async fn tab(
     client: Client,
     (topic, path): (String, String),
     counts: Arc<Counts>,
+    gates: Gates,
     slot: OwnedSemaphorePermit,
 ) -> anyhow::Result<()> {
     let mut stream = client.stream(&topic).await?;
+    drop(slot);
+    // An error means that the gate is open.
+    let _ = gates.pages.acquire().await;
+    let slot = gates.slots.acquire().await?;
     let mut tag = client.read(&path, "").await?.tag;
+    counts.opened.fetch_add(1, Relaxed);
     drop(slot);
     loop {
         stream.stale().await?;
@@ -297,7 +315,7 @@ async fn tab(
 async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &mut BenchReport) -> anyhow::Result<()> {
     let empty = fleet.settle().await;
     let counts = Arc::new(Counts::default());
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTING));
+    let gates = Gates { slots: Arc::new(Semaphore::new(MAX_CONNECTING)), pages: Arc::new(Semaphore::new(0)) };
     let mut tabs = JoinSet::new();
     for n in 0..bench.tabs {
         let task = id(BUSY_TASKS + n % (bench.tasks - BUSY_TASKS))?;
@@ -305,16 +323,25 @@ async fn open_tabs(client: &Client, fleet: &Arc<ApiFleet>, bench: &Ui, report: &
             true => ("fleet".to_owned(), format!("/tasks?q=level%3Aany&tab={}", n % 8)),
             false => (format!("tree:{task}"), format!("/tasks/{task}")),
         };
-        tabs.spawn(tab(client.clone(), page, counts.clone(), slots.clone().acquire_owned().await?));
+        let slot = gates.slots.clone().acquire_owned().await?;
+        tabs.spawn(tab(client.clone(), page, counts.clone(), gates.clone(), slot));
     }
-    drop(slots.acquire_many(MAX_CONNECTING as u32).await?);
-    let open = fleet.settle().await;
-    report.budget(
-        "memory of an open tab",
-        "KiB",
-        vec![kib_each(open.resident_bytes, empty.resident_bytes, bench.tabs)],
-        40.0,
-    );
+    drop(gates.slots.acquire_many(MAX_CONNECTING as u32).await?);
+    let each = |cost: Cost| vec![kib_each(cost.resident_bytes, empty.resident_bytes, bench.tabs)];
+    report.budget("memory of a stream", "KiB", each(fleet.settle().await), 40.0);
+    gates.pages.close();
+    let opened = async {
+        while counts.opened.load(Relaxed) < bench.tabs {
+            if let Some(ended) = tabs.try_join_next() {
+                ended?.context("a tab was closed")?;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    let in_time = tokio::time::timeout(ROUND_DEADLINE, opened).await;
+    in_time.with_context(|| format!("not all tabs have their page after {} s", ROUND_DEADLINE.as_secs()))??;
+    report.add("memory of a tab, with its page", "KiB", each(fleet.settle().await));
     let span = Duration::from_secs(bench.seconds);
     report.add("API CPU with open tabs, idle fleet", "% of a core", vec![fleet.cpu_share(span).await * 100.0]);
     let load = tokio::spawn(keep_busy(fleet.clone(), bench.rate));
