@@ -41,6 +41,11 @@ impl Container {
         Self { folders }
     }
 
+    /// Returns the lowest limit of the control groups, in bytes. `None`: no limit.
+    pub fn limit(&self) -> Option<u64> {
+        self.folders.iter().filter_map(|folder| number(folder, "memory.max")).min()
+    }
+
     /// Returns the memory of the first control group that is nearly full.
     pub fn shortage(&self) -> Option<Shortage> {
         self.folders.iter().find_map(|folder| shortage_of(folder))
@@ -117,11 +122,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let own = root.path().join("pod/worker");
         let container = Container::find(root.path(), "1:name=x:/other\n0::/pod/worker\n");
-        assert_eq!(container.shortage(), None, "there are no files");
+        assert_eq!((container.shortage(), container.limit()), (None, None), "there are no files");
         write(&own, "max", 990 * MIB, "");
         assert_eq!(container.shortage(), None);
         write(&root.path().join("pod"), &(1_000 * MIB).to_string(), 990 * MIB, "");
         assert_eq!(container.shortage().map(|shortage| shortage.limit), Some(Bytes(1_000 * MIB)));
+        assert_eq!(container.limit(), Some(1_000 * MIB));
+        write(&own, &(500 * MIB).to_string(), 0, "");
+        assert_eq!(container.limit(), Some(500 * MIB));
         assert_eq!(Container::find(root.path(), "").folders, [root.path()], "only cgroup v1");
     }
 }

@@ -38,13 +38,10 @@ pub fn register(
         return Err(problems);
     }
     let has_order = types.iter().any(|(_, _, policy)| policy.order.is_some_and(|order| order != Order::None));
-    let slots = section.processes().saturating_mul(app.slots());
-    let settings = PoolSettings {
-        processes: section.processes(),
-        max_tasks: section.max_tasks,
-        memory: section.memory,
-        overlap: section.overlap,
-    };
+    let processes = section.processes.unwrap_or_else(|| app.default_processes());
+    let slots = processes.saturating_mul(app.slots());
+    let settings =
+        PoolSettings { processes, max_tasks: section.max_tasks, memory: section.memory, overlap: section.overlap };
     let pool = AppPool::new(app, settings, has_order);
     for (task_type, declared, policy) in types {
         let AppType { params, output, doc, .. } = declared;

@@ -46,7 +46,8 @@ pub struct AppConfig {
     /// Additional environment variables.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Number of processes. Default: the number of cores.
+    /// Number of processes. Default: the number of cores; fewer if they would need more than 70 % of the container's
+    /// memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub processes: Option<u32>,
@@ -85,13 +86,6 @@ impl Default for AppConfig {
             start_timeout: Millis::secs(60),
             overlap: true,
         }
-    }
-}
-
-impl AppConfig {
-    /// Number of processes.
-    pub fn processes(&self) -> u32 {
-        self.processes.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
     }
 }
 

@@ -21,16 +21,20 @@ use self::permit::Waiting;
 pub use self::replacement::guard_container;
 use self::slots::{ProcessId, SlotTable};
 use self::status::PoolMetrics;
+use super::container::Container;
 use super::declaration::Declaration;
 use super::process::{AppProcess, AppProgram, ProcessRequest, StartError};
 use super::protocol::Welcome;
 use super::session::Session;
+use crate::handlers::resident_memory::tree_bytes;
 use crate::model::units::bytes::Bytes;
 use crate::runtime::Health;
 use crate::telemetry::AppMetrics;
 
 /// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
+/// Share of the container's memory for the processes of an app, as large as they are when ready, in percent.
+const MEMORY_PERCENT: u64 = 70;
 
 /// App with its first process, which has declared the types.
 pub struct OpenedApp {
@@ -105,6 +109,31 @@ impl OpenedApp {
     pub fn slots(&self) -> u32 {
         self.first.slots()
     }
+
+    /// Number of processes without a setting: one per core, but at most as many as fit into the container.
+    pub fn default_processes(&self) -> u32 {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let (bytes, limit) = (tree_bytes(self.first.pid()), Container::of_this_process().limit());
+        let processes = limit.map_or(cores, |limit| cores.min(fitting_processes(bytes, limit)));
+        if processes < cores {
+            let process = Bytes((bytes >> 20) << 20);
+            let app = self.program.name.as_str();
+            tracing::warn!(
+                app,
+                processes,
+                cores,
+                %process,
+                "more processes would need over {MEMORY_PERCENT} % of the container's memory; `processes` sets their number"
+            );
+        }
+        processes
+    }
+}
+
+/// Number of processes of this size that fit into a container with this limit, at least 1.
+fn fitting_processes(bytes: u64, limit: u64) -> u32 {
+    let fitting = u128::from(limit) * u128::from(MEMORY_PERCENT) / 100 / u128::from(bytes.max(1));
+    u32::try_from(fitting).unwrap_or(u32::MAX).max(1)
 }
 
 impl AppPool {
@@ -241,4 +270,17 @@ impl ProcessHandle {
 /// Varies a number by up to 10 %, so that processes are not replaced at the same time.
 fn varied(number: u32) -> u64 {
     ((f64::from(number) * (0.9 + 0.2 * fastrand::f64())) as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_fill_seventy_percent_of_a_container() {
+        assert_eq!(fitting_processes(100, 1_000), 7);
+        assert_eq!(fitting_processes(351, 1_000), 1);
+        assert_eq!(fitting_processes(1_000, 1_000), 1, "one process is always started");
+        assert_eq!(fitting_processes(0, u64::MAX), u32::MAX, "a process that has ended has no size");
+    }
 }
