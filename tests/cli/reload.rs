@@ -24,8 +24,12 @@ fn dev(folder: &Path, options: &[&str]) -> Dev {
 }
 
 fn change(dev: &mut Dev, folder: &Path, text: &str) {
-    write(folder, "tasks.py", text);
-    dev.daemon.wait_for_line("tasks.py` has changed: starting the new code");
+    change_file(dev, folder, "tasks.py", text);
+}
+
+fn change_file(dev: &mut Dev, folder: &Path, name: &str, text: &str) {
+    write(folder, name, text);
+    dev.daemon.wait_for_line(&format!("{name}` has changed: starting the new code"));
     dev.daemon.wait_for_line("the new code serves the types ");
 }
 
@@ -107,4 +111,19 @@ fn running_attempt_starts_again_with_its_number() {
     let ended = &dev.ended(&["w".to_owned()])[0];
     assert_eq!((&ended["state"], &ended["attempt"]), (&json!("succeeded"), &json!(1)), "{ended}");
     assert_eq!(ended["result"], "new", "{ended}");
+}
+
+#[test]
+fn changed_file_of_a_command_serves_the_next_task() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps/loop.py")).unwrap();
+    write(folder.path(), "loop.py", &text);
+    let mut command = kafleet(["dev", "--listen", "127.0.0.1:0", "--", "python3", "loop.py"]);
+    command.current_dir(folder.path());
+    let mut dev = Dev::start(command);
+    assert_eq!(dev.result("double", &json!({"x": 4})), json!(8));
+    assert!(text.contains("* 2"), "the result is made elsewhere");
+    change_file(&mut dev, folder.path(), "loop.py", &text.replace("* 2", "* 3"));
+    assert_eq!(dev.result("double", &json!({"x": 4})), json!(12));
+    assert_eq!(dev.daemon.stop(), Some(0));
 }
