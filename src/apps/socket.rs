@@ -1,7 +1,7 @@
-//! Socket to a process of an app, in two halves.
+//! Unix socket to a process of an app, split into a reading and a writing half.
 //!
-//! The writing half is registered for readiness only while the socket is full. A registered writer would wake a thread
-//! of the worker whenever the app reads, which takes a tenth of the CPU time of short attempts.
+//! The writing half is registered with the reactor (epoll) only while the socket's send buffer is full. If it always
+//! were, each read by the app would wake a thread of the worker.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -19,19 +19,19 @@ pub(super) struct SocketReader(AsyncFd<UnixStream>);
 /// Writing half.
 pub(super) struct SocketWriter {
     socket: UnixStream,
-    /// Registration while the socket is full.
+    /// Registration with the reactor, only while the send buffer is full.
     full: Option<AsyncFd<UnixStream>>,
 }
 
 impl Drop for SocketWriter {
-    /// Ends the stream.
+    /// Shuts down the writing side, so that the app reads the end: the reading half keeps the socket open.
     fn drop(&mut self) {
-        // An error means that it has ended.
+        // An error only means that the connection is closed already.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 }
 
-/// Splits a socket. Must be called within a runtime, like writes to the socket.
+/// Splits a socket. This and all writes must be called within a Tokio runtime.
 ///
 /// # Errors
 /// The socket cannot be registered.
@@ -61,7 +61,7 @@ impl AsyncRead for SocketReader {
             match ready.try_io(|socket| socket.get_ref().read(unfilled)) {
                 Ok(Ok(length)) => {
                     if (1..space).contains(&length) {
-                        // Everything was read: the next bytes make the socket ready again.
+                        // A short read has emptied the socket: the next bytes make it ready again.
                         ready.clear_ready();
                     }
                     buffer.advance(length);
@@ -86,7 +86,7 @@ impl AsyncWrite for SocketWriter {
                     return Poll::Ready(written);
                 }
             }
-            // A descriptor of its own, because a registration is for one descriptor.
+            // A duplicate of the descriptor, because `AsyncFd` takes ownership of the socket.
             if self.full.is_none() {
                 self.full = Some(register(self.socket.try_clone()?, Interest::WRITABLE)?);
             }

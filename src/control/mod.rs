@@ -148,8 +148,8 @@ pub struct ByKey {
     pub schedule: Option<Schedule>,
     #[schemars(rename = "schedule-state")]
     pub schedule_state: Option<ScheduleProgress>,
-    #[schemars(rename = "schedule-ask")]
-    pub schedule_ask: Option<schedules::ScheduleRequest>,
+    #[schemars(rename = "schedule-request")]
+    pub schedule_request: Option<schedules::ScheduleRequest>,
 }
 
 /// `cancel/<task id>`: ends the task and its descendants.

@@ -19,7 +19,7 @@ const MAX_ASK_CHARS: usize = 64;
 
 const SCHEDULE: &str = "schedule/";
 const STATE: &str = "schedule-state/";
-const ASK: &str = "schedule-ask/";
+const REQUEST: &str = "schedule-request/";
 
 /// `schedule-request/<schedule>/<request>`: one-time request, removed in the transaction that carries it out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -57,7 +57,7 @@ impl ScheduleKey {
         if let Some(name) = text.strip_prefix(STATE) {
             return Ok(Some(Self::State(named(name)?)));
         }
-        let Some(rest) = text.strip_prefix(ASK) else { return Ok(None) };
+        let Some(rest) = text.strip_prefix(REQUEST) else { return Ok(None) };
         let (name, request) = rest.split_once('/').ok_or(InvalidRecord::NoRequest)?;
         let fits = (1..=MAX_ASK_CHARS).contains(&request.len()) && check_name(request).is_ok();
         if fits {
@@ -73,7 +73,7 @@ impl std::fmt::Display for ScheduleKey {
         match self {
             Self::Schedule(name) => write!(f, "{SCHEDULE}{name}"),
             Self::State(name) => write!(f, "{STATE}{name}"),
-            Self::ScheduleRequest(name, request) => write!(f, "{ASK}{name}/{request}"),
+            Self::ScheduleRequest(name, request) => write!(f, "{REQUEST}{name}/{request}"),
         }
     }
 }

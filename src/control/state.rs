@@ -31,9 +31,9 @@ pub enum InvalidRecord {
     /// Invalid name in the key.
     #[error("{0}")]
     Key(String),
-    #[error("its key names no partition, such as `offsets/echo/3`")]
+    #[error("its key has no valid partition; expected a key such as `offsets/echo/3`")]
     NoPartition,
-    #[error("its key names no request, or its name is invalid")]
+    #[error("its key has no request name after the schedule, or an invalid one")]
     NoRequest,
     #[error("{0}")]
     Json(String),
@@ -46,7 +46,7 @@ pub enum InvalidRecord {
     TooMany { limit: usize, what: &'static str },
 }
 
-/// Active commands by type, id or name.
+/// Contents of the control topic: the current record of each key, by type, task id or name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ControlState {
     /// Set by processes that run no tasks and therefore ignore cancels.
@@ -157,7 +157,10 @@ impl ControlState {
         offsets.sort_unstable();
         let first_kept = offsets.get(MAX_CANCELS / 10).copied().unwrap_or_default();
         self.cancels.retain(|_, (offset, _)| *offset >= first_kept);
-        tracing::warn!(held = self.cancels.len(), "too many active cancels; the oldest are left to the tracker");
+        tracing::warn!(
+            held = self.cancels.len(),
+            "too many active cancels: the oldest were dropped, and the tracker ends their tasks"
+        );
     }
 
     /// Returns the name of the consumer group that contains a type's commits: the type's own name, unless it shares one.
@@ -170,7 +173,7 @@ impl ControlState {
         &self.groups
     }
 
-    /// Returns true if any command can affect tasks.
+    /// Returns true if there are cancels or kill switches, so that tasks must be checked against them.
     pub fn concerns_tasks(&self) -> bool {
         !self.cancels.is_empty() || !self.kills.is_empty()
     }
@@ -230,7 +233,7 @@ impl ControlState {
 fn check_slots(limit: &Slots) -> Result<(), InvalidRecord> {
     let why = match (limit.slots, limit.max_concurrency) {
         (None, None) => "it has neither `slots` nor `max_concurrency`".to_owned(),
-        (Some(0), _) | (_, Some(0)) => "a limit of 0 is a pause: pause the type".to_owned(),
+        (Some(0), _) | (_, Some(0)) => "a limit of 0 is not allowed: pause the type instead".to_owned(),
         (Some(slots), _) if slots > MAX_SLOTS => format!("{slots} slots: at most {MAX_SLOTS} are allowed"),
         _ => return Ok(()),
     };

@@ -1,35 +1,35 @@
-//! Reasons for which an attempt is asked to stop, or ends without an outcome.
+//! Why an attempt is asked to stop, and whether it runs again because its process has ended.
 
 use std::sync::OnceLock;
 
 use serde::Serialize;
 
-/// Cause of a cancelled attempt.
+/// Reason why an attempt is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
     /// The task was cancelled.
     Cancelled,
-    /// The timeout is over.
+    /// The attempt exceeded its timeout.
     Timeout,
     /// The attempt showed no activity for `stall_timeout`.
     Stalled,
-    /// The worker stops, or has lost the partition.
+    /// The worker is stopping, or no longer owns the partition of the task.
     Shutdown,
 }
 
-/// Repetition of an attempt that ended without an outcome, through no fault of its own. It keeps its number.
+/// How to run an attempt again that has no outcome because its process ended. The attempt keeps its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// The attempt was not sent to a process, which had ended meanwhile. It runs again like any other.
+    /// The attempt was not sent: the process had ended or was taking no more attempts. Not counted as a restart.
     Unsent,
-    /// The attempt runs again like any other.
+    /// It may share its next process with other attempts.
     Shared,
-    /// The attempt runs again without others in its process: it may have caused the death of the process.
+    /// It runs without other attempts in its next process: it may have caused the end of the last one.
     Alone,
 }
 
-/// Interruption of an attempt: the cause of a cancellation, and the request to repeat it.
+/// Interruption of an attempt: the reason for its cancellation, and the request to run it again.
 #[derive(Debug, Default)]
 pub struct Interruption {
     cancel_reason: OnceLock<CancelReason>,
@@ -37,22 +37,23 @@ pub struct Interruption {
 }
 
 impl Interruption {
-    /// Sets the cause of a cancellation that follows; the first cause is kept.
+    /// Sets the reason; call this before cancelling the attempt. The first reason is kept.
     pub fn set_cancel_reason(&self, reason: CancelReason) {
         let _ = self.cancel_reason.set(reason);
     }
 
-    /// Returns the cause of the cancellation.
+    /// Returns why the attempt was cancelled; `Shutdown` if no reason was set.
     pub fn cancel_reason(&self) -> CancelReason {
         self.cancel_reason.get().copied().unwrap_or(CancelReason::Shutdown)
     }
 
-    /// Requests a repetition of the attempt, whose answer does not count.
+    /// Requests that the attempt be run again; the first request is kept. Its answer counts only if the limit of
+    /// restarts is reached.
     pub fn request_restart(&self, restart: Restart) {
         let _ = self.restart.set(restart);
     }
 
-    /// Returns the requested repetition.
+    /// Returns how the attempt is to be run again, if that was requested.
     pub fn restart(&self) -> Option<Restart> {
         self.restart.get().copied()
     }

@@ -22,19 +22,20 @@ use std::collections::VecDeque;
 
 use data_encoding::BASE64URL_NOPAD;
 
-/// Kafka's limit for the metadata of a commit, in bytes.
+/// Maximum size of a commit's metadata, in bytes: Kafka's default for `offset.metadata.max.bytes`.
 pub const MAX_METADATA_BYTES: usize = 4096;
-/// Size of the encoded map at which the worker stops taking new tasks, in bytes.
+/// Size of the metadata, in bytes, above which the worker starts no new tasks of the partition.
 pub const FULL_METADATA_BYTES: usize = MAX_METADATA_BYTES * 3 / 4;
-/// Number of offsets above the watermark at which the worker stops taking new tasks (8 MiB of bits).
+/// Distance from the watermark to the next offset above which the worker starts no new tasks of the partition
+/// (8 MiB of bits).
 pub const MAX_SPAN: i64 = 1 << 26;
 
-/// Completed offsets of one partition. Only delivered offsets can be open: gaps in the log count as complete.
+/// Completed offsets of one partition. Offsets that Kafka skips (gaps in the log) count as complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed {
     /// All offsets below this one are complete.
     watermark: i64,
-    /// Offset after the last delivered one.
+    /// Next offset expected from Kafka: nothing below it will be delivered for the first time.
     next: i64,
     /// Offset of the first bit of `words`.
     base: i64,
@@ -51,7 +52,7 @@ impl Completed {
         self.watermark
     }
 
-    /// Offset after the last delivered one.
+    /// Next offset expected from Kafka.
     pub fn next(&self) -> i64 {
         self.next
     }
@@ -68,12 +69,12 @@ impl Completed {
         !self.is_done(offset)
     }
 
-    /// Returns the completed offsets of a commit. Without valid metadata, those below the committed offset.
+    /// Returns the completed offsets of a commit. If its metadata is invalid, only those below the committed offset.
     pub fn of_commit(offset: i64, metadata: &str) -> Self {
         Metadata::decode(offset, metadata).map_or_else(|| Self::starting_at(offset), |metadata| metadata.completed)
     }
 
-    /// Records that nothing more is delivered below `offset`: undelivered offsets below it do not exist.
+    /// Records that nothing below `offset` will be delivered any more: undelivered offsets below it do not exist.
     pub fn skip_to(&mut self, offset: i64) {
         if offset < self.next {
             return;
@@ -81,7 +82,7 @@ impl Completed {
         if self.watermark >= self.next && self.end() <= offset {
             // No offset is open: a gap of any width needs no bits.
             *self = Self::starting_at(offset);
-        } else if offset > self.next {
+        } else if offset > self.next.max(self.watermark) {
             self.set_range(self.next.max(self.watermark), offset);
         }
         self.next = offset;
@@ -149,15 +150,15 @@ impl Completed {
         self.watermark = self.watermark.max(self.base + first);
     }
 
-    /// Offset after the last completed one, or the watermark.
+    /// Offset after the last completed one; the watermark if none above it is complete.
     pub fn end(&self) -> i64 {
         let Some(last) = self.words.iter().rposition(|&word| word != 0) else { return self.watermark };
         let high = 64 - i64::from(self.words[last].leading_zeros());
         self.watermark.max(self.base + 64 * last as i64 + high)
     }
 
-    /// Encodes the map in at most `room` bytes: the shorter of runs and bitmap. Offsets that do not fit are left out,
-    /// and their tasks are repeated after a crash.
+    /// Encodes the map in at most `room` bytes, as runs or as a bitmap, whichever is shorter; as runs if the bitmap
+    /// does not fit. Completed offsets that do not fit are left out; the next owner repeats their tasks.
     fn encode_map(&self, room: usize) -> String {
         if self.end() == self.watermark {
             return "-".into();
@@ -398,6 +399,26 @@ mod tests {
         assert_eq!(map.watermark(), (1 << 50) + 1);
     }
 
+    /// Once the new owner has completed the first task, everything up to 300 is complete, before those offsets are
+    /// delivered again.
+    #[test]
+    fn gap_below_the_watermark_of_a_new_owner_is_skipped() {
+        let mut map = Completed::starting_at(100);
+        (100..150).chain(151..301).for_each(|offset| assert!(map.deliver(offset)));
+        (101..301).for_each(|offset| map.complete(offset));
+        let text = Metadata::encode(&map, Mark::Open, 301, 0);
+        let mut map = Metadata::decode(map.watermark(), &text).unwrap().completed;
+        assert!(map.deliver(100));
+        (101..150).for_each(|offset| assert!(!map.deliver(offset)));
+        map.complete(100);
+        assert!(!map.deliver(151));
+        assert_eq!((map.watermark(), map.next()), (301, 152));
+        (152..301).for_each(|offset| assert!(!map.deliver(offset)));
+        assert!(map.deliver(303));
+        map.complete(303);
+        assert_eq!(map.watermark(), 304);
+    }
+
     #[test]
     fn redelivered_offset_is_not_accepted_again() {
         let mut map = Completed::starting_at(10);
@@ -434,6 +455,41 @@ mod tests {
             let read = Metadata::decode(map.watermark(), &text).unwrap();
             for offset in start..at + 100 {
                 prop_assert_eq!(read.completed.is_done(offset), offset < at && !open.contains(&offset));
+            }
+        }
+
+        /// A new owner receives the records from the commit on, with the same gaps, and completes some of them meanwhile.
+        #[test]
+        fn next_owner_agrees_with_a_set(start in 0i64..1000, gaps in prop::collection::vec(0i64..4, 1..200), before in prop::collection::vec(any::<prop::sample::Index>(), 0..200), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..200)) {
+            let mut map = Completed::starting_at(start);
+            let mut records = Vec::new();
+            for gap in gaps {
+                let at = records.last().map_or(start, |last| last + 1) + gap;
+                map.deliver(at);
+                records.push(at);
+            }
+            let mut open: BTreeSet<i64> = records.iter().copied().collect();
+            for pick in before {
+                let offset = *pick.get(&records);
+                map.complete(offset);
+                open.remove(&offset);
+            }
+            let text = Metadata::encode(&map, Mark::Open, map.next(), 0);
+            let mut map = Metadata::decode(map.watermark(), &text).unwrap().completed;
+            let mut picks = picks.into_iter();
+            for (n, &offset) in records.iter().enumerate().filter(|(_, offset)| **offset >= map.watermark()).collect::<Vec<_>>() {
+                prop_assert_eq!(map.deliver(offset), open.contains(&offset));
+                if let Some(pick) = picks.next() {
+                    let done = *pick.get(&records[..=n]);
+                    if open.remove(&done) {
+                        map.complete(done);
+                    }
+                }
+            }
+            let end = records.last().map_or(start, |last| last + 1);
+            prop_assert_eq!(map.watermark(), open.first().copied().unwrap_or(end));
+            for offset in start..end {
+                prop_assert_eq!(map.is_done(offset), !open.contains(&offset));
             }
         }
 

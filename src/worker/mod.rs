@@ -1,10 +1,11 @@
-//! The worker: runs the tasks of its types and publishes their events. It never touches the store.
+//! The worker: runs the tasks of its types and publishes their events. It never accesses the store (Redis).
 //!
-//! Data path: [`consumer`] polls the topics of a consumer group on a thread of its own and tracks each assigned
-//! partition; a group serves one type, unless types share it. [`decode`] turns records into inputs; [`dispatch`] assigns
-//! them to slots, where an [`attempt`] runs; its children are published before its result; [`events`] publishes events;
-//! [`dead_letter`] keeps records and tasks that cannot be processed. A [`completions::DeliveryTag`] travels with each
-//! input and returns to the consumer when the input's terminal event is acknowledged.
+//! Data path: [`consumer`] polls the topics of a consumer group on its own thread and tracks each assigned partition; a
+//! group serves one type, or several that share it. [`decode`] turns records into inputs (tasks or invalid records).
+//! [`dispatch`] assigns them to slots, in which an [`attempt`] runs; child tasks are published before the result of their
+//! parent. [`events`] publishes events; [`dead_letter`] writes what cannot be processed to the dead-letter topic. A
+//! [`completions::DeliveryTag`] travels with each input and returns to the consumer when Kafka has acknowledged the
+//! input's terminal event.
 
 mod attempt;
 pub mod child;
@@ -52,14 +53,14 @@ use group_start::{ConsumerEnd, Group, GroupStart, groups_of};
 use heartbeat::HeartbeatSender;
 use memory_budget::MemoryBudget;
 
-/// Maximum time for a dispatcher to end after its consumer, beside the grace period of its attempts.
+/// Maximum time for a dispatcher to end after its consumer, in addition to the grace period of its attempts.
 const DISPATCHER_END_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time for the last events to be acknowledged when the worker stops.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(10);
-/// Intervals of the worker's gauges; lag is measured in every tenth round.
+/// Interval at which the worker's gauges are updated; lag is measured every tenth time.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 const ROUNDS_PER_LAG: u64 = 10;
-/// Deadline of reading a partition's end for its lag.
+/// Deadline for reading the end offsets of all partitions when lag is measured.
 const LAG_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Settings and resources of a worker.
@@ -73,11 +74,11 @@ pub struct WorkerSetup {
     pub events_partitions: u32,
     pub metrics: Metrics,
     pub health: Health,
-    /// Replaces policies while the worker runs.
+    /// Policies that replace those of the types while the worker runs.
     pub policies: PolicyUpdates,
     /// `None`: nothing is traced.
     pub tracer: Option<Tracer>,
-    /// Executable of child processes. `None`: types with `isolation = "process"` are refused.
+    /// Executable of child processes. `None`: the worker does not start with a type that has `isolation = "process"`.
     pub reentry: Option<Reentry>,
 }
 
@@ -94,7 +95,8 @@ struct Shared {
     offsets: CommittedOffsets,
 }
 
-/// Runs a worker until `shutdown`; returns after its types have drained and left their consumer groups.
+/// Runs a worker until `shutdown`, or until a type fails. Returns after the tasks have drained and the consumers have
+/// left their groups.
 pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     setup.metrics.set_role("worker");
     let types = chosen_types(&setup)?;
@@ -106,7 +108,8 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     let control = ControlWatch::new(ControlState::default().with_types_of(own));
     setup.policies.attach(control.clone());
     let started_ms = now_ms();
-    // Set before the control topic is followed, which clears its own reason; a type is ready once it has partitions.
+    // Not ready yet. The follower of the control topic clears the first reason; each group clears its own after its
+    // first assignment, even an empty one.
     setup.health.set(control::HEALTH_PART, format!("reading the control topic `{}`", setup.names.control()));
     groups.iter().for_each(|group| setup.health.set(&group.health_part(), consumer::NOT_JOINED));
     let _follower = control::keep(control.clone(), setup.broker.clone(), &setup.names, Some(setup.health.clone()));
@@ -117,7 +120,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
     }
     let (shared, undelivered) = Shared::open(setup, types.len(), worker.clone(), control.clone()).await?;
     let resending = runtime::spawn(shared.events.clone().resend_all(undelivered));
-    tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker starts");
+    tracing::info!(%worker, types = ?types.iter().map(|(name, _)| name).collect::<Vec<_>>(), "worker is starting");
     group_check::check_groups(&shared, &types).await?;
     let comparing = runtime::spawn(declarations::warn_of_differences(control.clone(), types.clone()));
     let moved = runtime::spawn(stop_if_moved(control, shared.setup.names.clone(), types.clone(), shutdown.clone()));
@@ -146,7 +149,7 @@ pub async fn run(setup: WorkerSetup, shutdown: Shutdown) -> anyhow::Result<()> {
 
 /// Sender of commands to the dispatcher of each type.
 type Dispatchers = Vec<(Arc<str>, mpsc::UnboundedSender<Command>)>;
-/// Ends of each type's consumer and dispatcher.
+/// Futures that complete when a type's consumer and its dispatcher have ended.
 type TypeEnds = Vec<(ConsumerEnd, tokio::task::JoinHandle<bool>)>;
 
 async fn start_groups(
@@ -167,7 +170,8 @@ async fn start_groups(
     Ok((dispatchers, ends))
 }
 
-/// Stops the worker as soon as the commits of one of its types are in another group.
+/// Stops the worker when the control topic records another consumer group for the committed offsets of one of its
+/// types. Returns the reason.
 async fn stop_if_moved(
     control: Arc<ControlWatch>,
     names: Names,
@@ -195,8 +199,8 @@ impl Shared {
             .with_counter(&setup.metrics.tasks.submitted)
             .with_tracer(setup.tracer.as_ref());
         let events = EventWriter::new(producer, publisher, worker, setup.health.clone());
-        // A quarter of the memory is for records prefetched by the clients, half for tasks in flight, the rest for
-        // events.
+        // Of `memory_limit`, a quarter is for records prefetched by the Kafka clients, half for tasks in flight, the
+        // rest for events.
         let memory = MemoryBudget::new(types, setup.config.memory_limit.as_usize() / 2);
         Ok((
             Self { setup, types, control, completions, events, memory, offsets: CommittedOffsets::default() },
@@ -204,7 +208,7 @@ impl Shared {
         ))
     }
 
-    /// Updates the gauges of memory, cancels and lag until the returned future is dropped.
+    /// Updates the gauges of memory, active cancels and consumer lag until the returned future is dropped.
     fn measure(&self) -> impl Future<Output = ()> + Send + use<> {
         let broker = self.setup.broker.clone();
         let metrics = self.setup.metrics.clone();
@@ -253,7 +257,7 @@ async fn measure_lag(broker: &Arc<dyn Broker>, metrics: &Metrics, offsets: &Comm
     }
 }
 
-/// Waits for the last acknowledgements, up to a deadline. Returns false if some are missing.
+/// Waits until Kafka has acknowledged the last events, up to a deadline. Returns false if some are missing.
 async fn flush(producer: Arc<SharedProducer>) -> bool {
     let flushed = tokio::time::timeout(FLUSH_DEADLINE + DISPATCHER_END_DEADLINE, producer.flush(FLUSH_DEADLINE)).await;
     let flushed =
@@ -275,8 +279,8 @@ fn prepare_handlers(types: &[(Arc<str>, Registered)], reentry: Option<&Reentry>)
     Ok(())
 }
 
-/// Starts the guard of child processes. Call this early: the guard is forked, and keeps a copy of the worker's memory
-/// as of the fork.
+/// Starts the guard, a process that kills child processes if the worker dies. Call this early: the guard is forked and
+/// keeps a copy of the worker's memory as of the fork.
 fn prepare_isolation(task_type: &Arc<str>, reentry: Option<&Reentry>) -> Result<(), WorkerError> {
     if reentry.is_none() {
         return Err(WorkerError::NoReentry(task_type.clone()));
@@ -284,8 +288,8 @@ fn prepare_isolation(task_type: &Arc<str>, reentry: Option<&Reentry>) -> Result<
     crate::handlers::reaper::start().map_err(WorkerError::Guard)
 }
 
-/// Waits until all types have ended; a type that fails stops the worker. Returns the last failure, and whether tasks
-/// that this worker announced are left to others.
+/// Waits until all types have ended; a type that fails stops the worker. Returns the last failure, and whether other
+/// workers have to finish tasks for which this worker has published events.
 async fn wait_for_types(ends: TypeEnds, patience: Duration, shutdown: &Shutdown) -> (Option<WorkerError>, bool) {
     let mut ends: FuturesUnordered<_> =
         ends.into_iter().map(|(consumer, dispatcher)| type_end(consumer, dispatcher, patience, shutdown)).collect();
@@ -305,8 +309,8 @@ async fn wait_for_types(ends: TypeEnds, patience: Duration, shutdown: &Shutdown)
     (failure, unfinished)
 }
 
-/// Waits until a type's consumer and then its dispatcher have ended. Returns whether tasks that this worker announced
-/// are left to others; an error if one of the two failed.
+/// Waits until a type's consumer and then its dispatcher have ended. Returns whether other workers have to finish tasks
+/// for which this worker has published events. Fails if either of the two has failed.
 async fn type_end(
     consumer: ConsumerEnd,
     mut dispatcher: tokio::task::JoinHandle<bool>,
@@ -316,7 +320,7 @@ async fn type_end(
     let left_group = consumer.await;
     if shutdown.abort.is_cancelled() {
         dispatcher.abort();
-        // The abort takes effect at the next await point; nothing is published after the worker's end.
+        // Wait for the abort, which takes effect at the next await point: nothing may be published after the worker's end.
         let _ = tokio::time::timeout(DISPATCHER_END_DEADLINE, dispatcher).await;
         return Ok(true);
     }
@@ -328,12 +332,12 @@ async fn type_end(
             true
         }
     };
-    // A consumer that panicked has not left its group: its partitions move when its session ends.
+    // A consumer that panicked has not left its group: its partitions are reassigned when its session times out.
     left_group.map_err(WorkerError::PollLoop)?;
     Ok(unfinished)
 }
 
-/// Waits until the control topic is read to its end. Returns false if the worker is stopped before.
+/// Waits until the control topic has been read to its end. Returns false if the worker is told to stop first.
 async fn wait_for_control(control: &ControlWatch, shutdown: &Shutdown) -> bool {
     tokio::select! {
         biased;
@@ -361,14 +365,14 @@ fn chosen_types(setup: &WorkerSetup) -> Result<Vec<(Arc<str>, Registered)>, Work
     }
 }
 
-/// Name of this process in events: the host and a random suffix that distinguishes it from earlier processes.
+/// Name of this process in events: the host name and a random suffix, unique to this start of the process.
 fn incarnation() -> Arc<str> {
     let host: String = host().chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(6).collect();
     format!("{host}-{}", tail.to_ascii_lowercase()).into()
 }
 
-/// Name of this machine.
+/// Host name of this machine, or `worker` if it cannot be read.
 pub(crate) fn host() -> String {
     nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "worker".into())
 }

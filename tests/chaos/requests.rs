@@ -25,7 +25,7 @@ const PACE_MS: u64 = 2_000;
 const REPEATS: usize = 4;
 const TYPES: [&str; 3] = ["work", "keyed", "remote"];
 /// Maximum time for which tasks wait.
-const WAITS_MS: u64 = 3_000;
+const WAITS_MS: i64 = 3_000;
 
 /// Outcomes of a task over all batches that contain it.
 #[derive(Clone, Debug, Default)]
@@ -280,6 +280,6 @@ fn work(rng: &mut fastrand::Rng) -> Value {
         ["succeed", "succeed", "succeed", "succeed", "succeed", "fail", "dead_letter", "fail_first_run", "hang"]
             [rng.usize(..9)];
     let failures = if rng.u8(..6) == 0 { rng.u32(1..3) } else { 0 };
-    let ready_at_ms = if rng.u8(..6) == 0 { now_ms() + rng.i64(..WAITS_MS as i64) } else { 0 };
+    let ready_at_ms = if rng.u8(..6) == 0 { now_ms() + rng.i64(0..WAITS_MS) } else { 0 };
     json!({"outcome": outcome, "duration_ms": rng.u64(..300), "failures": failures, "ready_at_ms": ready_at_ms})
 }

@@ -193,7 +193,7 @@ fn hangup_reloads_the_configuration_of_a_role() {
     let mut tracker = Daemon::start(fleet.command(&["tracker"]));
     let mut worker = Daemon::start(fleet.command(&["worker", "--ops-listen", &ops]));
     tracker.wait_for_line("tracker starts");
-    worker.wait_for_line("worker starts");
+    worker.wait_for_line("worker is starting");
     let slots = || metric(&ops, "kafleet_type_slots{type=\"echo\"}");
     wait_blocking("the type has slots", || slots().filter(|slots| slots != "33"));
     let reload = |role: &mut Daemon, config: &str| {

@@ -105,7 +105,7 @@ pub fn pending_work(fleet: &Fleet) -> Option<String> {
     }
     let control = control_records(fleet);
     if let Some((key, _)) = control.iter().find(|(key, versions)| {
-        key.starts_with("schedule-ask/") && versions.last().is_some_and(|(_, value)| value.is_some())
+        key.starts_with("schedule-request/") && versions.last().is_some_and(|(_, value)| value.is_some())
     }) {
         return Some(format!("`{key}` is not processed"));
     }
@@ -159,7 +159,7 @@ pub fn judge(fleet: &Fleet, log: &[Event], violations: &mut Vec<String>) {
         let schedule_requests: BTreeMap<&str, (i64, &Value)> = control
             .iter()
             .filter_map(|(key, versions)| {
-                Some((key.strip_prefix(&format!("schedule-ask/s{n}/"))?, (versions[0].0, versions[0].1.as_ref()?)))
+                Some((key.strip_prefix(&format!("schedule-request/s{n}/"))?, (versions[0].0, versions[0].1.as_ref()?)))
             })
             .collect();
         let mine: BTreeSet<&str> = tasks.keys().filter_map(|id| id.strip_prefix(&format!("s{n}."))).collect();

@@ -66,6 +66,15 @@ fn not_finished(task: &TaskView) -> ApiError {
     .hint("wait for it to end, or cancel it first")
 }
 
+fn superseded_request(task: &TaskView) -> ApiError {
+    let TaskView { id, record, .. } = task;
+    let why = format!(
+        "another request about `{id}` came first, and it had not ended when this one took effect; it is {} in run {} now",
+        record.state, record.run
+    );
+    ApiError::new(Code::NotFinished, why).hint("read the task, and repeat the request if it is still needed")
+}
+
 fn external(task: &TaskView) -> ApiError {
     let why = format!("`{}` is an external task and can only be restarted by the system that runs it", task.id);
     ApiError::new(Code::ExternalTask, why).hint("retry the failed tasks below it with `only_failed`")
@@ -84,12 +93,15 @@ fn nothing_failed(task: &TaskView) -> ApiError {
     })
 }
 
-/// Its failed tasks have no influence on the tree, and would have none after a retry.
+/// Error for a superseded task: the failed tasks below it do not affect the state of the tree, and would not after a
+/// retry either.
 fn superseded(task: &TaskView) -> ApiError {
-    let why =
-        format!("`{}`, or an ancestor of it, belongs to an earlier run of its parent and does not count", task.id);
+    let why = format!(
+        "`{}` or one of its ancestors belongs to an earlier run of its parent, so it no longer affects the tree",
+        task.id
+    );
     ApiError::new(Code::NothingToRetry, why)
-        .hint(format!("the tree of `{}` shows the tasks that count", task.id.root()))
+        .hint(format!("read the tree of `{}` to find the tasks of the current runs", task.id.root()))
 }
 
 fn event_of(task: &TaskView, input: RetryTask) -> Event {
@@ -98,7 +110,7 @@ fn event_of(task: &TaskView, input: RetryTask) -> Event {
     Event { message: input.reason, ..event }
 }
 
-/// Returns the run of a retry with `only_failed` while tasks are still being restarted by it.
+/// Returns the run that the `only_failed` retry at `position` starts; `None` once its tasks are restarted.
 fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
     task.record.effects.iter().find_map(|effect| match effect.what {
         EffectKind::RetryFailed { run } if effect.cause == position.offset => Some(run),
@@ -106,8 +118,8 @@ fn restarted_run(task: &TaskView, position: Position) -> Option<u32> {
     })
 }
 
-/// Returns the run that the request at this offset has started: the first one after run `before` in the later history,
-/// if any. The current run may be that of another retry that followed before this request was answered.
+/// Returns the run started by the request at `offset`: the lowest run above `before` among later history entries. The
+/// record's current run may be higher already, if another retry followed. `None` if that run has no events yet.
 fn started_run(history: &[HistoryEntry], before: u32, offset: i64) -> Option<u32> {
     let later = history.iter().filter(|entry| entry.offset > offset && entry.run > before);
     later.map(|entry| entry.run).min()
@@ -122,9 +134,13 @@ async fn retry_outcome(
 ) -> Result<RetryOutcome, ApiError> {
     let (found, ignored) = api.reads.await_outcome(task, position, "the request").await?;
     if ignored {
-        // Another request, or a report on an external task, precedes this request in the log.
+        // The request was ignored: an earlier event in the log, from another request or a report, changed the task.
         let none_restartable = only_failed && found.record.state.is_terminal() && !has_restartable(&found);
-        return Err(if none_restartable { nothing_failed(&found) } else { not_finished(&found) });
+        return Err(match found.record.state.is_terminal() {
+            _ if none_restartable => nothing_failed(&found),
+            true => superseded_request(&found),
+            false => not_finished(&found),
+        });
     }
     if !only_failed {
         let started = started_run(&found.record.history.entries, task.record.run, position.offset);
@@ -132,7 +148,7 @@ async fn retry_outcome(
     }
     let run = match restarted_run(&found, position) {
         Some(run) => run,
-        // All tasks have been restarted already.
+        // All tasks are restarted already, so their run is the highest of the tree, unless another retry followed.
         None => highest_run(api, &found).await?,
     };
     let found = wait_for_restarts(api, found, position).await?;
@@ -145,7 +161,7 @@ pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiErro
     if highest < MAX_RUN {
         return Ok(());
     }
-    let why = format!("a task in the tree of `{}` is in run {highest}; the maximum is {MAX_RUN}", task.id);
+    let why = format!("a task in the tree of `{}` is in run {highest}; the maximum is {MAX_RUN}", task.id.root());
     Err(ApiError::new(Code::TooManyRuns, why).hint("submit it as a new task"))
 }
 

@@ -1,5 +1,5 @@
-//! `GET /v1/watch`: change notices for many tasks. A client that reconnects to the same process resumes from a
-//! bounded buffer; otherwise the stream starts with a change of everything.
+//! `GET /v1/watch`: server-sent events about changes of many tasks. A client that reconnects to the same process resumes
+//! from a bounded buffer; otherwise the first event says that any task may have changed.
 
 use crate::api::read::fleet_feed::{FleetChanges, Watch};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::api::state::Api;
 use crate::model::task::id::{TaskId, check_type};
 use crate::store::Notice;
 
-/// Filter of a watcher.
+/// Tasks that a client watches: those of a tree, of a type, or both; all if neither is given.
 struct Scope {
     root: Option<TaskId>,
     task_type: Option<String>,
@@ -31,7 +31,7 @@ impl Scope {
         Ok(Self { root: root.map_err(|why| bad_parameter("root", &why.to_string()))?, task_type })
     }
 
-    /// Returns the change that a notice means for this filter, if any.
+    /// Converts a notice into an event. `None` if it concerns no watched task.
     async fn change(&self, api: &Api, notice: &FleetChanges) -> Option<FleetChange> {
         let Notice::Changed { partition, offset, ids, .. } = &notice.notice else { return Some(unknown_change()) };
         if self.root.as_ref().is_some_and(|root| api.publisher.partition_of(root) != *partition) {
@@ -90,7 +90,7 @@ pub(crate) async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
 
 async fn follow(api: &Arc<Api>, scope: &Scope, mut watch: Watch, mut events: Events) {
     let feed = &api.reads.notices.feed;
-    // A new watcher reads the current state by itself.
+    // A client that cannot resume has to read the current state: it is told that anything may have changed.
     let mut news = (!watch.resumed).then(|| (watch.from, unknown_change()));
     loop {
         if let Some((number, change)) = news.take()

@@ -1,19 +1,20 @@
-//! Samples of the queues of types, which requests share.
+//! Caches of queue samples: the backlog of a type as read from Kafka, shared by concurrent and later requests.
 
 use std::time::Duration;
 
 use super::recent::Recent;
 use crate::api::documents::{PartitionQueue, QueueDocument};
 
-/// Lifetime of a sample.
+/// Time for which a sample of one type is reused.
 const LIFETIME: Duration = Duration::from_secs(5);
-/// Lifetime of samples for lists: each opens a client of the group.
+/// The same for lists of types: longer, because each type needs a Kafka client of its own for its group's offsets.
 const LIFETIME_IN_LISTS: Duration = Duration::from_secs(15);
-/// Samples that requests share, by type.
+
+/// Cached samples, by type.
 pub(crate) struct Queues {
-    /// Samples of all partitions.
+    /// For one type: the oldest unfinished task is read in up to 16 partitions.
     pub whole: Recent<QueueDocument>,
-    /// Samples for lists, with fewer reads.
+    /// For lists of types: it is read in up to 2 partitions of each.
     pub brief: Recent<QueueDocument>,
 }
 

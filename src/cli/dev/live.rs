@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::handlers::builtin::register_samples;
 use crate::runtime::{Shutdown, blocking};
 
-/// Interval of looks at the source files.
+/// Interval at which the source files are polled.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Time without a further change after which the new code is started, as an editor may write several files; and the
 /// maximum number of changes to wait for.
@@ -37,10 +37,10 @@ pub(super) struct Live {
     pub base: Setup,
     /// Environment of the apps.
     pub environment: Vec<(&'static str, String)>,
-    /// Whether the sample types belong to each version.
+    /// Whether each version also registers the sample types.
     pub has_samples: bool,
     pub broker: Arc<dyn Broker>,
-    /// `None`: the worker keeps its code.
+    /// `None` if code is not reloaded: there are no apps, or `--no-reload` is set.
     pub changes: Option<Changes>,
 }
 
@@ -81,7 +81,7 @@ impl Live {
         }
     }
 
-    /// Waits for a change of the code that can be started.
+    /// Waits until the code has changed and the new code has started; returns the setup of the new version.
     async fn next(&self) -> Setup {
         let Some(changes) = &self.changes else { return std::future::pending().await };
         let mut path = changes.next().await;
@@ -104,7 +104,7 @@ impl Live {
         }
     }
 
-    /// Stops a worker with the fleet.
+    /// Stops the worker because the fleet stops; a second signal aborts it.
     async fn stop(&self, version: &Setup, mut roles: JoinSet<Ended>) -> anyhow::Result<()> {
         let abort = &self.base.shutdown.abort;
         version.shutdown.begin();
@@ -149,7 +149,7 @@ fn type_names(setup: &Setup) -> String {
 pub(super) struct Changes(Arc<Mutex<Sources>>);
 
 impl Changes {
-    /// Follows the source files of the apps. `None` without apps.
+    /// Starts watching the source files of the apps. Returns `None` if there are no apps.
     pub(super) fn of(config: &Config) -> Option<Self> {
         if config.apps.is_empty() {
             return None;

@@ -19,12 +19,12 @@ pub(in crate::cli) struct MoveArgs {
     /// Task type
     #[arg(value_name = "TYPE", value_parser = type_name)]
     task_type: String,
-    /// Name of the group, as in `[types.<name>] group`; the type's own name for a group of its own
+    /// Configured group of the type: `[types.<name>] group`, or the type's own name if it shares no group
     #[arg(long, value_name = "GROUP")]
     to: String,
 }
 
-/// Commits that were moved.
+/// Committed offsets that were moved.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Moved {
     #[serde(rename = "type")]
@@ -53,16 +53,20 @@ pub(super) async fn run(args: MoveArgs, setup: &Setup, globals: &Globals) -> Out
 fn empty_message(moved: &Moved) -> String {
     let Moved { task_type, from, to, .. } = moved;
     match from == to {
-        true => format!("no commit was moved: the type `{task_type}` is in the group `{to}` already"),
-        false => format!("the type `{task_type}` is now in the group `{to}`; it had no commits in `{from}`"),
+        true => format!(
+            "nothing was moved: the committed offsets of the type `{task_type}` are in the group `{to}` already"
+        ),
+        false => format!("the type `{task_type}` is now in the group `{to}`; it had no committed offsets in `{from}`"),
     }
 }
 
-/// Moves the commits of a type with their metadata to its configured group. An interrupted move can be run again.
+/// Moves the committed offsets of a type, with their metadata, to its configured group. After an interruption, run it
+/// again.
 ///
-/// Both groups must have no members. The record of the move on the control topic keeps workers from starting the type
-/// until the new group is recorded: a worker reads the topic after it has joined its group, so that either Kafka refuses
-/// the second check of the groups, or the worker finds the record.
+/// Neither group may have members; Kafka enforces this when offsets are written. First, the move is recorded on the
+/// control topic: until the new group is recorded, workers do not start the type. A worker that starts meanwhile reads
+/// that topic again after it has joined its group. So either it finds the record, or it joined before, and Kafka refuses
+/// the write in [`GroupMove::copy`].
 pub(super) async fn move_commits(
     client: &BrokerClient,
     names: &Names,
@@ -79,7 +83,7 @@ pub(super) async fn move_commits(
     }
     let producer = client.shared_producer(None).await.map_err(Failure::failed)?;
     let commits = if from == to {
-        // An interrupted move is undone: the commits never left this group.
+        // Undoes an interrupted move: the committed offsets of this group were only copied, never removed.
         Vec::new()
     } else {
         groups.check_members(&settings).await?;
@@ -107,15 +111,16 @@ struct GroupMove<'a> {
 }
 
 impl GroupMove<'_> {
-    /// Checks that the group of the commits has no members. Otherwise the record of the move would stop workers.
+    /// Checks that the source group has no members, by rewriting its offsets unchanged. Done before the move is recorded,
+    /// because the record keeps workers from starting.
     async fn check_members(&self, settings: &FleetSettings) -> Result<(), Failure> {
         let source = self.names.group_id(self.task_type, self.from);
         let commits = commits_of(self.client, self.names, self.task_type, &source, settings).await?;
         self.set(&source, &commits).await
     }
 
-    /// Copies the commits. Those of the source are written unchanged: Kafka refuses that write while the group has
-    /// members, which could still commit.
+    /// Copies the committed offsets. First, those of the source are rewritten unchanged: Kafka refuses this while the
+    /// group has members, which could still commit.
     async fn copy(&self, settings: &FleetSettings) -> Result<Vec<Commit>, Failure> {
         let [source, target] = [self.from, self.to].map(|group| self.names.group_id(self.task_type, group));
         let commits = commits_of(self.client, self.names, self.task_type, &source, settings).await?;
@@ -143,7 +148,7 @@ impl GroupMove<'_> {
     }
 }
 
-/// Checks that the configuration names the group: workers refuse any other.
+/// Checks that `to` is the configured group of the type: workers do not run the type in any other.
 fn check_configured(names: &Names, task_type: &str, to: &str) -> Result<(), Failure> {
     let configured = names.group_name(task_type);
     if configured == to {
@@ -154,14 +159,14 @@ fn check_configured(names: &Names, task_type: &str, to: &str) -> Result<(), Fail
             "remove `group` from `[types.{task_type}]` and `[worker]`, or set `group = \"{to}\"` in `[types.{task_type}]`"
         )
     } else {
-        format!("set `group = \"{to}\"` in `[types.{task_type}]`, or move it to `{configured}`")
+        format!("set `group = \"{to}\"` in `[types.{task_type}]`, or pass `--to {configured}`")
     };
     Err(Failure::usage(format_args!("`--to {to}`: the configured group of the type `{task_type}` is `{configured}`"))
         .hint(cure))
 }
 
-/// Returns the commits of a type in a group. Each partition that has been consumed must have one: workers would mistake
-/// an older commit in the other group for it.
+/// Returns the committed offsets of a type in a group. Fails if one is missing for a partition that has been consumed:
+/// workers would then use an outdated one, left in the target group by an earlier move.
 async fn commits_of(
     client: &BrokerClient,
     names: &Names,
@@ -187,10 +192,12 @@ async fn commits_of(
 
 fn lost_commit(task_type: &str, group: &str, partition: &Partition) -> Failure {
     let target = format!("{task_type}/{}", partition.index);
-    Failure::failed(format_args!("the group `{group}` has no commit of {partition}, which has been consumed before"))
-        .hint(format_args!(
-            "choose where to start with `kafleet offsets init {target} --at earliest|OFFSET|TIME`, then run this again"
-        ))
+    Failure::failed(format_args!(
+        "the group `{group}` has no committed offset for {partition}, which has been consumed"
+    ))
+    .hint(format_args!(
+        "choose where to start with `kafleet offsets init {target} --at earliest|OFFSET|TIME`, then run this again"
+    ))
 }
 
 fn rows(moved: &Moved) -> Rows {
@@ -207,8 +214,8 @@ fn rows(moved: &Moved) -> Rows {
     rows
 }
 
-/// Describes the commits of a type that are in another group than the configured one, with a hint: the type's workers do
-/// not start.
+/// If the committed offsets of a type are not in its configured group, returns what is wrong and a hint. Workers of the
+/// type do not start until it is mended.
 pub(in crate::cli) fn misplaced_commits(
     names: &Names,
     settings: &FleetSettings,
@@ -216,11 +223,13 @@ pub(in crate::cli) fn misplaced_commits(
 ) -> Option<(String, String)> {
     match settings.groups.check(task_type, names.group_name(task_type)).err()? {
         MisplacedCommits::Moving { from, to, .. } => {
-            let what = format!("a move of its commits from the group `{from}` to `{to}` has not ended");
+            let what = format!("a move of its committed offsets from the group `{from}` to `{to}` is not complete");
             Some((what, format!("run `kafleet offsets move {task_type} --to {to}` again if it was interrupted")))
         }
         MisplacedCommits::OtherGroup { recorded, configured, .. } => settings.is_type_consumed(task_type).then(|| {
-            let what = format!("its commits are in the group `{recorded}`, and its configured group is `{configured}`");
+            let what = format!(
+                "its committed offsets are in the group `{recorded}`, and its configured group is `{configured}`"
+            );
             let command = format!("kafleet offsets move {task_type} --to {configured}");
             (what, format!("stop the workers of both groups and run `{command}`"))
         }),

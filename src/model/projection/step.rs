@@ -1,4 +1,4 @@
-//! Change of a single task's record by one event.
+//! Applies one event to the record of its own task.
 
 use super::reports::{attach, history_entry, late_announcement, report};
 use super::state_machine::advance;
@@ -20,7 +20,7 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         Payload::Patched { patch } => return requests::patch(node, patch.as_deref()),
         Payload::Attached { .. } | Payload::Detached { .. } => return attachments::attach(node, event),
         Payload::WorkerSilent => return mark_silent(node, event),
-        // A line from outside any attempt belongs to the task in whichever run.
+        // A log line that was not written by an attempt belongs to the task, whatever its current run.
         Payload::Log { .. } if event.worker.is_none() => {
             return Step { in_history: false, ..Step::of(attach(node, event)) };
         }
@@ -69,7 +69,7 @@ pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: Log
     if step.is_late_announcement {
         node.history.insert_announcement(late_announcement(event, position));
     } else if step.verdict == Verdict::Ignored && is_inherited_cancel(event) && node.own == State::Cancelled {
-        // The workers ended the descendant before the tracker's request for it was projected.
+        // A worker cancelled the descendant before the tracker's request was projected: the request is listed first.
         node.history.insert_before_cancelled(history_entry(event, position, Verdict::Applied));
     } else if step.in_history {
         node.history.push(history_entry(event, position, step.verdict));
@@ -81,7 +81,8 @@ fn is_inherited_cancel(event: &Event) -> bool {
     matches!(&event.payload, Payload::CancelRequested(scope) if scope.asof.is_some())
 }
 
-/// Resets the record for a new run; groups of children of older runs are superseded.
+/// Resets the record for a new run. History, log, attachments, requests and effects stay; the counts of children
+/// created by earlier runs are dropped.
 pub(super) fn begin_run(node: &mut TaskRecord, run: u32) {
     let fresh = TaskRecord::expected(run, node.times.seen_ms);
     let old = std::mem::replace(node, fresh);

@@ -1,25 +1,24 @@
 //! Thread that exports queued spans in batches. Nothing waits for it: a collector that is away or slow fills the queue, and
 //! what does not fit is dropped and counted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::environment::OtelSettings;
 use super::export::{Collector, ExportError};
 use super::span::Span;
-use super::{QUEUE_SPANS, TraceMetrics, Tracer};
+use super::{BATCH_SPANS, QUEUE_SPANS, TraceMetrics, Tracer};
 use crate::model::trace::Sampler;
 use crate::runtime;
 
-/// Maximum number of spans of a request.
-const BATCH_SPANS: usize = 512;
 /// Longest wait for a batch to fill.
 const BATCH_WAIT: Duration = Duration::from_secs(1);
-/// Pauses before the repetitions of a request; after the last one its spans are dropped.
+/// Pauses before the retries of a request, unless the collector asks for another pause (at most 30 s). If the last retry
+/// fails, the spans are dropped.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// Deadline of the last exports when the process stops.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
@@ -44,7 +43,7 @@ impl Exporter {
     }
 }
 
-/// Starts the exporter's thread. Returns the source of its spans.
+/// Starts the exporter's thread. Returns the tracer that queues spans for it, and the handle that stops it.
 ///
 /// # Errors
 /// The client of the collector or the thread cannot be created.
@@ -55,6 +54,7 @@ pub fn start(settings: OtelSettings, metrics: &TraceMetrics) -> Result<(Tracer, 
     let state = ExportLoop {
         collector,
         spans,
+        full: tracer.full.clone(),
         stop: stop.clone(),
         metrics: metrics.clone(),
         batch: Vec::new(),
@@ -68,6 +68,7 @@ pub fn start(settings: OtelSettings, metrics: &TraceMetrics) -> Result<(Tracer, 
 struct ExportLoop {
     collector: Collector,
     spans: mpsc::Receiver<Box<Span>>,
+    full: Arc<Notify>,
     stop: CancellationToken,
     metrics: TraceMetrics,
     /// Spans of the current request.
@@ -100,7 +101,7 @@ impl ExportLoop {
         }
     }
 
-    /// Waits for spans. Returns false if none will come.
+    /// Waits for the next batch. Returns false once the process stops and the queue is empty.
     async fn fill_batch(&mut self) -> bool {
         let first = tokio::select! {
             biased;
@@ -109,21 +110,22 @@ impl ExportLoop {
         };
         let Some(first) = first else { return false };
         self.batch.push(*first);
-        let until = Instant::now() + BATCH_WAIT;
-        while self.batch.len() < BATCH_SPANS {
-            let next = tokio::select! {
-                biased;
-                span = self.spans.recv() => span,
-                () = tokio::time::sleep_until(until) => None,
-                () = self.stop.cancelled() => None,
-            };
-            let Some(next) = next else { break };
+        // Waking the thread for each span would cost more than exporting it, so wait for a batch or `BATCH_WAIT`.
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => {}
+            () = self.full.notified() => {}
+            () = tokio::time::sleep(BATCH_WAIT) => {}
+        }
+        while self.batch.len() < BATCH_SPANS
+            && let Ok(next) = self.spans.try_recv()
+        {
             self.batch.push(*next);
         }
         true
     }
 
-    /// Sends the batch, again if it is worth it.
+    /// Sends the batch and retries transient errors; drops it if all attempts fail.
     async fn export_batch(&mut self) {
         for pause in RETRY_PAUSES.into_iter().map(Some).chain([None]) {
             let error = match self.collector.send(&self.batch).await {
@@ -132,7 +134,7 @@ impl ExportLoop {
             };
             self.report(&error);
             let (Some(pause), ExportError::Transient { pause: wanted, .. }) = (pause, &error) else { break };
-            // A process that stops makes its last attempts at once.
+            // When the process stops, the remaining attempts follow without a pause.
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => {}

@@ -13,7 +13,7 @@ mod span;
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 pub use attributes::{AttemptSpan, Delivered, SentTask};
 pub use environment::{OtelSettings, settings};
@@ -30,12 +30,16 @@ use crate::runtime::now_ms;
 
 /// Maximum number of spans that wait for export; further ones are dropped.
 pub const QUEUE_SPANS: usize = 2_048;
+/// Maximum number of spans of a request.
+const BATCH_SPANS: usize = 512;
 
 /// Source of spans of a process. Cheap to clone.
 #[derive(Clone)]
 pub struct Tracer {
     sampler: Sampler,
     queue: mpsc::Sender<Box<Span>>,
+    /// Notified when a batch of spans waits.
+    full: Arc<Notify>,
     metrics: Arc<TraceMetrics>,
 }
 
@@ -43,7 +47,7 @@ impl Tracer {
     /// Tracer whose spans the receiver gets. `capacity`: number of spans that may wait.
     pub fn new(sampler: Sampler, capacity: usize, metrics: &TraceMetrics) -> (Self, mpsc::Receiver<Box<Span>>) {
         let (queue, spans) = mpsc::channel(capacity);
-        (Self { sampler, queue, metrics: Arc::new(metrics.clone()) }, spans)
+        (Self { sampler, queue, full: Arc::default(), metrics: Arc::new(metrics.clone()) }, spans)
     }
 
     pub fn sampler(&self) -> Sampler {
@@ -54,6 +58,9 @@ impl Tracer {
     pub fn record(&self, span: Box<Span>) {
         if self.queue.try_send(span).is_err() {
             self.metrics.drop_spans("queue_full", 1);
+        }
+        if self.queue.max_capacity() - self.queue.capacity() >= BATCH_SPANS {
+            self.full.notify_one();
         }
     }
 

@@ -27,7 +27,7 @@ use crate::tracker::outbox::withdrawals::Withdrawals;
 use crate::tracker::setup::TrackerSetup;
 use crate::tracker::upkeep::ticker::TrackerShared;
 
-/// Maximum timers, and tasks with effects, per transaction.
+/// Maximum number of outbox entries for timers and effects per transaction, subtree commands not counted.
 const BATCH: usize = 500;
 /// Maximum bytes of deferred records per transaction.
 const BATCH_BYTES: u64 = 8 << 20;
@@ -57,7 +57,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Folded {
     pub offset: i64,
-    /// Incremented when timers or effects are added.
+    /// Number of folded batches that added timers or effects.
     pub news: u64,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct OutboxRelay {
     folded: watch::Receiver<Folded>,
     stop: CancellationToken,
     planner: OutboxPlanner,
-    /// Cancels that wait for workers to pass them.
+    /// Cancels to be withdrawn from the control topic once the workers' committed offsets are past all tasks that they ended.
     withdrawals: Arc<Withdrawals>,
     /// Published entries and the offsets of their events.
     published: HashMap<(TaskId, String), i64>,
@@ -76,7 +76,7 @@ pub(crate) struct OutboxRelay {
     max_checkpoint: i64,
     /// Highest offset published by this session's subtree commands.
     last_command_offset: i64,
-    /// Running subtree commands; the first one is next.
+    /// Running subtree commands, in round-robin order: the first one takes the next step.
     subtree_commands: VecDeque<SubtreeCommand>,
     /// Queued subtree commands, in order.
     queued: VecDeque<(TaskId, Effect)>,
@@ -313,7 +313,7 @@ impl OutboxRelay {
             self.subtree_commands.extend(step.rest);
             visited += step.visited;
         }
-        // Started without a step: running now.
+        // These were started but have not taken a step yet; they continue in the next transaction.
         self.subtree_commands.extend(next);
         Ok(())
     }
@@ -361,7 +361,7 @@ impl OutboxRelay {
         let messages: usize = planned.iter().map(|entry| entry.messages.len()).sum();
         let mut dependent_events = positions.iter().skip(messages).copied();
         for (entry, last) in planned.iter().zip(last_positions(planned, positions)) {
-            // The last record of each entry is its event, if it has one in this partition.
+            // A dependent event has a position of its own. Otherwise the event, if any, is the entry's last record.
             let position = match entry.dependent_event {
                 Some(_) => dependent_events.next(),
                 None => last.filter(|_| entry.ends_in_topic(&events)),

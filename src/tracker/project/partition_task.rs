@@ -29,9 +29,9 @@ use crate::tracker::upkeep::ticker::{PartitionUpkeep, TrackerShared};
 
 /// Owner number of a tracker, as opposed to a rebuild.
 const TRACKER: u32 = 0;
-/// Attempts at claiming a partition between two batches of a rebuild.
+/// Maximum number of retries when claiming a partition that a rebuild writes at the same time.
 const MAX_CLAIMS: u32 = 100;
-/// Interval of attempts to open a partition that cannot be folded.
+/// Wait before a partition that cannot be folded is opened again.
 const STUCK_RETRY: Duration = Duration::from_secs(10);
 /// Interval of checkpoint reads over the readers' connection. In an idle partition they detect an unavailable store
 /// or lost writes; in a busy one, batches written to a deposed master that readers do not use.
@@ -47,7 +47,7 @@ pub(crate) struct PartitionTask {
     generation: u64,
     /// Offset of a record that cannot be folded; `None` once a later record was folded.
     stuck_at: Option<i64>,
-    /// Description of the store's loss, until the partition is emptied.
+    /// Reason of a data loss in the store, from its detection to the next successful open.
     lost: Option<String>,
     /// Set while the partition is folded from the beginning of the log.
     refold: Option<Refold>,
@@ -122,7 +122,7 @@ impl PartitionTask {
         tracing::warn!(
             partition = self.number,
             reason = single_line(&message),
-            "stopped; continuing from the checkpoint in the store"
+            "projection interrupted; resuming from the checkpoint in the store"
         );
         let number = self.number.to_string();
         self.setup.metrics.tracker.rewinds.with_label_values(&[number.as_str(), reason]).inc();
@@ -175,7 +175,7 @@ impl PartitionTask {
         }
     }
 
-    /// Runs from one read of the checkpoint to the next.
+    /// Runs one session: reads the checkpoint, seeks the consumer to it and folds batches until an error or a stop.
     async fn session(&mut self, backoff: &mut Backoff) -> End {
         match AssertUnwindSafe(self.fold(backoff)).catch_unwind().await {
             Ok(Err(end)) => end,
@@ -393,7 +393,8 @@ fn mismatch(checkpoint: &Checkpoint, partition: &Partition, ends: Watermarks) ->
     let Checkpoint { version, offset, .. } = checkpoint;
     if *version > FOLD_VERSION {
         return Some(format!(
-            "the store has fold version {version} and this build has {FOLD_VERSION}\n\nhint: upgrade trackers first"
+            "the store has fold version {version}, newer than this build's {FOLD_VERSION}\n\n\
+             hint: upgrade this tracker, or use a store of this build's fold version"
         ));
     }
     if *version < FOLD_VERSION {
@@ -411,5 +412,5 @@ fn mismatch(checkpoint: &Checkpoint, partition: &Partition, ends: Watermarks) ->
 }
 
 fn panicked() -> End {
-    End::Stuck("the projection panicked, which is a defect of this build; see its log".into())
+    End::Stuck("the projection panicked: this is a bug in this build; see the log of this tracker".into())
 }

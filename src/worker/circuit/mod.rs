@@ -1,9 +1,10 @@
-//! Circuit of a type: decides from the outcomes of attempts when nothing is started because the service behind the type
-//! is away. Pure: times and outcomes go in, admissions and changes come out.
+//! Circuit breaker of a type: starts no attempts while the service that the type calls is unavailable, as judged from
+//! the outcomes of attempts. Pure: times and outcomes go in, admissions and state changes come out.
 //!
-//! Closed, it counts outcomes. When half of the recent attempts have failed with a kind that trips it, it opens: nothing
-//! starts for a pause. Then one probe runs at a time, or one per longest pause if probes last: a bad one starts the next
-//! pause, and three good ones close the circuit. The slots then double each second from one.
+//! While closed, it counts outcomes. It opens when at least half of the recent attempts failed with an error kind in
+//! `trip_on`. Then nothing starts during a pause. After it, one probe runs at a time; if a probe takes longer than
+//! `MAX_PAUSE`, another one may start. A bad probe starts the next pause; three good ones close the circuit. After that,
+//! the limit of concurrent attempts starts at one and doubles every second until all slots are in use.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,16 +16,17 @@ use crate::control::ForcedCircuit;
 /// Maximum number and age of the counted outcomes.
 const MAX_SAMPLES: usize = 50;
 const MAX_AGE: Duration = Duration::from_secs(600);
-/// Number of outcomes that opens the circuit: at most, and at least.
+/// Bounds of the number of outcomes needed before the circuit can open, which is twice the slots: upper, lower.
 const ENOUGH_SAMPLES: usize = 20;
 const MIN_SAMPLES: usize = 5;
-/// Pauses: the first, the longest, and the longest that a service may request.
+/// Pauses: the first and the longest, before jitter, and the longest that a service may request in answer to a probe.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 const MAX_REQUESTED_PAUSE: Duration = Duration::from_secs(300);
-/// Part of the outage's time up to which pauses grow, so that a short outage is followed by a short pause.
+/// A pause is at most the time since the start of the outage divided by this (but at least the first pause), so that
+/// work resumes soon after a short outage.
 const PAUSE_PART: u32 = 10;
-/// Random part of a pause, in both directions.
+/// Jitter of a pause: up to this fraction shorter or longer.
 const JITTER: f64 = 0.2;
 /// Number of good probes that closes the circuit.
 const GOOD_PROBES: u32 = 3;
@@ -34,7 +36,7 @@ pub(super) struct Circuit {
     state: State,
     /// State set by an operator, which replaces the circuit's own.
     forced: Option<ForcedCircuit>,
-    /// Times of the counted outcomes, and whether each trips the circuit.
+    /// Counted outcomes: time, and whether it was bad.
     samples: VecDeque<(Instant, bool)>,
     trips: usize,
     /// Attempts that started earlier are not counted.
@@ -47,7 +49,7 @@ enum State {
     Open(Outage),
     Probing {
         outage: Outage,
-        /// End of the pause. Attempts that started earlier are no probes.
+        /// Start of probing, at or after the end of the pause. Attempts that started earlier are not probes.
         from: Instant,
         good: u32,
         /// Start of the latest probe, while it runs.
@@ -70,17 +72,17 @@ struct Outage {
 pub(super) enum Outcome {
     /// The service has answered.
     Good,
-    /// The attempt failed with a kind that trips the circuit; time that the service requests.
+    /// The attempt failed with an error kind that trips the circuit. The value is the pause requested by the service.
     Bad(Option<Duration>),
     /// The attempt says nothing about the service, for example because it was cancelled.
     Unknown,
 }
 
-/// Change of the state by an outcome.
+/// State change caused by an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Opened,
-    /// A probe has failed; the next pause.
+    /// A probe failed; the value is the length of the next pause.
     Paused(Duration),
     Closed,
 }
@@ -94,8 +96,8 @@ impl Circuit {
         self.slots = slots;
     }
 
-    /// Sets or removes the state of an operator. A change begins with a closed circuit; after an open one the slots
-    /// grow from one.
+    /// Sets or removes the state forced by an operator. A change resets the circuit to closed; if a forced open state is
+    /// removed, the usable slots grow from one.
     pub(super) fn force(&mut self, forced: Option<ForcedCircuit>, now: Instant) {
         if self.forced != forced {
             let is_released = forced.is_none() && self.forced == Some(ForcedCircuit::Open);
@@ -105,7 +107,7 @@ impl Circuit {
         }
     }
 
-    /// Returns whether another attempt may start while `running` ones do.
+    /// Returns whether another attempt may start while `running` attempts are running.
     pub(super) fn admits(&mut self, now: Instant, running: usize) -> bool {
         match self.forced {
             Some(ForcedCircuit::Open) => return false,
@@ -119,7 +121,7 @@ impl Circuit {
                 self.state = State::Probing { outage, from: now, good: 0, probe: None };
                 true
             }
-            // A probe that does not end, such as a long attempt or a call that hangs, holds back the next one for a pause.
+            // A probe that does not end, such as a long attempt or a hanging call, delays the next one by the longest pause.
             State::Probing { probe, .. } => probe.is_none_or(|probe| now >= probe + MAX_PAUSE),
             State::Growing(since) => {
                 let slots = grown_slots(now.saturating_duration_since(since));
@@ -137,7 +139,7 @@ impl Circuit {
         }
     }
 
-    /// Counts the end of an attempt. `jitter`: random number in 0..1.
+    /// Counts the outcome of an attempt. `jitter`: a random number from 0 to 1.
     pub(super) fn attempt_ended(
         &mut self,
         started_at: Instant,
@@ -210,7 +212,8 @@ impl Circuit {
         self.counts_from = None;
     }
 
-    /// Number of outcomes that opens the circuit: fewer for few slots, and right after an outage.
+    /// Number of outcomes needed before the circuit can open: fewer if there are few slots, and while the slots grow
+    /// after an outage.
     fn needed(&self) -> usize {
         match self.state {
             State::Growing(_) => MIN_SAMPLES,
@@ -222,7 +225,8 @@ impl Circuit {
         2 * self.trips >= self.samples.len()
     }
 
-    /// Returns whether failures that trip the circuit are waits: it is not closed.
+    /// Returns whether failures that trip the circuit delay their tasks without counting as attempts: while it is open,
+    /// and while the slots grow after an outage.
     pub(super) fn makes_waits(&self) -> bool {
         match self.forced {
             Some(forced) => forced == ForcedCircuit::Open,
@@ -230,7 +234,7 @@ impl Circuit {
         }
     }
 
-    /// Returns whether nothing but probes starts.
+    /// Returns whether the circuit is open: only probes may start, or nothing if an operator opened it.
     pub(super) fn is_open(&self) -> bool {
         match self.forced {
             Some(forced) => forced == ForcedCircuit::Open,
@@ -247,7 +251,7 @@ impl Circuit {
         }
     }
 
-    /// Time at which more attempts are admitted.
+    /// Next time at which more attempts may be admitted. `None`: no such time is known.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         match self.state {
             _ if self.forced.is_some() => None,
@@ -276,7 +280,7 @@ impl Outage {
     }
 }
 
-/// Slots after a time since the end of an outage.
+/// Number of usable slots at this time after the circuit closed.
 fn grown_slots(after: Duration) -> usize {
     1 << after.as_secs().min(30)
 }

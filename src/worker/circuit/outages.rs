@@ -184,7 +184,7 @@ fn outage_of_two_hours_ends_no_task() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// No outage ends a task, and its cost grows with its logarithm only.
+    /// No outage makes a task fail for good. Failed attempts are limited to one per `MAX_PAUSE`, plus a constant.
     #[test]
     fn outage_ends_no_task(
         slots in 1..64usize, rate in 20..300u32, latency_ms in 1..200u64, outage in 2..7_200u64, seed: u64,

@@ -48,7 +48,7 @@ pub(super) struct Tasks {
     pub(super) failure_log: LogThrottle,
     /// Suspects run in a quarantine of child processes.
     pub(super) has_quarantine: bool,
-    /// Some tasks that this worker announced are left to other workers.
+    /// Set once this worker leaves a task that it has announced in an event to another worker.
     pub unfinished: bool,
 }
 
@@ -80,7 +80,7 @@ impl Tasks {
         }
     }
 
-    /// Completes a task whose attempt has succeeded inline.
+    /// Completes a task whose attempt succeeded in its first poll, inside the dispatcher (inline).
     pub(super) fn complete_inline(&mut self, mut running: Running, output: &RawJson, took: Duration, clock: &Clock) {
         running.end_span(&self.spans, "succeeded", None);
         let Running { in_flight, started_at_ms, cx, .. } = running;
@@ -92,7 +92,7 @@ impl Tasks {
         }
     }
 
-    /// Ends a task with its terminal event; the input is complete when Kafka has acknowledged it.
+    /// Ends a task with its terminal event. Its offset can be committed once Kafka has acknowledged the event.
     pub(super) async fn end(&mut self, in_flight: Box<InFlight>, event: Event) {
         match self.results.of_task(&in_flight, None) {
             None => {
@@ -121,7 +121,11 @@ impl Tasks {
         self.spans.never_started(&in_flight);
         let late =
             now.saturating_sub(in_flight.task.policy.as_ref().and_then(|policy| policy.expires_at_ms).unwrap_or(now));
-        let failure = AttemptFailure::new("expired", format!("it was not started in time: {late} ms late"), 0);
+        let failure = AttemptFailure::new(
+            "expired",
+            format!("it was not started before its expiry, which passed {late} ms ago"),
+            0,
+        );
         let event = self.reporter.event(Payload::Expired(failure), &in_flight);
         self.end(in_flight, event).await;
     }
@@ -156,7 +160,7 @@ impl Tasks {
         self.queue.release_key(&in_flight);
     }
 
-    /// Ends a task that was cancelled before its attempt started.
+    /// Ends a task that was cancelled or killed while no attempt was running.
     pub(super) async fn cancel_unstarted(&mut self, in_flight: Box<InFlight>, verdict: Cancellation) {
         self.reporter.schedule_flush(Instant::now());
         self.metrics.record_outcome("cancelled", Duration::ZERO);
@@ -168,7 +172,7 @@ impl Tasks {
         self.end(in_flight, event).await;
     }
 
-    /// Reports a cancelled attempt once it has actually stopped.
+    /// Ends a cancelled task after its running attempt has actually stopped.
     pub(super) async fn cancel_running(&mut self, mut running: Running, verdict: Cancellation) {
         self.reporter.publish_last_output(&mut running).await;
         self.metrics.record_outcome("cancelled", running.started_at.elapsed());

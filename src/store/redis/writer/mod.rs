@@ -320,7 +320,7 @@ pub(super) async fn send(
     sent.await.map_err(|error| connector.explain(&error))
 }
 
-/// Sends reads; an error among the answers fails the call.
+/// Sends commands; an error among the answers fails the call.
 pub(super) async fn ask(
     connector: &Connector,
     connection: &mut MultiplexedConnection,
