@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest as Readiness, ReadBuf};
 
 /// Reading half.
 pub(super) struct SocketReader(AsyncFd<UnixStream>);
@@ -38,12 +38,12 @@ impl Drop for SocketWriter {
 pub(super) fn split(socket: UnixStream) -> io::Result<(SocketReader, SocketWriter)> {
     socket.set_nonblocking(true)?;
     let writer = SocketWriter { socket: socket.try_clone()?, full: None };
-    Ok((SocketReader(register(socket, Interest::READABLE)?), writer))
+    Ok((SocketReader(register(socket, Readiness::READABLE)?), writer))
 }
 
-fn register(socket: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
+fn register(socket: UnixStream, readiness: Readiness) -> io::Result<AsyncFd<UnixStream>> {
     // SAFETY: the socket owns its descriptor, which stays open and the same until it is dropped.
-    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+    Ok(unsafe { AsyncFd::register_with_interest(socket, readiness) }?)
 }
 
 impl AsFd for SocketWriter {
@@ -88,7 +88,7 @@ impl AsyncWrite for SocketWriter {
             }
             // A duplicate of the descriptor, because `AsyncFd` takes ownership of the socket.
             if self.full.is_none() {
-                self.full = Some(register(self.socket.try_clone()?, Interest::WRITABLE)?);
+                self.full = Some(register(self.socket.try_clone()?, Readiness::WRITABLE)?);
             }
             let Some(full) = &self.full else { continue };
             ready!(full.poll_write_ready(cx))?.clear_ready();

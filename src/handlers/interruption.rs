@@ -18,7 +18,7 @@ pub enum CancelReason {
     Shutdown,
 }
 
-/// How to run an attempt again that has no outcome because its process ended. The attempt keeps its number.
+/// Kind of the repetition of an attempt that has no outcome because its process ended. The attempt keeps its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
     /// The attempt was not sent: the process had ended or was taking no more attempts. Not counted as a restart.

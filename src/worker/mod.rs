@@ -337,7 +337,7 @@ async fn type_end(
     Ok(unfinished)
 }
 
-/// Waits until the control topic has been read to its end. Returns false if the worker is told to stop first.
+/// Waits until the control topic has been read to its end. Returns false if the worker has to stop first.
 async fn wait_for_control(control: &ControlWatch, shutdown: &Shutdown) -> bool {
     tokio::select! {
         biased;

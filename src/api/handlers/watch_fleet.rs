@@ -90,7 +90,7 @@ pub(crate) async fn watch(request: ApiRequest) -> Result<Response, ApiError> {
 
 async fn follow(api: &Arc<Api>, scope: &Scope, mut watch: Watch, mut events: Events) {
     let feed = &api.reads.notices.feed;
-    // A client that cannot resume has to read the current state: it is told that anything may have changed.
+    // A client that cannot resume has to read the current state: its first event says that anything may have changed.
     let mut news = (!watch.resumed).then(|| (watch.from, unknown_change()));
     loop {
         if let Some((number, change)) = news.take()

@@ -214,7 +214,7 @@ fn rows(moved: &Moved) -> Rows {
     rows
 }
 
-/// If the committed offsets of a type are not in its configured group, returns what is wrong and a hint. Workers of the
+/// Returns what is wrong, and a hint, if the committed offsets of a type are not in its configured group. Workers of the
 /// type do not start until it is mended.
 pub(in crate::cli) fn misplaced_commits(
     names: &Names,

@@ -369,7 +369,7 @@ mod moves {
         let broker = consumed().await;
         let refused = move_commits(&broker.client(), &names("small"), "echo", "smal").await.unwrap_err();
         assert_eq!(refused.message, "`--to smal`: the configured group of the type `echo` is `small`");
-        assert_eq!(refused.hint.as_deref(), Some("set `group = \"smal\"` in `[types.echo]`, or move it to `small`"));
+        assert_eq!(refused.hint.as_deref(), Some("set `group = \"smal\"` in `[types.echo]`, or pass `--to small`"));
     }
 
     #[tokio::test]
@@ -378,7 +378,7 @@ mod moves {
         let producer = SharedProducer::open(broker.clone(), None).unwrap();
         mark_partition_consumed(&producer, &names("echo"), "echo", 1).await.unwrap();
         let refused = move_commits(&broker.client(), &names("small"), "echo", "small").await.unwrap_err();
-        assert!(refused.message.contains("no commit of kafleet.tasks.echo/1"), "{refused:?}");
+        assert!(refused.message.contains("no committed offset for kafleet.tasks.echo/1"), "{refused:?}");
         assert!(refused.hint.is_some_and(|hint| hint.contains("kafleet offsets init echo/1")));
         assert_eq!(recorded(&broker).await, "echo");
     }
