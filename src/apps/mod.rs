@@ -16,4 +16,3 @@ pub mod protocol;
 pub mod register;
 mod send_buffer;
 pub mod session;
-mod socket;

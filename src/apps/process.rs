@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Fuse, FusedFuture};
 use nix::libc;
 use nix::sys::signal::Signal;
+use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -20,7 +20,6 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use super::declaration::Declaration;
 use super::protocol::Welcome;
 use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
-use super::socket;
 use crate::handlers::context::Restart;
 use crate::handlers::output_tail::OutputTail;
 use crate::handlers::reaper::{self, Group, describe_status};
@@ -163,21 +162,22 @@ impl AppProgram {
 
     /// Starts a process without a session.
     pub(super) async fn launch(&self, number: u32) -> io::Result<Launched> {
-        let (ours, theirs) = UnixStream::pair()?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
         let (output, output_writer) = io::pipe()?;
         let command = self.command(number, theirs.into(), output_writer.into())?;
         // Forking a large process takes milliseconds.
         let (child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
         let label = format!("{}[{}]: ", self.name, child.id().unwrap_or_default());
         let output = OutputTail::start(pipe::Receiver::from_owned_fd(output.into())?, Some(label));
-        Ok(Launched { child, group, output, stream: Some(ours) })
+        Ok(Launched { child, group, output, stream: Some(UnixStream::from_std(ours)?) })
     }
 
     async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
         let Launched { child, group, output, stream } = self.launch(number).await?;
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
         let pid = child.id().unwrap_or_default();
-        let (reader, writer) = socket::split(stream)?;
+        let (reader, writer) = stream.into_split();
         let (sender, events) = mpsc::unbounded_channel();
         let (session, declared, driver) = Session::open(reader, writer, welcome, sender);
         let process = AppProcess {
