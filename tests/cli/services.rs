@@ -424,7 +424,10 @@ fn type_is_moved_to_a_shared_group_with_its_commits() {
     let hint = "kafleet offsets move echo --to small";
     let refused = fleet.run(&["worker"]);
     assert!(refused.err.contains(hint), "{refused:?}");
-    fleet.run(&["doctor", "--no-api"]).exits_with(1).stdout_has(&["its committed offsets are in the group `echo`", hint]);
+    fleet
+        .run(&["doctor", "--no-api"])
+        .exits_with(1)
+        .stdout_has(&["its committed offsets are in the group `echo`", hint]);
     let moved = fleet.run(&[&move_type[..], &["-o", "json"]].concat()).exits_with(0).json();
     assert_eq!((&moved["from"], &moved["to"]), (&json!("echo"), &json!("small")));
     fleet.produce_line("2");

@@ -403,7 +403,7 @@ async fn task_starts_at_not_before_and_fails_after_expiry() {
     );
     assert!(later.payload.started_at_ms().unwrap() >= time, "started too early");
     assert!(now_event.at_ms < later.payload.started_at_ms().unwrap(), "a waiting task holds a slot");
-    assert!(late.payload.error().unwrap().message.contains("late"));
+    assert!(late.payload.error().unwrap().message.contains("before its expiry, which passed"));
     assert_eq!(fleet.kinds_of("later"), ["scheduled", "succeeded"]);
     assert_eq!(
         fleet.events.all().iter().find(|event| event.kind() == EventKind::Scheduled).unwrap().payload.due_ms(),
