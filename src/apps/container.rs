@@ -61,8 +61,7 @@ fn shortage_of(folder: &Path) -> Option<Shortage> {
     }
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let used = current.saturating_sub(reclaimable(&stat));
-    let bytes = |bytes: u64| Bytes((bytes >> 20) << 20);
-    is_nearly_full(used, limit).then(|| Shortage { used: bytes(used), limit: bytes(limit) })
+    is_nearly_full(used, limit).then(|| Shortage { used: Bytes::whole_mib(used), limit: Bytes::whole_mib(limit) })
 }
 
 fn is_nearly_full(used: u64, limit: u64) -> bool {

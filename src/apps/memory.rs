@@ -38,7 +38,7 @@ impl MemoryLimit {
     pub(super) fn judge(&self, bytes: u64) -> Verdict {
         let (limit, hard_limit) = (self.limit.0, self.limit.0.saturating_add(self.limit.0 / 2));
         let has_grown = bytes > self.at_start.saturating_add(self.at_start / 5);
-        let used = Bytes((bytes >> 20) << 20);
+        let used = Bytes::whole_mib(bytes);
         if bytes > hard_limit {
             return Verdict::Kill(format!("it used {used} of memory, more than 1.5 times `memory` ({})", self.limit));
         }

@@ -15,7 +15,7 @@ use crate::model::schedule::{Schedule, check_name};
 pub const MAX_SCHEDULES: usize = 10_000;
 /// Maximum number of pending requests.
 pub const MAX_REQUESTS: usize = 1_000;
-const MAX_ASK_CHARS: usize = 64;
+const MAX_REQUEST_CHARS: usize = 64;
 
 const SCHEDULE: &str = "schedule/";
 const STATE: &str = "schedule-state/";
@@ -59,7 +59,7 @@ impl ScheduleKey {
         }
         let Some(rest) = text.strip_prefix(REQUEST) else { return Ok(None) };
         let (name, request) = rest.split_once('/').ok_or(InvalidRecord::NoRequest)?;
-        let fits = (1..=MAX_ASK_CHARS).contains(&request.len()) && check_name(request).is_ok();
+        let fits = (1..=MAX_REQUEST_CHARS).contains(&request.len()) && check_name(request).is_ok();
         if fits {
             Ok(Some(Self::ScheduleRequest(named(name)?, request.to_owned())))
         } else {

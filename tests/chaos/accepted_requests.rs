@@ -190,11 +190,9 @@ async fn withdrawn(addresses: &str, report: &impl Fn(&str)) -> Vec<String> {
 fn summary(requests: &Requests, items: &BTreeMap<String, Item>, topics: &Topics, executions: &Executions) -> String {
     let of = |is: &dyn Fn(&Item) -> bool| items.values().filter(|item| is(item)).count();
     let load = |number: &std::sync::atomic::AtomicUsize| number.load(std::sync::atomic::Ordering::Relaxed);
-    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
-    items.values().flat_map(|item| &item.codes).for_each(|code| *unknown.entry(code).or_default() += 1);
-    let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
-    let all = executions.by_task.values().flatten().map(|execution| execution.end.as_deref().unwrap_or("lost"));
-    all.for_each(|end| *ends.entry(end).or_default() += 1);
+    let unknown = counts(items.values().flat_map(|item| &item.codes).map(String::as_str));
+    let all = executions.by_task.values().flatten();
+    let ends = counts(all.map(|execution| execution.end.as_deref().unwrap_or("lost")));
     format!(
         "{} calls, {} without a response; {} tasks: {} accepted, {} unknown, {} rejected, codes {unknown:?}; {} executions, ends {ends:?}, {} events; \
          {} cancels, {} retries, {} changes, {} redrives accepted",
@@ -211,6 +209,12 @@ fn summary(requests: &Requests, items: &BTreeMap<String, Item>, topics: &Topics,
         requests.answers.names.lock().len(),
         requests.answers.redrives.lock().values().sum::<u32>(),
     )
+}
+
+fn counts<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
+    let mut counts = BTreeMap::new();
+    names.for_each(|name| *counts.entry(name).or_default() += 1);
+    counts
 }
 
 /// Waits until these tasks have ended, and cancels those that do not end by themselves. Returns the tasks that are

@@ -1,6 +1,6 @@
 //! Requests from many clients: trees are created in batches, atomic or not, cancelled, retried, redriven, renamed and
-//! paused; types are limited, and the service that some tasks call goes away and comes back. A request is not repeated until it succeeds; every response is recorded, to be compared with the final
-//! state.
+//! paused; types are limited, and the service that some tasks call goes away and comes back. A request is not repeated
+//! until it succeeds; every response is recorded, to be compared with the final state.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

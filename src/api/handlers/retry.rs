@@ -135,9 +135,8 @@ async fn retry_outcome(
     let (found, ignored) = api.reads.await_outcome(task, position, "the request").await?;
     if ignored {
         // The request was ignored: an earlier event in the log, from another request or a report, changed the task.
-        let none_restartable = only_failed && found.record.state.is_terminal() && !has_restartable(&found);
         return Err(match found.record.state.is_terminal() {
-            _ if none_restartable => nothing_failed(&found),
+            true if only_failed && !has_restartable(&found) => nothing_failed(&found),
             true => superseded_request(&found),
             false => not_finished(&found),
         });

@@ -9,6 +9,7 @@ use super::visit::PATIENCE;
 
 /// Time between two turns: 250 refreshes a second.
 const TURN: Duration = Duration::from_millis(4);
+
 /// Order of the refreshes of a process.
 pub(super) struct Turns {
     next: Mutex<Instant>,

@@ -116,7 +116,7 @@ impl OpenedApp {
         let (bytes, limit) = (tree_bytes(self.first.pid()), Container::of_this_process().limit());
         let processes = limit.map_or(cores, |limit| cores.min(fitting_processes(bytes, limit)));
         if processes < cores {
-            let process = Bytes((bytes >> 20) << 20);
+            let process = Bytes::whole_mib(bytes);
             let app = self.program.name.as_str();
             tracing::warn!(
                 app,

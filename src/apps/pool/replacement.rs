@@ -83,7 +83,7 @@ pub async fn guard_container(pools: Vec<Arc<AppPool>>, container: Container) -> 
         let Some((bytes, largest)) = sizes.max_by_key(|(bytes, _)| *bytes).filter(|(bytes, _)| *bytes > 0) else {
             continue;
         };
-        let used = Bytes((bytes >> 20) << 20);
+        let used = Bytes::whole_mib(bytes);
         let why = format!("the process of the app was killed: {shortage}, and it was the largest with {used}");
         tracing::warn!(pid = largest.pid, %shortage, "the largest process of an app is killed to save the worker");
         // Fails if the process has ended.

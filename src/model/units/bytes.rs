@@ -35,6 +35,11 @@ impl Bytes {
         bytes.map(Self).ok_or_else(|| format!("`{text}` is not a size: write 128MiB, 64KiB, 4MB, or whole bytes"))
     }
 
+    /// Size in whole MiB, rounded down, for messages.
+    pub fn whole_mib(bytes: u64) -> Self {
+        Self((bytes >> 20) << 20)
+    }
+
     /// Number of bytes, at most the largest of the platform.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
