@@ -14,6 +14,7 @@ mod offline;
 mod operate;
 mod reload;
 mod run;
+mod runbook;
 mod schedules;
 mod services;
 mod watch;
