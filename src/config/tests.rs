@@ -147,6 +147,17 @@ fn inconsistent_values_are_refused() {
         ("[redis]\nurl = \"http://x\"", "`http://x` is not a Redis URL: one of `redis://`"),
         ("[redis]\nusername = \"me\"", "needs `redis.password`"),
         ("[api]\nlisten = \"8080\"", "`8080` is not an address to listen on"),
+        ("[api.ui]\nbase_path = \"/fleet/\"", "`/fleet/` is not a path such as `/kafleet`, without a slash at its end"),
+        ("[api.ui]\nsession = \"31d\"", "`31d` is not 1m to 30d"),
+        (
+            "[api.ui]\ntrace_url = \"https://traces.example.org/\"",
+            "is not an `http://` or `https://` URL with `{trace_id}`",
+        ),
+        ("[api.ui]\ntrace_url = \"javascript:alert({trace_id})\"", "is not an `http://` or `https://` URL"),
+        (
+            "[api.ui]\ntrace_url = \"https://traces.example.org/{trace_id}/{span}\"",
+            "is not an `http://` or `https://` URL",
+        ),
         ("[ops]\nlisten = \"host:99999\"", "`host:99999` is not an address"),
         ("[worker]\nmemory_limit = \"1MiB\"", "`1MiB` is not at least `16MiB`"),
         ("[worker]\nmax_output = \"1GiB\"", "`1GiB` is not between `1B` and `3MiB`"),
