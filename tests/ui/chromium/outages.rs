@@ -34,6 +34,23 @@ async fn open_page_survives_an_outage_of_the_store() {
 }
 
 #[tokio::test]
+async fn failed_page_recovers_although_nothing_changes() {
+    let fleet = fleet().await;
+    fleet.echo("order").await;
+    fleet.folded().await;
+    with_browser(&fleet, "failed-page", async |tab| {
+        fleet.store.away.store(true, Ordering::SeqCst);
+        tab.go("/tasks/order").await;
+        tab.see("store_unavailable").await;
+        tab.wait("document.querySelector('#trouble').textContent.startsWith('not live since')").await;
+        fleet.store.away.store(false, Ordering::SeqCst);
+        tab.wait("document.querySelector('main').dataset.state == 'queued'").await;
+        tab.wait("document.querySelector('#trouble').hidden").await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn pages_say_that_kafka_is_away_and_show_the_rest() {
     let fleet = fleet().await;
     fleet.echo("order").await;

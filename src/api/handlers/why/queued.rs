@@ -1,9 +1,9 @@
 //! Explanation of a queued task by its position relative to the committed offset of its partition.
 
+use super::age;
 use super::count::Count;
 use super::fleet::explain_workers;
 use super::queue_reads::{Progress, QueueReads};
-use super::{age, explain_record};
 use crate::api::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
@@ -57,7 +57,9 @@ pub(super) async fn explain_queued(
         return Ok(vec![Finding::new(Reason::RepublishPending, message)]);
     }
     let (Some(position), Some(task_type)) = (task.record.definition.position, task.record.task_type.clone()) else {
-        return Ok(vec![explain_record(task)]);
+        let message = "an event has announced it without the position of its record, and no worker has taken it; check \
+                       that its producer has published the record";
+        return Ok(vec![Finding::new(Reason::NotPublished, message)]);
     };
     let partition = Partition::new(reads.api.publisher.names().tasks(&task_type), position.partition);
     let offsets = reads.offsets(&task_type, &partition).await?;

@@ -310,7 +310,8 @@ function schedule() {
     stream.addEventListener("stale", refresh);
     stream.addEventListener("error", schedule);
   }
-  if (isVisible && stream?.readyState !== EventSource.OPEN) {
+  // A stream names changes only: a page that could not be fetched is fetched again without one.
+  if (isVisible && (failures > 0 || stream?.readyState !== EventSource.OPEN)) {
     const wait = pollInterval * 2 ** Math.min(failures, 4);
     timer = window.setTimeout(refresh, wait * (0.75 + Math.random() / 2));
   }

@@ -13,7 +13,7 @@ use crate::api::ui::parts::form::{Form, Input, reason, select};
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::search::mistake;
 use crate::api::ui::parts::tasks::task_table;
-use crate::api::ui::parts::{count, task_path};
+use crate::api::ui::parts::{count, counted, task_path};
 use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, stored};
 use crate::config::Role;
 
@@ -197,7 +197,7 @@ fn effect_of(visit: &Visit, preview: &BulkPreview, effect: &str) -> Markup {
     html! {
         p {
             strong { @if !preview.exact { "At least " } (count(preview.changing)) }
-            " of " (count(preview.matching)) @if preview.matching == 1 { " matching task" } @else { " matching tasks" }
+            " of " (counted(preview.matching, "matching task", "matching tasks"))
             " would change" @if !preview.exact { "; looked at " (count(preview.scanned)) " tasks, and there are more" } "."
         }
         p { (effect) }

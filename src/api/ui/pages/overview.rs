@@ -21,7 +21,7 @@ use crate::api::ui::parts::statistics::{last_minute, quiet_minute, tile};
 use crate::api::ui::parts::table::{cards, table};
 use crate::api::ui::parts::tasks::{state_counts, type_link, worker_link};
 use crate::api::ui::parts::times::{millis, time};
-use crate::api::ui::parts::{View, count, first_line, search_text};
+use crate::api::ui::parts::{View, count, counted, first_line, search_text};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::model::record::state::State;
 use crate::runtime::now_ms;
@@ -153,7 +153,7 @@ fn new_errors(view: &View, failures: &Failures) -> Vec<Markup> {
         html! {
             (label("bad", "✘\u{fe0e} new error")) " " (type_link(view, Some(&group.task_type))) ": "
             a href=(view.search(&group_query(group))) { (first_line(&group.text, 120)) }
-            " in " (count(group.count)) @if group.count == 1 { " task" } @else { " tasks" } " since " (time(&group.first))
+            " in " (counted(group.count, "task", "tasks")) " since " (time(&group.first))
         }
     };
     failures.groups.iter().filter(is_new).take(NEW_ERRORS).map(item).collect()

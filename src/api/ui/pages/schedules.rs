@@ -151,7 +151,7 @@ fn properties(view: &View, schedule: &ScheduleDocument) -> Markup {
         ("Changed", Some(time(&schedule.changed_at))),
         ("Fired", Some(html! { (count(schedule.fired)) })),
         ("Skipped", Some(html! { (count(schedule.skipped)) })),
-        ("Missed", Some(html! { "at least " (count(schedule.missed)) })),
+        ("Missed", Some(html! { @if schedule.missed > 0 { "at least " } (count(schedule.missed)) })),
         ("Waits for the previous task", schedule.waiting.as_deref().map(time)),
     ])
 }

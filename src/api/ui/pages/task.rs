@@ -18,17 +18,15 @@ use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::state::{pill, word};
 use crate::api::ui::parts::statistics::ms_text;
 use crate::api::ui::parts::table::table;
-use crate::api::ui::parts::tasks::{breadcrumbs, state_counts, task_table, type_link, worker_link};
+use crate::api::ui::parts::tasks::{breadcrumbs, is_long, short_id, state_counts, task_table, type_link, worker_link};
 use crate::api::ui::parts::times::{between, duration, time};
-use crate::api::ui::parts::{View, count, encoded, prose, search_text, visible};
+use crate::api::ui::parts::{View, count, counted, encoded, prose, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
 use crate::config::{Role, TRACE_ID};
 use crate::model::record::state::State;
 
 /// Newest lines of the log on the page.
 const LOG_LINES: usize = 20;
-/// Characters of an id as a heading.
-const MAX_HEADING: usize = 80;
 /// Children on the page.
 const CHILDREN: usize = 20;
 
@@ -82,18 +80,13 @@ pub(super) fn head(view: &View, status: &Status) -> Markup {
             div {
                 (breadcrumbs(view, &status.id))
                 div.title {
-                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (heading(&status.id)) } } }
+                    h1 { @match &status.fields.name { Some(name) => { (visible(name)) } None => { (short_id(&status.id)) } } }
                     (pill(status.state))
                 }
             }
             (actions(view, status))
         }
     }
-}
-
-/// Id as a heading. Of a long one, the last part: the links to its parents have the rest.
-fn heading(id: &str) -> &str {
-    if id.len() > MAX_HEADING { id.rsplit(':').next().unwrap_or(id) } else { id }
 }
 
 fn actions(view: &View, status: &Status) -> Markup {
@@ -148,7 +141,7 @@ fn times(visit: &Visit, status: &Status) -> Markup {
                 (word(status.state)) @if let Some(own) = own { (own) } @if status.superseded { ", superseded" }
             }),
         ),
-        ("Id", Some(copied(html! { code { (status.id) } }))),
+        ("Id", Some(copied(html! { code.long[is_long(&status.id)] { (status.id) } }))),
         ("Type", Some(type_link(view, status.task_type.as_deref()))),
         ("Run", text(status.run)),
         (
@@ -273,7 +266,7 @@ fn children_block(view: &View, status: &Status, children: Result<TaskPage, ApiEr
             section.panel #children {
                 h2 {
                     "Children " span.quiet {
-                        (count(status.children.total)) ", " (count(status.tree.total - 1)) " tasks below in all"
+                        (count(status.children.total)) ", " (counted(status.tree.total - 1, "task", "tasks")) " below in all"
                     }
                 }
                 (state_bar(&status.children.by_state))

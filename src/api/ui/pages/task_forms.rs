@@ -10,7 +10,7 @@ use crate::api::http::problem::ApiError;
 use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::form::{Form, checkbox, reason};
 use crate::api::ui::parts::state::pill;
-use crate::api::ui::parts::{count, task_path};
+use crate::api::ui::parts::{count, counted, task_path};
 use crate::api::ui::visit::{Answer, Redirect, Visit, after_position, stored};
 
 /// Action on a task with a reason.
@@ -126,8 +126,8 @@ fn retry_effect(status: &Status) -> Markup {
         p {
             "Starts run " (status.run + 1) " of the task from its record in Kafka, whatever its outcome was."
             @if status.children.total > 0 {
-                " Its " (count(status.children.total))
-                " children belong to the earlier run and no longer count; the handler may create them again."
+                " " (counted(status.children.total, "child belongs", "children belong"))
+                " to the earlier run and will no longer count; the handler may create children again."
             }
         }
     }

@@ -11,9 +11,9 @@ use crate::api::read::failed_tasks::failed_views;
 use crate::api::read::query::{TaskQuery, Term, Test};
 use crate::api::read::status::{history, status};
 use crate::api::ui::parts::command::{commands, curl_get, quoted};
-use crate::api::ui::parts::count;
 use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::timeline::{Range, Timed, legend, timeline};
+use crate::api::ui::parts::{count, counted};
 use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
 use crate::model::task::id::TaskId;
 
@@ -36,7 +36,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let next =
         page.next.as_deref().map(|cursor| view.url_with(&format!("/tasks/{id}/timeline"), &[("cursor", cursor)]));
     let first = cursor.map(|_| view.below_task(id, "timeline"));
-    let note = format!("{} of {} tasks", count(all.len()), count(top.tree.total));
+    let note = format!("{} of {}", count(all.len()), counted(top.tree.total, "task", "tasks"));
     let last = top.tree.ended_by.as_deref();
     let range = Range::of(first_ones.iter().chain(&all));
     let rows = |prefix: &str, tasks: &[Timed]| timeline(view, prefix, &tasks.iter().collect::<Vec<_>>(), range, last);

@@ -13,7 +13,7 @@ use crate::api::ui::parts::notice::missing;
 use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
 use crate::api::ui::parts::times::duration;
-use crate::api::ui::parts::{View, count, search_text};
+use crate::api::ui::parts::{View, count, counted, search_text};
 use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
 use crate::model::record::state::State;
 
@@ -65,7 +65,7 @@ fn summary(view: &View, status: &Status) -> Markup {
                 p { "Critical path: it ended with " a href=(view.task(last)) { (last) } }
             }
             @if !counts.is_empty() {
-                p.quiet { (count(status.children.total)) @if status.children.total == 1 { " child:" } @else { " children:" } }
+                p.quiet { (counted(status.children.total, "child", "children")) ":" }
                 (state_bar(&status.children.by_state))
                 (state_counts(&counts, |state| view.search(&search_text(&[("under", &status.id), ("state", state.name())]))))
             }
@@ -76,7 +76,7 @@ fn summary(view: &View, status: &Status) -> Markup {
 fn totals(status: &Status) -> Markup {
     let tree = &status.tree;
     html! {
-        strong { (count(tree.total)) } " tasks: " (count(tree.successful)) " succeeded, "
+        strong { (count(tree.total)) } @if tree.total == 1 { " task: " } @else { " tasks: " } (count(tree.successful)) " succeeded, "
         (count(tree.failed)) " failed, " (count(tree.pending)) " open"
         @if let Some(ms) = tree.execution_ms { "; " (duration(ms)) " from the first start to the last end" }
     }

@@ -116,6 +116,11 @@ pub(super) fn count(number: impl Display) -> String {
     text
 }
 
+/// Number of things with their noun: `1 task`, `2 tasks`.
+pub(super) fn counted(number: u64, noun: &str, plural: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { noun } else { plural })
+}
+
 /// Text without control characters and terminal escape codes, which could hide parts of it.
 pub(super) fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -134,15 +134,35 @@ pub(in super::super) fn worker_link(view: &View, id: &str) -> Markup {
     html! { a.plain href=(view.url(&format!("/workers/{}", super::encoded(id)))) { (id) } }
 }
 
-/// Links from the root to the task.
+/// Characters of an id above which only its last part is a heading.
+const MAX_HEADING: usize = 80;
+/// Maximum number of links to parents that are shown all.
+const MAX_CRUMBS: usize = 8;
+/// Parents next to the task that are shown of a longer path.
+const LAST_CRUMBS: usize = 4;
+
+pub(in super::super) fn is_long(id: &str) -> bool {
+    id.len() > MAX_HEADING
+}
+
+/// Id as a heading. Of a long one, the last part: the links to its parents have the rest.
+pub(in super::super) fn short_id(id: &str) -> &str {
+    if is_long(id) { id.rsplit(':').next().unwrap_or(id) } else { id }
+}
+
+/// Links from the root to the task. Of a long path, the root and the last ones.
 pub(in super::super) fn breadcrumbs(view: &View, id: &str) -> Markup {
     let ends: Vec<usize> = id.match_indices(':').map(|(at, _)| at).chain([id.len()]).collect();
     let starts = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
     let steps: Vec<(&str, &str)> = starts.zip(&ends).map(|(start, end)| (&id[..*end], &id[start..*end])).collect();
+    let hidden = if steps.len() > MAX_CRUMBS { 1..steps.len() - LAST_CRUMBS - 1 } else { 0..0 };
     html! {
         nav.crumbs aria-label="parents" {
-            @for (n, (path, step)) in steps.iter().enumerate() {
+            @for (n, (path, step)) in steps.iter().enumerate().filter(|(n, _)| !hidden.contains(n)) {
                 @if n > 0 { span.quiet aria-hidden="true" { "›" } }
+                @if n == hidden.end && n > 0 {
+                    span.quiet { (hidden.len()) " more" } span.quiet aria-hidden="true" { "›" }
+                }
                 @if n + 1 == steps.len() { strong { (step) } } @else { a href=(view.task(path)) { (step) } }
             }
         }

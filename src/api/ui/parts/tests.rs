@@ -63,6 +63,20 @@ fn breadcrumbs_lead_to_the_parents() {
 }
 
 #[test]
+fn long_breadcrumbs_keep_the_root_and_the_last_parents() {
+    let steps = |depth: usize| {
+        let id = (0..depth).map(|n| format!("t{n}")).collect::<Vec<_>>().join(":");
+        let shown = tasks::breadcrumbs(&view(""), &id).into_string();
+        let is_shown = |n: &usize| shown.contains(&format!(">t{n}<"));
+        ((0..depth).filter(is_shown).collect::<Vec<_>>(), shown.contains(" more<"))
+    };
+    assert_eq!(steps(1), (vec![0], false));
+    assert_eq!(steps(8), ((0..8).collect(), false));
+    assert_eq!(steps(9), (vec![0, 4, 5, 6, 7, 8], true));
+    assert_eq!(steps(100), (vec![0, 95, 96, 97, 98, 99], true));
+}
+
+#[test]
 fn bar_shows_each_state_and_describes_itself() {
     let counts = [(State::Succeeded, 999_999), (State::Failed, 1)].into_iter().collect();
     let drawn = bar::state_bar(&counts).into_string();

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 
 use super::attempts::{attempts, tone as tone_of_outcome};
 use super::state::{pill, tone};
+use super::tasks::short_id;
 use super::times::{duration, millis, time};
 use super::{View, first_line};
 use crate::api::documents::{History, Status};
@@ -207,5 +208,5 @@ fn depth(top: Option<&Status>, task: &Status) -> usize {
 
 fn step<'a>(top: Option<&Status>, task: &'a Status) -> &'a str {
     let is_top = top.is_some_and(|top| top.id == task.id);
-    if is_top { &task.id } else { task.id.rsplit(':').next().unwrap_or(&task.id) }
+    if is_top { short_id(&task.id) } else { task.id.rsplit(':').next().unwrap_or(&task.id) }
 }
