@@ -1,4 +1,5 @@
-//! Error texts with a hint: the message, an empty line, and `hint: ` with the remedy; and the messages of errors with their sources, and of panics.
+//! Texts of errors: a message with its hint (split by an empty line and `hint: `), an error with its sources, and the
+//! message of a panic.
 
 use std::any::Any;
 

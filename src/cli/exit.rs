@@ -16,7 +16,7 @@ pub(super) enum Code {
     NotFound = 3,
     /// The API, Kafka or Redis does not answer, or temporarily refuses requests.
     Unavailable = 4,
-    /// The waiting time given by the caller is over.
+    /// The time given with `--wait` or `--timeout` has passed.
     TimedOut = 5,
     /// The token is missing, unknown, or lacks the role for this request.
     Denied = 6,

@@ -96,7 +96,7 @@ fn hint_for(names: &Names, name: &str) -> String {
     let (tasks, dead) = (names.tasks(name), names.dead(name));
     format!(
         "hint: this configuration does not have the type `{name}`; if no other has it, `kafleet types forget {name}` deletes its \
-         declaration. Its topics `{tasks}` and `{dead}` are never deleted; `kafka-topics.sh --delete` does"
+         declaration. kafleet never deletes its topics `{tasks}` and `{dead}`; use `kafka-topics.sh --delete`"
     )
 }
 
@@ -130,7 +130,7 @@ fn type_words(outcome: &TypeOutcome) -> (&'static str, Vec<String>) {
         TypeChange::Kept => ("kept", vec!["not in this configuration".to_owned()]),
         TypeChange::Failed(why) => ("failed", vec![why.to_string()]),
     };
-    details.extend(outcome.left_out.iter().map(|part| format!("without {part}: too large")));
+    details.extend(outcome.left_out.iter().map(|part| format!("{part} omitted: too large")));
     (change, details)
 }
 

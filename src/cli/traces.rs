@@ -12,7 +12,7 @@ pub(super) fn start(setup: &mut Setup) -> Result<(), Failure> {
     let (settings, warnings) = otel::settings(&setup.config.otel, &env);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Some(settings) = settings {
-        let why = |why| Failure::failed(format_args!("no tracing: {why}"));
+        let why = |why| Failure::failed(format_args!("tracing cannot be started: {why}"));
         let (tracer, exporter) = otel::start(settings, &setup.metrics.traces).map_err(why)?;
         setup.tracing = Some((tracer, Arc::new(exporter)));
     }

@@ -94,7 +94,7 @@ fn running(workers: &[WorkerDocument]) -> Rows {
                 Field::Text(task.id.clone()),
                 Field::Text(task.task_type.clone()),
                 Field::Number(task.attempt.into()),
-                Field::Text(task.began_at.clone()),
+                Field::Text(task.started_at.clone()),
                 Field::Text(worker.id.clone()),
             ]);
         }

@@ -27,7 +27,7 @@
 //! ```
 //!
 //! Ids are made before a request is sent, so a request that is repeated after a lost connection creates no second task.
-//! Reads, submissions and cancels are repeated while the API or Kafka is unavailable, for 30 s unless
+//! Reads, submissions and cancels are repeated while the API, Kafka or the store is unavailable, for 30 s unless
 //! [`ClientBuilder::repeat_for`] says otherwise. Every wait has a deadline, and every failure is an [`Error`], which
 //! keeps the problem document of the API.
 

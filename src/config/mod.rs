@@ -1,4 +1,4 @@
-//! Configuration (kafleet.toml): one file per section, with its checks.
+//! Configuration (kafleet.toml): one module per section, with its checks.
 //!
 //! The structs are the file's contract: `schemas/config.json` is generated from them. Loading an invalid file returns
 //! the list of all its problems.
@@ -83,7 +83,7 @@ pub use tracker::TrackerConfig;
 pub use types::{HandlerKind, Isolation, MAX_SLOTS, OnError, Order, TypeConfig};
 pub use worker::{MAX_PAYLOAD, WorkerConfig};
 
-/// kafleet.toml. Every key has a default; an empty file is a valid one.
+/// kafleet.toml. Every section is optional; an empty file is valid.
 #[doc(hidden)]
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -107,7 +107,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "CallbacksConfig")]
     pub callbacks: Option<CallbacksConfig>,
-    /// Enables mails, which are tasks of the type `kafleet-email`, and sets their server.
+    /// Enables emails, which are tasks of the type `kafleet-email`, and sets the SMTP server.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "EmailConfig")]
     pub email: Option<EmailConfig>,

@@ -39,8 +39,8 @@ pub struct WorkerConfig {
     pub max_params: Bytes,
     /// Maximum size of results; larger ones fail as `result_too_large`.
     pub max_output: Bytes,
-    /// Headers of a task that are copied to its result, for producers that recognise it by them. Upper and lower case are
-    /// the same.
+    /// Headers of a task that are copied to its result, so that a producer can match results to requests. Names are
+    /// case-insensitive.
     pub correlation_headers: Vec<String>,
 }
 

@@ -22,6 +22,7 @@ const MAX_WORKERS: usize = 10_000;
 /// Heartbeat: value of a record on the workers topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Heartbeat {
+    /// Version of the format.
     pub v: u32,
     pub id: String,
     pub host: String,
@@ -35,9 +36,11 @@ pub struct Heartbeat {
     pub unfinished: bool,
     /// Start of the worker by its own clock, epoch milliseconds.
     pub started_ms: i64,
+    /// Time of the heartbeat by the worker's clock, epoch milliseconds.
     pub at_ms: i64,
     /// Interval to the next heartbeat, ms. After three missed ones the worker counts as silent.
     pub every_ms: u64,
+    /// Memory of tasks that are fetched and not completed, bytes.
     pub held_bytes: u64,
     pub types: Vec<TypeStatus>,
     /// Running tasks of all types; at most 100.

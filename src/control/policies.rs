@@ -1,4 +1,4 @@
-//! Policies of types that replace those of the start while a role runs.
+//! Policies of types from a reloaded configuration, which replace those loaded at the start of a role.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::config::TypePolicy;
 /// Policies by type.
 pub type Policies = BTreeMap<Arc<str>, TypePolicy>;
 
-/// Replaces policies in a running process. All clones belong to the same process.
+/// Replaces policies in a running process. Clones share one state.
 #[derive(Clone, Default)]
 pub struct PolicyUpdates(Arc<Mutex<State>>);
 

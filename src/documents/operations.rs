@@ -238,5 +238,6 @@ pub struct RunningDocument {
     #[serde(rename = "type")]
     pub task_type: String,
     pub attempt: u32,
-    pub began_at: String,
+    /// Start of the attempt.
+    pub started_at: String,
 }

@@ -15,9 +15,9 @@ pub type Permit = Arc<dyn Handler>;
 pub enum Sharing {
     /// Any other attempts.
     Shared,
-    /// None.
+    /// No other attempt.
     Alone,
-    /// None; the attempt may have caused the death of a process. Few processes run such attempts at the same time.
+    /// No other attempt, because this one may have killed a process. Few processes run such attempts at the same time.
     Quarantined,
 }
 
@@ -34,6 +34,6 @@ pub trait PermitSource: Send + Sync {
     /// Takes a permit, or waits for one in turn.
     fn acquire(&self, sharing: Sharing) -> Acquired;
 
-    /// Returns the reason why there have been no permits for long, although none are in use.
+    /// Returns the reason why no capacity has existed for some time (apps: 30 s); `None` while it exists, even if all of it is in use.
     fn down_reason(&self) -> Option<String>;
 }

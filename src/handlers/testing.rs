@@ -49,7 +49,7 @@ pub struct Outcome {
     /// Continuations of `then`.
     pub continuations: Vec<Continuation>,
     /// Children of `spawn_now`.
-    pub early: Vec<Child>,
+    pub spawned_now: Vec<Child>,
     /// Progress, log lines, warnings and attachments, in order.
     pub notes: Vec<Note>,
 }
@@ -58,7 +58,7 @@ pub struct Outcome {
 #[derive(Default)]
 pub struct Recorder {
     notes: Mutex<Vec<Note>>,
-    early: Mutex<Vec<Child>>,
+    spawned_now: Mutex<Vec<Child>>,
 }
 
 impl Default for TestRun {
@@ -104,7 +104,7 @@ impl TestRun {
         self
     }
 
-    /// Adds a header of the task's record, as if the type keeps it.
+    /// Adds a header of the task's record, as if `KEEP_HEADERS` of the type listed it.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
         self
@@ -172,7 +172,7 @@ impl Outcome {
             answer: Err(failure),
             children: Vec::new(),
             continuations: Vec::new(),
-            early: Vec::new(),
+            spawned_now: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -189,7 +189,7 @@ impl Outcome {
             answer,
             children,
             continuations,
-            early: std::mem::take(&mut recorder.early.lock()),
+            spawned_now: std::mem::take(&mut recorder.spawned_now.lock()),
             notes: recorder.notes(),
         }
     }
@@ -251,7 +251,7 @@ impl AttemptSink for Recorder {
         Box::pin(async move {
             let children = name_all(attempt, children)?;
             let ids = children.iter().map(|child| attempt.child_id(child)).collect();
-            self.early.lock().extend(children);
+            self.spawned_now.lock().extend(children);
             ids
         })
     }

@@ -15,6 +15,7 @@ pub struct TypeStatus {
     pub group: Option<String>,
     /// Maximum concurrent attempts.
     pub slots: u32,
+    /// Running attempts.
     pub in_flight: u32,
     /// Tasks fetched from Kafka but not running, for lack of a slot or until a given time.
     pub waiting: u32,
@@ -33,7 +34,8 @@ pub struct TypeStatus {
     /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
     #[serde(default)]
     pub refused: Vec<i32>,
-    /// Attempts by outcome since the worker started.
+    /// Attempts that succeeded, failed, were cancelled, retried or interrupted, and tasks that expired before a start, since
+    /// the worker started. Waits and restarts are not included.
     pub finished: BTreeMap<String, u64>,
     #[serde(skip)]
     pub running: Vec<RunningTask>,
@@ -45,6 +47,6 @@ pub struct RunningTask {
     #[serde(rename = "type")]
     pub task_type: String,
     pub attempt: u32,
-    /// Epoch milliseconds.
-    pub began_ms: i64,
+    /// Start of the attempt, epoch milliseconds.
+    pub started_ms: i64,
 }

@@ -64,7 +64,7 @@ pub fn environment_sets_log_filter() -> bool {
     filter_of_environment().is_some()
 }
 
-/// Sets the filter of the configuration; `None`: that of the verb. `KAFLEET_LOG` has precedence.
+/// Sets the log filter of the configuration; `None` restores the default passed to `init_logs`. `KAFLEET_LOG` has precedence.
 pub fn set_log_filter(filter: Option<&str>) {
     if let Some(live) = FILTER.get().filter(|_| !environment_sets_log_filter()) {
         (live.replace)(EnvFilter::new(filter.unwrap_or(&live.default)));

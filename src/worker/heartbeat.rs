@@ -17,7 +17,8 @@ use crate::runtime::{Shutdown, now_ms};
 use crate::telemetry::Metrics;
 
 const INTERVAL: Duration = Duration::from_secs(3);
-/// Maximum time to wait for a dispatcher's status; the status of a dispatcher that is stuck is left out.
+/// Maximum time to wait for a dispatcher's status. A type whose dispatcher does not answer in time is reported with zero
+/// slots and no partitions.
 const STATUS_DEADLINE: Duration = Duration::from_millis(500);
 const PUBLISH_DEADLINE: Duration = Duration::from_secs(2);
 const OUTCOMES: [&str; 6] = ["succeeded", "failed", "cancelled", "expired", "retried", "interrupted"];
@@ -82,7 +83,7 @@ impl HeartbeatSender {
             running.append(&mut status.running);
             types.push(status);
         }
-        running.sort_by_key(|task| task.began_ms);
+        running.sort_by_key(|task| task.started_ms);
         running.truncate(MAX_RUNNING);
         Heartbeat {
             v: CONTROL_VERSION,

@@ -213,7 +213,7 @@ async fn workers_are_listed_with_their_state() {
         json!({"v": 1, "id": id, "host": "h", "pid": 1, "version": "0.1.0", "state": state, "started_ms": now_ms() - 5_000,
             "at_ms": now_ms(), "every_ms": every_ms, "held_bytes": 7,
             "types": [{"type": "echo", "slots": 8, "in_flight": 3, "waiting": 0, "paused": false, "partitions": [0], "finished": {}}],
-            "running": [{"id": "t", "type": "echo", "attempt": 2, "began_ms": now_ms()}]})
+            "running": [{"id": "t", "type": "echo", "attempt": 2, "started_ms": now_ms()}]})
     };
     let topic = fleet.names.workers();
     for (id, heartbeat) in [

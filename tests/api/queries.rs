@@ -165,7 +165,7 @@ async fn mistake_is_marked_in_the_problem() {
     assert_eq!(problem.hint.as_deref(), Some("did you mean `state`?"));
     for (query, why) in [
         ("q=a&type=echo", "query parameter `type`: it cannot be combined with `q`"),
-        ("q=from:1h+to:2h", "it must be before the end of the range"),
+        ("q=from:1h+to:2h", "it must not be later than `to`"),
         ("q=under:none", "there is no task `none`"),
     ] {
         let problem = fleet.problem(&format!("/v1/tasks?{query}")).await;

@@ -218,7 +218,7 @@ async fn unpublished_and_external_tasks_are_explained() {
 pub async fn send_heartbeat_of(fleet: &Fleet, worker: &str, slots: u32, in_flight: u32, running: &[&str]) {
     let now = kafleet::runtime::now_ms();
     let running: Vec<_> =
-        running.iter().map(|id| json!({"id": id, "type": "echo", "attempt": 1, "began_ms": now - 9_000})).collect();
+        running.iter().map(|id| json!({"id": id, "type": "echo", "attempt": 1, "started_ms": now - 9_000})).collect();
     let part = json!({"type": "echo", "slots": slots, "in_flight": in_flight, "waiting": 0, "paused": false, "partitions": [0, 1],
         "finished": {}});
     send_heartbeat(fleet, worker, part, running).await;
@@ -262,7 +262,7 @@ async fn reached_limits_are_named() {
     let limited = why(&fleet, "q2").await;
     assert_eq!(codes(&limited), [Reason::LimitReached, Reason::LimitReached, Reason::QueuedBehind]);
     assert!(limited.findings[0].message.contains("limit of 4 concurrent attempts"), "{}", limited.findings[0].message);
-    assert!(limited.findings[1].message.contains("limited to 5/1m attempts"), "{}", limited.findings[1].message);
+    assert!(limited.findings[1].message.contains("has the rate limit 5/1m"), "{}", limited.findings[1].message);
 }
 
 /// The worker that owns the partition.

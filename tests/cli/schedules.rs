@@ -72,7 +72,7 @@ fn schedules_of_the_configuration_are_applied() {
     assert_eq!(apply(&[]), created);
     assert_eq!(apply(&[]), expected(&[("hourly", "unchanged"), ("nightly", "unchanged")]));
     write(folder.path(), "kafleet.toml", "[schedules.hourly]\nevery = \"2h\"\ntask = { type = \"echo\" }\n");
-    assert_eq!(apply(&[]), expected(&[("hourly", "changed"), ("nightly", "left")]));
+    assert_eq!(apply(&[]), expected(&[("hourly", "changed"), ("nightly", "kept")]));
     assert_eq!(apply(&["--prune"]), expected(&[("hourly", "unchanged"), ("nightly", "deleted")]));
     let ids = dev.json(&["schedules", "list"]);
     let ids: Vec<&Value> = ids["schedules"].as_array().unwrap().iter().map(|one| &one["id"]).collect();

@@ -83,7 +83,7 @@ async fn heartbeat_contains_running_tasks_and_the_stop() {
         ("work", 150, false, &[0, 1][..])
     );
     assert!(
-        heartbeat.held_bytes > 0 && heartbeat.started_ms > 0 && heartbeat.running[0].began_ms >= heartbeat.started_ms
+        heartbeat.held_bytes > 0 && heartbeat.started_ms > 0 && heartbeat.running[0].started_ms >= heartbeat.started_ms
     );
     gate.open();
     fleet.wait_for_results(120).await;

@@ -1,4 +1,4 @@
-//! Notifications of a task: validation at submission, and their status, read from the task and its delivery tasks.
+//! Status of a task's notifications, read from the task's record and from its delivery tasks.
 
 use futures::future::try_join_all;
 

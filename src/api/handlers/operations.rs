@@ -1,4 +1,5 @@
-//! Endpoints for operator commands, written to the control topic: pauses, limits, kill switches.
+//! Endpoints for operators' commands, written to the control topic: pauses, limits, circuits, kill switches, and the
+//! deletion of a type's declaration.
 
 use super::types::type_answer;
 
@@ -103,7 +104,7 @@ fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u3
     match max_concurrency {
         Some(limit) if limit < partitions => {
             let why = format!(
-                "{limit} is below the number of partitions of the topic, {partitions}; each partition needs one"
+                "a limit of {limit} is below the number of partitions of the topic, {partitions}; each partition needs at least one slot"
             );
             Err(ApiError::new(Code::LimitTooSmall, why)
                 .pointer("/max_concurrency")

@@ -18,12 +18,12 @@ use crate::publish::time_text;
 use crate::runtime::{self, now_ms};
 
 /// Maximum wait of a list for the samples of its types.
-const PATIENCE_OF_LISTS: Duration = Duration::from_millis(100);
+const LIST_WAIT: Duration = Duration::from_millis(100);
 /// Maximum partitions of a type that are sampled.
 const MAX_PARTITIONS: u32 = 256;
 /// Partitions whose first unfinished record is read: those with the most unfinished offsets.
 const INSPECTED: usize = 16;
-/// The same in a sample for a list of types.
+/// Partitions inspected per type when a list of types is sampled.
 const INSPECTED_IN_LISTS: usize = 2;
 
 /// Samples the queue of a type.
@@ -32,7 +32,7 @@ pub(crate) async fn queue(api: &Api, name: &str) -> Result<Arc<QueueDocument>, A
 }
 
 /// Samples the queues of types for a list, with few reads each, so that fewer ages are known. A list does not wait for
-/// long: a type whose sample is not there yet has its last one, or none.
+/// long: a type that is not sampled in time is shown with its previous sample, or with none.
 pub(crate) async fn brief_queues(api: &Arc<Api>, names: Vec<String>) -> BTreeMap<String, Arc<QueueDocument>> {
     let last = |name: &str| api.queues.brief.last(name);
     let earlier: Vec<_> = names.iter().map(|name| last(name)).collect();
@@ -43,7 +43,7 @@ pub(crate) async fn brief_queues(api: &Arc<Api>, names: Vec<String>) -> BTreeMap
             let read = sample(&api, &name, INSPECTED_IN_LISTS);
             api.queues.brief.get(Some(name.clone()), read).await
         });
-        timeout(PATIENCE_OF_LISTS, work)
+        timeout(LIST_WAIT, work)
     });
     join_all(sampled).await;
     let known = names.into_iter().zip(earlier);
@@ -140,7 +140,7 @@ fn document(name: &str, mut open: Vec<Open>) -> QueueDocument {
         at: time_text(now_ms()),
         lag: partitions.iter().map(|partition| partition.lag).sum(),
         at_most: partitions.iter().any(|partition| partition.at_most),
-        // Times of documents are sorted like their texts.
+        // These texts sort in the order of their times.
         oldest_at: partitions.iter().filter_map(|partition| partition.oldest_at.clone()).min(),
         oldest_at_least: open.iter().any(|open| open.lag() > 0 && open.first.is_none()),
         partitions,

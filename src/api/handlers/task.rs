@@ -67,7 +67,7 @@ pub(crate) async fn children_page(request: &ApiRequest) -> Result<TaskPage, ApiE
     Ok(TaskPage { tasks, next, ..TaskPage::default() })
 }
 
-/// `GET /v1/tasks/{id}/params`: params are only stored in Kafka.
+/// `GET /v1/tasks/{id}/params`, read from Kafka.
 pub(crate) async fn params(request: ApiRequest) -> Result<Response, ApiError> {
     Ok(json_answer(200, &params_document(&request).await?))
 }
@@ -117,7 +117,8 @@ async fn in_topic(
     }
 }
 
-/// Reads the params from the event that scheduled the task.
+/// Reads the params from the event that contains a copy of the task's record: of a delayed task, of a retry that waits at
+/// the tracker, or of a redrive.
 async fn in_event(request: &ApiRequest, task: &TaskView, offset: i64) -> Result<Option<Params>, ApiError> {
     let events = request.api.reads.events(task.partition);
     let record = request.api.reads.broker.read_at(&events, offset).await?;

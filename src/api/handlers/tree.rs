@@ -118,8 +118,7 @@ impl TreeBuilder {
     }
 }
 
-/// Whether a task may have children. Children of earlier runs are not counted, so a task past its first run may have
-/// some.
+/// Returns false only if the task certainly has no children: those of earlier runs are not counted.
 fn may_have_children(found: &TaskView) -> bool {
     !found.record.tree.below.is_empty() || found.record.run > 1
 }

@@ -20,10 +20,10 @@ pub(crate) async fn workers(request: ApiRequest) -> Result<Response, ApiError> {
 
 pub(crate) fn worker_list(api: &Api) -> Workers {
     let (now, mut heartbeats) = (now_ms(), api.fleet.workers.heartbeats());
-    heartbeats.sort_by_key(|(received, _)| std::cmp::Reverse(*received));
+    heartbeats.sort_by_key(|(received_ms, _)| std::cmp::Reverse(*received_ms));
     heartbeats.truncate(MAX_WORKERS);
     let mut workers: Vec<WorkerDocument> =
-        heartbeats.into_iter().map(|(received, heartbeat)| document(heartbeat, received, now)).collect();
+        heartbeats.into_iter().map(|(received_ms, heartbeat)| document(heartbeat, received_ms, now)).collect();
     workers.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
     Workers { workers }
 }
@@ -34,8 +34,8 @@ pub(crate) fn type_statuses<'a>(
     task_type: &'a str,
 ) -> impl Iterator<Item = &'a TypeStatus> {
     let now = now_ms();
-    let alive = heartbeats.iter().filter(move |(received, heartbeat)| {
-        heartbeat.state == HeartbeatState::Running && !heartbeat.is_silent(*received, now)
+    let alive = heartbeats.iter().filter(move |(received_ms, heartbeat)| {
+        heartbeat.state == HeartbeatState::Running && !heartbeat.is_silent(*received_ms, now)
     });
     alive.flat_map(|(_, heartbeat)| &heartbeat.types).filter(move |status| status.task_type == task_type)
 }
@@ -56,10 +56,10 @@ pub(crate) fn worker_totals(heartbeats: &[(i64, Heartbeat)], task_type: &str) ->
     })
 }
 
-fn document(heartbeat: Heartbeat, heard_ms: i64, now: i64) -> WorkerDocument {
+fn document(heartbeat: Heartbeat, received_ms: i64, now: i64) -> WorkerDocument {
     let state = match heartbeat.state {
         HeartbeatState::Stopped => WorkerState::Stopped,
-        _ if heartbeat.is_silent(heard_ms, now) => WorkerState::Silent,
+        _ if heartbeat.is_silent(received_ms, now) => WorkerState::Silent,
         HeartbeatState::Draining => WorkerState::Draining,
         HeartbeatState::Running => WorkerState::Alive,
     };
@@ -67,13 +67,13 @@ fn document(heartbeat: Heartbeat, heard_ms: i64, now: i64) -> WorkerDocument {
         id: task.id,
         task_type: task.task_type,
         attempt: task.attempt,
-        began_at: time_text(task.began_ms),
+        started_at: time_text(task.started_ms),
     };
     WorkerDocument {
         state,
-        age_ms: now.saturating_sub(heard_ms).max(0),
+        age_ms: now.saturating_sub(received_ms).max(0),
         started_at: time_text(heartbeat.started_ms),
-        last_heartbeat_at: time_text(heard_ms),
+        last_heartbeat_at: time_text(received_ms),
         id: heartbeat.id,
         host: heartbeat.host,
         pid: heartbeat.pid,

@@ -8,10 +8,7 @@ use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 
 use super::problem::{ApiError, Code};
-use crate::config::{ApiConfig, Role, TokenConfig};
-
-/// Minimum token length in characters.
-const MIN_TOKEN_CHARS: usize = 16;
+use crate::config::{ApiConfig, MIN_TOKEN_CHARS, Role, TokenConfig};
 
 type Hash = [u8; 32];
 
@@ -124,8 +121,8 @@ impl Access {
         let presented = hash(presented);
         // All tokens are compared, as hashes of equal length, so that timing reveals nothing about them.
         let mut found = None;
-        for (authenticate, token) in &self.tokens {
-            if is_equal(authenticate, &presented) {
+        for (known, token) in &self.tokens {
+            if is_equal(known, &presented) {
                 found = Some(token);
             }
         }

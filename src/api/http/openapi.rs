@@ -18,21 +18,21 @@ const COMMON_PROBLEMS: &[Code] =
 pub fn document() -> Value {
     // Two generators, because requests may omit fields that have a default, while responses always contain them.
     let mut requests = generator(false);
-    let mut responses_ = generator(true);
+    let mut response_schemas = generator(true);
     requests.subschema_for::<CreateTask>();
     requests.subschema_for::<Report>();
-    responses_.subschema_for::<Problem>();
-    responses_.subschema_for::<Status>();
-    responses_.subschema_for::<FleetChange>();
-    responses_.subschema_for::<StreamEnd>();
+    response_schemas.subschema_for::<Problem>();
+    response_schemas.subschema_for::<Status>();
+    response_schemas.subschema_for::<FleetChange>();
+    response_schemas.subschema_for::<StreamEnd>();
     let mut paths = Map::new();
     for route in routes() {
-        let operation = operation(route, &mut requests, &mut responses_);
+        let operation = operation(route, &mut requests, &mut response_schemas);
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method().to_ascii_lowercase()] = operation;
     }
     let mut schemas = requests.take_definitions(true);
-    schemas.extend(responses_.take_definitions(true));
+    schemas.extend(response_schemas.take_definitions(true));
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -57,12 +57,12 @@ fn generator(out: bool) -> SchemaGenerator {
     settings.into_generator()
 }
 
-fn operation(route: &Route, requests: &mut SchemaGenerator, responses_: &mut SchemaGenerator) -> Value {
+fn operation(route: &Route, requests: &mut SchemaGenerator, response_schemas: &mut SchemaGenerator) -> Value {
     let mut operation = json!({
         "operationId": operation_id(route),
         "summary": route.summary,
         "parameters": parameters(route),
-        "responses": responses(route, responses_),
+        "responses": responses(route, response_schemas),
     });
     let body = match route.request {
         RequestBody::Nothing => None,
@@ -88,7 +88,7 @@ fn operation(route: &Route, requests: &mut SchemaGenerator, responses_: &mut Sch
 
 /// Derives the operation id: `GET /v1/tasks/{id}/log` becomes `get_tasks_id_log`.
 fn operation_id(route: &Route) -> String {
-    // The prefix is left out where more follows.
+    // `/v1/` is dropped; the path `/v1` itself keeps it.
     let words = route
         .path
         .strip_prefix("/v1/")
@@ -111,9 +111,9 @@ fn parameter(parameter: &Parameter) -> Value {
     json!({"name": parameter.name, "in": "query", "description": parameter.description, "schema": schema})
 }
 
-fn responses(route: &Route, responses_: &mut SchemaGenerator) -> Value {
+fn responses(route: &Route, response_schemas: &mut SchemaGenerator) -> Value {
     let content = match route.response {
-        ResponseBody::Json(describe) => json!({"application/json": {"schema": describe(responses_)}}),
+        ResponseBody::Json(describe) => json!({"application/json": {"schema": describe(response_schemas)}}),
         ResponseBody::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
         ResponseBody::Bytes => json!({"*/*": {}}),
         ResponseBody::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
@@ -126,7 +126,7 @@ fn responses(route: &Route, responses_: &mut SchemaGenerator) -> Value {
     for (status, codes) in problems(route) {
         let description =
             codes.iter().map(|code| format!("`{}`: {}", code.name(), code.title())).collect::<Vec<_>>().join("; ");
-        let problem = json!({"application/problem+json": {"schema": responses_.subschema_for::<Problem>()}});
+        let problem = json!({"application/problem+json": {"schema": response_schemas.subschema_for::<Problem>()}});
         responses.insert(status.to_string(), json!({"description": description, "content": problem}));
     }
     Value::Object(responses)
@@ -148,13 +148,13 @@ fn problems(route: &Route) -> std::collections::BTreeMap<u16, Vec<Code>> {
 mod tests {
     use super::*;
 
-    fn references<'a>(value: &'a Value, references_: &mut Vec<&'a str>) {
+    fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
         match value {
             Value::Object(map) => {
-                references_.extend(map.get("$ref").and_then(Value::as_str));
-                map.values().for_each(|value| references(value, references_));
+                found.extend(map.get("$ref").and_then(Value::as_str));
+                map.values().for_each(|value| references(value, found));
             }
-            Value::Array(items) => items.iter().for_each(|value| references(value, references_)),
+            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
             _ => {}
         }
     }
@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn every_reference_resolves_to_a_schema() {
         let document = document();
-        let mut references_ = Vec::new();
-        references(&document, &mut references_);
-        assert!(references_.len() > 20, "{references_:?}");
-        for reference in references_ {
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        for reference in found {
             let target = document.pointer(reference.trim_start_matches('#'));
             assert!(target.is_some(), "{reference} does not resolve");
         }

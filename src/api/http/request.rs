@@ -37,7 +37,7 @@ pub(crate) struct Parameter {
 /// Authorized and parsed request.
 pub(crate) struct ApiRequest {
     pub api: Arc<Api>,
-    /// Name of the token.
+    /// Name of the token that authorized the request; `None` if the API has no tokens.
     pub by: Option<Arc<str>>,
     /// First path parameter.
     pub segment: String,
@@ -71,7 +71,7 @@ impl ApiRequest {
         self.headers.get("last-event-id")?.to_str().ok()
     }
 
-    /// Creates the audit event of this request, for a target that is no task.
+    /// Creates the audit event of this request, for a target that is not a task.
     pub(crate) fn operation(&self, action: &str, target: &str, reason: Option<&str>) -> Event {
         let (by, message) = (self.by.clone(), reason.map(str::to_owned));
         Event { by, message, ..Event::operated(action, target, now_ms()) }
@@ -174,7 +174,7 @@ impl Query {
         };
         let (from_ms, to_ms) = (time("from")?, time("to")?);
         if from_ms.zip(to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
-            return Err(bad_parameter("from", "it must be before the end of the range"));
+            return Err(bad_parameter("from", "it must not be later than `to`"));
         }
         Ok((from_ms, to_ms))
     }
@@ -268,9 +268,8 @@ pub(crate) async fn read_body(
     let size = announced.unwrap_or(api.max_body).min(api.max_body);
     let memory = tokio::time::timeout(MEMORY_DEADLINE, api.body_memory.clone().acquire_many_owned(kib(size))).await;
     let Ok(Ok(mut memory)) = memory else {
-        return Err(
-            ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests").hint("retry")
-        );
+        return Err(ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests")
+            .hint("send the request again later"));
     };
     let read = tokio::time::timeout(BODY_DEADLINE, collect(body, api.max_body));
     let late =

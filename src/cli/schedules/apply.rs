@@ -33,7 +33,7 @@ enum Change {
     Unchanged,
     Deleted,
     /// No longer in the configuration, and kept because `--prune` is not given.
-    Left,
+    Kept,
 }
 
 impl Change {
@@ -43,7 +43,7 @@ impl Change {
             Self::Changed => "changed",
             Self::Unchanged => "unchanged",
             Self::Deleted => "deleted",
-            Self::Left => "left",
+            Self::Kept => "kept",
         }
     }
 }
@@ -60,10 +60,8 @@ pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, 
         }
     }
     show(output, &changes)?;
-    if changes.values().any(|change| *change == Change::Left) {
-        eprint_line(
-            "schedules marked `left` are no longer in the configuration but still active; `--prune` deletes them",
-        );
+    if changes.values().any(|change| *change == Change::Kept) {
+        eprint_line("schedules marked `kept` are not in the configuration but still fire; `--prune` deletes them");
     }
     Ok(Code::Ok)
 }
@@ -73,7 +71,7 @@ pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, 
 fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: bool) -> BTreeMap<String, Change> {
     let known: BTreeMap<&str, &ScheduleDocument> = known.iter().map(|one| (one.id.as_str(), one)).collect();
     let removed = known.values().filter(|one| one.applied && !wanted.contains_key(&one.id));
-    let removed = removed.map(|one| (one.id.clone(), if prune { Change::Deleted } else { Change::Left }));
+    let removed = removed.map(|one| (one.id.clone(), if prune { Change::Deleted } else { Change::Kept }));
     let listed = wanted.iter().map(|(id, spec)| {
         let change = match known.get(id.as_str()) {
             None => Change::Created,

@@ -45,7 +45,7 @@ pub(super) struct SubmitArgs {
     /// For lines: submit all or none; at most 1,000 tasks of one tree
     #[arg(long)]
     pub atomic: bool,
-    /// Wait for the task to end, up to this time [default: 5m]; the exit code is its outcome
+    /// Wait until the task ends, for at most DURATION (5m if omitted); the exit code tells the outcome
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
     #[command(flatten)]
@@ -122,15 +122,15 @@ pub(super) async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
     let parallel = args.parallel;
     let atomic = args.atomic;
     let has_params = args.params.is_some();
-    let interpret = interpret(args)?;
-    if let Submission::One(task) = &interpret
+    let submission = interpret(args)?;
+    if let Submission::One(task) = &submission
         && !has_params
     {
         stdin::refuse_unread(&task.task_type).await?;
     }
     let client = globals.client()?;
     let output = globals.output();
-    match interpret {
+    match submission {
         Submission::Many { source, shape } if atomic => atomic::submit(source, shape, &client, &output).await,
         Submission::One(_) if atomic => {
             Err(Failure::usage("`--atomic` needs lines of tasks").hint("a single task is always submitted atomically"))
@@ -233,7 +233,7 @@ impl<const SCOPE: u8> TaskArgs<SCOPE> {
 
 /// Parses JSON objects and arrays of them.
 fn parse_objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &str) -> Result<Vec<T>, Failure> {
-    let mut parse_objects = Vec::new();
+    let mut objects = Vec::new();
     for text in texts {
         let read = match json(text)? {
             Value::Array(items) => items.into_iter().map(serde_json::from_value).collect::<Result<Vec<T>, _>>(),
@@ -241,9 +241,9 @@ fn parse_objects<T: DeserializeOwned>(flag: &str, texts: &[String], example: &st
         };
         let invalid =
             |why| Failure::usage(format_args!("`{flag}`: {why}")).hint(format!("write, for example, {flag} {example}"));
-        parse_objects.extend(read.map_err(invalid)?);
+        objects.extend(read.map_err(invalid)?);
     }
-    Ok(parse_objects)
+    Ok(objects)
 }
 
 fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failure> {

@@ -74,10 +74,10 @@ impl WorkingSet {
         let mut changes = Changes { logs, attachments, ..Changes::default() };
         let mut counts = Counts::default();
         for id in std::mem::take(&mut self.records.dirty) {
-            let Some(slot) = self.records.slots.get_mut(&id) else { continue };
-            let Some(node) = &slot.node else { continue };
-            let stored = slot.stored.take();
-            slot.dirty = false;
+            let Some(entry) = self.records.entries.get_mut(&id) else { continue };
+            let Some(node) = &entry.node else { continue };
+            let stored = entry.stored.take();
+            entry.dirty = false;
             if let Some(deferred) = self.records.deferred.remove(&id) {
                 // A record deferred and released within one batch was never stored.
                 let had_deferred = stored.as_ref().is_some_and(|stored| stored.has_deferred);
@@ -98,7 +98,7 @@ impl WorkingSet {
         let mut changes = Changes::default();
         let mut counts = Counts::default();
         for (id, node) in gone {
-            self.records.slots.remove(&id);
+            self.records.entries.remove(&id);
             self.records.deferred_bytes =
                 self.records.deferred_bytes.saturating_sub(u64::from(node.deferral.record_bytes));
             self.records.count(tally::removal(&node));

@@ -20,7 +20,7 @@ impl WorkingSet {
             let then = event.payload.continuations();
             if !then.is_empty() || !asked.is_empty() {
                 let follow = self.possible_continuations(&event.id, asked, then).into_iter();
-                ids.extend(follow.filter(|id| !self.records.slots.contains_key(id) && seen.insert(id.clone())));
+                ids.extend(follow.filter(|id| !self.records.entries.contains_key(id) && seen.insert(id.clone())));
             }
         }
         ids
@@ -49,7 +49,7 @@ impl WorkingSet {
         let mut next = Some(id.clone());
         while let Some(id) = next {
             // The ancestors of a loaded record are loaded too.
-            if self.records.slots.contains_key(&id) || !seen.insert(id.clone()) {
+            if self.records.entries.contains_key(&id) || !seen.insert(id.clone()) {
                 return;
             }
             next = id.parent_id();
@@ -62,7 +62,7 @@ impl WorkingSet {
         let mut wanted = std::mem::take(&mut self.records.wanted);
         wanted.sort();
         wanted.dedup();
-        wanted.retain(|id| !self.records.slots.contains_key(id));
+        wanted.retain(|id| !self.records.entries.contains_key(id));
         wanted
     }
 }

@@ -12,18 +12,19 @@ use crate::model::task::id::TaskId;
 /// Loaded task records with their pending changes and side data.
 #[derive(Default)]
 pub(super) struct Records {
-    pub(super) slots: FxHashMap<TaskId, WorkingEntry>,
+    pub(super) entries: FxHashMap<TaskId, WorkingEntry>,
     /// Changed records in the order of their first change.
     pub(super) dirty: Vec<TaskId>,
     pub(super) logs: Vec<(TaskId, Vec<String>)>,
     pub(super) attachments: Vec<(TaskId, String, Option<Vec<u8>>)>,
+    /// Deferred records (copies with the params of delayed tasks) to store; `None`: to remove.
     pub(super) deferred: FxHashMap<TaskId, Option<Vec<u8>>>,
     /// Bytes of deferred records in the partition.
     pub(super) deferred_bytes: u64,
     /// Continuations of loaded records, which must be loaded too.
     pub(super) wanted: Vec<TaskId>,
     pub(super) statistics: Statistics,
-    /// Requests of users, encoded.
+    /// Encoded audit entries: requests of users.
     pub(super) audit: Vec<Vec<u8>>,
 }
 
@@ -33,6 +34,7 @@ pub(super) struct WorkingEntry {
     /// Indexed fields as stored, once the entry is dirty.
     pub(super) stored: Option<IndexedFields>,
     pub(super) dirty: bool,
+    /// Used since the last `shrink`, which drops the others.
     pub(super) used: bool,
 }
 
@@ -50,23 +52,23 @@ impl WorkingEntry {
 
 impl Records {
     pub(super) fn node(&self, id: &str) -> Option<&TaskRecord> {
-        self.slots.get(id).and_then(|slot| slot.node.as_ref())
+        self.entries.get(id).and_then(|entry| entry.node.as_ref())
     }
 
     /// Adds a record that the store does not have yet.
     pub(super) fn insert(&mut self, id: TaskId, node: TaskRecord) {
         self.dirty.push(id.clone());
-        self.slots.insert(id, WorkingEntry::created(node));
+        self.entries.insert(id, WorkingEntry::created(node));
     }
 
     /// Returns a record for modification and marks it as changed.
     pub(super) fn node_mut(&mut self, id: &TaskId) -> Option<&mut TaskRecord> {
-        let slot = self.slots.get_mut(id)?;
-        let node = slot.node.as_mut()?;
-        slot.used = true;
-        if !slot.dirty {
-            slot.dirty = true;
-            slot.stored = Some(IndexedFields::of(node));
+        let entry = self.entries.get_mut(id)?;
+        let node = entry.node.as_mut()?;
+        entry.used = true;
+        if !entry.dirty {
+            entry.dirty = true;
+            entry.stored = Some(IndexedFields::of(node));
             self.dirty.push(id.clone());
         }
         Some(node)

@@ -1,7 +1,8 @@
 //! Decides what counts in the statistics. Compares a record before and after each change.
 //!
 //! A task is open while its type is known and its own state is pending. After every event, the number of open tasks
-//! equals those opened, less those ended and dropped.
+//! equals the tasks opened minus those ended and those dropped (removed with their tree, or counted under another type from
+//! then on).
 
 use std::sync::Arc;
 
@@ -106,7 +107,7 @@ fn ended_attempt(event: &Event) -> Option<SlowAttempt> {
     })
 }
 
-/// Time between two readings of the writers' clocks; 0 if they contradict each other.
+/// Time between two timestamps, each by the clock of its writer; 0 if the second is earlier.
 fn duration(from_ms: i64, to_ms: i64) -> u64 {
     u64::try_from(to_ms.saturating_sub(from_ms)).unwrap_or(0)
 }

@@ -48,7 +48,7 @@ impl WorkingSet {
         if let Some(node) = node.as_ref().filter(|node| node.has_continuations()) {
             node.continuation_ids(&id, &mut self.records.wanted);
         }
-        self.records.slots.insert(id, WorkingEntry::loaded(node));
+        self.records.entries.insert(id, WorkingEntry::loaded(node));
     }
 
     pub fn node(&self, id: &str) -> Option<&TaskRecord> {
@@ -56,32 +56,32 @@ impl WorkingSet {
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = (&TaskId, &TaskRecord)> {
-        self.records.slots.iter().filter_map(|(id, slot)| slot.node.as_ref().map(|node| (id, node)))
+        self.records.entries.iter().filter_map(|(id, entry)| entry.node.as_ref().map(|node| (id, node)))
     }
 
     pub fn len(&self) -> usize {
-        self.records.slots.len()
+        self.records.entries.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.records.slots.is_empty()
+        self.records.entries.is_empty()
     }
 
     /// Shrinks the cache to at most `limit` records by dropping those not used since the last call. Ancestors of a
     /// record that stays are kept. Call between batches only.
     pub fn shrink(&mut self, limit: usize) {
-        if self.records.slots.len() <= limit {
+        if self.records.entries.len() <= limit {
             return;
         }
         let used: Vec<TaskId> =
-            self.records.slots.iter().filter(|(_, slot)| slot.used).map(|(id, _)| id.clone()).collect();
+            self.records.entries.iter().filter(|(_, entry)| entry.used).map(|(id, _)| id.clone()).collect();
         if used.len() > limit {
-            self.records.slots.clear();
+            self.records.entries.clear();
             return;
         }
         let keep = self.with_ancestors(used);
-        self.records.slots.retain(|id, slot| {
-            slot.used = false;
+        self.records.entries.retain(|id, entry| {
+            entry.used = false;
             keep.contains(id)
         });
     }

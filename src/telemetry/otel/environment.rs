@@ -55,7 +55,7 @@ fn is_header(name: &str, value: &str) -> bool {
     http::HeaderName::from_bytes(name.as_bytes()).is_ok() && http::HeaderValue::from_str(value).is_ok()
 }
 
-/// Variables of the environment, and what is wrong with them.
+/// Environment variables, and warnings about the invalid ones.
 struct Variables<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
     warnings: Vec<String>,
@@ -135,8 +135,8 @@ impl Variables<'_> {
         self.parse(name, "a list such as `a=1,b=2`", pairs).unwrap_or_default()
     }
 
-    /// Returns the attributes of the resource: those of the process, the configuration and the environment, the later ones
-    /// first.
+    /// Returns the attributes of the resource: those of the process, of the configuration, and of the environment; later
+    /// values override earlier ones.
     fn resource(&mut self, config: &OtelConfig) -> BTreeMap<String, String> {
         let own = [
             ("service.name".to_owned(), config.service_name.clone()),
@@ -152,7 +152,7 @@ impl Variables<'_> {
     }
 }
 
-/// Decodes `%41` and the like; `None` if the result is not text.
+/// Decodes `%41` and the like; `None` if the result is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     if !text.contains('%') {
         return Some(text.to_owned());

@@ -44,7 +44,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Tracer whose spans the receiver gets. `capacity`: number of spans that may wait.
+    /// Creates a tracer and the receiver of its spans. `capacity`: number of spans that may wait.
     pub fn new(sampler: Sampler, capacity: usize, metrics: &TraceMetrics) -> (Self, mpsc::Receiver<Box<Span>>) {
         let (queue, spans) = mpsc::channel(capacity);
         (Self { sampler, queue, full: Arc::default(), metrics: Arc::new(metrics.clone()) }, spans)
@@ -75,7 +75,7 @@ impl Tracer {
         now_ms: i64,
     ) -> Option<Box<Span>> {
         let sent = self.sampler.sent(&task.id, task.run, origin)?;
-        // The state belongs to the trace of the creator.
+        // A `tracestate` belongs to the trace of the parent, so a span without one drops it.
         let state = sent.parent.and_then(|_| task.trace.take()?.state);
         task.trace = Some(headers_of(sent.context, state));
         let published = SentTask {
@@ -129,7 +129,7 @@ pub(crate) fn state_of(task: &DecodedTask) -> Option<String> {
     task.trace.as_ref()?.state.clone()
 }
 
-/// Trace of the headers of a record or an attempt. `state`: `tracestate` of the trace.
+/// Builds the trace headers, `traceparent` and `tracestate`, of a record or an attempt.
 pub(crate) fn headers_of(context: SpanContext, state: Option<String>) -> Box<Trace> {
     Box::new(Trace { parent: context.to_string(), state })
 }

@@ -29,9 +29,9 @@ impl OriginalRecord {
     }
 }
 
-/// Reads the record that a redrive brought, which may have other params than the task had; otherwise the record at the
-/// task's position in its topic. If Kafka no longer has it, reads the copy in the event that deferred the task. Returns
-/// `None` if there is none of them. `events`: topic and partition of these events.
+/// Reads the record to publish again: the copy in the event of a redrive, whose params may differ from the original;
+/// otherwise the record at the task's position, or, once Kafka no longer retains it, the copy in the event that deferred
+/// the task. `None` if neither exists. `events`: topic and partition of the task's events.
 pub(super) async fn original_record(
     setup: &TrackerSetup,
     events: (&Arc<str>, u32),

@@ -1,4 +1,4 @@
-//! Withdraws cancels that have outlived their trees. Runs beside the first partition's task. Such a cancel had to
+//! Withdraws cancels that have outlived their trees. Runs in the tracker that owns events partition 0. Such a cancel had to
 //! wait for workers longer than its tree's records are retained, or its API server stopped while publishing it.
 //! Nothing else would remove it, and every worker would read it forever.
 
@@ -103,7 +103,7 @@ impl StaleCancels {
         Ok(self.setup.store.checkpoints(&[number]).await?.pop().flatten())
     }
 
-    /// Returns true if the fold has passed the cancel and Kafka no longer retains any task to which it could apply.
+    /// Returns true if the projection has passed the cancel and Kafka no longer retains any task to which it could apply.
     fn is_old(&self, cancel: &Cancel, checkpoint: &Checkpoint) -> bool {
         let known = cancel.at_ms > 0 && checkpoint.offset > cancel.asof;
         let retained_ms = self.setup.task_retention.as_i64().saturating_add(SEGMENT_MS);

@@ -78,7 +78,7 @@ impl Dispatcher {
             id: running.in_flight.task.id.to_string(),
             task_type: task_type.clone(),
             attempt: running.attempt(),
-            began_ms: running.started_at_ms,
+            started_ms: running.started_at_ms,
         });
         let assignment = self.limits.assignment();
         TypeStatus {

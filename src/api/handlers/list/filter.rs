@@ -113,7 +113,7 @@ impl Filter {
             filter.add(term, now_ms)?;
         }
         if filter.from_ms.zip(filter.to_ms).is_some_and(|(from_ms, to_ms)| from_ms > to_ms) {
-            return Err(bad_parameter("from", "it must be before the end of the range"));
+            return Err(bad_parameter("from", "it must not be later than `to`"));
         }
         Ok(filter)
     }

@@ -91,7 +91,7 @@ impl Listing {
         size_of::<Self>() + size_of_val(&*self.records.offsets)
     }
 
-    /// Counts unfinished tasks below `to`: exactly where the records are listed, otherwise at most.
+    /// Counts unfinished tasks below `to`: exact where the records are listed, otherwise an upper bound.
     pub(super) fn open_below(&self, completed: &Completed, to: i64) -> Count {
         let certain = completed.open_below(to.min(completed.end()));
         let from = completed.end().min(to);

@@ -80,7 +80,7 @@ fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> 
         let (slots, workers) = (work.slots, work.workers);
         reached.push(format!("all {slots} slots for `{task_type}` of {workers} live worker(s) are in use"));
     }
-    reached.extend(limits.rate.map(|rate| format!("`{task_type}` is limited to {rate} attempts")));
+    reached.extend(limits.rate.map(|rate| format!("`{task_type}` has the rate limit {rate}")));
     reached.into_iter().map(|message| Finding::new(Reason::LimitReached, message)).collect()
 }
 
@@ -139,8 +139,8 @@ pub(super) fn explain_taken(api: &Api, task: &TaskView) -> Finding {
     Finding { quiet_ms, message: finding.message + &received, ..finding }
 }
 
-/// Explains why the worker that owns a partition starts no task of it: no start offset, too many failures, or an app
-/// that is down. `is_opened`: an operator has opened the circuit, which is explained elsewhere.
+/// Explains why the worker that owns a partition starts no task of it: no start offset, too many failures, an open
+/// circuit, or an app that is down. `is_opened`: an operator has opened the circuit, which [`blocking_commands`] reports.
 fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: i32, is_opened: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for status in type_statuses(heartbeats, task_type).filter(|status| status.partitions.contains(&partition)) {
@@ -158,12 +158,13 @@ fn explain_stalled(heartbeats: &[(i64, Heartbeat)], task_type: &str, partition: 
         }));
         findings.extend(status.circuit.as_ref().filter(|_| !is_opened).map(|why| {
             let what = format!("it closes by itself; by hand: `kafleet types circuit {task_type} close`");
-            let message =
-                format!("its worker starts only single probes of `{task_type}`, whose circuit is {why}; {what}");
+            let message = format!(
+                "its worker starts only single probes: the circuit of `{task_type}` is not closed ({why}); {what}"
+            );
             Finding::new(Reason::CircuitOpen, message)
         }));
         findings.extend(status.app_down.as_ref().map(|why| {
-            let what = "fix the app; the worker starts it again and again";
+            let what = "fix the app; the worker keeps trying to start it";
             Finding::new(Reason::AppDown, format!("its worker cannot run `{task_type}` tasks: {why}; {what}"))
         }));
     }

@@ -162,7 +162,7 @@ fn running(view: &View, worker: &WorkerDocument) -> Markup {
                 td.id { a href=(view.task(&task.id)) { (task.id) } }
                 td { (type_link(view, Some(&task.task_type))) }
                 td.number { (task.attempt) }
-                td.time { (time(&task.began_at)) }
+                td.time { (time(&task.started_at)) }
             }
         }
     };

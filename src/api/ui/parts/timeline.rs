@@ -74,7 +74,7 @@ fn spans(Timed { task, history }: &Timed) -> Option<Vec<Span>> {
     let last = spans.last().and_then(|span| span.to);
     let add = |class, name: &str| last.map(|from| Span { class, from, to: ended, name: name.to_owned() });
     if !task.own_state.is_terminal() {
-        spans.extend(add("retry", "waits for the next attempt"));
+        spans.extend(add("retry", "waited for the next attempt"));
     } else if task.children.total > 0 && ended.is_none_or(|ended| Some(ended) > last) {
         spans.extend(add("children", "waited for its children"));
     }
