@@ -254,10 +254,13 @@ impl AppProcess {
                 request = requests.recv() => match request {
                     Some(ProcessRequest::Kill(why)) => {
                         self.session.refuse_attempts();
+                        on_event(SessionEvent::Ended);
                         break self.kill(Cause::Killed(Restart::Shared), why).await;
                     }
                     Some(ProcessRequest::OutOfMemory(why)) => {
                         self.session.refuse_attempts();
+                        // Otherwise attempts would be sent to it again and again until it has ended.
+                        on_event(SessionEvent::Ended);
                         break self.kill(Cause::OutOfMemory, why).await;
                     }
                     // The channel is closed once the pool has been dropped.

@@ -92,6 +92,7 @@ impl SendBuffer {
             return;
         }
         let is_idle = buffer.bytes.is_empty();
+        buffer.drop_sent();
         buffer.bytes.extend_from_slice(line);
         // If bytes were waiting, `run` has registered its waker, which another poll would replace.
         if is_idle && buffer.poll_write(&mut Context::from_waker(futures::task::noop_waker_ref())).is_pending() {
@@ -108,6 +109,11 @@ impl SendBuffer {
     /// Returns whether everything is written.
     pub(super) fn is_idle(&self) -> bool {
         self.buffer.lock().bytes.is_empty()
+    }
+
+    /// Position in the stream up to which bytes are written.
+    pub(super) fn written(&self) -> u64 {
+        self.buffer.lock().written
     }
 
     /// Number of bytes that are not written.
@@ -166,6 +172,15 @@ impl Buffer {
         true
     }
 
+    /// Drops written bytes once they are the larger part of the buffer: an app that reads more slowly than the worker
+    /// writes never empties it.
+    fn drop_sent(&mut self) {
+        if self.sent >= KEPT_BYTES.max(self.bytes.len() / 2) {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
     /// Writes until the buffer is empty or the stream takes no more.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.sent < self.bytes.len()
@@ -207,6 +222,27 @@ mod tests {
         buffer.send_reply(&reply);
         let Violation(why) = buffer.run().await;
         assert_eq!(why, "it does not read: replies of more than 33554432 bytes wait for it");
+    }
+
+    #[tokio::test]
+    async fn written_bytes_are_dropped_although_the_buffer_is_never_empty() {
+        let (worker, mut app) = tokio::io::duplex(1 << 10);
+        let buffer = SendBuffer::new(Box::new(worker));
+        let message = vec![b'x'; 4 << 10];
+        (0..2).for_each(|_| _ = buffer.send_attempt(&message));
+        let mut read = vec![0; message.len()];
+        let mut slow = Box::pin(async {
+            for _ in 0..10_000 {
+                app.read_exact(&mut read).await.unwrap();
+                buffer.send_attempt(&message);
+                assert!(!buffer.is_idle());
+                assert!(buffer.buffer.lock().bytes.capacity() < 512 << 10);
+            }
+        });
+        tokio::select! {
+            _ = buffer.run() => unreachable!("there are no replies"),
+            () = &mut slow => {}
+        }
     }
 
     #[tokio::test]

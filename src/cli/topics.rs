@@ -130,7 +130,7 @@ fn type_words(outcome: &TypeOutcome) -> (&'static str, Vec<String>) {
         TypeChange::Kept => ("kept", vec!["not in this configuration".to_owned()]),
         TypeChange::Failed(why) => ("failed", vec![why.to_string()]),
     };
-    details.extend(outcome.left_out.iter().map(|part| format!("{part} omitted: too large")));
+    details.extend(outcome.left_out.iter().map(|part| format!("({part} omitted: too large)")));
     (change, details)
 }
 
@@ -171,7 +171,7 @@ TOPIC               CHANGE   DETAILS
 kafleet.control     created  -
 kafleet.events      altered  retention.ms=1, partitions 8
 kafleet.tasks.echo  failed   not allowed: no rights
-type double         altered  params, without output: too large
+type double         altered  params, (output omitted: too large)
 type old            kept     not in this configuration";
         assert_eq!(rows(&outcomes, &types).draw(Paint(false), false), expected);
     }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
+use super::settings::read_consumed;
 use super::types::TypeRecords;
 use super::{
     CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
@@ -59,6 +60,10 @@ pub struct ControlState {
     pub kills: BTreeMap<String, Kill>,
     pub offsets: BTreeMap<(String, i32), Offsets>,
     groups: GroupRecords,
+    /// Task partitions that a worker has consumed before, by type and number.
+    pub consumed: BTreeSet<(String, i32)>,
+    /// Number of times that the pause of each type has ended.
+    resumes: BTreeMap<String, u64>,
     /// Declarations of types; empty in processes that do not use them.
     pub types: TypeRecords,
     with_schedules: bool,
@@ -97,6 +102,12 @@ impl ControlState {
         Self { types: TypeRecords::of(types), ..self }
     }
 
+    /// Number of times that the pause of a type has ended. A pause and its end may both arrive between two looks at the
+    /// state.
+    pub fn resumes(&self, task_type: &str) -> u64 {
+        self.resumes.get(task_type).copied().unwrap_or_default()
+    }
+
     /// Applies one record. A record that cannot be decoded is an error and changes nothing.
     pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), InvalidRecord> {
         let Some(key) = record.key else { return Ok(()) };
@@ -106,10 +117,22 @@ impl ControlState {
         {
             return self.plan.take(key, record);
         }
+        if let Some(partition) = read_consumed(key) {
+            match record.value {
+                Some(_) => self.consumed.insert(partition),
+                None => self.consumed.remove(&partition),
+            };
+            return Ok(());
+        }
         let Some(key) = ControlKey::parse(key)? else { return Ok(()) };
         match (key, record.value) {
             (ControlKey::Cancel(_), _) if self.without_cancels => {}
             (ControlKey::Cancel(id), value) => self.cancel(id, value, record.offset)?,
+            (ControlKey::Pause(name), None) => {
+                if self.paused.remove(&name).is_some() {
+                    *self.resumes.entry(name).or_default() += 1;
+                }
+            }
             (ControlKey::Pause(name), value) => set(&mut self.paused, name, value, |_: &Pause| Ok(()))?,
             (ControlKey::Slots(name), value) => set(&mut self.slots, name, value, check_slots)?,
             (ControlKey::Rate(name), value) => {

@@ -76,6 +76,20 @@ fn keys_round_trip() {
 }
 
 #[test]
+fn ends_of_pauses_are_counted() {
+    let mut state = ControlState::default();
+    apply("pause/echo", None, &mut state).unwrap();
+    assert_eq!(state.resumes("echo"), 0, "it was not paused");
+    for resumes in 1..=2 {
+        apply("pause/echo", Some(r#"{"v":1}"#), &mut state).unwrap();
+        apply("pause/echo", None, &mut state).unwrap();
+        assert_eq!(state.resumes("echo"), resumes);
+    }
+    apply("consumed/echo/3", Some(r#"{"v":1,"at_ms":5}"#), &mut state).unwrap();
+    assert!(state.consumed.contains(&("echo".to_owned(), 3)));
+}
+
+#[test]
 fn cancel_applies_to_older_tasks_and_descendants() {
     let mut state = ControlState::default();
     apply("cancel/r:a", Some(r#"{"v":1,"asof":10}"#), &mut state).unwrap();

@@ -76,6 +76,22 @@ pub(crate) fn plain_text(value: &impl Serialize) -> String {
     }
 }
 
+/// Maximum nesting of a value that becomes part of events, records and notifications. Parsers refuse 128 levels.
+pub(crate) const MAX_DEPTH: usize = 64;
+
+/// Checks the nesting of a value.
+pub(crate) fn check_depth(value: &serde_json::Value) -> Result<(), String> {
+    if is_within(value, MAX_DEPTH) { Ok(()) } else { Err(format!("it is nested more than {MAX_DEPTH} levels deep")) }
+}
+
+fn is_within(value: &serde_json::Value, levels: usize) -> bool {
+    match value {
+        serde_json::Value::Array(items) => levels > 0 && items.iter().all(|item| is_within(item, levels - 1)),
+        serde_json::Value::Object(fields) => levels > 0 && fields.values().all(|field| is_within(field, levels - 1)),
+        _ => true,
+    }
+}
+
 /// Compact form without insignificant white space.
 impl std::fmt::Display for RawJson {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

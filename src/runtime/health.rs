@@ -20,6 +20,7 @@ pub const PARTS: &[&str] = &[
     "results of NAME",
     "dead letters of NAME",
     "failures of NAME",
+    "limits of NAME",
     "tracker",
     "events topic",
     "events partition N",

@@ -6,10 +6,13 @@ use kafleet::api::documents::{Audit, BulkPreview, BulkProgress, Problem, Status,
 use kafleet::config::{ApiConfig, Role, TokenConfig};
 use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;
+use kafleet::model::task::id::TaskId;
+use kafleet::model::task::partition::partition_of;
+use kafleet::store::Store;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::api::fixture::{Fleet, fleet, unfolded, until};
+use crate::api::fixture::{Fleet, PARTITIONS, fleet, unfolded, until};
 
 /// Search for the failed tasks of the fixture.
 const FAILED: &str = "type:echo state:failed tag:bulk";
@@ -89,6 +92,30 @@ async fn matching_tasks_are_retried_and_the_bulk_action_is_audited() {
     assert_eq!(actions, [("bulk_retry", task.id.as_str())], "the bulk action replaces its requests in the audit log");
     let listed: TaskPage = fleet.get("/v1/bulk").await;
     assert_eq!(listed.tasks.iter().map(|listed| &listed.id).collect::<Vec<_>>(), [&task.id]);
+}
+
+/// A parent counts its children by their runs: with a run for each retried child its record would grow with them.
+#[tokio::test]
+async fn children_retried_by_one_action_share_a_run() {
+    const CHILDREN: usize = 40;
+    let fleet = fleet().await;
+    fleet.echo("order").await;
+    let child = |n: usize| json!({"type": "echo", "id": name(n), "parent": "order", "tags": ["bulk"]});
+    let children: Vec<Value> = (0..CHILDREN).map(child).collect();
+    assert_eq!(fleet.request(Method::POST, "/v1/batches").json(&children).send().await.unwrap().status(), 200);
+    for n in 0..CHILDREN {
+        fleet.fail(&format!("order:{}", name(n)), "no answer from 10.0.0.7").await;
+    }
+    fleet.succeed("order", json!(1)).await;
+    fleet.folded().await;
+    let task = order(&fleet, json!({"action": "retry", "q": format!("{FAILED} level:any")})).await;
+    assert_eq!(progress(&ended(&fleet, &task.id).await).done, CHILDREN as u64);
+    let parent = TaskId::parse("order").unwrap();
+    let partition = partition_of(b"order", PARTITIONS);
+    let record = fleet.store.real.nodes(partition, &[parent]).await.unwrap().pop().flatten().unwrap();
+    assert_eq!(record.tree.below.len(), 1, "{:?}", record.tree.below);
+    let status: Status = fleet.get("/v1/tasks/order").await;
+    assert_eq!((status.children.pending, status.children.total), (CHILDREN as u64, CHILDREN as u64));
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use kafleet::api::documents::Status;
+use kafleet::api::documents::{Problem, Status};
 use kafleet::broker::{Broker, Partition};
-use kafleet::model::event::Kind;
+use kafleet::model::event::{CancelScope, Kind, Payload};
 use kafleet::model::record::state::State;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::Store;
@@ -150,6 +150,45 @@ async fn ignored_cancel_is_withdrawn_from_the_workers() {
     fleet.track();
     until("the cancel is withdrawn", async || fleet.control("cancel/r").is_none()).await;
     assert_eq!(fleet.is("r").await.0, State::Succeeded);
+}
+
+/// The API reads the parent before the cancel is projected: the child has not seen it.
+#[tokio::test]
+async fn child_added_after_an_unseen_cancel_is_cancelled() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.folded().await;
+    fleet.untrack().await;
+    fleet.publish_event("r", Payload::CancelRequested(CancelScope::default()), |_| ()).await;
+    let child = json!({"type": "echo", "id": "late", "parent": "r"});
+    let created = fleet.request(Method::POST, "/v1/tasks").json(&child).send().await.unwrap();
+    assert_eq!(created.status(), 201);
+    fleet.track();
+    until("the child is cancelled", async || fleet.is("r:late").await.0 == State::Cancelled).await;
+}
+
+#[tokio::test]
+async fn cancel_of_own_work_that_has_just_ended_is_refused() {
+    let fleet = fleet().await;
+    fleet.echo("r").await;
+    fleet.echo("r:open").await;
+    fleet.folded().await;
+    fleet.untrack().await;
+    fleet.succeed("r", json!(1)).await;
+    let cancel = fleet.request(Method::POST, "/v1/tasks/r/cancel").json(&json!({"subtree": false})).send();
+    let fold = async {
+        let before = fleet.events_written();
+        until("the cancel is written", async || fleet.events_written() > before).await;
+        fleet.track();
+    };
+    let (answer, ()) = futures::future::join(cancel, fold).await;
+    let answer = answer.unwrap();
+    // An API that gave up waiting for the projection cannot know better.
+    if answer.status() != 202 {
+        assert_eq!(answer.json::<Problem>().await.unwrap().code, "already_finished");
+    }
+    fleet.folded().await;
+    assert_eq!(fleet.is("r:open").await.0, State::Queued);
 }
 
 /// Two concurrent cancels do not see each other when written; the projection decides which is first.

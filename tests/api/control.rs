@@ -119,8 +119,24 @@ async fn impossible_cancels_are_rejected_with_their_reasons() {
     let answer =
         problem(fleet.request(Method::POST, "/v1/tasks/done/cancel").json(&json!({"reason": "x".repeat(2_001)}))).await;
     assert_eq!((answer.code.as_str(), answer.pointer.as_deref()), ("bad_field", Some("/reason")));
-    let from_elsewhere = fleet.request(Method::POST, "/v1/tasks/done/cancel").header("origin", "http://evil.example");
-    assert_eq!(problem(from_elsewhere).await.code, "unsupported_media_type");
+}
+
+/// Without tokens every request that reaches the API may do everything, so that a page of another site must not send one.
+#[tokio::test]
+async fn requests_from_pages_of_other_sites_are_refused() {
+    let fleet = fleet().await;
+    for (method, path) in [
+        (Method::POST, "/v1/tasks/done/cancel"),
+        (Method::POST, "/v1/schedules/nightly/trigger"),
+        (Method::POST, "/v1/schedules/nightly/backfill?from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00Z"),
+        (Method::POST, "/v1/dead-letters/echo:0:0/drop"),
+        (Method::POST, "/v1/types/echo/resume"),
+        (Method::DELETE, "/v1/schedules/nightly"),
+    ] {
+        let request = || fleet.request(method.clone(), path);
+        let answer = problem(request().header("origin", "http://evil.example")).await;
+        assert_eq!(answer.code, "unsupported_media_type", "{path}");
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use kafleet::broker::TopicSpec;
 use kafleet::handlers::builtin::callback::TYPE;
-use kafleet::model::event::{Event, Kind};
+use kafleet::model::event::{Event, Kind, Payload};
+use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use kafleet::model::task::action::{Action, Callback, Check, NotifyAction};
 use kafleet::model::task::{Policy, Rules};
@@ -18,7 +19,7 @@ use crate::tracker::event_log::{submitted, succeeded};
 use crate::tracker::faulty::{FaultyBroker, Step};
 use crate::tracker::fixture::{DEADLINE, Fixture, until};
 use crate::tracker::memory::fixture;
-use crate::tracker::outbox::{header, make_topics, read_all};
+use crate::tracker::outbox::{header, make_topics, read_all, scheduled, until_state};
 
 fn make_callback_topic(fixture: &Fixture) {
     make_topics(fixture);
@@ -104,6 +105,26 @@ async fn refold_repeats_no_notification() {
     let tracker = again.tracker().await;
     again.write(&event_log("b", 5)).await;
     all_notified(&again, 25).await;
+    tracker.stop().await;
+}
+
+/// A result that is nested too deeply to be part of a notification is left out, and holds up nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn deeply_nested_result_is_left_out_of_notifications() {
+    const LEVELS: usize = 126;
+    let (fixture, _) = fixture(1);
+    make_callback_topic(&fixture);
+    let tracker = fixture.tracker().await;
+    let mut nested = succeeded("a");
+    let output = RawJson::parse(("[".repeat(LEVELS) + &"]".repeat(LEVELS)).as_bytes()).ok();
+    nested.payload = Payload::Succeeded { started_at_ms: None, output };
+    fixture.write(&[notifying_task("a"), nested, scheduled("delayed", now_ms())]).await;
+    all_notified(&fixture, 1).await;
+    until_state(&fixture, "delayed", State::Queued).await;
+    for record in read_all(&fixture, &fixture.names.tasks(TYPE)) {
+        let params: serde_json::Value = serde_json::from_slice(record.value.as_deref().unwrap()).unwrap();
+        assert_eq!((&params["body"]["data"]["id"], &params["body"]["data"]["result"]), (&"a".into(), &().into()));
+    }
     tracker.stop().await;
 }
 

@@ -9,7 +9,7 @@ use kafleet::handlers::Failure;
 use kafleet::model::units::duration::Millis;
 
 use crate::worker::fleet::{DEADLINE, Fleet, memory, pause, until};
-use crate::worker::types::{Gate, Journal, Kind, gated};
+use crate::worker::types::{Gate, Journal, Kind, counted, gated};
 
 pub async fn last_heartbeat(fleet: &Fleet) -> Heartbeat {
     let records = fleet.records(&fleet.names.workers(), 1, 1).await;
@@ -64,6 +64,26 @@ async fn heartbeat_contains_stopped_types_and_refused_partitions() {
             .await;
     assert_eq!((&heartbeat.types[0].refused[..], &heartbeat.types[0].partitions[..]), (&[1][..], &[0, 1][..]));
     worker.stop().await;
+}
+
+/// A partition whose first commit was made by `kafleet offsets init` is marked as consumed too: a later loss of its commit
+/// is noticed.
+#[tokio::test(flavor = "multi_thread")]
+async fn partition_with_an_early_commit_is_refused_once_its_commit_is_lost() {
+    let journal = Journal::default();
+    let (fleet, broker) = memory(1, &[counted("early", &journal)]).await;
+    fleet.send_many("early", "t", 10, "0").await;
+    let commit =
+        Commit { partition: Partition::new(fleet.names.tasks("early"), 0), offset: 4, metadata: String::new() };
+    broker.set_group_offsets(&fleet.names.group("early"), &[commit], DEADLINE).unwrap();
+    let worker = fleet.worker();
+    fleet.wait_for_results(6).await;
+    worker.stop().await;
+    broker.expire_groups();
+    let worker = fleet.worker();
+    wait_for_heartbeat(&fleet, "the partition is refused", |heartbeat| heartbeat.types[0].refused == [0]).await;
+    worker.stop().await;
+    assert_eq!(journal.started(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -171,7 +171,7 @@ impl Batch {
             level = Vec::new();
             for (index, origin, outcome) in done {
                 let parent = match &outcome {
-                    Ok(Submitted::Existing(found)) => (Some(found.checkpoint.offset), found.record.run),
+                    Ok(Submitted::Existing(found)) => (found.asof(), found.record.run),
                     _ => origin,
                 };
                 level.extend(self.release(index, origin, parent, outcome.is_ok()));
@@ -208,7 +208,7 @@ impl Batch {
         for (children, parent) in found {
             for index in children {
                 match &parent {
-                    Ok(parent) => self.inherit(index, (Some(parent.checkpoint.offset), parent.record.run)),
+                    Ok(parent) => self.inherit(index, (parent.asof(), parent.record.run)),
                     Err(error) => self.reject(index, error.clone()),
                 }
             }

@@ -96,7 +96,13 @@ async fn cancel_outcome(
     };
     match found.record.asked(subtree) {
         Some(known) if ignored => Ok(outcome(&found, Position { offset: known.asof, ..position }, Some(true))),
-        None if ignored && found.record.state.is_terminal() => Err(already_finished(&found)),
+        None if ignored && (found.record.state.is_terminal() || (!subtree && found.record.own.is_terminal())) => {
+            Err(already_finished(&found))
+        }
+        None if ignored => {
+            let why = format!("`{}` has too many requests that are not carried out yet", found.id);
+            Err(ApiError::new(Code::Overloaded, why).hint("send the cancel again later"))
+        }
         _ => Ok(outcome(&found, position, Some(false))),
     }
 }

@@ -51,7 +51,7 @@ async fn draft_of(request: &ApiRequest) -> Result<Draft, ApiError> {
     writes.check_types(&draft).await?;
     if let Some(parent) = draft.id.parent_id() {
         let parent = writes.find_parent(&parent).await?;
-        draft.new.asof = Some(parent.checkpoint.offset);
+        draft.new.asof = parent.asof();
         draft.new.run = parent.record.run;
     }
     Ok(draft)

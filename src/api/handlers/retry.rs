@@ -1,6 +1,7 @@
 //! `POST /v1/tasks/{id}/retry`: publishes a retry request; the projection decides its outcome.
 
 use axum::response::Response;
+use rustc_hash::FxHashMap;
 use tokio::time::{Instant, timeout_at};
 
 use crate::api::documents::{RetryOutcome, RetryTask};
@@ -164,8 +165,35 @@ pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiErro
     Err(ApiError::new(Code::TooManyRuns, why).hint("submit it as a new task"))
 }
 
+/// Runs that the retries of one request start, by root. Tasks of a tree that are retried together share a run, because a
+/// parent counts its children by their runs: with a run for each of 10,000 children its record would grow without end.
+#[derive(Default)]
+pub(crate) struct NewRuns(FxHashMap<TaskId, u32>);
+
+impl NewRuns {
+    /// Maximum number of trees that are remembered. A tree that is forgotten gets another run.
+    const MAX_TREES: usize = 10_000;
+
+    /// Run that a retry of the task starts.
+    pub(crate) async fn of(&mut self, api: &Api, task: &TaskView) -> Result<u32, ApiError> {
+        let root = TaskId::parse(task.id.root()).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
+        if let Some(run) = self.0.get(&root) {
+            return Ok(*run);
+        }
+        let run = highest_run(api, task).await?.saturating_add(1);
+        if self.0.len() >= Self::MAX_TREES {
+            self.0.clear();
+        }
+        self.0.insert(root, run);
+        Ok(run)
+    }
+}
+
 /// Highest run of any task in the tree.
 async fn highest_run(api: &Api, task: &TaskView) -> Result<u32, ApiError> {
+    if task.id.parent().is_none() {
+        return Ok(task.record.tree.highest_run);
+    }
     let root = TaskId::parse(task.id.root()).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
     Ok(api.reads.read(&root).await?.map_or(task.record.run, |root| root.record.tree.highest_run))
 }

@@ -89,7 +89,13 @@ async fn handle(
     let (segment, name) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
     let query = Query::read(&head.uri, route.query)?;
     let (body, memory) = match route.request {
-        RequestBody::Nothing => (Default::default(), None),
+        RequestBody::Nothing => {
+            // Pages of other sites can send such requests too.
+            if !head.method.is_safe() {
+                check_optional_media(&head.headers)?;
+            }
+            (Default::default(), None)
+        }
         RequestBody::Bytes | RequestBody::Json(_) | RequestBody::JsonOrLines(_) | RequestBody::MaybeJson(_) => {
             match route.request {
                 RequestBody::MaybeJson(_) => check_optional_media(&head.headers)?,

@@ -38,6 +38,12 @@ pub(crate) struct TaskView {
 }
 
 impl TaskView {
+    /// Returns the offset of the last event that the record includes, up to which a child of this task has seen requests;
+    /// `None` if it includes none.
+    pub(crate) fn asof(&self) -> Option<i64> {
+        Some(self.checkpoint.offset - 1).filter(|offset| *offset >= 0)
+    }
+
     /// Returns the position of the last event included in the record.
     pub(crate) fn position(&self) -> Position {
         let partition = i32::try_from(self.partition).unwrap_or(i32::MAX);

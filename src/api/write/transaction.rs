@@ -90,7 +90,7 @@ impl Writes {
                 Some(parent) => (parent.new.asof, parent.new.run),
                 None => {
                     let parent = self.find_parent(&parent).await?;
-                    (Some(parent.checkpoint.offset), parent.record.run)
+                    (parent.asof(), parent.record.run)
                 }
             };
         }

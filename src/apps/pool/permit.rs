@@ -109,13 +109,7 @@ impl PermitSource for TypePermits {
 impl AppPool {
     /// Creates the permit for a slot that has been taken.
     fn permit(self: &Arc<Self>, id: ProcessId, sharing: Sharing, stuck: StuckCounter) -> Permit {
-        let (process, is_used_up) = {
-            let state = self.state.lock();
-            (state.process(id), state.table.is_used_up(id))
-        };
-        if let Some(process) = process.as_ref().filter(|_| is_used_up) {
-            process.replace.notify_one();
-        }
+        let process = self.state.lock().process(id);
         let lease = Lease { pool: self.clone(), id, sharing, process, is_running: false };
         Arc::new(LeasePermit { lease: Mutex::new(Some(lease)), stuck })
     }
@@ -167,6 +161,7 @@ impl Lease {
             None => return Box::pin(std::future::ready(crate::apps::session::AttemptAnswer::unsent().settle(&cx))),
         };
         self.is_running = true;
+        self.count();
         if let Some(metrics) = self.pool.metrics.get() {
             metrics.attempts.inc();
         }
@@ -176,6 +171,15 @@ impl Lease {
             drop(self);
             ended.settle(&cx)
         })
+    }
+}
+
+impl Lease {
+    /// Counts the attempt among those after which the process is replaced. Permits that no attempt uses do not count.
+    fn count(&self) {
+        if self.pool.settings.max_tasks.is_some() && self.pool.state.lock().table.count_attempt(self.id) {
+            self.process.iter().for_each(|process| process.replace.notify_one());
+        }
     }
 }
 

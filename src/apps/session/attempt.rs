@@ -63,6 +63,11 @@ pub struct RunningAttempt {
 }
 
 impl Entry {
+    /// Start of the attempt's message in the stream.
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
     fn new(cx: Context, answer: oneshot::Sender<Answered>, start: u64) -> Self {
         Self { cx, answer, start, children: 0, children_bytes: 0, bad_children: None, calls: Vec::new() }
     }

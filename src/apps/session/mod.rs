@@ -48,7 +48,10 @@ struct State {
     last: u64,
     /// Unanswered `spawn` calls.
     calls: usize,
-    last_pong: Instant,
+    /// Last sign that the app is not blocked: a pong, or that it has read something.
+    last_sign: Instant,
+    /// Position in the stream of what was written at the last ping that could not be sent.
+    written_at_ping: u64,
     /// Whether the app reads cancels while attempts run, also after it gets no more attempts.
     is_responsive: bool,
 }
@@ -148,7 +151,8 @@ impl Session {
             stuck: FxHashMap::default(),
             last: 0,
             calls: 0,
-            last_pong: Instant::now(),
+            last_sign: Instant::now(),
+            written_at_ping: 0,
             is_responsive: false,
         };
         let session = Self(Arc::new(Shared {
@@ -198,16 +202,22 @@ impl Session {
         self.0.out.unwritten()
     }
 
-    /// Sends a ping, unless earlier messages are not written yet.
+    /// Sends a ping, unless earlier messages are not written yet. An app that reads these is not silent.
     pub fn ping(&self, now_ms: i64) {
         if self.0.out.is_idle() {
             self.0.out.send(&protocol::line(&ToApp::Ping { at: now_ms }));
+            return;
+        }
+        let written = self.0.out.written();
+        let mut state = self.0.state.lock();
+        if state.written_at_ping != written {
+            (state.written_at_ping, state.last_sign) = (written, Instant::now());
         }
     }
 
-    /// Returns the time since the last pong, or since the app was ready.
+    /// Returns the time since the last pong, since the app has read earlier messages instead, or since it was ready.
     pub fn silence(&self) -> Duration {
-        self.0.state.lock().last_pong.elapsed()
+        self.0.state.lock().last_sign.elapsed()
     }
 
     /// Returns whether the app cannot have read its last attempt.
@@ -222,10 +232,13 @@ impl Session {
             state.phase = Phase::Closed;
             (std::mem::take(&mut state.attempts), std::mem::take(&mut state.stuck))
         };
+        let (unread, begun): (Vec<_>, Vec<_>) =
+            attempts.into_values().partition(|entry| !self.0.out.is_begun(entry.start()));
+        unread.into_iter().for_each(|entry| entry.end(AttemptAnswer::unsent()));
         // A stuck attempt still executes, and may be the cause.
-        let is_only = attempts.len() == 1 && stuck.is_empty();
+        let is_only = begun.len() == 1 && stuck.is_empty();
         drop(stuck);
-        for entry in attempts.into_values() {
+        for entry in begun {
             entry.end(AttemptAnswer::of_cause(cause, message, is_only));
         }
     }
@@ -317,7 +330,7 @@ impl MessageReader {
             FromApp::Spawn(spawn) => self.spawn(spawn),
             FromApp::Continue(message) => self.add_continuation(&message),
             FromApp::Pong(_) => {
-                self.session.0.state.lock().last_pong = Instant::now();
+                self.session.0.state.lock().last_sign = Instant::now();
                 Ok(())
             }
             FromApp::Ready(ready) => self.declare(Ok(ready)),
@@ -341,7 +354,7 @@ impl MessageReader {
         };
         match std::mem::replace(&mut state.phase, phase) {
             Phase::Starting(sender) => {
-                state.last_pong = Instant::now();
+                state.last_sign = Instant::now();
                 state.is_responsive = declared.as_ref().is_ok_and(|ready| ready.responsive);
                 // The receiver has stopped waiting if the start takes too long.
                 let _ = sender.send(declared);

@@ -114,7 +114,7 @@ impl FleetSettings {
                 Some(value) => Some(read_fleet(value, record)?.events_partitions),
                 None => None,
             };
-        } else if let Some(partition) = key.strip_prefix(CONSUMED).and_then(read_consumed) {
+        } else if let Some(partition) = read_consumed(key) {
             match record.value {
                 Some(_) => self.consumed.insert(partition),
                 None => self.consumed.remove(&partition),
@@ -241,9 +241,9 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
     Ok(fleet)
 }
 
-/// `<type>/<partition>`.
-fn read_consumed(key: &str) -> Option<(String, i32)> {
-    let (task_type, partition) = key.rsplit_once('/')?;
+/// Type and partition of a key such as `consumed/echo/3`.
+pub(super) fn read_consumed(key: &str) -> Option<(String, i32)> {
+    let (task_type, partition) = key.strip_prefix(CONSUMED)?.rsplit_once('/')?;
     Some((task_type.to_owned(), partition.parse().ok()?))
 }
 

@@ -11,7 +11,7 @@ use super::field::Scope;
 use super::id::{TaskId, check_type};
 use super::{MAX_POLICY_BYTES, MAX_TEXT_CHARS, OnFailure, Policy};
 use crate::model::event::ErrorInfo;
-use crate::model::json::RawJson;
+use crate::model::json::{RawJson, check_depth};
 use crate::model::record::state::State;
 
 /// Maximum number of continuations of one task.
@@ -198,6 +198,9 @@ fn check_one(then: &Continuation, at: String) -> Result<(), (String, String)> {
     }
     if then.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
         return Err((format!("{at}/key"), format!("it has more than {MAX_TEXT_CHARS} characters")));
+    }
+    if let Err(why) = check_depth(&then.params) {
+        return Err((format!("{at}/params"), why));
     }
     if let Some((field, why)) = then.policy.errors().into_iter().next() {
         return Err((format!("{at}/{field}"), why));

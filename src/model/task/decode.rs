@@ -1,13 +1,13 @@
 //! Decoding of records on task topics.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::Deserialize;
-
 use super::id::{IdError, TaskId, clip};
+use super::structured::{Envelope, media_type};
 use super::{
-    DecodedTask, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED, Trace, header,
-    parse_time,
+    DecodedTask, MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED,
+    Trace, header, parse_time,
 };
 use crate::model::json::RawJson;
 use crate::model::retry::Waits;
@@ -105,8 +105,8 @@ impl<'a> Draft<'a> {
             header::PARENT => self.parent = Some(text),
             header::TYPE => self.task_type = Some(text),
             header::RUN => self.run = Some(number(name, text, 1, u64::from(MAX_RUN))? as u32),
-            header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(u32::MAX))? as u32,
-            header::BACKOFF_FROM => self.backoff_from = number(name, text, 0, u64::from(u32::MAX))? as u32,
+            header::ATTEMPT => self.attempts_used = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
+            header::BACKOFF_FROM => self.backoff_from = number(name, text, 0, u64::from(MAX_ATTEMPTS))? as u32,
             header::WAITS => self.waits = text.parse().map_err(|why: String| bad_header(name, &why))?,
             header::AS_OF => self.asof = Some(number(name, text, 0, i64::MAX as u64)? as i64),
             header::TIME => self.time_ms = Some(time(name, text)?),
@@ -136,8 +136,7 @@ impl<'a> Draft<'a> {
     }
 
     fn content_type(&mut self, text: &str) -> Result<(), Reject> {
-        let media = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match media.as_str() {
+        match media_type(text).as_str() {
             STRUCTURED => self.structured = true,
             "application/json" | "text/json" | "" => {}
             media if media.ends_with("+json") => {}
@@ -156,20 +155,14 @@ impl<'a> Draft<'a> {
         let envelope: Envelope = serde_json::from_slice(value).map_err(|why| {
             self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
         })?;
-        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let attributes: Vec<(&String, String)> =
-            envelope.attributes.iter().map(|(name, value)| (name, text(value))).collect();
+        let attributes: Vec<(Cow<'_, str>, String)> = envelope.headers().collect();
         let mut draft: Draft<'_> = self;
         draft.structured = false;
         for (name, text) in &attributes {
-            match name.as_str() {
-                "datacontenttype" => draft.take(header::CONTENT_TYPE, text.as_bytes()),
-                "traceparent" | "tracestate" => draft.take(name, text.as_bytes()),
-                name => draft.take(&format!("ce_{name}"), text.as_bytes()),
-            }
+            draft.take(name, text.as_bytes());
         }
-        let data = envelope.data.unwrap_or_else(RawJson::null);
-        draft.finish(source, data.text().as_bytes())
+        let data = envelope.data.as_ref().map_or("null", RawJson::text);
+        draft.finish(source, data.as_bytes())
     }
 
     fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
@@ -231,14 +224,6 @@ impl<'a> Draft<'a> {
         let task = id.map(|id| (id, self.run.unwrap_or(1)));
         Reject { task, ..reject }
     }
-}
-
-/// CloudEvent in structured mode.
-#[derive(Deserialize)]
-struct Envelope {
-    data: Option<RawJson>,
-    #[serde(flatten)]
-    attributes: serde_json::Map<String, serde_json::Value>,
 }
 
 fn bad_header(name: &str, why: &str) -> Reject {

@@ -30,6 +30,8 @@ pub mod partition;
 pub mod patch;
 #[doc(hidden)]
 mod policy;
+#[doc(hidden)]
+pub mod structured;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +52,8 @@ pub const MAX_POLICY_BYTES: usize = 16 * 1024;
 pub const MAX_RETRIES: u32 = 1_000;
 /// Highest run of a task. A new run is one above the highest in its tree, so the number needs headroom.
 pub const MAX_RUN: u32 = 1_000_000;
+/// Maximum number of attempts that a record may have used.
+pub const MAX_ATTEMPTS: u32 = 1_000_000;
 
 /// Decoded task record.
 #[doc(hidden)]

@@ -13,7 +13,7 @@ use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
 use super::id::clip;
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
-use crate::model::json::plain_text;
+use crate::model::json::{check_depth, plain_text};
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -337,9 +337,10 @@ fn retries(retries: &Option<u32>) -> Result<(), String> {
 }
 
 fn object(value: &Option<Value>) -> Result<(), String> {
-    match value.as_ref().is_some_and(|value| !value.is_object()) {
-        true => Err("it must be a JSON object".to_owned()),
-        false => Ok(()),
+    match value {
+        Some(value) if !value.is_object() => Err("it must be a JSON object".to_owned()),
+        Some(value) => check_depth(value),
+        None => Ok(()),
     }
 }
 

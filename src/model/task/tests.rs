@@ -278,7 +278,7 @@ proptest! {
     fn published_task_is_decoded_unchanged(
         id in "[A-Za-z0-9._~@-]{1,20}(:[A-Za-z0-9._~@-]{1,20}){0,3}",
         run in 1..=MAX_RUN,
-        attempts_used in any::<u32>(),
+        attempts_used in 0..=MAX_ATTEMPTS,
         waits in prop::option::of((1..u32::MAX, 0..i64::MAX)),
         created_at_ms in 0..253_402_300_799_999i64,
         asof in prop::option::of(0..i64::MAX),

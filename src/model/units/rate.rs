@@ -47,11 +47,15 @@ impl Rate {
     /// Validates the limit.
     pub fn check(&self) -> Result<(), String> {
         const MAX_PER: Millis = Millis::secs(86_400);
+        const MAX_REFILL: Millis = Millis::secs(365 * 86_400);
         if self.count == 0 || self.burst == 0 {
             return Err("a rate needs a `count` and a `burst` of at least 1; to stop a type, pause it".into());
         }
         if self.per.0 == 0 || self.per > MAX_PER {
             return Err(format!("`per` of a rate must be longer than zero and at most {MAX_PER}"));
+        }
+        if self.per.0 / u64::from(self.count) * u64::from(self.burst) > MAX_REFILL.0 {
+            return Err(format!("a `burst` of {} takes longer than {MAX_REFILL} to refill: lower it", self.burst));
         }
         Ok(())
     }

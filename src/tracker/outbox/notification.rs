@@ -24,13 +24,15 @@ const SOURCE: &str = "kafleet/tracker";
 /// Creator of delivery tasks.
 const CREATOR: &str = "kafleet";
 
-/// Builds the event that schedules a delivery; `None` if the task's policy no longer contains its rule. `lean` omits
-/// fields that may be large; `origin` is the span that the delivery follows.
+/// Whether to omit fields that may be large, the span that the delivery follows, and the tracer with the names of topics.
+pub(crate) type DeliveryOptions<'a> = (bool, Option<SpanContext>, Option<(&'a Tracer, &'a Names)>);
+
+/// Builds the event that schedules a delivery; `None` if the task's policy no longer contains its rule.
 pub(crate) fn delivery_event(
     id: &TaskId,
     node: &TaskRecord,
     delivery: NotificationDelivery,
-    (lean, origin, traced): (bool, Option<SpanContext>, Option<(&Tracer, &Names)>),
+    (lean, origin, traced): DeliveryOptions<'_>,
     now_ms: i64,
 ) -> Result<Option<TracedEvent>, TrackerError> {
     let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);

@@ -8,6 +8,7 @@ use crate::model::outbox::RecordCopy;
 use crate::model::record::TaskRecord;
 use crate::model::task::header;
 use crate::model::task::id::TaskId;
+use crate::model::task::structured::unwrap_structured;
 use crate::tracker::setup::TrackerSetup;
 
 /// Record of a task as submitted: the parts that a retry copies.
@@ -19,8 +20,12 @@ pub(super) struct OriginalRecord {
 
 impl OriginalRecord {
     fn of(record: Record) -> Self {
-        let headers = record.headers.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect();
-        Self { key: record.key, value: record.value, headers }
+        let (mut headers, mut value) = (record.headers, record.value);
+        if let Some((unwrapped, params)) = value.as_deref().and_then(|value| unwrap_structured(&headers, value)) {
+            (headers, value) = (unwrapped, Some(params.text().as_bytes().to_vec()));
+        }
+        let headers = headers.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect();
+        Self { key: record.key, value, headers }
     }
 
     fn deferred(record: RecordCopy) -> Self {
@@ -67,7 +72,10 @@ async fn event_with_copy(
 /// Returns true if the record names another task, as after its topic was deleted and created again. Records without an
 /// id in their headers are assumed to be the task's.
 fn names_another_task(record: &Record, id: &TaskId) -> bool {
-    header_value(&record.headers, header::ID).is_some_and(|named| named != id.as_str().as_bytes())
+    let text = |name| header_value(&record.headers, name).map(String::from_utf8_lossy);
+    let Some(named) = text(header::ID) else { return false };
+    // A child may be named by its segment and its parent.
+    !TaskId::resolve(&named, text(header::PARENT).as_deref()).is_ok_and(|named| named == *id)
 }
 
 /// Reads a committed record. Returns `None` also if the topic or the partition no longer exists.
@@ -75,5 +83,33 @@ async fn read(setup: &TrackerSetup, partition: Partition, offset: i64) -> Result
     match setup.broker.client().read_at(&partition, offset).await {
         Err(BrokerError::Unknown(_)) => Ok(None),
         read => read,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_names_its_task_by_its_path_or_by_segment_and_parent() {
+        let another = |headers: &[(&str, &str)]| {
+            let headers = headers.iter().map(|(name, value)| (name.to_string(), Some(value.as_bytes().to_vec())));
+            let record = Record {
+                topic: "tasks".into(),
+                partition: 0,
+                offset: 0,
+                timestamp_ms: 0,
+                key: None,
+                value: None,
+                headers: headers.collect(),
+            };
+            names_another_task(&record, &TaskId::parse("order:fetch").unwrap())
+        };
+        assert!(!another(&[]));
+        assert!(!another(&[("ce_id", "fetch"), ("ce_parent", "order")]));
+        assert!(!another(&[("ce_id", "order:fetch"), ("ce_parent", "order")]));
+        assert!(another(&[("ce_id", "fetch"), ("ce_parent", "other")]));
+        assert!(another(&[("ce_id", "fetch")]));
+        assert!(another(&[("ce_id", "order:pack"), ("ce_parent", "order")]));
     }
 }

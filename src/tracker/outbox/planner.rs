@@ -18,10 +18,11 @@ use crate::model::record::notifications::NotificationDelivery;
 use crate::model::retry::Used;
 use crate::model::task::id::TaskId;
 use crate::model::task::partition::partition_of;
+use crate::publish::TracedEvent;
 use crate::store::{Entry, StoreError};
 use crate::telemetry::otel::followed;
 use crate::tracker::error::{TrackerError, Unpublishable};
-use crate::tracker::outbox::notification::delivery_event;
+use crate::tracker::outbox::notification::{DeliveryOptions, delivery_event};
 use crate::tracker::outbox::subtree::SubtreeCommand;
 use crate::tracker::outbox::task_records::apply_patch;
 use crate::tracker::outbox::withdrawals::Withdrawals;
@@ -336,7 +337,7 @@ impl OutboxPlanner {
         let lean = self.unsendable.remove(&(id.clone(), dedup_key.clone())).is_some();
         let origin = followed(self.setup.tracer.as_ref(), id, delivery.run, node.definition.trace);
         let traced = self.setup.tracer.as_ref().map(|tracer| (tracer, &self.setup.names));
-        let event = delivery_event(id, node, delivery, (lean, origin, traced), now)?;
+        let event = delivery_or_nothing(id, node, delivery, (lean, origin, traced), now);
         let (event, span) = event.unzip();
         let message = event.map(|event| {
             let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
@@ -350,6 +351,31 @@ impl OutboxPlanner {
     pub(super) fn event(&self, event: &Event) -> Result<Message, EncodeError> {
         event_message(&self.events, self.number, event)
     }
+}
+
+/// Builds the event of a delivery. If that is impossible, as for a result that is nested too deeply to be part of another
+/// document, leaves out the result and the options. If that is impossible too, the delivery is dropped with an error in the
+/// log: no delivery may keep the other effects of its partition from being published.
+fn delivery_or_nothing(
+    id: &TaskId,
+    node: &TaskRecord,
+    delivery: NotificationDelivery,
+    (lean, origin, traced): DeliveryOptions<'_>,
+    now: i64,
+) -> Option<TracedEvent> {
+    let build = |lean| delivery_event(id, node, delivery, (lean, origin, traced), now);
+    let full = if lean {
+        build(true)
+    } else {
+        build(false).or_else(|why| {
+            tracing::warn!(task = %id, %why, "a notification is sent without the result and the options of its task");
+            build(true)
+        })
+    };
+    full.unwrap_or_else(|why| {
+        tracing::error!(task = %id, %why, "a notification cannot be built and is dropped");
+        None
+    })
 }
 
 fn is_subtree_command(what: EffectKind) -> bool {

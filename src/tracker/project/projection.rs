@@ -221,6 +221,10 @@ impl Projection {
             }
             self.outcome.expired += changed;
             self.apply(position.offset).await?;
+            // Everything may be due at once, as after the maximum age was lowered.
+            if later.is_none() {
+                self.working_set.shrink(STEP);
+            }
         }
     }
 
@@ -269,6 +273,9 @@ impl Projection {
             self.remove_trees(finished, position).await?;
             self.verify_checkpoint().await?;
             self.write(&Changes { done_with: Some((due_ms, count)), ..Changes::default() }, position.offset).await?;
+            if count >= STEP {
+                self.working_set.shrink(STEP);
+            }
         }
     }
 

@@ -81,7 +81,7 @@ struct Found {
     committed: BTreeMap<Partition, Committed>,
     /// Topics that cannot be started, by their own error.
     failed: BTreeMap<Arc<str>, BrokerError>,
-    /// Partitions that are marked as consumed; only read if a commit is missing.
+    /// Partitions that are marked as consumed; complete if a commit is missing.
     consumed: BTreeSet<(String, i32)>,
     /// Starts of the logs without a commit.
     first: BTreeMap<Partition, i64>,
@@ -174,7 +174,8 @@ impl GroupConsumer {
         let is_known =
             |partition: &Partition| committed.contains_key(partition) || failed.contains_key(&partition.topic);
         let consumed = if partitions.iter().all(is_known) {
-            BTreeSet::new()
+            // If a mark is not read yet, it is written once more.
+            self.deps.control.state().consumed.clone()
         } else {
             settings::read_control_blocking(&*self.deps.broker, &self.deps.names, CALL_DEADLINE)?.consumed
         };
@@ -293,7 +294,10 @@ impl TypeConsumer {
                 Some(committed) => committed.offset,
                 None => found.first_offset(deps, partition)?,
             };
-            PartitionState::resume_from(partition.clone(), assignment_id, first, committed.as_ref(), self.window)
+            let mut state =
+                PartitionState::resume_from(partition.clone(), assignment_id, first, committed.as_ref(), self.window);
+            state.unmarked = !is_marked;
+            state
         };
         let takeovers = state.crashes.unclean_takeovers();
         if takeovers > 0 {

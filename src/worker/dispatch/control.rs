@@ -27,19 +27,24 @@ impl Dispatcher {
             self.quarantine.set_slots(policy.slots());
             self.tasks.policy = policy;
         }
-        let was_paused = self.limits.is_paused();
-        let released = {
+        let (released, resumes) = {
             let state = self.control.state();
             let released = self.limits.apply(&self.tasks.task_type, &self.tasks.policy, &state);
             let Tasks { task_type, policy, circuit, metrics, .. } = &mut self.tasks;
             circuit.set(policy, state.circuits.get(&**task_type), self.limits.slots(), metrics);
-            released
+            (released, state.resumes(task_type))
         };
         self.tasks.queue.extend(released.into_iter().map(Input::Task));
         self.tasks.metrics.set_limits(self.limits.slots(), self.limits.is_paused());
-        if was_paused && !self.limits.is_paused() {
+        let part = format!("limits of {}", self.tasks.task_type);
+        match self.limits.too_low() {
+            Some(why) => self.health.set(&part, why),
+            None => self.health.clear(&part),
+        }
+        if resumes > self.resumes {
             self.tasks.failure_limit.reset(&self.tasks.metrics);
         }
+        self.resumes = resumes;
     }
 
     /// Stops running attempts whose tasks are cancelled; they end within the grace period.

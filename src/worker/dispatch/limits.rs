@@ -29,6 +29,8 @@ pub(super) struct Limits {
     slots: usize,
     paused: bool,
     assignment: Assignment,
+    /// Fleet-wide limit of concurrent attempts that is below the number of partitions.
+    low_limit: Option<u32>,
     limiter: Limiter,
     /// Rate limit, with the time between two starts on this worker.
     rate: Option<(Rate, Duration)>,
@@ -66,6 +68,7 @@ impl Limits {
             slots: policy.slots() as usize,
             paused: false,
             assignment: Assignment::default(),
+            low_limit: None,
             limiter: Limiter::None,
             rate: None,
             refused_until: None,
@@ -79,6 +82,14 @@ impl Limits {
 
     pub(super) fn slots(&self) -> usize {
         self.slots
+    }
+
+    /// Returns the reason why some partitions have no slots, if so: each needs one of the fleet-wide limit.
+    pub(super) fn too_low(&self) -> Option<String> {
+        let (limit, partitions) = (self.low_limit?, self.assignment.of);
+        Some(format!(
+            "`max_concurrency` {limit} is below the {partitions} partitions of the topic, so some partitions start no tasks: raise it"
+        ))
     }
 
     pub(super) fn is_paused(&self) -> bool {
@@ -105,6 +116,7 @@ impl Limits {
         let slots = own.and_then(|own| own.slots).unwrap_or_else(|| policy.slots()) as usize;
         let limit = own.and_then(|own| own.max_concurrency).or(policy.max_concurrency);
         self.slots = limit.map_or(slots, |limit| slots.min(self.assignment.of_limit(limit) as usize));
+        self.low_limit = limit.filter(|limit| *limit < self.assignment.of && !self.assignment.owned.is_empty());
         let rate = state.rates.get(task_type).map(|limit| limit.rate).or(policy.rate);
         self.set_rate(rate)
     }
@@ -181,7 +193,9 @@ impl Limits {
 
 impl Limiter {
     fn new(rate: &Rate, spacing: Duration) -> Self {
-        let quota = Quota::with_period(spacing.max(Duration::from_nanos(1)));
+        // The time to refill a burst is computed in 64 bits.
+        let longest = Duration::from_nanos(i64::MAX as u64 / u64::from(rate.burst.max(1)));
+        let quota = Quota::with_period(spacing.clamp(Duration::from_nanos(1), longest));
         let Some(quota) = quota.map(|quota| quota.allow_burst(NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN)))
         else {
             return Self::None;
@@ -248,4 +262,39 @@ impl KeyQueues {
 
 fn earliest(not_until: &NotUntil<std::time::Instant>) -> Instant {
     not_until.earliest_possible().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Slots;
+    use crate::model::units::duration::Millis;
+
+    #[test]
+    fn limit_below_the_number_of_partitions_is_reported() {
+        let policy = TypePolicy::default();
+        let mut limits = Limits::new(&policy);
+        let slots: Slots = serde_json::from_str(r#"{"v":1,"max_concurrency":4}"#).unwrap();
+        let mut state = ControlState::default();
+        state.slots.insert("echo".to_owned(), slots);
+        let mut too_low = |owned: Vec<i32>, of: u32| {
+            limits.set_assignment(Assignment { owned, of, refused: Vec::new() });
+            limits.apply("echo", &policy, &state);
+            (limits.slots(), limits.too_low())
+        };
+        assert_eq!(too_low(vec![3], 4), (1, None));
+        let (slots, why) = too_low(vec![5], 8);
+        assert_eq!(slots, 0);
+        assert!(why.is_some_and(|why| why.contains("`max_concurrency` 4 is below the 8 partitions")));
+        assert_eq!(too_low(Vec::new(), 8), (0, None), "a worker without partitions has nothing to start");
+    }
+
+    #[test]
+    fn slow_rate_with_a_large_burst_is_within_the_range_of_the_limiter() {
+        let rate = Rate { count: 1, per: Millis::secs(86_400), burst: 365, by: RateBy::Type };
+        rate.check().unwrap();
+        let limiter = Limiter::new(&rate, Duration::from_secs(86_400 * 100_000));
+        assert!(matches!(limiter, Limiter::PerType(_)));
+        assert!(Rate { burst: 366, ..rate }.check().is_err());
+    }
 }

@@ -90,6 +90,9 @@ pub(super) struct Dispatcher {
     policies: PolicyUpdates,
     /// Generation of the control state that is applied.
     control_generation: u64,
+    /// Number of times that the type was resumed, as of the applied state.
+    resumes: u64,
+    health: Health,
     /// Slots held by attempts that have ended but do not return.
     stuck_slots: usize,
     /// The consumer has not ended.
@@ -126,6 +129,8 @@ impl Dispatcher {
             control: deps.control,
             policies: deps.policies,
             control_generation: 0,
+            resumes: 0,
+            health: deps.health,
             stuck_slots: 0,
             open: true,
         };

@@ -85,7 +85,10 @@ async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiErr
     let reported = api.writes.publish_event(Event::new(payload, task.id.clone(), task.record.run, now_ms())).await;
     // Also after an error: no other API server looks for an action that is not in the index of running tasks.
     api.bulk.wake(&task.id);
-    reported?;
+    if let Err(error) = reported {
+        // The action runs nevertheless: an error would make the client request it twice.
+        tracing::warn!(task = %task.id, ?error, "cannot report that a bulk action runs; its first progress will");
+    }
     Ok(task)
 }
 
@@ -143,7 +146,7 @@ pub(crate) async fn preview_document(api: &Api, selection: BulkSelection) -> Res
 fn count_changing(preview: &mut BulkPreview, spec: &BulkSpec, tasks: &[TaskView]) {
     preview.matching += tasks.len() as u64;
     for task in tasks {
-        if matches!(spec.decide(task, now_ms()), Decision::Publish(_)) {
+        if matches!(spec.decide(task, None, now_ms()), Decision::Publish(_)) {
             preview.changing += 1;
             if preview.sample.len() < SAMPLE {
                 preview.sample.push(task.id.to_string());

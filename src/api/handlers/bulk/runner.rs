@@ -13,8 +13,10 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::spec::{BulkSpec, Decision, mark, progress_of};
+use crate::api::documents::BulkAction;
 use crate::api::documents::BulkProgress;
 use crate::api::handlers::list;
+use crate::api::handlers::retry::NewRuns;
 use crate::api::http::problem::ApiError;
 use crate::api::http::response::MAX_PAGE;
 use crate::api::read::consistency::{AFTER_DEADLINE, ReachedOffset, TaskView};
@@ -116,6 +118,7 @@ struct Run<'a> {
     spec: BulkSpec,
     query: TaskQuery,
     progress: BulkProgress,
+    runs: NewRuns,
 }
 
 /// Runs an action until it ends, another process takes it over, or this process stops.
@@ -124,7 +127,8 @@ async fn run(api: &Api, id: &TaskId) -> Result<(), ApiError> {
     let Some(spec) = BulkSpec::of(&task.record).filter(|_| !task.record.own.is_terminal()) else { return Ok(()) };
     let Ok(query) = TaskQuery::parse(&spec.q) else { return Ok(()) };
     let progress = progress_of(&task.record);
-    let mut run = Run { api, id: id.clone(), partition: task.partition, spec, query, progress };
+    let mut run =
+        Run { api, id: id.clone(), partition: task.partition, spec, query, progress, runs: NewRuns::default() };
     if !run.claim(&task).await? {
         return Ok(());
     }
@@ -173,7 +177,7 @@ impl Run<'_> {
         let found =
             list::matches(&self.api.reads, self.query.clone(), self.progress.cursor.as_deref(), MAX_PAGE).await?;
         let mut progress = self.progress.clone();
-        let mut events = self.requests(&found.tasks, &mut progress);
+        let mut events = self.requests(&found.tasks, &mut progress).await?;
         let allowed = usize::try_from(self.spec.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);
         let is_over = events.len() > allowed;
         events.truncate(allowed);
@@ -198,10 +202,14 @@ impl Run<'_> {
     }
 
     /// Returns the requests for the tasks to change, and counts the others.
-    fn requests(&self, tasks: &[TaskView], progress: &mut BulkProgress) -> Vec<Event> {
+    async fn requests(&mut self, tasks: &[TaskView], progress: &mut BulkProgress) -> Result<Vec<Event>, ApiError> {
         let mut events = Vec::new();
         for task in tasks {
-            match self.spec.decide(task, now_ms()) {
+            let new_run = match self.spec.action {
+                BulkAction::Retry => Some(self.runs.of(self.api, task).await?),
+                _ => None,
+            };
+            match self.spec.decide(task, new_run, now_ms()) {
                 Decision::Publish(mut event) => {
                     mark(&mut event, self.id.as_str());
                     events.push(*event);
@@ -210,7 +218,7 @@ impl Run<'_> {
                 Decision::Refuse => progress.refused += 1,
             }
         }
-        events
+        Ok(events)
     }
 
     async fn wait_for_progress(&self, position: Position) -> Result<(), ApiError> {

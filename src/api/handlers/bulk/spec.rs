@@ -48,7 +48,8 @@ impl BulkSpec {
         serde_json::from_value(options.clone()).ok()
     }
 
-    pub(super) fn decide(&self, task: &TaskView, now_ms: i64) -> Decision {
+    /// `new_run`: run that the retries of this action start in the task's tree; `None`: one above the highest.
+    pub(super) fn decide(&self, task: &TaskView, new_run: Option<u32>, now_ms: i64) -> Decision {
         let record = &task.record;
         if task.superseded || record.task_type.as_deref() == Some(BULK_TYPE) || self.is_restarted(task) {
             return Decision::Skip;
@@ -60,7 +61,7 @@ impl BulkSpec {
             BulkAction::Retry if retry::check(task, false).is_err() => return Decision::Refuse,
             // The parent failed only because of a descendant; retrying that descendant is enough.
             BulkAction::Retry if record.state != State::Succeeded && !record.is_restartable() => return Decision::Skip,
-            BulkAction::Retry => Payload::RetryRequested { only_failed: false, new_run: None, record: None },
+            BulkAction::Retry => Payload::RetryRequested { only_failed: false, new_run, record: None },
             BulkAction::RetryFailed if retry::check(task, true).is_err() => return Decision::Skip,
             BulkAction::RetryFailed => Payload::RetryRequested { only_failed: true, new_run: None, record: None },
             BulkAction::StartNow => {
@@ -130,12 +131,13 @@ mod tests {
     }
 
     fn is_published(action: BulkAction, task: &TaskView) -> bool {
-        matches!(spec(action).decide(task, 1), Decision::Publish(_))
+        matches!(spec(action).decide(task, None, 1), Decision::Publish(_))
     }
 
     #[test]
     fn request_names_the_run_and_the_operator() {
-        let Decision::Publish(event) = spec(BulkAction::Retry).decide(&task(State::Failed, State::Failed), 1) else {
+        let Decision::Publish(event) = spec(BulkAction::Retry).decide(&task(State::Failed, State::Failed), None, 1)
+        else {
             panic!("the task has failed");
         };
         assert_eq!((event.run, event.by.as_deref(), event.kind()), (3, Some("ada"), Kind::RetryRequested));
@@ -181,6 +183,6 @@ mod tests {
     fn task_without_a_record_is_refused() {
         let mut unknown = task(State::Failed, State::Failed);
         unknown.record.definition.announced = false;
-        assert_eq!(spec(BulkAction::Retry).decide(&unknown, 1), Decision::Refuse);
+        assert_eq!(spec(BulkAction::Retry).decide(&unknown, None, 1), Decision::Refuse);
     }
 }

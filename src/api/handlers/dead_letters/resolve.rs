@@ -6,7 +6,7 @@
 //! the request looks for its own markers in the same way.
 
 use super::read_letter;
-use crate::api::handlers::retry::check_runs;
+use crate::api::handlers::retry::{NewRuns, check, check_runs};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use rustc_hash::FxHashSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::document;
-use crate::api::handlers::retry::check;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
@@ -27,6 +26,7 @@ use crate::model::event::{Event, Payload};
 use crate::model::json::RawJson;
 use crate::model::outbox::RecordCopy;
 use crate::model::task::id::TaskId;
+use crate::model::task::structured::unwrap_structured;
 use crate::runtime::{Backoff, now_ms};
 
 /// Deadline of one chunk of dead letters, including the wait for other requests.
@@ -138,19 +138,26 @@ async fn resolve_chunk(
     }
 }
 
+/// Tasks that a request redrives, and the runs that it starts.
+#[derive(Default)]
+struct Redriven {
+    tasks: FxHashSet<TaskId>,
+    runs: NewRuns,
+}
+
 /// Prepares the records per dead letter, or the error. Large letters end the chunk early.
 async fn prepare(
     api: &Api,
     ids: &[DeadLetterId],
     request: &Request,
 ) -> (Vec<PreparedResolution>, Vec<Result<(), ApiError>>) {
-    let (mut resolutions, mut outcomes, mut tasks) = (Vec::new(), Vec::new(), FxHashSet::default());
+    let (mut resolutions, mut outcomes, mut redriven) = (Vec::new(), Vec::new(), Redriven::default());
     let mut bytes = 0;
     for (n, id) in ids.iter().enumerate() {
         if bytes >= MAX_CHUNK_BYTES {
             break;
         }
-        outcomes.push(match prepare_one(api, n, id, request, &mut tasks).await {
+        outcomes.push(match prepare_one(api, n, id, request, &mut redriven).await {
             Ok(Some(resolution)) => {
                 bytes += resolution.records.iter().map(OwnedRecord::bytes).sum::<usize>();
                 resolutions.push(resolution);
@@ -169,7 +176,7 @@ async fn prepare_one(
     n: usize,
     id: &DeadLetterId,
     request: &Request,
-    tasks: &mut FxHashSet<TaskId>,
+    redriven: &mut Redriven,
 ) -> Result<Option<PreparedResolution>, ApiError> {
     let (letter, _) = read_letter(api, id).await?;
     let partition = Partition::new(api.publisher.names().dead(&id.task_type), id.partition);
@@ -178,7 +185,7 @@ async fn prepare_one(
     }
     let first = match request.resolution {
         Resolution::Dropped => Ok(vec![drop_event(api, &letter, request).await?]),
-        Resolution::Redriven => redrive(api, &letter, request, tasks).await,
+        Resolution::Redriven => redrive(api, &letter, request, redriven).await,
     };
     let first = match first {
         // The task may have moved on because of a redrive whose marker has not been read yet.
@@ -227,7 +234,7 @@ async fn redrive(
     api: &Api,
     letter: &DeadLetterRecord,
     request: &Request,
-    tasks: &mut FxHashSet<TaskId>,
+    redriven: &mut Redriven,
 ) -> Result<Vec<OwnedRecord>, ApiError> {
     if !letter.readable {
         let why = format!("`{}` was not written by kafleet and has no task to run", letter.id);
@@ -247,12 +254,13 @@ async fn redrive(
         return Ok(vec![operation(api, "redrive", letter, request)?, original_record(api, letter)]);
     };
     check_task(api, &task, run).await?;
-    if !tasks.insert(task.id.clone()) {
+    if !redriven.tasks.insert(task.id.clone()) {
         let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
         return Err(ApiError::new(Code::DeadLetterSuperseded, why));
     }
     let record = embedded_record(letter).map(Box::new);
-    let payload = Payload::RetryRequested { only_failed: false, new_run: None, record };
+    let new_run = Some(redriven.runs.of(api, &task).await?);
+    let payload = Payload::RetryRequested { only_failed: false, new_run, record };
     let mut event = Event::new(payload, task.id.clone(), run, now_ms());
     let how = if changed.is_some() { " with changed params" } else { "" };
     event.message = Some(format!("redriven from the dead letter {}{how}", letter.id));
@@ -263,7 +271,12 @@ async fn redrive(
 /// Dead letter whose record has these params. Its headers stay, also the hash, by which the record belongs to its task.
 fn with_params(letter: &DeadLetterRecord, params: &RawJson) -> DeadLetterRecord {
     let value = Some(params.text().as_bytes().to_vec());
-    let original = Original { value, ..letter.original.clone() };
+    let mut original = Original { value, ..letter.original.clone() };
+    // The params are a part of the value of a record in structured mode.
+    let envelope = letter.original.value.as_deref();
+    if let Some((headers, _)) = envelope.and_then(|envelope| unwrap_structured(&original.headers, envelope)) {
+        original.headers = headers;
+    }
     DeadLetterRecord { by_reference: false, original, ..letter.clone() }
 }
 

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::apps::protocol::{Limits, MAX_CALLS, MAX_CHILDREN_BYTES};
 use crate::handlers::Fail;
-use crate::handlers::context::{CancelReason, Note};
+use crate::handlers::context::{CancelReason, Note, Restart};
 use crate::handlers::testing::{Recorder, TestRun};
 use crate::model::json::RawJson;
 
@@ -98,7 +98,7 @@ impl Fixture {
         let before = Instant::now();
         self.send(json!({"pong": {"at": 1}})).await;
         let handled = async {
-            while self.session.0.state.lock().last_pong < before {
+            while self.session.0.state.lock().last_sign < before {
                 tokio::task::yield_now().await;
             }
         };
@@ -115,6 +115,17 @@ impl Fixture {
 
 async fn ended(attempt: JoinHandle<AttemptAnswer>) -> AttemptAnswer {
     tokio::time::timeout(DEADLINE, attempt).await.expect("the attempt ends").unwrap()
+}
+
+#[tokio::test]
+async fn attempt_that_was_not_written_is_not_charged_for_the_death_of_the_process() {
+    let mut app = Fixture::serving(false).await;
+    // Larger than the stream's buffer, so that nothing of the next one is written.
+    let (_, _, begun) = app.start(&format!("\"{}\"", "x".repeat(2 << 20))).await;
+    let (_, _, unsent) = app.start("2").await;
+    app.session.fail_attempts(&Cause::Crashed, "the process of the app ended: exit code 1");
+    assert_eq!(ended(begun).await.restart, None, "it was the only one in the process");
+    assert_eq!(ended(unsent).await.restart, Some(Restart::Unsent));
 }
 
 #[tokio::test]
