@@ -164,11 +164,13 @@ async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRoun
         let own_bytes = resident_bytes(std::process::id()).saturating_sub(before) / u64::from(bench.processes);
         let handler = AppHandler::new(pool.clone());
         let params = RawJson::parse(load::params().as_bytes())?;
-        drive(&handler, &params, bench.tasks / WARM_UP_PART, &pool).await?;
+        // As in a worker, attempts start on the runtime of the app.
+        pool.runtime().spawn(drive(pool.clone(), params.clone(), bench.tasks / WARM_UP_PART)).await??;
         let (cpu, started) = (own_cpu(), Instant::now());
-        drive(&handler, &params, bench.tasks, &pool).await?;
+        pool.runtime().spawn(drive(pool.clone(), params.clone(), bench.tasks)).await??;
         let (rate, cpu) = (bench.tasks as f64 / started.elapsed().as_secs_f64(), own_cpu().saturating_sub(cpu));
-        let latencies = steadily(&handler, &params, bench.seconds * RATE).await?;
+        let attempts = bench.seconds * RATE;
+        let latencies = pool.runtime().spawn(steadily(pool.clone(), params.clone(), attempts)).await??;
         let app_bytes = pool.pids().iter().map(|pid| tree_bytes(*pid)).sum::<u64>() / u64::from(bench.processes);
         let deaths = deaths(&handler, &params, &pool).await?;
         Ok(LoopRound { rate, cpu, latencies, deaths, own_bytes, app_bytes })
@@ -179,7 +181,8 @@ async fn loop_round(bench: &AppBench, app: &BenchApp) -> anyhow::Result<LoopRoun
 }
 
 /// Runs attempts. At any time one of them waits for each slot.
-async fn drive(handler: &AppHandler, params: &RawJson, attempts: u64, pool: &AppPool) -> anyhow::Result<()> {
+async fn drive(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow::Result<()> {
+    let (handler, params) = (&AppHandler::new(pool.clone()), &params);
     let at_once = 2 * pool.processes() as usize * pool.slots() as usize;
     let mut answers = futures::stream::iter(0..attempts).map(|_| attempt(handler, params)).buffer_unordered(at_once);
     while let Some(answer) = answers.next().await {
@@ -189,7 +192,8 @@ async fn drive(handler: &AppHandler, params: &RawJson, attempts: u64, pool: &App
 }
 
 /// Runs attempts at a steady rate; returns their durations in ascending order.
-async fn steadily(handler: &AppHandler, params: &RawJson, attempts: u64) -> anyhow::Result<Vec<Duration>> {
+async fn steadily(pool: Arc<AppPool>, params: RawJson, attempts: u64) -> anyhow::Result<Vec<Duration>> {
+    let (handler, params) = (&AppHandler::new(pool), &params);
     // Late ticks follow at once, so that the rate is kept.
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE as u32);
     let mut running = futures::stream::FuturesUnordered::new();

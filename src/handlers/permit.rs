@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::Handler;
@@ -33,6 +34,11 @@ pub enum Acquired {
 pub trait PermitSource: Send + Sync {
     /// Takes a permit, or waits for one in turn.
     fn acquire(&self, sharing: Sharing) -> Acquired;
+
+    /// Returns the runtime on which attempts are best dispatched, if it is another than the worker's.
+    fn runtime(&self) -> Option<Handle> {
+        None
+    }
 
     /// Returns the reason why no capacity has existed for some time (apps: 30 s); `None` while it exists, even if all of it is in use.
     fn down_reason(&self) -> Option<String>;

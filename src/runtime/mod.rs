@@ -9,6 +9,7 @@ pub mod watch;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -134,9 +135,34 @@ where
         spawn(work);
         return Ok(end);
     }
-    let runtime = tokio::runtime::Handle::current();
+    let runtime = Handle::current();
     std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(work))?;
     Ok(end)
+}
+
+/// Runtime with one thread of its own, for tasks that mostly wake each other: passed between threads, each wake-up would
+/// cost two switches. It ends, with its tasks, when it is dropped.
+pub struct RuntimeThread {
+    handle: Handle,
+    _stop: DropGuard,
+}
+
+impl RuntimeThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The runtime or the thread cannot be created.
+    pub fn start(name: &str) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
+        let stopped = stop.clone();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(stopped.cancelled_owned()))?;
+        Ok(Self { handle, _stop: stop.drop_guard() })
+    }
+
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
 }
 
 /// Returns the timeout for a loop's next poll: `wait`, or zero in a simulation, where the loop waits here instead so that

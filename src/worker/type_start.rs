@@ -43,7 +43,11 @@ impl TypeStart<'_> {
         let dispatcher = Dispatcher::new(self.dispatcher_deps(work, command_receiver));
         let consumer = TypeConsumer::new(self.type_deps(work_sender, commands.clone()));
         runtime::spawn(forward_changes(changes, commands.clone()));
-        let dispatcher = runtime::spawn(dispatcher.run());
+        let own = self.registered.handler.permits().and_then(|permits| permits.runtime());
+        let dispatcher = match own {
+            Some(own) => own.spawn(dispatcher.run()),
+            None => runtime::spawn(dispatcher.run()),
+        };
         (consumer, StartedType { task_type: self.task_type.clone(), commands, dispatcher })
     }
 

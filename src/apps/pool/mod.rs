@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -28,7 +29,7 @@ use super::protocol::Welcome;
 use super::session::Session;
 use crate::handlers::resident_memory::tree_bytes;
 use crate::model::units::bytes::Bytes;
-use crate::runtime::Health;
+use crate::runtime::{Health, RuntimeThread};
 use crate::telemetry::AppMetrics;
 
 /// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
@@ -38,6 +39,8 @@ const MEMORY_PERCENT: u64 = 70;
 
 /// App with its first process, which has declared the types.
 pub struct OpenedApp {
+    /// Runs the sessions with the processes, and the dispatchers of the types.
+    thread: RuntimeThread,
     pub program: AppProgram,
     pub welcome: Welcome,
     pub declaration: Declaration,
@@ -59,6 +62,7 @@ pub struct PoolSettings {
 
 /// Processes of an app.
 pub struct AppPool {
+    thread: RuntimeThread,
     program: AppProgram,
     settings: PoolSettings,
     welcome: Welcome,
@@ -101,8 +105,13 @@ impl OpenedApp {
     /// # Errors
     /// The process cannot be started, ends, or declares something invalid.
     pub async fn open(program: AppProgram, welcome: Welcome) -> Result<Self, StartError> {
-        let (first, declaration) = program.start(0, &welcome).await?;
-        Ok(Self { program, welcome, declaration, first })
+        let failed = |why: String| StartError { app: program.name.clone(), why };
+        let thread = RuntimeThread::start(&format!("kafleet-{}", program.name));
+        let thread = thread.map_err(|why| failed(format!("gets no thread: {why}")))?;
+        let (app, greeting) = (program.clone(), welcome.clone());
+        let started = thread.handle().spawn(async move { app.start(0, &greeting).await });
+        let (first, declaration) = started.await.map_err(|why| failed(format!("was not started: {why}")))??;
+        Ok(Self { thread, program, welcome, declaration, first })
     }
 
     /// Slots of one process.
@@ -139,7 +148,7 @@ fn fitting_processes(bytes: u64, limit: u64) -> u32 {
 impl AppPool {
     /// Creates a pool with the first process. `has_order`: tasks of some type run in order.
     pub fn new(app: OpenedApp, settings: PoolSettings, has_order: bool) -> Arc<Self> {
-        let OpenedApp { mut program, welcome, declaration, mut first } = app;
+        let OpenedApp { thread, mut program, welcome, declaration, mut first } = app;
         program.has_order = has_order;
         first.set_order(has_order);
         let slots = first.slots();
@@ -150,6 +159,7 @@ impl AppPool {
             last_failure: None,
         };
         Arc::new(Self {
+            thread,
             program,
             settings,
             welcome,
@@ -167,6 +177,11 @@ impl AppPool {
     /// Name of the app.
     pub fn name(&self) -> &str {
         &self.program.name
+    }
+
+    /// Runtime of the sessions, on which attempts are dispatched with the fewest wake-ups.
+    pub fn runtime(&self) -> &Handle {
+        self.thread.handle()
     }
 
     /// Types that the app declares.
@@ -197,9 +212,9 @@ impl AppPool {
         self.state.lock().down_since = Some(Instant::now());
         let mut supervisors = self.supervisors.lock();
         for number in 0..self.settings.processes {
-            supervisors.spawn(self.clone().keep(number, first.take()));
+            supervisors.spawn_on(self.clone().keep(number, first.take()), self.runtime());
         }
-        supervisors.spawn(status::report(self.clone(), health));
+        supervisors.spawn_on(status::report(self.clone(), health), self.runtime());
     }
 
     /// Ends all processes; running attempts may finish for some seconds.

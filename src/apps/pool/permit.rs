@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::slots::ProcessId;
@@ -98,6 +99,10 @@ impl PermitSource for TypePermits {
         drop(state);
         self.pool.hand_out(granted);
         Acquired::Later(receiver)
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Some(self.pool.runtime().clone())
     }
 
     fn down_reason(&self) -> Option<String> {
