@@ -18,7 +18,7 @@ pub(super) struct RetryArgs {
     /// Reason, recorded in the history
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Wait until the task ends, for at most DURATION (5m if omitted); the exit code tells the outcome
+    /// Wait until the task ends, for at most DURATION (5m if omitted); the exit code reports the outcome
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
 }

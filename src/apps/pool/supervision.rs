@@ -59,7 +59,7 @@ impl AppPool {
             let mut current = self.supervise(process);
             if let Some(old) = served.take() {
                 self.close(&old.handle);
-                self.let_finish(&mut finishing, old);
+                let_finish(self.name(), &mut finishing, old);
             }
             let next = self.wait_for_replacement(&mut current).await;
             let has_run = current.handle.session.has_run();
@@ -74,7 +74,7 @@ impl AppPool {
                 Next::Overlapping => served = Some(current),
                 Next::Now => {
                     if current.supervisor.is_some() {
-                        self.let_finish(&mut finishing, current);
+                        let_finish(self.name(), &mut finishing, current);
                     }
                     // A process that ended or retired before its first attempt may do so again.
                     if !has_run {
@@ -84,22 +84,6 @@ impl AppPool {
             }
         }
         join_all(served.into_iter().chain(finishing).map(|process| self.end(process))).await;
-    }
-
-    /// Keeps a replaced process until its attempts have ended. If there are too many, kills the oldest, whose attempts run
-    /// again: waiting for it would leave the app without a process.
-    fn let_finish(&self, finishing: &mut Vec<Supervised>, process: Supervised) {
-        finishing.retain(|process| !process.has_ended());
-        finishing.push(process);
-        if finishing.len() > MAX_FINISHING {
-            let oldest = finishing.remove(0);
-            let (app, pid) = (self.name(), oldest.handle.pid);
-            tracing::warn!(
-                app,
-                pid,
-                "{MAX_FINISHING} younger processes are finishing too: the oldest is killed, and its attempts run again"
-            );
-        }
     }
 
     /// Starts a process; repeats failed starts. Returns `None` if the pool is stopped.
@@ -198,6 +182,22 @@ impl AppPool {
         // Fails if the process has ended.
         let _ = process.handle.requests.send(ProcessRequest::Stop);
         let _ = timeout(END_DEADLINE, process.ended()).await;
+    }
+}
+
+/// Keeps a replaced process until its attempts have ended. If there are too many, kills the oldest, whose attempts run
+/// again: waiting for it would leave the app without a process.
+fn let_finish(app: &str, finishing: &mut Vec<Supervised>, process: Supervised) {
+    finishing.retain(|process| !process.has_ended());
+    finishing.push(process);
+    if finishing.len() > MAX_FINISHING {
+        let oldest = finishing.remove(0);
+        let pid = oldest.handle.pid;
+        tracing::warn!(
+            app,
+            pid,
+            "{MAX_FINISHING} younger processes are finishing too: the oldest is killed, and its attempts run again"
+        );
     }
 }
 

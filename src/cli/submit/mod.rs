@@ -45,7 +45,7 @@ pub(super) struct SubmitArgs {
     /// For lines: submit all or none; at most 1,000 tasks of one tree
     #[arg(long)]
     pub atomic: bool,
-    /// Wait until the task ends, for at most DURATION (5m if omitted); the exit code tells the outcome
+    /// Wait until the task ends, for at most DURATION (5m if omitted); the exit code reports the outcome
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "5m")]
     pub wait: Option<Millis>,
     #[command(flatten)]

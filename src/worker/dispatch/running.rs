@@ -73,6 +73,13 @@ pub(super) struct RunningAttempts {
     end_sender: mpsc::UnboundedSender<(u64, AttemptEnd)>,
 }
 
+/// An aborted dispatcher stops its attempts: they run in tasks of their own.
+impl Drop for RunningAttempts {
+    fn drop(&mut self) {
+        self.by_id.values().for_each(Running::stop);
+    }
+}
+
 impl RunningAttempts {
     pub(super) fn new() -> Self {
         let (end_sender, ends) = mpsc::unbounded_channel();
