@@ -251,21 +251,18 @@ impl AppProcess {
                         break self.kill(Cause::Killed(restart), why).await;
                     }
                 }
-                request = requests.recv() => match request {
-                    Some(ProcessRequest::Kill(why)) => {
-                        self.session.refuse_attempts();
-                        on_event(SessionEvent::Ended);
-                        break self.kill(Cause::Killed(Restart::Shared), why).await;
-                    }
-                    Some(ProcessRequest::OutOfMemory(why)) => {
-                        self.session.refuse_attempts();
-                        // Otherwise attempts would be sent to it again and again until it has ended.
-                        on_event(SessionEvent::Ended);
-                        break self.kill(Cause::OutOfMemory, why).await;
-                    }
-                    // The channel is closed once the pool has been dropped.
-                    Some(ProcessRequest::Stop) | None => break self.stop().await,
-                },
+                request = requests.recv() => {
+                    let (cause, why) = match request {
+                        Some(ProcessRequest::Kill(why)) => (Cause::Killed(Restart::Shared), why),
+                        Some(ProcessRequest::OutOfMemory(why)) => (Cause::OutOfMemory, why),
+                        // The channel is closed once the pool has been dropped.
+                        Some(ProcessRequest::Stop) | None => break self.stop().await,
+                    };
+                    self.session.refuse_attempts();
+                    // Otherwise attempts would be sent to it again and again until it has ended.
+                    on_event(SessionEvent::Ended);
+                    break self.kill(cause, why).await;
+                }
                 end = &mut self.driver => {
                     on_event(SessionEvent::Ended);
                     break self.stream_ended(end).await;

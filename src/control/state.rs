@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::schedules::{ScheduleKey, ScheduleState};
-use super::settings::read_consumed;
+use super::settings::take_consumed;
 use super::types::TypeRecords;
 use super::{
     CONTROL_VERSION, Cancel, CircuitSetting, ControlKey, Group, GroupRecords, Kill, Offsets, Pause, RateLimit, Slots,
@@ -117,11 +117,7 @@ impl ControlState {
         {
             return self.plan.take(key, record);
         }
-        if let Some(partition) = read_consumed(key) {
-            match record.value {
-                Some(_) => self.consumed.insert(partition),
-                None => self.consumed.remove(&partition),
-            };
+        if take_consumed(&mut self.consumed, key, record.value) {
             return Ok(());
         }
         let Some(key) = ControlKey::parse(key)? else { return Ok(()) };

@@ -28,7 +28,7 @@ pub(crate) async fn cancel(request: ApiRequest) -> Result<Response, ApiError> {
     let input: CancelTask = request.json_or_default()?;
     check_reason(input.reason.as_deref())?;
     let task = request.api.reads.find(&request.id()?, None).await?;
-    if task.record.state.is_terminal() || (!input.subtree && task.record.own.is_terminal()) {
+    if has_ended(&task, input.subtree) {
         return Err(already_finished(&task));
     }
     if let Some(known) = task.record.asked(input.subtree) {
@@ -45,6 +45,11 @@ pub(crate) async fn cancel(request: ApiRequest) -> Result<Response, ApiError> {
     });
     let outcome = outcome.await?;
     Ok(json_answer(if outcome.already_requested == Some(true) { 200 } else { 202 }, &outcome))
+}
+
+/// Returns whether there is nothing to cancel. `subtree`: the children are cancelled too.
+fn has_ended(task: &TaskView, subtree: bool) -> bool {
+    task.record.state.is_terminal() || (!subtree && task.record.own.is_terminal())
 }
 
 fn already_finished(task: &TaskView) -> ApiError {
@@ -96,9 +101,7 @@ async fn cancel_outcome(
     };
     match found.record.asked(subtree) {
         Some(known) if ignored => Ok(outcome(&found, Position { offset: known.asof, ..position }, Some(true))),
-        None if ignored && (found.record.state.is_terminal() || (!subtree && found.record.own.is_terminal())) => {
-            Err(already_finished(&found))
-        }
+        None if ignored && has_ended(&found, subtree) => Err(already_finished(&found)),
         None if ignored => {
             let why = format!("`{}` has too many requests that are not carried out yet", found.id);
             Err(ApiError::new(Code::Overloaded, why).hint("send the cancel again later"))

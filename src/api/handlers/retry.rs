@@ -156,10 +156,10 @@ async fn retry_outcome(
 }
 
 /// Rejects a retry if a task of the tree has reached the highest run.
-pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiError> {
+pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<u32, ApiError> {
     let highest = highest_run(api, task).await?;
     if highest < MAX_RUN {
-        return Ok(());
+        return Ok(highest);
     }
     let why = format!("a task in the tree of `{}` is in run {highest}; the maximum is {MAX_RUN}", task.id.root());
     Err(ApiError::new(Code::TooManyRuns, why).hint("submit it as a new task"))
@@ -168,7 +168,7 @@ pub(crate) async fn check_runs(api: &Api, task: &TaskView) -> Result<(), ApiErro
 /// Runs that the retries of one request start, by root. Tasks of a tree that are retried together share a run, because a
 /// parent counts its children by their runs: with a run for each of 10,000 children its record would grow without end.
 #[derive(Default)]
-pub(crate) struct NewRuns(FxHashMap<TaskId, u32>);
+pub(crate) struct NewRuns(FxHashMap<Box<str>, u32>);
 
 impl NewRuns {
     /// Maximum number of trees that are remembered. A tree that is forgotten gets another run.
@@ -176,16 +176,18 @@ impl NewRuns {
 
     /// Run that a retry of the task starts.
     pub(crate) async fn of(&mut self, api: &Api, task: &TaskView) -> Result<u32, ApiError> {
-        let root = TaskId::parse(task.id.root()).map_err(|why| ApiError::new(Code::BadId, why.to_string()))?;
-        if let Some(run) = self.0.get(&root) {
-            return Ok(*run);
+        match self.0.get(task.id.root()) {
+            Some(run) => Ok(*run),
+            None => Ok(self.above(&task.id, highest_run(api, task).await?)),
         }
-        let run = highest_run(api, task).await?.saturating_add(1);
+    }
+
+    /// Run that a retry of the task starts: one above the highest, unless the tree has one already.
+    pub(crate) fn above(&mut self, id: &TaskId, highest: u32) -> u32 {
         if self.0.len() >= Self::MAX_TREES {
             self.0.clear();
         }
-        self.0.insert(root, run);
-        Ok(run)
+        *self.0.entry(id.root().into()).or_insert(highest.saturating_add(1))
     }
 }
 

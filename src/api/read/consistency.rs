@@ -47,7 +47,7 @@ impl TaskView {
     /// Returns the position of the last event included in the record.
     pub(crate) fn position(&self) -> Position {
         let partition = i32::try_from(self.partition).unwrap_or(i32::MAX);
-        Position { partition, offset: (self.checkpoint.offset - 1).max(0) }
+        Position { partition, offset: self.asof().unwrap_or(0) }
     }
 }
 

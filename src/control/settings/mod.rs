@@ -109,15 +109,13 @@ impl FleetSettings {
     /// Applies one record. The last record of a key wins.
     pub fn take(&mut self, record: &RecordRef<'_>) -> Result<(), FleetSettingsError> {
         let Some(key) = record.key.and_then(|key| std::str::from_utf8(key).ok()) else { return Ok(()) };
+        if take_consumed(&mut self.consumed, key, record.value) {
+            return Ok(());
+        }
         if key == FLEET_KEY {
             self.events_partitions = match record.value {
                 Some(value) => Some(read_fleet(value, record)?.events_partitions),
                 None => None,
-            };
-        } else if let Some(partition) = read_consumed(key) {
-            match record.value {
-                Some(_) => self.consumed.insert(partition),
-                None => self.consumed.remove(&partition),
             };
         } else if let Some(task_type) = key.strip_prefix(GROUP) {
             self.take_group(task_type, record.value);
@@ -241,10 +239,16 @@ fn read_fleet(value: &[u8], record: &RecordRef<'_>) -> Result<FleetRecord, Fleet
     Ok(fleet)
 }
 
-/// Type and partition of a key such as `consumed/echo/3`.
-pub(super) fn read_consumed(key: &str) -> Option<(String, i32)> {
-    let (task_type, partition) = key.strip_prefix(CONSUMED)?.rsplit_once('/')?;
-    Some((task_type.to_owned(), partition.parse().ok()?))
+/// Applies the record of a key such as `consumed/echo/3` to the set of consumed partitions. Returns false for other keys.
+pub(super) fn take_consumed(consumed: &mut BTreeSet<(String, i32)>, key: &str, value: Option<&[u8]>) -> bool {
+    let partition = key.strip_prefix(CONSUMED).and_then(|rest| rest.rsplit_once('/'));
+    let partition = partition.and_then(|(task_type, number)| Some((task_type.to_owned(), number.parse().ok()?)));
+    let Some(partition) = partition else { return false };
+    match value {
+        Some(_) => consumed.insert(partition),
+        None => consumed.remove(&partition),
+    };
+    true
 }
 
 /// Records that a task partition has been consumed. From then on a missing commit means that the commit was lost, not

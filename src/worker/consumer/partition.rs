@@ -80,7 +80,7 @@ pub(crate) struct CommitState {
 }
 
 impl PartitionState {
-    /// Resumes a partition from its last commit, or from `first` if there is none.
+    /// Resumes a partition from its last commit, or from `first` if there is none. It counts as marked as consumed.
     pub(crate) fn resume_from(
         partition: Partition,
         assignment_id: u32,
@@ -97,7 +97,7 @@ impl PartitionState {
             assignment_id,
             phase: Phase::Starting,
             paused: false,
-            unmarked: committed.is_none(),
+            unmarked: false,
             crashes,
             base: completed.watermark(),
             completed,

@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::spec::{BulkSpec, Decision, mark, progress_of};
-use crate::api::documents::BulkAction;
-use crate::api::documents::BulkProgress;
+use crate::api::documents::{BulkAction, BulkProgress};
 use crate::api::handlers::list;
 use crate::api::handlers::retry::NewRuns;
 use crate::api::http::problem::ApiError;

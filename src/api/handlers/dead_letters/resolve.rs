@@ -5,15 +5,14 @@
 //! markers are then read to the end of the topic, and only unresolved letters are processed. After an unknown outcome
 //! the request looks for its own markers in the same way.
 
-use super::read_letter;
-use crate::api::handlers::retry::{NewRuns, check, check_runs};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::document;
+use super::{document, read_letter};
+use crate::api::handlers::retry::{NewRuns, check, check_runs};
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
@@ -253,13 +252,13 @@ async fn redrive(
     let Some((task, run)) = task else {
         return Ok(vec![operation(api, "redrive", letter, request)?, original_record(api, letter)]);
     };
-    check_task(api, &task, run).await?;
+    let highest = check_task(api, &task, run).await?;
     if !redriven.tasks.insert(task.id.clone()) {
         let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
         return Err(ApiError::new(Code::DeadLetterSuperseded, why));
     }
     let record = embedded_record(letter).map(Box::new);
-    let new_run = Some(redriven.runs.of(api, &task).await?);
+    let new_run = Some(redriven.runs.above(&task.id, highest));
     let payload = Payload::RetryRequested { only_failed: false, new_run, record };
     let mut event = Event::new(payload, task.id.clone(), run, now_ms());
     let how = if changed.is_some() { " with changed params" } else { "" };
@@ -280,8 +279,8 @@ fn with_params(letter: &DeadLetterRecord, params: &RawJson) -> DeadLetterRecord 
     DeadLetterRecord { by_reference: false, original, ..letter.clone() }
 }
 
-/// Checks that the task is still at the end of the dead letter's run.
-async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<(), ApiError> {
+/// Checks that the task is still at the end of the dead letter's run. Returns the highest run in its tree.
+async fn check_task(api: &Api, task: &TaskView, run: u32) -> Result<u32, ApiError> {
     let (id, node) = (&task.id, &task.record);
     if has_moved_on(node, run) {
         let why = format!("`{id}` is {} in run {}, but the dead letter is of run {run}", node.state, node.run);

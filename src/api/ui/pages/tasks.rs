@@ -16,7 +16,7 @@ use crate::api::ui::parts::state::{tone, word};
 use crate::api::ui::parts::table::pager;
 use crate::api::ui::parts::tasks::{Choice, selectable_tasks};
 use crate::api::ui::parts::times::time;
-use crate::api::ui::parts::{View, count, prose, query_text, task_path, visible};
+use crate::api::ui::parts::{View, count, counted, prose, query_text, task_path, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, stored};
 use crate::config::Role;
 use crate::model::record::state::State;
@@ -189,8 +189,7 @@ fn exclusions(view: &View, query: &TaskQuery, page: &TaskPage) -> Markup {
             ul.plain {
                 @for Excluded { term, tasks } in &page.excluded {
                     li {
-                        code { (visible(term)) } " excludes " (count(tasks)) " of " (count(scanned))
-                        @if scanned == 1 { " task. " } @else { " tasks. " }
+                        code { (visible(term)) } " excludes " (count(tasks)) " of " (counted(scanned, "task", "tasks")) ". "
                         @if query.terms.len() > 1 { a href=(view.search(&without(term))) { "Search without it" } }
                     }
                 }
