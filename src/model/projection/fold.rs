@@ -2,7 +2,7 @@
 
 use super::deferred_record::{DeferredRecord, keep};
 use super::records::Records;
-use super::refresh::{refresh, rollup_input};
+use super::refresh::{refresh, rollup_input, set_end};
 use super::reports::history_entry;
 use super::requests::AncestorCancel;
 use super::step::{add_to_history, step};
@@ -24,13 +24,15 @@ struct Context {
     next_run: u32,
     /// Free bytes for deferred records.
     room: u64,
+    /// The record has just been added, and its parent does not count it yet.
+    is_new: bool,
 }
 
 /// Change of the event's own task, with everything that its consequences depend on.
 struct Applied {
     step: Step,
-    /// Rollup input before the event.
-    before: RollupInput,
+    /// Rollup input before the event; `None` if the parent does not count the task yet.
+    before: Option<RollupInput>,
     /// Change of the deferred record, with its size before and after.
     deferred: Option<(DeferredRecord, u32, u32)>,
     observation: Option<Observation>,
@@ -52,9 +54,10 @@ impl Records {
             if !event.kind().creates() {
                 return Ok(Verdict::NoRecord);
             }
-            self.ensure_ancestors(&event.id, event.run, cause);
+            self.insert_expected(&event.id, event.run, cause);
         }
         let context = Context {
+            is_new,
             above: if is_new || event.task.is_some() { self.ancestor_cancel(&event.id) } else { None },
             next_run: if event.kind() == Kind::RetryRequested { self.next_run(event) } else { 0 },
             room: MAX_DEFERRED_BYTES.saturating_sub(self.deferred_bytes),
@@ -85,7 +88,7 @@ impl Records {
         if let Some((change, before, now)) = deferred {
             self.record_deferred(&event.id, change, before, now);
         }
-        self.propagate(&event.id, Some(before), cause);
+        self.propagate(&event.id, before, cause);
         if inherits_cancel {
             self.reissue_inherited_cancel(&event.id, cause.position);
         }
@@ -102,8 +105,9 @@ impl Records {
         step.verdict
     }
 
-    /// Creates records for a task and for its ancestors that have none.
-    fn ensure_ancestors(&mut self, id: &TaskId, run: u32, cause: Change<'_>) {
+    /// Creates records for a task and for its ancestors that have none. The task's own is not yet counted by its
+    /// parent: an event that creates and ends a child must not show the parent as waiting in between.
+    fn insert_expected(&mut self, id: &TaskId, run: u32, cause: Change<'_>) {
         let mut missing: Vec<TaskId> = Vec::new();
         let mut next = id.parent_id();
         while let Some(above) = next {
@@ -115,20 +119,17 @@ impl Records {
         }
         // From the root down. Expected ancestors get the lowest run, so that children of any run count.
         for above in missing.into_iter().rev() {
-            self.add(above, TaskRecord::expected(1, cause.position.log_time_ms), cause);
+            self.insert(above.clone(), expected(&above, 1, cause));
+            self.propagate(&above, None, Change { id: &above, ..cause });
         }
-        self.add(id.clone(), TaskRecord::expected(run, cause.position.log_time_ms), cause);
+        self.insert(id.clone(), expected(id, run, cause));
     }
 
-    fn add(&mut self, id: TaskId, mut node: TaskRecord, cause: Change<'_>) {
-        node.tree.root = id.is_root();
-        self.insert(id.clone(), node);
-        self.propagate(&id, None, Change { id: &id, ..cause });
-    }
-
-    /// Propagates a change of a task's rollup input up to the root.
+    /// Propagates a change of a task's rollup input up to the root. `before` is the input that the parent counts, or
+    /// `None` for a new task.
     pub(super) fn propagate(&mut self, id: &TaskId, before: Option<RollupInput>, cause: Change<'_>) {
         let mut before = before;
+        let grows = before.is_none();
         let mut child = id.clone();
         while let Some(parent_id) = child.parent_id() {
             let Some(now) = self.node(child.as_str()).map(|node| rollup_input(&child, node)) else { return };
@@ -148,6 +149,10 @@ impl Records {
             }
             let Some(parent) = self.node_mut(&parent_id) else { return };
             refresh(parent, Change { id, ..cause });
+            if grows && parent.state.is_terminal() && rollup_input(&parent_id, parent) != parent_before {
+                // A tree that had ended, and has a new task that has ended too, ended with that task.
+                set_end(parent, Change { id, ..cause });
+            }
             match had_failed_fast {
                 true => child_failures::clear_child_failure(parent),
                 false if child_failures::must_fail_fast(parent) => self.fail_fast(&parent_id, Some(&child), cause),
@@ -223,10 +228,16 @@ impl Records {
     }
 }
 
+fn expected(id: &TaskId, run: u32, cause: Change<'_>) -> TaskRecord {
+    let mut node = TaskRecord::expected(run, cause.position.log_time_ms);
+    node.tree.root = id.is_root();
+    node
+}
+
 /// Applies an event to the record of its task. Fails if the event's own record cannot be encoded.
 fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'_>) -> Result<Applied, EncodeError> {
     let position = cause.position;
-    let before = rollup_input(&event.id, node);
+    let before = (!context.is_new).then(|| rollup_input(&event.id, node));
     let counted_before = tally::Before::of(node);
     let kept_before = node.deferral.record_bytes;
     let seen = (node.definition.announced, node.run);

@@ -29,16 +29,21 @@ pub(super) fn state_of(node: &TaskRecord) -> State {
     }
 }
 
+/// Sets the time at which the task's tree ended, or clears it while the tree has not ended.
+pub(super) fn set_end(node: &mut TaskRecord, cause: Change<'_>) {
+    let ended = node.state.is_terminal();
+    node.times.ended_at_ms = ended.then_some(cause.at_ms);
+    node.tree.last_end = ended.then(|| Box::new(Moment { at_ms: cause.at_ms, by: cause.id.to_string() }));
+}
+
 /// Recomputes the state and the fields derived from it, withdraws the task's cancel when its tree has ended, and
 /// evaluates the notification rules.
 pub(super) fn refresh(node: &mut TaskRecord, cause: Change<'_>) {
     let state = state_of(node);
-    if state.is_terminal() != node.state.is_terminal() {
-        let ended = state.is_terminal();
-        node.times.ended_at_ms = ended.then_some(cause.at_ms);
-        node.tree.last_end = ended.then(|| Box::new(Moment { at_ms: cause.at_ms, by: cause.id.to_string() }));
+    let had_ended = std::mem::replace(&mut node.state, state).is_terminal();
+    if state.is_terminal() != had_ended {
+        set_end(node, cause);
     }
-    node.state = state;
     // Workers no longer need a cancel of a tree that has ended.
     if let Some(cancel) = node.requests.cancel.as_deref_mut().filter(|cancel| cancel.named && state.is_terminal()) {
         cancel.named = false;

@@ -253,6 +253,25 @@ fn reopened_parent_notifies_its_end_again() {
     assert_eq!(notified(&fold_log(&log, 2, 9), "r"), [wait, "succeeded/1 actions/0", wait, "failed/1 actions/0"]);
 }
 
+/// A child whose first event is its end was never pending: its parent, which had ended, waits for nothing.
+#[test]
+fn child_first_seen_at_its_end_does_not_reopen_its_parent() {
+    let every_state: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Expected).collect();
+    let ended = |at_ms: i64, id: &str| Event { at_ms, ..event(Kind::Cancelled, id) };
+    let log = [telling("r", &[on(&every_state)], &[]), ended(20, "r"), ended(30, "r:a"), ended(40, "r:b:c")];
+    for batch in [1, 9] {
+        let folded = fold_log(&log[..3], batch, 9);
+        assert_eq!(notified(&folded, "r"), ["queued/1 actions/0", "cancelled/1 actions/0"]);
+        let (node, last) = (folded.node("r"), "the tree ends with its last task");
+        assert_eq!((node.times.ended_at_ms, node.tree.last_end.unwrap().by.as_str()), (Some(30), "r:a"), "{last}");
+        assert_eq!(
+            notified(&fold_log(&log, batch, 9), "r")[2..],
+            ["waiting_for_children/1 actions/0"],
+            "the parent of the last task is not known"
+        );
+    }
+}
+
 #[test]
 fn late_policy_notifies_the_current_state() {
     let mut log = vec![event(Kind::Started, "a"), failed("a")];
