@@ -16,3 +16,4 @@ pub mod protocol;
 pub mod register;
 mod send_buffer;
 pub mod session;
+mod socket;

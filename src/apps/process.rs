@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -11,7 +12,6 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Fuse, FusedFuture};
 use nix::libc;
 use nix::sys::signal::Signal;
-use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use super::declaration::Declaration;
 use super::protocol::Welcome;
 use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
+use super::socket;
 use crate::handlers::context::Restart;
 use crate::handlers::output_tail::OutputTail;
 use crate::handlers::reaper::{self, Group, describe_status};
@@ -75,8 +76,8 @@ pub(super) struct Launched {
     pub child: Child,
     pub group: Group,
     pub output: OutputTail,
-    /// The worker's end of the socket.
-    pub stream: Option<UnixStream>,
+    /// The worker's end of the socket, in non-blocking mode.
+    pub socket: Option<UnixStream>,
 }
 
 /// Request to a process.
@@ -162,7 +163,7 @@ impl AppProgram {
 
     /// Starts a process without a session.
     pub(super) async fn launch(&self, number: u32) -> io::Result<Launched> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (output, output_writer) = io::pipe()?;
         let command = self.command(number, theirs.into(), output_writer.into())?;
@@ -170,14 +171,14 @@ impl AppProgram {
         let (child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
         let label = format!("{}[{}]: ", self.name, child.id().unwrap_or_default());
         let output = OutputTail::start(pipe::Receiver::from_owned_fd(output.into())?, Some(label));
-        Ok(Launched { child, group, output, stream: Some(UnixStream::from_std(ours)?) })
+        Ok(Launched { child, group, output, socket: Some(ours) })
     }
 
     async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
-        let Launched { child, group, output, stream } = self.launch(number).await?;
-        let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
+        let Launched { child, group, output, socket } = self.launch(number).await?;
+        let socket = socket.ok_or(io::ErrorKind::NotConnected)?;
         let pid = child.id().unwrap_or_default();
-        let (reader, writer) = stream.into_split();
+        let (reader, writer) = socket::split(socket)?;
         let (sender, events) = mpsc::unbounded_channel();
         let (session, declared, driver) = Session::open(reader, writer, welcome, sender);
         let process = AppProcess {

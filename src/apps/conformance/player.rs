@@ -9,13 +9,14 @@ use std::time::Duration;
 use nix::libc;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use super::Step;
 use super::sessions::difference;
 use crate::apps::process::{AppProgram, Launched};
 use crate::apps::protocol::{self, FromApp, MAX_LINE_BYTES};
+use crate::apps::socket::{self, SocketWriter};
 use crate::handlers::reaper::describe_status;
 use crate::model::task::id::clip_to;
 
@@ -31,17 +32,16 @@ const MAX_QUOTED_CHARS: usize = 300;
 /// Running process, and the worker's end of its socket.
 struct Player {
     process: Launched,
-    reader: Option<OwnedReadHalf>,
-    writer: Option<OwnedWriteHalf>,
+    reader: Option<pipe::Receiver>,
+    writer: Option<SocketWriter>,
     received: Vec<u8>,
 }
 
 /// Plays a case. The error describes what the app does instead.
 pub(super) async fn play(program: &AppProgram, steps: &[Step]) -> Result<(), String> {
     let mut process = program.launch(0).await.map_err(|why| format!("the app cannot be started: {why}"))?;
-    let Some((reader, writer)) = process.stream.take().map(tokio::net::UnixStream::into_split) else {
-        return Err("the app has no socket".to_owned());
-    };
+    let socket = process.socket.take().ok_or("the app has no socket")?;
+    let (reader, writer) = socket::split(socket).map_err(|why| format!("the socket cannot be used: {why}"))?;
     let mut player = Player { process, reader: Some(reader), writer: Some(writer), received: Vec::new() };
     for step in steps {
         player.play(step).await?;
@@ -220,10 +220,10 @@ impl Player {
 }
 
 /// Returns the number of bytes that the app has not received.
-fn unreceived(writer: &OwnedWriteHalf) -> libc::c_int {
+fn unreceived(writer: &SocketWriter) -> libc::c_int {
     let mut bytes = 0;
     // SAFETY: the descriptor is open and the pointer valid; a failure leaves the number at 0.
-    unsafe { libc::ioctl(writer.as_ref().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    unsafe { libc::ioctl(writer.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     bytes
 }
 
