@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
 use super::http::problem::{ApiError, Code};
 use crate::control::heartbeat::WorkerRegistry;
 use crate::control::schedules::ScheduleKey;
@@ -15,6 +17,9 @@ pub(super) const READ_BACK_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum wait of a newly started API until it has read the control topic.
 const LOAD_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Maximum wait of a change of a schedule for earlier ones.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(10);
+
 /// Access to the control topic and to heartbeats.
 pub(crate) struct Fleet {
     /// Pauses, limits, kill switches and schedules, read from the control topic.
@@ -22,6 +27,8 @@ pub(crate) struct Fleet {
     /// Latest heartbeat of each worker.
     pub workers: Arc<WorkerRegistry>,
     pub publisher: Publisher,
+    /// Held by a change of a schedule, which writes what it has read.
+    pub schedule_changes: Arc<Mutex<()>>,
 }
 
 impl Fleet {
@@ -42,6 +49,17 @@ impl Fleet {
         // The write is done; only this API's own view may lag.
         let _ = tokio::time::timeout(READ_BACK_DEADLINE, self.control.reached(position.offset)).await;
         Ok(())
+    }
+
+    /// Waits until this API changes no other schedule: each change starts from the result of the one before. Changes through
+    /// two APIs within the time that a record takes to be read overwrite each other, and the later one remains.
+    pub(crate) async fn begin_schedule_change(&self) -> Result<OwnedMutexGuard<()>, ApiError> {
+        let late = |_| {
+            let seconds = CHANGE_DEADLINE.as_secs();
+            ApiError::new(Code::Overloaded, format!("earlier changes of schedules did not end within {seconds} s"))
+                .hint("retry")
+        };
+        tokio::time::timeout(CHANGE_DEADLINE, self.schedule_changes.clone().lock_owned()).await.map_err(late)
     }
 
     /// Writes or deletes a schedule record, and waits until this API has read it.

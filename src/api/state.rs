@@ -120,7 +120,12 @@ impl Api {
             queues: Queues::default(),
             types,
             writes,
-            fleet: Fleet { control, workers: Arc::default(), publisher: publisher.clone() },
+            fleet: Fleet {
+                control,
+                workers: Arc::default(),
+                publisher: publisher.clone(),
+                schedule_changes: Arc::default(),
+            },
             publisher,
             dead_letters: Arc::default(),
             dead_letter_lock: Arc::default(),

@@ -54,6 +54,24 @@ async fn schedule_is_created_changed_paused_and_deleted() {
     assert_eq!(problem(fleet.request(Method::DELETE, "/v1/schedules/nightly")).await.code, "unknown_schedule");
 }
 
+/// Each change writes the whole schedule, and must not undo another one that is under way.
+#[tokio::test]
+async fn simultaneous_changes_of_a_schedule_all_remain() {
+    let fleet = fleet().await;
+    create(&fleet, "nightly", yearly()).await;
+    for round in 0..10 {
+        let mut spec = yearly();
+        spec["task"]["params"]["n"] = json!(round);
+        let (paused, changed) =
+            tokio::join!(fleet.post("/v1/schedules/nightly/pause", json!({})), put(&fleet, "nightly", spec));
+        assert_eq!((paused.0, changed.0), (200, StatusCode::OK));
+        let now: ScheduleDocument = fleet.get("/v1/schedules/nightly").await;
+        assert!(now.paused.is_some(), "the pause of round {round} is lost");
+        assert_eq!(now.spec.task.params["n"], json!(round), "the change of round {round} is lost");
+        assert_eq!(fleet.post("/v1/schedules/nightly/resume", json!({})).await.0, 200);
+    }
+}
+
 #[tokio::test]
 async fn schedule_runs_on_request_and_backfills() {
     let fleet = fleet().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use serde::Serialize;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout_at};
 
 use super::cancel::check_reason;
@@ -82,6 +83,7 @@ pub(crate) async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why).pointer("/id"))?;
     let api = request.api.clone();
     check_spec(&api, &spec, "/spec").await?;
+    let change = api.fleet.begin_schedule_change().await?;
     api.fleet.wait_for_control_state().await?;
     if api.fleet.control.state().plan.schedules.contains_key(&id) {
         return Err(ApiError::new(Code::DuplicateSchedule, format!("the schedule `{id}` already exists"))
@@ -91,7 +93,7 @@ pub(crate) async fn create(request: ApiRequest) -> Result<Response, ApiError> {
     let now = now_ms();
     let paused = paused.then_some(schedule::SchedulePause { at_ms: now, reason: None });
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms: now, paused, applied: false, spec };
-    set_schedule(&api, request.operation("create_schedule", &id, None), new, 201).await
+    set_schedule(&api, change, request.operation("create_schedule", &id, None), new, 201).await
 }
 
 /// `PUT /v1/schedules/{id}`.
@@ -101,6 +103,7 @@ pub(crate) async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     let applied = request.query.parsed::<bool>("applied")?.unwrap_or_default();
     check_name(&id).map_err(|why| ApiError::new(Code::BadField, why))?;
     check_spec(&api, &spec, "").await?;
+    let change = api.fleet.begin_schedule_change().await?;
     api.fleet.wait_for_control_state().await?;
     let (now, known) = (now_ms(), api.fleet.control.state().plan.schedules.get(&id).cloned());
     let (from_ms, paused, status) = match &known {
@@ -111,16 +114,17 @@ pub(crate) async fn put(request: ApiRequest) -> Result<Response, ApiError> {
     };
     let new = Schedule { v: CONTROL_VERSION, at_ms: now, from_ms, paused, applied, spec };
     let action = if known.is_some() { "update_schedule" } else { "create_schedule" };
-    set_schedule(&api, request.operation(action, &id, None), new, status).await
+    set_schedule(&api, change, request.operation(action, &id, None), new, status).await
 }
 
 /// `DELETE /v1/schedules/{id}`.
 pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
+    let change = request.api.fleet.begin_schedule_change().await?;
     let known = find_schedule(&request.api, &request.segment).await?;
     let documents = schedule_documents(&request.api, vec![(request.segment.clone(), known)]).await?;
     let operation = request.operation("delete_schedule", &request.segment, None);
     let key = ScheduleKey::Schedule(request.segment);
-    write_schedule(&request.api, operation, key, None::<Arc<Schedule>>).await?;
+    write_schedule(&request.api, change, operation, key, None::<Arc<Schedule>>).await?;
     Ok(json_answer(200, &documents.first()))
 }
 
@@ -128,23 +132,25 @@ pub(crate) async fn delete(request: ApiRequest) -> Result<Response, ApiError> {
 pub(crate) async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     let PauseType { reason } = request.json_or_default()?;
     check_reason(reason.as_deref())?;
+    let change = request.api.fleet.begin_schedule_change().await?;
     let known = find_schedule(&request.api, &request.segment).await?;
     let now = now_ms();
     let operation = request.operation("pause_schedule", &request.segment, reason.as_deref());
     let paused = Some(schedule::SchedulePause { at_ms: now, reason });
-    set_schedule(&request.api, operation, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
+    set_schedule(&request.api, change, operation, Schedule { paused, at_ms: now, ..(*known).clone() }, 200).await
 }
 
 /// `POST /v1/schedules/{id}/resume`.
 pub(crate) async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     let ResumeType {} = request.json_or_default()?;
+    let change = request.api.fleet.begin_schedule_change().await?;
     let known = find_schedule(&request.api, &request.segment).await?;
     if known.paused.is_none() {
         return schedule_answer(&request.api, 200, request.segment.clone(), known).await;
     }
     let now = now_ms();
     let new = Schedule { paused: None, at_ms: now, from_ms: now, ..(*known).clone() };
-    set_schedule(&request.api, request.operation("resume_schedule", &request.segment, None), new, 200).await
+    set_schedule(&request.api, change, request.operation("resume_schedule", &request.segment, None), new, 200).await
 }
 
 /// Hint after a requested run with an unknown outcome.
@@ -244,22 +250,31 @@ async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
     api.types.check_notification_types(rules).await.map_err(|error| error.below(&at))
 }
 
-/// Records a request for the audit, then writes or deletes a schedule record. Continues if the client disconnects.
+/// Records a request for the audit, then writes or deletes a schedule record. Continues if the client disconnects, and
+/// keeps `held` until this API has read the record.
 async fn write_schedule<T: Serialize + Send + Sync + 'static>(
     api: &Arc<Api>,
+    held: impl Send + 'static,
     operation: Event,
     key: ScheduleKey,
     record: Option<Arc<T>>,
 ) -> Result<(), ApiError> {
     let api = api.clone();
     let write = async move {
+        let _held = held;
         api.fleet.record_operation(&operation).await?;
         api.fleet.write_schedule(&key, record.as_deref()).await
     };
     detached(write).await
 }
 
-async fn set_schedule(api: &Arc<Api>, operation: Event, new: Schedule, status: u16) -> Result<Response, ApiError> {
+async fn set_schedule(
+    api: &Arc<Api>,
+    change: OwnedMutexGuard<()>,
+    operation: Event,
+    new: Schedule,
+    status: u16,
+) -> Result<Response, ApiError> {
     let id = operation.key();
     let full = {
         let schedules = &api.fleet.control.state().plan.schedules;
@@ -270,7 +285,7 @@ async fn set_schedule(api: &Arc<Api>, operation: Event, new: Schedule, status: u
             .hint("delete one: DELETE /v1/schedules/{id}"));
     }
     let (id, new) = (id.to_owned(), Arc::new(new));
-    write_schedule(api, operation, ScheduleKey::Schedule(id.clone()), Some(new.clone())).await?;
+    write_schedule(api, change, operation, ScheduleKey::Schedule(id.clone()), Some(new.clone())).await?;
     schedule_answer(api, status, id, new).await
 }
 
@@ -290,7 +305,7 @@ async fn request_runs(
     let record = ScheduleRequest { v: CONTROL_VERSION, at_ms: now_ms(), backfill };
     let request = (id.clone(), name.clone());
     let key = ScheduleKey::ScheduleRequest(id.clone(), name);
-    write_schedule(api, operation, key, Some(Arc::new(record))).await?;
+    write_schedule(api, (), operation, key, Some(Arc::new(record))).await?;
     let done = has_run(api, &request).await;
     Ok(json_answer(202, &ScheduleRequestOutcome { id, tasks, done }))
 }

@@ -113,9 +113,19 @@ impl Message {
     }
 
     fn message(&mut self, field: u64, write: impl FnOnce(&mut Self)) {
-        let mut inner = Self::default();
-        write(&mut inner);
-        self.bytes(field, &inner.0);
+        self.key(field, 2);
+        let start = self.0.len();
+        // One byte is enough for the length of most messages. Longer ones are moved.
+        self.0.push(0);
+        write(self);
+        let length = self.0.len() - start - 1;
+        if length < 0x80 {
+            self.0[start] = length as u8;
+        } else {
+            let mut varint = Self::default();
+            varint.varint(length as u64);
+            self.0.splice(start..=start, varint.0);
+        }
     }
 }
 
