@@ -98,7 +98,7 @@ class Handle(Generic[R]):
             raise RuntimeError("an attempt must not wait for another task, which may need its slot; hint: use `cx.then(…)`")
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            yield from self._client.exchange(Request("GET", self._path("/watch"), stream=True))
+            yield from self._client.exchange(Request("GET", self._path("/watch"), stream=True), deadline)
             last = yield from self._events(deadline)
             if last:
                 return last
@@ -153,13 +153,18 @@ class Client(Transport):
         return Handle(call.target, created["id"], created["position"])
 
     def create_many(self, calls: Iterable[Call[R]]) -> Steps[list[Handle[R] | ApiError]]:
-        """Creates tasks in batches; each has its own outcome, in order."""
+        """Creates tasks in batches; each has its own outcome, in order. All are encoded before the first batch is sent."""
         outcomes: list[Handle[R] | ApiError] = []
-        for batch in _batches(calls):
+        unreachable: ApiError | None = None
+        for batch in list(_batches(calls)):
             if _recorder is not None:
                 outcomes += [_record(call, text) for call, text in batch]
+            elif unreachable:
+                outcomes += [unreachable] * len(batch)
             else:
                 outcomes += yield from self._create_batch(batch)
+                last = outcomes[-1]
+                unreachable = last if isinstance(last, ApiError) and last.status == 0 else None
         return outcomes
 
     def _create_batch(self, batch: list[tuple[Call[R], bytes]]) -> Steps[list[Handle[R] | ApiError]]:
@@ -168,7 +173,12 @@ class Client(Transport):
         remaining = list(range(len(batch)))
         while remaining:
             body = b"[%b]" % b",".join(batch[index][1] for index in remaining)
-            answer = yield from self.exchange(Request("POST", "/v1/batches", body))
+            try:
+                answer = yield from self.exchange(Request("POST", "/v1/batches", body))
+            except ApiError as error:
+                # The tasks that were created before keep their handles.
+                outcomes.update(dict.fromkeys(remaining, error))
+                break
             for index, item in zip(remaining, answer["items"], strict=True):
                 if item["outcome"] == "accepted":
                     outcomes[index] = Handle(batch[index][0].target, item["id"], item["position"])
@@ -181,19 +191,28 @@ class Client(Transport):
             yield 0.5 if remaining else 0.0
         return [outcomes[index] for index in range(len(batch))]
 
-    def exchange(self, request: Request) -> Steps[Any]:
-        """Sends a request, again while the API is unavailable, and returns the document of the response."""
+    def exchange(self, request: Request, deadline: float | None = None) -> Steps[Any]:
+        """Sends a request, again while the API is unavailable, and returns the document of the response.
+
+        Raises `TimeoutError` once the API does not answer until the deadline.
+        """
         if _recorder is not None:
             raise RuntimeError("tasks are recorded here, not created; hint: test with the fixture `kafleet_fleet`")
-        deadline, pause = time.monotonic() + self.patience, 0.0
+        until, pause = time.monotonic() + self.patience, 0.0
         while True:
-            response: Response = yield request
+            left = request.seconds if deadline is None else deadline - time.monotonic()
+            response: Response = yield request._replace(seconds=max(0.001, min(left, request.seconds)))
             if 200 <= response.status < 300:
                 return None if request.stream else json.loads(response.body)
             error = self._error(response)
-            if response.status not in (0, 502, 503, 504) or time.monotonic() + pause > deadline:
+            now = time.monotonic()
+            if response.status not in (0, 502, 503, 504):
                 raise error
-            yield pause
+            if deadline is not None and now >= deadline:
+                raise TimeoutError(f"no answer in time: {error}") from error
+            if now + pause > until:
+                raise error
+            yield pause if deadline is None else min(pause, deadline - now)
             pause = min(2 * pause + 0.1, 2.0)
 
     def _error(self, response: Response) -> ApiError:

@@ -58,7 +58,7 @@ class Field(NamedTuple):
 def to_json(value: Any) -> Any:
     """Converts a value that the `json` module does not know; used as its `default`."""
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", by_alias=True)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
     if isinstance(value, enum.Enum):
@@ -185,8 +185,10 @@ _LISTS: dict[Any, Callable[[Iterable[Any]], Any]] = {
 class Schemas:
     """Compiles annotations; classes become definitions, so that they can contain themselves."""
 
-    def __init__(self, strict: bool = False) -> None:
+    def __init__(self, strict: bool = False, *, of_results: bool = False) -> None:
         self.strict = strict
+        self.mode: Any = "serialization" if of_results else "validation"
+        """Side of pydantic models that the schemas describe."""
         self.defs: dict[str, Any] = {}
         self._classes: dict[Any, Codec] = {}
 
@@ -259,14 +261,19 @@ class Schemas:
     def _union(self, arguments: tuple[Any, ...]) -> Codec:
         options = [(argument, self.codec(argument)) for argument in arguments]
         exact = {argument for argument, _ in options if argument in (str, bool, int, float, types.NoneType)}
-        loads, names = [codec.load for _, codec in options], ", ".join(_name(a) for a, _ in options)
+        names, members = ", ".join(_name(a) for a, _ in options), [_member_names(argument) for argument, _ in options]
+        loads = [codec.load for _, codec in options]
 
         def load(value: Any) -> Any:
             if type(value) in exact:
                 return value
-            for option in loads:
+            tried = range(len(loads))
+            if type(value) is dict and len(tried) > 1:
+                # The class that knows the most of the members, since unknown ones are ignored.
+                tried = sorted(tried, key=lambda n: len(value.keys() - (members[n] or value.keys())))  # type: ignore[assignment]
+            for option in tried:
                 try:
-                    return option(value)
+                    return loads[option](value)
                 except Mismatch:
                     pass
             raise Mismatch(f"{_shown(value)} is none of {names}")
@@ -295,7 +302,7 @@ class Schemas:
     def _members(self, kind: Any) -> list[Field]:
         hints = typing.get_type_hints(kind, include_extras=True)
         if typing.is_typeddict(kind):
-            return [Field(name, self._member(kind, name, hint), name in kind.__required_keys__) for name, hint in hints.items()]
+            return [Field(name, self._member(kind, name, hint), _is_required(kind, name, hint)) for name, hint in hints.items()]
         members = []
         for field in dataclasses.fields(kind):
             if field.init:
@@ -311,7 +318,7 @@ class Schemas:
             raise UnsupportedType(f"{error}, in the field `{name}` of `{kind.__name__}`") from None
 
     def _pydantic(self, kind: Any) -> Codec:
-        schema = kind.model_json_schema(ref_template="#/$defs/{model}")
+        schema = kind.model_json_schema(ref_template="#/$defs/{model}", mode=self.mode)
         self.defs.update(schema.pop("$defs", {}))
         invalid = sys.modules["pydantic"].ValidationError
 
@@ -325,6 +332,22 @@ class Schemas:
 
         self._classes[kind] = Codec(schema, load)
         return self._classes[kind]
+
+
+def _is_required(kind: Any, name: str, hint: Any) -> bool:
+    # In modules with postponed annotations `__required_keys__` does not know the markers.
+    marker = typing.get_origin(hint)
+    return marker is typing.Required or (marker is not typing.NotRequired and name in kind.__required_keys__)
+
+
+def _member_names(annotation: Any) -> set[str] | None:
+    """Returns the members of a class in JSON; nothing if they are not known."""
+    if hasattr(annotation, "model_fields"):
+        fields = annotation.model_fields
+        return {name for field in fields for name in (field, fields[field].alias) if name}
+    if dataclasses.is_dataclass(annotation):
+        return {field.name for field in dataclasses.fields(annotation)}
+    return set(annotation.__annotations__) if typing.is_typeddict(annotation) else None
 
 
 def _choice(choices: dict[Any, Any]) -> Codec:

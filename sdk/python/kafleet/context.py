@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from .codec import encode, encode_text
 from .outcomes import Cancelled, Fail, SpawnFailed
@@ -31,6 +31,9 @@ LIMITS = {
 
 _BATCH_BYTES = 256 << 10
 """Size at which pending log lines and children are sent, in bytes."""
+
+_MAX_TEXT_CHARS = 4000
+"""Length of a warning and of the reason to retire; the worker keeps no more."""
 
 _current: ContextVar[Context | None] = ContextVar("kafleet", default=None)
 
@@ -136,15 +139,22 @@ class Context:
         self._append([part for line in lines for part in line.split("\n")])
 
     def write(self, text: str) -> None:
-        """Appends text to the task's log, as `print` does; an incomplete line is kept until it is completed."""
+        """Appends text to the task's log, as `print` does; an incomplete line is kept until it is completed.
+
+        A carriage return within a line starts it again, as on a terminal: of a progress bar, the last state is kept.
+        """
         with self._lock:
-            *lines, self._partial = (self._partial + text).split("\n")
+            lines = [line[line.rfind("\r", 0, -1) + 1 :] for line in (self._partial + text).split("\n")]
+            self._partial = lines.pop()
+            if len(self._partial) > self._limits["log_line"]:
+                lines.append(self._partial)
+                self._partial = ""
         if lines:
             self._append(lines)
 
     def warn(self, message: str, *, silent: bool = False) -> None:
         """Marks the task with a warning until it ends."""
-        self._message(b"warn", b'"message":' + encode_text(message), silent)
+        self._message(b"warn", b'"message":' + encode_text(message[:_MAX_TEXT_CHARS]), silent)
 
     def attach(self, name: str, data: bytes | str, *, media: str = "application/octet-stream") -> None:
         """Stores a small value with the task, replacing an earlier one of the same name."""
@@ -152,6 +162,8 @@ class Context:
         if len(value) > self._limits["attachment"]:
             limit = self._limits["attachment"]
             raise Fail(f"the attachment has {len(value)} bytes: at most {limit} are allowed", kind="bad_attachment")
+        if len(name) + len(media) > _MAX_TEXT_CHARS:
+            raise Fail("the name or the media type of the attachment is too long", kind="bad_attachment")
         fields = {"name": name, "media": media, "data": base64.b64encode(value).decode()}
         self._message(b"attach", encode(fields)[1:-1], False)
 
@@ -161,7 +173,7 @@ class Context:
 
     def retire(self, reason: str) -> None:
         """Ends this process once its running attempts have ended; the worker replaces it."""
-        self._channel.send(self.flush() + b'{"retire":{"reason":%b}}\n' % encode_text(reason))
+        self._channel.send(self.flush() + b'{"retire":{"reason":%b}}\n' % encode_text(reason[:_MAX_TEXT_CHARS]))
 
     def spawn(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Spawns a child. It is published before this attempt's result; a failed attempt spawns nothing."""
@@ -192,7 +204,8 @@ class Context:
 
     def then(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Adds a continuation: a task that runs when this one and all its children have ended."""
-        self._message(b"then", b'"task":' + task.call(*args, **kwargs).encoded("then"), False)
+        task_document = self._checked(task.call(*args, **kwargs), "then", "continuation")
+        self._message(b"then", b'"task":' + task_document, False)
 
     def cancel(self, reason: str) -> None:
         """Requests the attempt to stop. Called by the app, and by tests."""
@@ -223,14 +236,15 @@ class Context:
 
     def _append(self, lines: list[str]) -> None:
         limit = self._limits["log_line"]
-        lines = [line if len(line) * 4 <= limit else _truncated(line, limit) for line in lines]
-        with self._lock:
-            self._lines += lines
-            self._line_bytes += sum(len(line) + 4 for line in lines)
-            full = self._line_bytes > _BATCH_BYTES
-        if full:
-            self._channel.send(self.flush())
-        else:
+        for line in lines:
+            kept = line if len(line) * 4 <= limit else _truncated(line, limit)
+            with self._lock:
+                self._lines.append(kept)
+                self._line_bytes += len(kept) + 4
+                full = self._line_bytes > _BATCH_BYTES
+            if full:
+                self._channel.send(self.flush())
+        if self._lines:
             self._channel.buffered(self)
 
     def _message(self, kind: bytes, fields: bytes, silent: bool) -> None:
@@ -238,13 +252,18 @@ class Context:
         self._channel.send(self.flush() + b'{"%b":{"n":%d,%b%b}}\n' % (kind, self.n, fields, end))
 
     def _child(self, call: Call[Any]) -> bytes:
-        child = call.encoded("spawn")
+        child = self._checked(call, "spawn", "child")
         self._count += 1
-        if len(child) > self._limits["params"] + (64 << 10):
-            raise Fail(f"a child of type `{call.target.name}` has {len(child)} bytes", kind="bad_child")
         if self._count > self._limits["children"]:
             raise Fail(f"more than {self._limits['children']} children", kind="bad_child")
         return child
+
+    def _checked(self, call: Call[Any], use: Literal["spawn", "then"], name: str) -> bytes:
+        """Returns the document of a task, which must fit into a message."""
+        document = call.encoded(use)
+        if len(document) > self._limits["params"] + (64 << 10):
+            raise Fail(f"a {name} of type `{call.target.name}` has {len(document)} bytes", kind="bad_child")
+        return document
 
     def _batches(self, calls: Iterable[Call[Any]]) -> Iterable[list[bytes]]:
         batch: list[bytes] = []

@@ -277,7 +277,7 @@ class Task(Submittable[P, R]):
         codec = _whole_codec(fields[0]) if whole else _named_codec(schemas.object(fields))
         if self.joined:
             codec = _joined_codec(schemas, codec, hints[self._context_name or ""])
-        output, result = Schemas(), None
+        output, result = Schemas(of_results=True), None
         if "return" in hints and hints["return"] is not typing.NoReturn:
             try:
                 result = output.codec(hints["return"])

@@ -33,6 +33,8 @@ class Request(NamedTuple):
     path: str
     body: bytes = b""
     stream: bool = False
+    seconds: float = _REQUEST_SECONDS
+    """Time for the response."""
 
 
 class Line(NamedTuple):
@@ -87,7 +89,10 @@ class Transport:
         """Sends a request."""
         idle = None if request.stream else _idle.__dict__.pop(self.url, None)
         connection = idle.take() if idle else self._connection()
+        connection.timeout = request.seconds
         try:
+            if connection.sock:
+                connection.sock.settimeout(request.seconds)
             connection.request(request.method, self._prefix + request.path, request.body or None, self._headers())
             answer = connection.getresponse()
             if request.stream and answer.status == 200:
@@ -104,8 +109,8 @@ class Transport:
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=_REQUEST_SECONDS, context=self._tls)
-        return http.client.HTTPConnection(self._host, self._port, timeout=_REQUEST_SECONDS)
+            return http.client.HTTPSConnection(self._host, self._port, context=self._tls)
+        return http.client.HTTPConnection(self._host, self._port)
 
     def _headers(self) -> dict[str, str]:
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -137,7 +142,7 @@ class Transport:
 
         stream, kept = None, False
         try:
-            async with asyncio.timeout(_REQUEST_SECONDS):
+            async with asyncio.timeout(request.seconds):
                 stream = _AsyncStream(*await asyncio.open_connection(self._host, self._port, ssl=self._tls))
                 headers = {"host": self._host_header, "connection": "close", **self._headers()}
                 status = await stream.exchange(request.method, self._prefix + request.path, request.body, headers)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -164,6 +165,19 @@ def test_removed_task_is_not_found() -> None:
         App(api=server.url).remote("echo").submit().result(PATIENCE)
 
 
+def test_wait_for_a_result_ends_at_its_timeout_without_an_api(hidden: str) -> None:
+    silent = socket.create_server(("127.0.0.1", 0))
+    for url in (hidden, f"http://127.0.0.1:{silent.getsockname()[1]}"):
+        handle = App(api=url).remote("echo").handle("a")
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            handle.result(0.3)
+        with pytest.raises(TimeoutError):
+            asyncio.run(handle.aresult(0.3))
+        assert time.monotonic() - started < Client().patience / 2
+    silent.close()
+
+
 def test_unreachable_api_is_named(hidden: str) -> None:
     for operation in ("run", "arun"):
         client = Client(hidden, patience=0)
@@ -264,3 +278,16 @@ def test_unavailable_items_of_a_batch_are_sent_again() -> None:
     assert [outcome.id for outcome in outcomes if isinstance(outcome, Handle)] == ["a", "b"]
     sent = [json.loads(request.split(b"\r\n\r\n", 1)[1]) for request in server.requests]
     assert sent[1] == sent[0][1:]
+
+
+def test_tasks_of_earlier_batches_keep_their_handles() -> None:
+    items = [{"outcome": "accepted", "id": f"t{n}", "position": "0:1"} for n in range(1000)]
+    server = Server(response(200, {"items": items}), response(413, {"code": "too_large", "detail": "…"}))
+    app = App(api=server.url)
+    calls = [app.remote("echo").call(n) for n in range(1001)]
+    outcomes = app.submit_many(calls)
+    assert [outcome.id for outcome in outcomes if isinstance(outcome, Handle)] == [f"t{n}" for n in range(1000)]
+    assert isinstance(outcomes[1000], ApiError) and outcomes[1000].code == "too_large"
+    with pytest.raises(ValueError, match="not JSON"):
+        app.submit_many([*calls, app.remote("echo").call(float("nan"))])
+    assert len(server.requests) == 2, "nothing is created before all values are encoded"

@@ -150,6 +150,47 @@ def test_strict_objects_refuse_unknown_fields() -> None:
         codec.load({"name": "a", "colour": 1})
 
 
+def test_member_of_a_union_is_the_class_that_knows_the_most_fields() -> None:
+    @dataclass
+    class Created:
+        id: int
+
+    @dataclass
+    class Updated:
+        id: int
+        changes: list[str]
+
+    codec = Schemas().codec(Created | Updated)
+    assert codec.load({"id": 1, "changes": ["name"]}) == Updated(1, ["name"])
+    assert codec.load({"id": 1}) == Created(1)
+    assert codec.load({"id": 1, "other": 2}) == Created(1)
+
+
+def test_pydantic_models_travel_under_their_aliases() -> None:
+    class Person(pydantic.BaseModel):
+        user_name: str = pydantic.Field(alias="userName")
+
+        @pydantic.computed_field  # type: ignore[prop-decorator]
+        @property
+        def length(self) -> int:
+            return len(self.user_name)
+
+    document = json.loads(encode(Person(userName="ada")))
+    assert document == {"userName": "ada", "length": 3}
+    assert Schemas().codec(Person).load(document) == Person(userName="ada")
+    jsonschema.validate(document, Schemas(of_results=True).codec(Person).schema)
+    assert "length" in Schemas(of_results=True).codec(Person).schema["required"]
+
+
+def test_postponed_annotations_keep_the_markers_of_typed_dicts() -> None:
+    source = "from __future__ import annotations\nfrom typing import NotRequired, TypedDict\n"
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(source + "class Opt(TypedDict):\n    a: int\n    b: NotRequired[int]\n", names)
+    schemas = Schemas()
+    assert schemas.codec(names["Opt"]).load({"a": 1}) == {"a": 1}
+    assert schemas.defs["Opt"]["required"] == ["a"]
+
+
 def test_value_without_json_form_is_refused() -> None:
     for value in (float("nan"), object(), {1j: 2}, [set]):
         with pytest.raises(ValueError, match="not JSON"):

@@ -188,3 +188,29 @@ def test_task_is_not_callable() -> None:
     assert not callable(thumbnail)
     with pytest.raises(Fail):
         raise Fail("x")
+
+
+def test_progress_bar_leaves_its_last_state_in_the_log() -> None:
+    @app.task
+    def bar(cx: Context) -> None:
+        for n in range(20_000):
+            print(f"\r{n} of 20000 {'.' * 60}", end="")
+        print("\rready")
+        print("x" * 40_000, end="")
+
+    log = trial(bar).log
+    assert log[0] == "ready" and [len(line) for line in log[1:]] == [16 << 10]
+
+
+def test_output_of_many_megabytes_is_sent_in_pieces() -> None:
+    @app.task
+    def prints(cx: Context) -> None:
+        print("\n".join(["x" * 100] * 100_000))
+
+    @app.task
+    def continues(cx: Context) -> None:
+        cx.then(thumbnail, "x" * (9 << 20))
+
+    assert len(trial(prints).log) == 100_000
+    failure = trial(continues).failure
+    assert failure and failure.kind == "bad_child"

@@ -138,7 +138,7 @@ export class Attempt {
 
 /** Returns an `error` message. */
 export function errorLine(n: number, outcome: string, kind: string, message: string, more: Record<string, unknown> = {}): string {
-  return `{"error":${encode({ n, outcome, kind, message: message.slice(0, MAX_MESSAGE_CHARS), ...more })}}\n`;
+  return `{"error":${encode({ n, outcome, kind, message: message.slice(0, MAX_MESSAGE_CHARS).toWellFormed(), ...more })}}\n`;
 }
 
 /** Returns the stack of an error and of its causes, without the frames of the SDK and of Node. */
@@ -151,5 +151,5 @@ export function stackOf(error: unknown): string | undefined {
       lines.filter((line) => !/^\s+at /.test(line) || !(line.includes(SDK_FOLDER) || line.includes("node:"))).join("\n"),
     );
   }
-  return stacks.join("\ncaused by ").slice(0, MAX_STACK_CHARS);
+  return stacks.join("\ncaused by ").slice(0, MAX_STACK_CHARS).toWellFormed();
 }

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { AsyncLocalStorage } from "node:async_hooks";
 
 import { type Context, running } from "./context.ts";
-import { type ApiError, apiError, type Problem, TaskFailed, TimedOut } from "./errors.ts";
+import { ApiError, apiError, type Problem, TaskFailed, TimedOut } from "./errors.ts";
 import { type Duration, milliseconds } from "./outcomes.ts";
 import { encode } from "./schema.ts";
 import type { Call, Submitted, Target } from "./task.ts";
@@ -21,6 +21,12 @@ const REQUEST_MS = 60_000;
 
 /** Silence after which a stream counts as lost: the API sends a comment every 15 s. */
 const SILENCE_MS = 45_000;
+
+/** Longest time of a timer. */
+const MAX_TIMER_MS = 2 ** 31 - 1;
+
+/** Statuses after which a request is repeated; 0: there was no answer. */
+const TEMPORARY = [0, 502, 503, 504];
 
 /** Status document of a task; docs/api.md describes all its fields. */
 export interface Status {
@@ -100,7 +106,8 @@ export class Handle<R = unknown> {
   /** Runs an ended task again, or with `onlyFailed` the failed tasks of its tree, and returns the number of the run. */
   async retry({ onlyFailed = false, reason }: { onlyFailed?: boolean; reason?: string } = {}): Promise<number> {
     const body = encode({ only_failed: onlyFailed, reason });
-    const answer = await this.#client.request<{ run: number; status: Status }>("POST", `${this.#base}/retry`, body);
+    const path = `${this.#base}/retry`;
+    const answer = await this.#client.request<{ run: number; status: Status }>("POST", path, body, isWithoutEffect);
     this.position = answer.status.position ?? this.position;
     return answer.run;
   }
@@ -108,7 +115,7 @@ export class Handle<R = unknown> {
   /** Returns the status document now and at every change, until the task has ended. Throws `TimedOut`. */
   async *watch({ timeout, signal }: WaitOptions = {}): AsyncGenerator<Status, Status> {
     refuseInAttempt();
-    const deadline = timeout === undefined ? undefined : AbortSignal.timeout(milliseconds(timeout));
+    const deadline = timeout === undefined ? undefined : AbortSignal.timeout(Math.min(milliseconds(timeout), MAX_TIMER_MS));
     const stop = AbortSignal.any([deadline, signal].filter((each) => each !== undefined));
     let last: Status | undefined;
     try {
@@ -174,31 +181,38 @@ export class Client {
     return new Handle(call.target, created.id, created.position);
   }
 
-  /** Creates tasks in batches; each has its own outcome, in order. */
+  /** Creates tasks in batches; each has its own outcome, in order. All are encoded before the first batch is sent. */
   async createMany<R>(calls: Iterable<Call<R>>): Promise<Submitted<R>[]> {
     const outcomes: Submitted<R>[] = [];
     const recorded = recorder.getStore();
-    for (const batch of batches(calls)) {
-      const created = recorded ? batch.map((item) => record(recorded, ...item)) : await this.#createBatch(batch);
+    for (const batch of [...batches(calls)]) {
+      const last = outcomes.at(-1);
+      const isUnreachable = last instanceof ApiError && last.status === 0;
+      const create = () => (isUnreachable ? batch.map(() => last) : this.#createBatch(batch));
+      const created = recorded ? batch.map((item) => record(recorded, ...item)) : await create();
       for (const outcome of created) outcomes.push(outcome);
     }
     return outcomes;
   }
 
-  /** Sends a request, again while the API is unavailable, and returns the document of the response. */
-  async request<T>(method: string, path: string, body?: string): Promise<T> {
-    return (await this.#exchange(method, path, body, AbortSignal.timeout(REQUEST_MS))).json() as Promise<T>;
+  /**
+   * Sends a request, again while the API is unavailable, and returns the document of the response. `isRepeatable`: whether
+   * the request may be sent again after an error.
+   */
+  async request<T>(method: string, path: string, body?: string, isRepeatable = isTemporary): Promise<T> {
+    return (await this.#exchange(method, path, body, { isRepeatable })).json() as Promise<T>;
   }
 
   /** Reads a stream of server-sent events until it ends or is lost. */
   async *events(path: string, signal: AbortSignal): AsyncGenerator<ServerEvent> {
     const lost = new AbortController();
     const stop = AbortSignal.any([lost.signal, signal]);
-    const silence = setTimeout(() => lost.abort(), SILENCE_MS);
+    let silence: NodeJS.Timeout | undefined;
     try {
-      const response = await this.#exchange("GET", path, undefined, stop);
+      const response = await this.#exchange("GET", path, undefined, { signal: stop });
+      silence = setTimeout(() => lost.abort(), SILENCE_MS);
       try {
-        yield* eventsOf(response.body!, () => silence.refresh());
+        yield* eventsOf(response.body!, () => silence?.refresh());
       } catch {
         // The stream is lost: it is opened again.
       }
@@ -215,7 +229,15 @@ export class Client {
     let remaining = [...batch.keys()];
     for (;;) {
       const body = `[${remaining.map((index) => batch[index]![1]).join(",")}]`;
-      const answer = await this.request<{ items: Item[] }>("POST", "/v1/batches", body);
+      let answer: { items: Item[] };
+      try {
+        answer = await this.request("POST", "/v1/batches", body);
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+        // The tasks that were created before keep their handles.
+        for (const index of remaining) outcomes[index] = error;
+        return outcomes;
+      }
       remaining.forEach((index, place) => {
         const item = answer.items[place]!;
         const target = batch[index]![0].target;
@@ -229,34 +251,50 @@ export class Client {
     }
   }
 
-  async #exchange(method: string, path: string, body: string | undefined, signal: AbortSignal): Promise<Response> {
+  async #exchange(
+    method: string,
+    path: string,
+    body: string | undefined,
+    { signal, isRepeatable = isTemporary }: { signal?: AbortSignal; isRepeatable?: (error: ApiError) => boolean },
+  ): Promise<Response> {
     if (recorder.getStore()) throw new Error("tasks are recorded here, not created; hint: test with `fleet`");
     const deadline = performance.now() + this.patienceMs;
     for (let pause = 0; ; pause = Math.min(2 * pause + 100, 2000)) {
       const answer = await this.#send(method, path, body, signal);
       if (answer instanceof Response && answer.ok) return answer;
       const error = answer instanceof Response ? await problemOf(answer) : this.#unreachable(answer);
-      if (![0, 502, 503, 504].includes(error.status) || performance.now() + pause > deadline) throw error;
-      await sleep(pause, undefined, { signal });
+      if (!isRepeatable(error) || performance.now() + pause > deadline) throw error;
+      await sleep(pause, undefined, signal && { signal });
     }
   }
 
-  /** Sends a request once. Returns an error if there is no answer. */
-  async #send(method: string, path: string, body: string | undefined, signal: AbortSignal): Promise<Response | Error> {
+  /** Sends a request once. Returns an error if there is no answer in time. */
+  async #send(
+    method: string,
+    path: string,
+    body: string | undefined,
+    signal: AbortSignal | undefined,
+  ): Promise<Response | Error> {
     const headers: Record<string, string> = { accept: "application/json, text/event-stream" };
     if (body !== undefined) headers["content-type"] = "application/json";
     if (this.#token) headers["authorization"] = `Bearer ${this.#token}`;
     const trace = running.getStore()?.trace;
     if (trace) headers["traceparent"] = trace.parent;
     if (trace?.state) headers["tracestate"] = trace.state;
+    const late = new AbortController();
+    const timer = setTimeout(() => late.abort(new Error(`no answer within ${REQUEST_MS / 1000} s`)), REQUEST_MS);
+    const stop = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
     try {
-      const response = await fetch(this.url + path, { method, headers, signal, ...(body !== undefined && { body }) });
+      const response = await fetch(this.url + path, { method, headers, signal: stop, ...(body !== undefined && { body }) });
       if (!response.ok || response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
       // The body is part of the answer: without all of it the request is repeated.
       return new Response(await response.text(), { status: response.status === 204 ? 200 : response.status });
     } catch (error) {
-      signal.throwIfAborted();
+      signal?.throwIfAborted();
       return error as Error;
+    } finally {
+      // A stream goes on; its silence is limited elsewhere.
+      clearTimeout(timer);
     }
   }
 
@@ -281,6 +319,15 @@ interface Item {
   id?: string;
   position?: string;
   problem?: Problem;
+}
+
+function isTemporary(error: ApiError): boolean {
+  return TEMPORARY.includes(error.status);
+}
+
+/** Whether a request that must not be carried out twice has certainly not been carried out. */
+function isWithoutEffect(error: ApiError): boolean {
+  return error.status === 503 && !["not_visible_yet", "outcome_unknown"].includes(error.code);
 }
 
 async function problemOf(response: Response): Promise<ApiError> {

@@ -4,7 +4,7 @@ import { AsyncLocalStorage } from "node:async_hooks";
 
 import type { CallOptions, ChildOptions, ThenOptions } from "./options.ts";
 import { Cancelled, Fail } from "./outcomes.ts";
-import { encode, exceeds } from "./schema.ts";
+import { encode, encodeText, exceeds } from "./schema.ts";
 import { type Arguments, Call, type Target } from "./task.ts";
 
 /** Limits of a worker that does not send them, in bytes; `children` and `calls` are numbers. */
@@ -54,6 +54,9 @@ export interface Channel {
 
 /** Size at which pending log lines and children are sent, in characters. */
 const BATCH = 256 << 10;
+
+/** Length of a warning and of the reason to retire; the worker keeps no more. */
+const MAX_TEXT_CHARS = 4000;
 
 /** Number of children that are published together at once. */
 const BATCH_ITEMS = 1000;
@@ -160,9 +163,12 @@ export class Context<S = unknown> {
     this.#append((typeof lines === "string" ? [lines] : lines).flatMap((line) => line.split("\n")));
   }
 
-  /** Appends text to the task's log, as `console.log` does; an incomplete line is kept until it is completed. */
+  /**
+   * Appends text to the task's log, as `console.log` does; an incomplete line is kept until it is completed. A carriage
+   * return within a line starts it again, as on a terminal: of a progress bar, the last state is kept.
+   */
   write(text: string): void {
-    const lines = (this.#partial + text).split("\n");
+    const lines = (this.#partial + text).split("\n").map((line) => line.slice(line.slice(0, -1).lastIndexOf("\r") + 1));
     this.#partial = lines.pop()!;
     if (this.#partial.length > this.#channel.limits.log_line) {
       lines.push(this.#partial);
@@ -173,7 +179,7 @@ export class Context<S = unknown> {
 
   /** Marks the task with a warning until it ends. */
   warn(message: string, { silent = false } = {}): void {
-    this.#message("warn", `"message":${encode(message)}`, silent);
+    this.#message("warn", `"message":${encodeText(message.slice(0, MAX_TEXT_CHARS))}`, silent);
   }
 
   /** Stores a small value with the task, replacing an earlier one of the same name. */
@@ -182,6 +188,9 @@ export class Context<S = unknown> {
     const limit = this.#channel.limits.attachment;
     if (bytes.length > limit) {
       throw new Fail(`the attachment has ${bytes.length} bytes: at most ${limit} are allowed`, { kind: "bad_attachment" });
+    }
+    if (name.length + media.length > MAX_TEXT_CHARS) {
+      throw new Fail("the name or the media type of the attachment is too long", { kind: "bad_attachment" });
     }
     this.#message("attach", encode({ name, media, data: bytes.toString("base64") }).slice(1, -1), false);
   }
@@ -193,7 +202,7 @@ export class Context<S = unknown> {
 
   /** Ends this process once its running attempts have ended; the worker replaces it. */
   retire(reason: string): void {
-    this.#channel.send(`${this.flush()}{"retire":{"reason":${encode(reason)}}}\n`);
+    this.#channel.send(`${this.flush()}{"retire":{"reason":${encodeText(reason.slice(0, MAX_TEXT_CHARS))}}}\n`);
   }
 
   /**
@@ -235,8 +244,8 @@ export class Context<S = unknown> {
   /** Adds a continuation: a task that runs when this one and all its children have ended. */
   then<P>(task: Target<P, unknown>, ...[params, options]: Arguments<NoInfer<P>, ThenOptions>): void {
     if (typeof task === "function") throw new TypeError("a context is not a promise: do not await or return it");
-    const document = new Call(task, params, options as CallOptions).document("then");
-    this.#message("then", `"task":${encode(document)}`, false);
+    const call = new Call(task, params, options as CallOptions);
+    this.#message("then", `"task":${this.#checked(call, "then", "continuation")}`, false);
   }
 
   /** Requests the attempt to stop. Called by the app, and by tests. */
@@ -270,7 +279,7 @@ export class Context<S = unknown> {
         this.#dropped += 1;
         continue;
       }
-      const kept = exceeds(line, log_line) ? truncated(line, log_line) : line;
+      const kept = (exceeds(line, log_line) ? truncated(line, log_line) : line).toWellFormed();
       this.#lines.push(kept);
       this.#lineSize += kept.length + 4;
     }
@@ -291,13 +300,20 @@ export class Context<S = unknown> {
   }
 
   #child(call: Call<unknown>): string {
-    const { params, children } = this.#channel.limits;
-    const child = encode(call.document("spawn"));
+    const { children } = this.#channel.limits;
+    const child = this.#checked(call, "spawn", "child");
     this.#count += 1;
-    const name = call.target.name;
-    if (exceeds(child, params + (64 << 10))) throw new Fail(`a child of type \`${name}\` is too large`, { kind: "bad_child" });
     if (this.#count > children) throw new Fail(`more than ${children} children`, { kind: "bad_child" });
     return child;
+  }
+
+  /** Returns the document of a task, which must fit into a message. */
+  #checked(call: Call<unknown>, use: "spawn" | "then", name: string): string {
+    const document = encode(call.document(use));
+    if (exceeds(document, this.#channel.limits.params + (64 << 10))) {
+      throw new Fail(`a ${name} of type \`${call.target.name}\` is too large`, { kind: "bad_child" });
+    }
+    return document;
   }
 
   #takeChildren(): string {

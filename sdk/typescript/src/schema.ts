@@ -67,14 +67,37 @@ export function jsonSchema(schema: Schema | undefined): Record<string, unknown> 
 
 /** Returns a value as JSON. Throws a `TypeError` for values that JSON would change silently, such as NaN or a `Map`. */
 export function encode(value: unknown): string {
-  if (typeof value === "string" || typeof value === "boolean") return JSON.stringify(value);
   return JSON.stringify(value === undefined ? null : value, check) ?? unsupported(value);
 }
 
-function check(_key: string, value: unknown): unknown {
-  if (typeof value === "number" && !Number.isFinite(value)) throw new TypeError(`\`${value}\` has no JSON form`);
-  if (value instanceof Map || value instanceof Set || typeof value === "function") unsupported(value);
-  if (typeof value === "bigint") throw new TypeError(`\`${value}n\` has no JSON form; hint: use a string`);
+/** Returns text for people as JSON; surrogates without their pair, which UTF-8 cannot represent, are replaced. */
+export function encodeText(text: string): string {
+  return JSON.stringify(text.toWellFormed());
+}
+
+/** Classes whose instances would lose their contents. */
+const OPAQUE = [Map, Set, WeakMap, WeakSet, Promise, Error, RegExp, ArrayBuffer];
+
+function check(this: unknown, key: string, value: unknown): unknown {
+  if (!key.isWellFormed()) throw new TypeError("a name of a member has half of a character, which has no JSON form");
+  switch (typeof value) {
+    case "string":
+      if (!value.isWellFormed()) throw new TypeError("a text with half of a character (a lone surrogate) has no JSON form");
+      return value;
+    case "number":
+      if (!Number.isFinite(value)) throw new TypeError(`\`${value}\` has no JSON form`);
+      return value;
+    case "bigint":
+      throw new TypeError(`\`${value}n\` has no JSON form; hint: use a string`);
+    case "function":
+    case "symbol":
+      return unsupported(value);
+    case "object":
+      if (value === null) {
+        const original = (this as Record<string, unknown>)[key];
+        if (original instanceof Date) throw new TypeError("an invalid `Date` has no JSON form");
+      } else if (OPAQUE.some((opaque) => value instanceof opaque) || ArrayBuffer.isView(value)) unsupported(value);
+  }
   return value;
 }
 

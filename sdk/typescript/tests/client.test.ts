@@ -84,6 +84,31 @@ describe("client of an API that fails", () => {
     assert.deepEqual(api.requests[1]!.body, api.requests[0]!.body.slice(1));
   });
 
+  test("keeps the tasks of earlier batches when the API goes away", async () => {
+    const items = Array.from({ length: 1000 }, (_, n) => ({ outcome: "accepted", id: `t${n}`, position: "0:1" }));
+    await using api = await FakeApi.start(document(200, { items }), document(413, { code: "too_large", detail: "…" }));
+    const app = new App({ api: api.url });
+    const calls = Array.from({ length: 1001 }, (_, n) => app.remote("echo").call(n));
+    const outcomes = await app.submitMany(calls);
+    assert.equal(outcomes.filter((outcome) => outcome instanceof Handle).length, 1000);
+    assert.equal((outcomes[1000] as ApiError).code, "too_large");
+    assert.equal(api.requests.length, 2);
+    // A value without JSON form is found before anything is created.
+    await assert.rejects(app.submitMany([...calls, app.remote("echo").call(NaN)]), TypeError);
+    assert.equal(api.requests.length, 2);
+  });
+
+  test("does not repeat a retry that may have been carried out", async () => {
+    const invisible = document(503, { code: "not_visible_yet", detail: "…" });
+    const done = document(202, { run: 2, status: { position: "0:9" } });
+    await using api = await FakeApi.start(CREATED, BUSY, done, { cut: "" }, invisible);
+    const handle = await new App({ api: api.url }).remote("echo").submit();
+    assert.equal(await handle.retry(), 2);
+    await assert.rejects(handle.retry(), (error: Unavailable) => error.status === 0);
+    await assert.rejects(handle.retry(), (error: Unavailable) => error.code === "not_visible_yet");
+    assert.equal(api.requests.length, 5);
+  });
+
   test("names an API that cannot be reached", async () => {
     const api = await FakeApi.start();
     await api[Symbol.asyncDispose]();

@@ -66,6 +66,33 @@ test("trial reports the failure", async () => {
   assert.deepEqual(limited.failure, { outcome: "wait", kind: "error", message: "limited", after_ms: 3000 });
 });
 
+test("halves of characters are replaced in text and refused in results", async () => {
+  const half = "🎉".slice(0, 1);
+  const prints = app.task("prints", async (n: number, cx) => {
+    console.log(`a${half}`);
+    cx.warn(half);
+    if (n) throw new Error(`b${half}`);
+    return half;
+  });
+  const failed = await trial(prints, 1);
+  assert.deepEqual([failed.log, failed.failure?.message], [["a\ufffd"], "b\ufffd"]);
+  assert.equal((await trial(prints, 0)).failure?.kind, "bad_output");
+});
+
+test("values that JSON would empty are refused", async () => {
+  const lost = [Promise.resolve(1), new Error("x"), new Date(NaN), new Uint8Array(1), Symbol("s"), new Set([1])];
+  const returns = app.task("returns", async (n: number): Promise<unknown> => ({ value: lost[n] }));
+  for (const n of lost.keys()) assert.equal((await trial(returns, n)).failure?.kind, "bad_output", `value ${n}`);
+});
+
+test("a progress bar leaves its last state in the log", async () => {
+  const bar = app.task("bar", async (_: number, cx) => {
+    for (let n = 0; n < 20_000; n++) cx.write(`\r${n} of 20000 ${".".repeat(60)}`);
+    cx.write("\rready\nend");
+  });
+  assert.deepEqual((await trial(bar, 0)).log, ["ready", "end"]);
+});
+
 test("trial checks params against the schema", async () => {
   const { failure } = await trial(thumbnail, { path: "a.jpg", width: "wide" as unknown as number });
   assert.deepEqual([failure?.outcome, failure?.kind], ["dead", "bad_params"]);
