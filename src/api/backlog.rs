@@ -8,6 +8,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::DropGuard;
 
 use super::handlers::types::backlog_of;
+use super::http::problem::Code;
 use super::state::Api;
 use crate::runtime;
 
@@ -34,14 +35,19 @@ async fn measure_regularly(api: &Api) {
     }
 }
 
-/// Sets the backlog of each type, and returns the types.
+/// Sets the backlog of each type that workers serve, and returns the types. External tasks, and those of bulk actions, wait
+/// for no worker; their types have no task topic.
 async fn measure_once(api: &Api) -> BTreeSet<String> {
     // An error is shown by requests and by the health of trackers; here it only makes the metric absent.
     let Ok(Ok(counts)) = timeout(DEADLINE, api.reads.counts()).await else { return BTreeSet::new() };
-    let set = |(task_type, counts): (String, _)| {
+    let mut measured = BTreeSet::new();
+    for (task_type, counts) in counts {
+        if api.types.check_type_exists(&task_type).await.is_err_and(|error| error.is(Code::UnknownType)) {
+            continue;
+        }
         let backlog = i64::try_from(backlog_of(&counts)).unwrap_or(i64::MAX);
         api.ops.metrics.http.backlog.with_label_values(&[&task_type]).set(backlog);
-        task_type
-    };
-    counts.into_iter().map(set).collect()
+        measured.insert(task_type);
+    }
+    measured
 }

@@ -93,7 +93,11 @@ fn write(data: &[u8], file: Option<&Path>) -> Result<(), Failure> {
     match file {
         Some(file) => std::fs::write(file, data)
             .map_err(|why| Failure::failed(format_args!("`{}` cannot be written: {why}", file.display()))),
-        None => Ok(std::io::stdout().lock().write_all(data)?),
+        None => {
+            let mut stdout = std::io::stdout().lock();
+            stdout.write_all(data)?;
+            Ok(stdout.flush()?)
+        }
     }
 }
 

@@ -8,14 +8,16 @@ use super::globals::Globals;
 use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_line, one_line};
 use crate::api::documents::{
-    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterResults, DeadLetterSelection,
-    RedriveDeadLetter,
+    DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
+    DeadLetterSelection, RedriveDeadLetter,
 };
 use crate::model::json::RawJson;
 use crate::runtime::now_ms;
 
 /// Dead letters per request.
 const PAGE: usize = 100;
+/// Largest selection of one request.
+const MAX_SELECTED: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersVerb {
@@ -94,6 +96,7 @@ pub(super) struct ShowArgs {
 #[derive(Debug, Args)]
 pub(super) struct ResolveArgs {
     /// Ids from `dead-letters list` [default: all that match --type and the other filters]
+    #[arg(conflicts_with_all = ["task_type", "code", "from", "to"])]
     pub letters: Vec<String>,
     #[command(flatten)]
     pub selection: Selection,
@@ -269,8 +272,12 @@ async fn resolve_named(
     let client = globals.client()?;
     let mut all = DeadLetterResults { done: Vec::new(), refused: Vec::new(), more: false };
     for letter in letters {
-        let outcome: DeadLetterResults = client.post(&["v1", "dead-letters", letter, verb], changes).await?;
-        all.done.extend(outcome.done);
+        match client.post::<DeadLetterResults>(&["v1", "dead-letters", letter, verb], changes).await {
+            Ok(outcome) => all.done.extend(outcome.done),
+            Err(why) if letters.len() == 1 || matches!(why.code, Code::Denied | Code::Unavailable) => return Err(why),
+            // The others can be resolved all the same.
+            Err(why) => all.refused.push(DeadLetterRejection { letter: letter.clone(), why: why.message }),
+        }
     }
     Ok(all)
 }
@@ -282,7 +289,8 @@ async fn resolve_selected(args: ResolveArgs, verb: &str, globals: &Globals) -> R
     let limit = args.limit as usize;
     let mut all = DeadLetterResults { done: Vec::new(), refused: Vec::new(), more: false };
     loop {
-        selection.limit = Some((limit - all.done.len()).min(PAGE));
+        // Refused ones come first again, so that the request asks for as many more.
+        selection.limit = Some((limit - all.done.len()).min(PAGE).saturating_add(all.refused.len()).min(MAX_SELECTED));
         let outcome: DeadLetterResults = client.post(&["v1", "dead-letters", verb], Some(&selection)).await?;
         let progress = !outcome.done.is_empty();
         all.done.extend(outcome.done);

@@ -219,7 +219,7 @@ impl Reloader {
             }
             Role::Worker(_) => &["kafka", "topics", "worker", "ops", "log", "otel", "apps", "callbacks", "email"],
             Role::Tracker => &["kafka", "redis", "topics", "tracker", "ops", "log", "otel"],
-            Role::Api(_) => &["kafka", "redis", "topics", "api", "ops", "log", "otel"],
+            Role::Api(_) => &["kafka", "redis", "topics", "api", "ops", "log", "otel", "callbacks", "email"],
         };
         sections.contains(&section)
     }

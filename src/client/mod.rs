@@ -63,6 +63,8 @@ pub use task::{IntoTask, NewTask, TaskType, new_id};
 /// Address of an API on this machine, used by [`Client::from_env`] without `KAFLEET_API`.
 pub const DEFAULT_API: &str = "http://127.0.0.1:8080";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum of [`ClientBuilder::repeat_for`]: ten years.
+const MAX_REPEAT_FOR: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Default of [`ClientBuilder::repeat_for`].
 const REPEAT_FOR: Duration = Duration::from_secs(30);
 
@@ -73,6 +75,8 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     http: reqwest::Client,
     url: Url,
+    /// Address without user and password.
+    shown: String,
     token: Option<String>,
     repeat_for: Duration,
 }
@@ -93,10 +97,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the time for which a request is repeated while the API, Kafka or the store is unavailable. Default: 30 s;
+    /// Sets the time for which a request is repeated while the API, Kafka or the store is unavailable. Default: 30 s; at most ten years;
     /// zero: no repetition.
     pub fn repeat_for(mut self, time: Duration) -> Self {
-        self.repeat_for = time;
+        self.repeat_for = time.min(MAX_REPEAT_FOR);
         self
     }
 
@@ -115,8 +119,16 @@ impl ClientBuilder {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|why| Error::Setup(request::innermost(&why)))?;
-        Ok(Client(Arc::new(Inner { http, url, token: self.token, repeat_for: self.repeat_for })))
+        let shown = without_userinfo(&url);
+        Ok(Client(Arc::new(Inner { http, url, shown, token: self.token, repeat_for: self.repeat_for })))
     }
+}
+
+fn without_userinfo(url: &Url) -> String {
+    let mut shown = url.clone();
+    // Both succeed for URLs with a host.
+    let _ = (shown.set_username(""), shown.set_password(None));
+    shown.as_str().trim_end_matches('/').to_owned()
 }
 
 impl Client {
@@ -143,9 +155,9 @@ impl Client {
         ClientBuilder { api: api.to_owned(), token: None, repeat_for: REPEAT_FOR }
     }
 
-    /// Returns the address of the API, without a slash at its end.
+    /// Returns the address of the API, for people: without a slash at its end, and without user and password.
     pub fn api(&self) -> &str {
-        self.0.url.as_str().trim_end_matches('/')
+        &self.0.shown
     }
 
     /// Starts a request to an endpoint, given by the segments of its path.

@@ -34,8 +34,12 @@ impl Publisher {
             let (task, span) = self.prepare(new, now_ms)?;
             Ok(Ready { task, key, span, step })
         };
-        let tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
-        let positions = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotPublished)?;
+        let mut tasks = tasks.into_iter().map(ready).collect::<Result<Vec<Ready>, PublishError>>()?;
+        let sent = self.send_together(producer, &tasks, now_ms, deadline).map_err(PublishError::NotPublished);
+        let positions = sent.inspect_err(|error| {
+            // Records that may have been published name these spans.
+            tasks.iter_mut().for_each(|ready| super::finish(self.tracer.as_ref(), ready.span.take(), Some(error)));
+        })?;
         tasks.iter().for_each(|ready| self.count(&ready.task.task_type, 1));
         // The last positions are those of the events, one per task; the positions of the records come before them.
         let events = &positions[positions.len().saturating_sub(tasks.len())..];

@@ -84,11 +84,11 @@ impl Shutdown {
             for first in [true, false] {
                 tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
                 if first {
-                    tracing::info!("shutting down: finishing running attempts; a second signal aborts");
                     this.begin();
+                    tracing::info!("shutting down: finishing running attempts; a second signal aborts");
                 } else {
-                    tracing::warn!("aborting");
                     this.abort();
+                    tracing::warn!("aborting");
                 }
             }
         });

@@ -106,8 +106,9 @@ pub const ALERTS: &[Alert] = &[
     warning(
         "KafleetFailureRatio",
         "0m",
-        r#"(sum by (type) (increase(kafleet_tasks_finished_total{outcome="failed"}[10m])) / sum by (type) (increase(kafleet_tasks_finished_total[10m])) > 0.1) and (sum by (type) (increase(kafleet_tasks_finished_total[10m])) >= 20)"#,
-        "{{ $value | humanizePercentage }} of the attempts of the type {{ $labels.type }} failed for good in the last 10 minutes.",
+        // Of tasks, not of attempts: a type with ten retries has ten failed attempts for each failed task.
+        r#"(sum by (type) (increase(kafleet_tasks_finished_total{outcome=~"failed|rejected"}[10m])) / sum by (type) (increase(kafleet_tasks_finished_total{outcome=~"succeeded|failed|rejected|cancelled|expired"}[10m])) > 0.1) and (sum by (type) (increase(kafleet_tasks_finished_total{outcome=~"succeeded|failed|rejected|cancelled|expired"}[10m])) >= 20)"#,
+        "{{ $value | humanizePercentage }} of the tasks of the type {{ $labels.type }} failed for good in the last 10 minutes.",
     ),
     warning(
         "KafleetDeadLetters",

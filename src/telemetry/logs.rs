@@ -34,6 +34,8 @@ pub fn logs_are_text() -> bool {
 pub fn init_logs(default: &str) {
     let filter = filter_of_environment().unwrap_or_else(|| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // An error of stderr (a full disk, a closed pipe) would be reported to stderr, with a panic.
+    let logs = logs.log_internal_errors(false);
     // A second call in a process (as in tests) keeps the first subscriber.
     if logs_are_text() {
         let logs = logs.with_target(false).with_ansi(std::io::stderr().is_terminal()).compact();

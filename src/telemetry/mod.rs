@@ -374,6 +374,7 @@ impl TrackerMetrics {
             self.rewinds.with_label_values(&[partition, reason]);
         }
         self.store_losses.with_label_values(&[partition]);
+        self.fold_batch.with_label_values(&[partition]);
         self.events_skipped.with_label_values(&[partition]);
     }
 }

@@ -103,10 +103,12 @@ async fn is_stopped_within(wait: Duration, stop: &CancellationToken) -> bool {
 async fn measure_lag(setup: Arc<TrackerSetup>) {
     let topic: Arc<str> = setup.names.events().into();
     let partitions: Vec<u32> = (0..setup.events_partitions).collect();
+    let mut checkpoints = None;
     loop {
         tokio::time::sleep(LAG_INTERVAL).await;
-        let Ok(checkpoints) = setup.store.checkpoints(&partitions).await else { continue };
-        for (number, checkpoint) in partitions.iter().zip(checkpoints) {
+        // While the store does not answer, the lag grows from its last known state.
+        checkpoints = setup.store.checkpoints(&partitions).await.ok().or(checkpoints);
+        for (number, checkpoint) in partitions.iter().zip(checkpoints.iter().flatten()) {
             let partition = Partition::new(topic.clone(), *number as i32);
             let broker = setup.broker.client().with_deadline(Duration::from_secs(5));
             let Ok(ends) = broker.watermarks(&partition).await else { continue };

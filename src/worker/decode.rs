@@ -74,6 +74,12 @@ impl InFlight {
         !has_used && self.restarts == 0
     }
 
+    /// Time in the queue, in milliseconds: since the record was written, or since the task was to start at the earliest.
+    pub(super) fn queued_ms(&self, now_ms: i64) -> i64 {
+        let not_before_ms = self.task.policy.as_ref().and_then(|policy| policy.not_before_ms);
+        now_ms.saturating_sub(self.record_timestamp_ms.max(not_before_ms.unwrap_or(i64::MIN)))
+    }
+
     /// Hash of the key that a per-key rate limit applies to.
     pub(super) fn rate_key(&self) -> u64 {
         if self.rate_key != 0 { self.rate_key } else { key_hash(self.task.id.as_str().as_bytes()) }

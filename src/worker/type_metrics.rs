@@ -11,6 +11,23 @@ use crate::telemetry::Metrics;
 const OUTCOMES: [&str; 9] =
     ["succeeded", "retried", "waited", "failed", "cancelled", "expired", "rejected", "interrupted", "restarted"];
 
+/// Known codes of dead letters. Their counters begin at 0, since `increase` in queries does not see the first value of a
+/// series.
+const DEAD_LETTER_CODES: [&str; 12] = [
+    "empty_value",
+    "bad_json",
+    "bad_id",
+    "bad_header",
+    "unsupported_version",
+    "schema",
+    "too_large",
+    "exhausted",
+    "timeout",
+    "dead",
+    "crashed_worker",
+    "result_refused",
+];
+
 pub(super) struct TypeMetrics {
     task_type: String,
     metrics: Metrics,
@@ -30,6 +47,9 @@ impl TypeMetrics {
         for outcome in OUTCOMES {
             metrics.tasks.finished.with_label_values(&[task_type, outcome]);
         }
+        for code in DEAD_LETTER_CODES {
+            metrics.tasks.dead_letters.with_label_values(&[task_type, code]);
+        }
         metrics.tasks.retries.with_label_values(label);
         metrics.tasks.waits.with_label_values(label);
         metrics.tasks.circuit_opened.with_label_values(label);
@@ -46,9 +66,12 @@ impl TypeMetrics {
         }
     }
 
-    pub(super) fn record_start(&mut self, waited_ms: i64) {
+    /// Counts the start of an attempt. `queued_ms`: time in the queue, for the first start of a record.
+    pub(super) fn record_start(&mut self, queued_ms: Option<i64>) {
         self.started.inc();
-        self.queue_wait.observe(waited_ms.max(0) as f64 / 1000.0);
+        if let Some(queued_ms) = queued_ms {
+            self.queue_wait.observe(queued_ms.max(0) as f64 / 1000.0);
+        }
     }
 
     pub(super) fn record_success(&mut self, run_time: Duration) {

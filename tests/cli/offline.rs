@@ -2,7 +2,10 @@
 
 use std::net::TcpListener;
 
-use crate::cli::run::{Daemon, config_folder, kafleet, run, run_with_stdin, write};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cli::run::{Daemon, config_folder, kafleet, run, run_with_stdin, wait_blocking, write};
 
 /// Returns the verbs listed by `--help`.
 pub fn verbs() -> Vec<String> {
@@ -23,6 +26,38 @@ fn every_verb_has_help_on_stdout() {
     run(kafleet(["--version"])).exits_with(0).stdout_has(&[env!("CARGO_PKG_VERSION")]);
 }
 
+/// Without a file nothing can be told apart from a file without schedules, and `--prune` would delete them all.
+#[test]
+fn schedules_are_not_applied_without_a_configuration_file() {
+    let empty = tempfile::tempdir().unwrap();
+    let mut apply = kafleet(["schedules", "apply", "--prune"]);
+    apply.current_dir(empty.path()).env_remove("KAFLEET_CONFIG");
+    run(apply).exits_with(2).stderr_has(&["there is no configuration file", "--config"]);
+}
+
+#[test]
+fn task_that_may_have_been_created_is_named() {
+    let api = ["--api", "http://me:hunter2@127.0.0.1:1"];
+    let ran = run(kafleet(["submit", "echo", "{}", "--id", "order-1"].into_iter().chain(api))).exits_with(4);
+    assert!(ran.err.contains("repeat the command with `--id order-1`"), "{ran:?}");
+    assert!(!ran.err.contains("hunter2"), "{ran:?}");
+}
+
+/// A full disk or a closed pipe behind stderr must not end a role, nor keep it from ending.
+#[test]
+fn role_survives_a_log_that_cannot_be_written() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut dev = kafleet(["dev", "--listen", &address, "--no-sample"]);
+    dev.env("KAFLEET_LOG", "debug").stderr(full).stdout(std::process::Stdio::null());
+    let mut dev = dev.spawn().unwrap();
+    let api = format!("http://{address}");
+    wait_blocking("the role serves", || (run(kafleet(["list", "--api", &api])).code == Some(0)).then_some(()));
+    kill(Pid::from_raw(dev.id() as i32), Signal::SIGTERM).unwrap();
+    let status = wait_blocking("the role has ended", || dev.try_wait().unwrap());
+    assert!(status.success(), "{status}");
+}
+
 #[test]
 fn wrong_usage_is_reported_on_stderr_with_code_2() {
     for (line, expected) in [
@@ -37,6 +72,7 @@ fn wrong_usage_is_reported_on_stderr_with_code_2() {
         ("watch a --timeout soon", "soon"),
         ("dead-letters redrive echo:0:1 echo:0:2 --params 1", "`--params` needs the id of one dead letter"),
         ("dead-letters redrive echo:0:1 --params {odd", "`--params` is not JSON"),
+        ("dead-letters drop echo:0:1 --type other", "cannot be used with"),
         ("bench tracker --redis redis-cluster://h:1", "`redis-cluster://` names a cluster"),
         ("submit", "required"),
         ("submit echo {bad", "`{bad` is not JSON"),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rdkafka::Offset;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError;
@@ -16,9 +16,31 @@ use crate::broker::{BrokerError, CommittedProbe, Partition, Record, RecordListin
 
 impl ConsumerContext for Silent {}
 
-/// A consumer cached for the next read. A failed consumer is replaced.
+/// Maximum number of reads at once. One that waits for an unavailable partition must not hold up the others.
+const MAX_READS: usize = 4;
+
+/// Consumers for single reads, kept for the next ones. A failed consumer is dropped.
 #[derive(Default)]
-pub(super) struct Reader(Mutex<Option<BaseConsumer<Silent>>>);
+pub(super) struct Reader {
+    state: Mutex<ReaderState>,
+    finished: Condvar,
+}
+
+#[derive(Default)]
+struct ReaderState {
+    running: usize,
+    idle: Vec<BaseConsumer<Silent>>,
+}
+
+/// Place of a read among those at once.
+struct Running<'a>(&'a Reader);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().running -= 1;
+        self.0.finished.notify_one();
+    }
+}
 
 /// Maximum bytes read for one listing.
 const MAX_LISTED_BYTES: usize = 4 << 20;
@@ -50,7 +72,7 @@ impl Reader {
         })
     }
 
-    /// Calls `read` with the cached client, or with a new one.
+    /// Calls `read` with an idle client, or with a new one.
     fn with<T>(
         &self,
         settings: &Settings,
@@ -66,14 +88,27 @@ impl Reader {
                 "reading {partition} at {offset}: concurrent reads did not finish in time"
             ))
         };
-        let mut cached = self.0.try_lock_until(until).ok_or_else(busy)?;
-        let client = match cached.take() {
+        // Dropped after the client: the end of a client takes time, and counts as a read.
+        let (_running, idle) = self.begin(until).ok_or_else(busy)?;
+        let client = match idle {
             Some(client) => client,
             None => settings.reader().create_with_context(Silent).map_err(|error| error::of(&error, "[kafka]"))?,
         };
         let read = read(&client, until)?;
-        *cached = Some(client);
+        self.state.lock().idle.push(client);
         Ok(read)
+    }
+
+    /// Waits for a place, and takes an idle client.
+    fn begin(&self, until: Instant) -> Option<(Running<'_>, Option<BaseConsumer<Silent>>)> {
+        let mut state = self.state.lock();
+        while state.running >= MAX_READS {
+            if self.finished.wait_until(&mut state, until).timed_out() && state.running >= MAX_READS {
+                return None;
+            }
+        }
+        state.running += 1;
+        Some((Running(self), state.idle.pop()))
     }
 }
 

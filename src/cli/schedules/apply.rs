@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::api::documents::ScheduleDocument;
 use crate::cli::client::Client;
-use crate::cli::exit::{Code, Outcome};
+use crate::cli::exit::{Code, Failure, Outcome};
 use crate::cli::globals::Globals;
 use crate::cli::output::{Field, Output, Rows, eprint_line};
 use crate::cli::setup::{SetupOptions, load_config};
@@ -50,6 +50,11 @@ impl Change {
 
 pub(super) async fn apply(args: &ApplyArgs, globals: &Globals, client: &Client, output: &Output) -> Outcome {
     let loaded = load_config(globals, &SetupOptions { unused: UNUSED, ..SetupOptions::default() })?;
+    if loaded.path.is_none() {
+        // It would be taken for one without schedules, and `--prune` would delete all of them.
+        return Err(Failure::usage("there is no configuration file with schedules to apply")
+            .hint("name it with --config, or run this in its folder"));
+    }
     let wanted = loaded.config.schedules;
     let changes = changes(&wanted, &super::all(client).await?.schedules, args.prune);
     for (id, change) in changes.iter().filter(|_| !args.dry_run) {
@@ -83,7 +88,7 @@ fn changes(wanted: &BTreeMap<String, Spec>, known: &[ScheduleDocument], prune: b
     listed.chain(removed).collect()
 }
 
-fn show(output: &Output, changes: &BTreeMap<String, Change>) -> Result<(), crate::cli::exit::Failure> {
+fn show(output: &Output, changes: &BTreeMap<String, Change>) -> Result<(), Failure> {
     if output.is_json() {
         let document: Vec<_> = changes.iter().map(|(id, change)| json!({"id": id, "change": change.name()})).collect();
         return output.json(&document);

@@ -142,13 +142,21 @@ pub(super) async fn submit(args: SubmitArgs, globals: &Globals) -> Outcome {
 
 async fn submit_one(task: &CreateTask, wait: Option<Millis>, client: &Client, output: &Output) -> Outcome {
     let started = Instant::now();
-    let status = client.create(task, wait.map_or(Duration::ZERO, Duration::from)).await?;
+    let created = client.create(task, wait.map_or(Duration::ZERO, Duration::from)).await;
+    let status = created.map_err(|failure| with_id(failure, task))?;
     if let Some(wait) = wait {
         return super::wait::finish(client, output, status, wait, started).await;
     }
     output.json_or_line(&status, |status| status.id.clone())?;
     output.hint_to_follow(&status.id);
     Ok(Code::Ok)
+}
+
+/// Names the id of a task that may have been created although no answer came: with it, a repetition creates none twice.
+fn with_id(failure: Failure, task: &CreateTask) -> Failure {
+    let Some(id) = task.id.as_ref().filter(|_| failure.code == Code::Unavailable) else { return failure };
+    let hint = failure.hint.iter().map(|hint| format!("{hint}; ")).collect::<String>();
+    failure.hint(format!("{hint}the task may have been created: repeat the command with `--id {id}`"))
 }
 
 fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {

@@ -352,7 +352,13 @@ impl OutboxRelay {
                 }
                 Err(error)
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                // Records that may have been published name these spans.
+                if matches!(error, BrokerError::InDoubt(_)) {
+                    self.finish_spans(&mut planned);
+                }
+                Err(error)
+            }
         }
     }
 

@@ -95,7 +95,9 @@ impl CircuitBreaker {
         slots: usize,
         metrics: &TypeMetrics,
     ) {
-        if policy.trip_on.is_empty() && setting.is_none() {
+        // The slots of a circuit that was opened by hand return one after the other, also without `trip_on`.
+        let is_recovering = self.circuit.as_ref().is_some_and(|own| own.circuit.is_held_open_or_growing());
+        if policy.trip_on.is_empty() && setting.is_none() && !is_recovering {
             if self.circuit.take().is_some() {
                 metrics.set_circuit_open(false);
             }

@@ -42,7 +42,8 @@ pub(super) fn decide(policy: &TypePolicy, in_flight: &InFlight, attempt: u32, mu
     if let Fail::Wait { after } = failure.then {
         let waits = in_flight.waits.after_another(now);
         let backoff = || retry.wait_backoff(waits.number, fastrand::f64()).into();
-        let wait = after.unwrap_or_else(backoff).min(LONGEST_WAIT);
+        let min = Duration::from(RetryPolicy::min_wait(waits.number));
+        let wait = after.unwrap_or_else(backoff).clamp(min, LONGEST_WAIT);
         if is_wait(policy, in_flight, &failure, now) {
             return match is_in_time(wait) {
                 true => Disposition::Wait { wait, waits, failure },

@@ -128,7 +128,7 @@ impl Limits {
         }
         self.rate = rate;
         self.refused_until = None;
-        let limiter = rate.map_or(Limiter::None, |(rate, spacing)| Limiter::new(&rate, spacing));
+        let limiter = rate.map_or(Limiter::None, |(rate, spacing)| Limiter::new(&rate, spacing, self.burst(&rate)));
         match std::mem::replace(&mut self.limiter, limiter) {
             Limiter::PerKey(queues) => queues.waiting.into_values().flatten().collect(),
             _ => VecDeque::new(),
@@ -143,6 +143,15 @@ impl Limits {
             RateBy::Key => spacing,
             RateBy::Type => spacing.mul_f64(self.assignment.parts()),
         }
+    }
+
+    /// Burst on this worker: a fleet-wide one is divided like its rate, and at least 1.
+    fn burst(&self, rate: &Rate) -> NonZeroU32 {
+        let share = match rate.by {
+            RateBy::Key => rate.burst,
+            RateBy::Type => (f64::from(rate.burst) / self.assignment.parts()).floor() as u32,
+        };
+        NonZeroU32::new(share).unwrap_or(NonZeroU32::MIN)
     }
 
     /// Applies the rate limit to a task.
@@ -192,12 +201,11 @@ impl Limits {
 }
 
 impl Limiter {
-    fn new(rate: &Rate, spacing: Duration) -> Self {
+    fn new(rate: &Rate, spacing: Duration, burst: NonZeroU32) -> Self {
         // The time to refill a burst is computed in 64 bits.
-        let longest = Duration::from_nanos(i64::MAX as u64 / u64::from(rate.burst.max(1)));
+        let longest = Duration::from_nanos(i64::MAX as u64 / u64::from(burst.get()));
         let quota = Quota::with_period(spacing.clamp(Duration::from_nanos(1), longest));
-        let Some(quota) = quota.map(|quota| quota.allow_burst(NonZeroU32::new(rate.burst).unwrap_or(NonZeroU32::MIN)))
-        else {
+        let Some(quota) = quota.map(|quota| quota.allow_burst(burst)) else {
             return Self::None;
         };
         match rate.by {
@@ -293,8 +301,27 @@ mod tests {
     fn slow_rate_with_a_large_burst_is_within_the_range_of_the_limiter() {
         let rate = Rate { count: 1, per: Millis::secs(86_400), burst: 365, by: RateBy::Type };
         rate.check().unwrap();
-        let limiter = Limiter::new(&rate, Duration::from_secs(86_400 * 100_000));
+        let burst = NonZeroU32::new(rate.burst).unwrap();
+        let limiter = Limiter::new(&rate, Duration::from_secs(86_400 * 100_000), burst);
         assert!(matches!(limiter, Limiter::PerType(_)));
         assert!(Rate { burst: 366, ..rate }.check().is_err());
+    }
+
+    #[test]
+    fn bursts_of_all_owners_together_are_the_burst_of_the_fleet() {
+        let rate = Rate { count: 1, per: Millis::secs(60), burst: 100, by: RateBy::Type };
+        let policy = TypePolicy { rate: Some(rate), ..TypePolicy::default() };
+        let burst_of = |owned: Vec<i32>, policy: &TypePolicy| {
+            let mut limits = Limits::new(policy);
+            limits.set_assignment(Assignment { owned, of: 10, refused: Vec::new() });
+            limits.apply("echo", policy, &ControlState::default());
+            match &limits.limiter {
+                Limiter::PerType(limiter) => (0..200).take_while(|_| limiter.check().is_ok()).count(),
+                _ => unreachable!("the rate is by type"),
+            }
+        };
+        assert_eq!([burst_of(vec![0, 1, 2], &policy), burst_of((3..10).collect(), &policy)], [30, 70]);
+        let single = TypePolicy { rate: Some(Rate { burst: 1, ..rate }), ..TypePolicy::default() };
+        assert_eq!(burst_of(vec![0], &single), 1, "a worker with a partition can start one");
     }
 }

@@ -133,7 +133,7 @@ impl Dispatcher {
             env: self.env.clone(),
         });
         self.tasks.reporter.schedule_flush(started_at);
-        self.tasks.metrics.record_start(now.saturating_sub(in_flight.task.created_at_ms));
+        self.tasks.metrics.record_start(in_flight.is_first_start().then(|| in_flight.queued_ms(now)));
         let handler = self.permits.take();
         let handler = handler.unwrap_or_else(|| self.quarantine.handler_for(&in_flight, &self.registered.handler));
         let mut running = Running {

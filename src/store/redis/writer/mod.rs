@@ -348,16 +348,18 @@ pub(super) async fn watch_at_owner(
 ) -> RedisResult<(MultiplexedConnection, Value, Value)> {
     let (mut connection, mut info) = connector.connect().await?;
     let mut commands = pipe();
-    torn_writes::ask(&mut commands, keys);
+    // Watched first: a batch between two reads would make them contradict each other.
     watch(&mut commands, keys);
+    torn_writes::ask(&mut commands, keys);
     for _ in 0..MAX_REDIRECTS {
         let sent =
             within(connector.options.response_timeout, connection.send_packed_commands(&commands, 0, commands.len()));
         let answers: RedisResult<Vec<Value>> = sent.await?.into_iter().map(Value::extract_error).collect();
         match answers {
             Ok(mut answers) => {
+                let batches = answers.pop().unwrap_or_default();
                 let checkpoint = answers.pop().unwrap_or_default();
-                return Ok((connection, answers.swap_remove(0), checkpoint));
+                return Ok((connection, batches, checkpoint));
             }
             // ASK is not followed: a batch needs all of its keys on one node.
             Err(error)
