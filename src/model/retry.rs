@@ -108,7 +108,7 @@ impl RetryPolicy {
     /// Minimum of a wait that a handler or a service requests: the first waits may be short, the later ones last a second or
     /// longer, so that a task does not start again and again. `waits` includes this one.
     pub fn min_wait(waits: u32) -> Millis {
-        Millis((10_u64 << waits.saturating_sub(1).min(7)).min(1_000))
+        waits.checked_sub(2).map_or(Millis(0), |more| Millis((10_u64 << more.min(7)).min(1_000)))
     }
 
     fn doubled(&self, times: u32, max: Millis, jitter: f64) -> Millis {
@@ -145,7 +145,7 @@ mod tests {
         let waits = [1, 2, 5, 10, 11, u32::MAX].map(|n| policy.wait_backoff(n, 0.0));
         assert_eq!(waits, [1, 2, 16, 512, 600, 600].map(Millis::secs));
         assert_eq!(policy.wait_backoff(1, 1.0), Millis(1_200));
-        assert_eq!([1, 2, 7, 8, u32::MAX].map(|n| RetryPolicy::min_wait(n).0), [10, 20, 640, 1_000, 1_000]);
+        assert_eq!([1, 2, 3, 8, 9, u32::MAX].map(|n| RetryPolicy::min_wait(n).0), [0, 10, 20, 640, 1_000, 1_000]);
         let slow = RetryPolicy { min_backoff: Millis::secs(3_600), ..policy };
         assert_eq!(slow.wait_backoff(3, 0.0), Millis::secs(3_600), "never below the type's own minimum");
     }
