@@ -26,7 +26,7 @@ fn every_verb_has_help_on_stdout() {
     run(kafleet(["--version"])).exits_with(0).stdout_has(&[env!("CARGO_PKG_VERSION")]);
 }
 
-/// Without a file nothing can be told apart from a file without schedules, and `--prune` would delete them all.
+/// A missing file would be taken for one without schedules, and `--prune` would delete them all.
 #[test]
 fn schedules_are_not_applied_without_a_configuration_file() {
     let empty = tempfile::tempdir().unwrap();
