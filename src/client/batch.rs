@@ -75,7 +75,13 @@ impl Client {
             }
             match self.create_some(tasks, &open).await {
                 Ok(answers) => answers.into_iter().for_each(|(index, item)| items[index] = Some(item)),
-                Err(why) if last || !why.is_temporary() => return Err(why),
+                Err(why) if last || !why.is_temporary() => {
+                    // Tasks that are created already keep their items.
+                    if items.iter().all(Option::is_none) {
+                        return Err(why);
+                    }
+                    break;
+                }
                 Err(_) => {}
             }
             if last || !items.iter().any(|item| is_open(item.as_ref())) {

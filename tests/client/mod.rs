@@ -209,6 +209,19 @@ async fn only_open_items_of_a_batch_are_repeated() {
 }
 
 #[tokio::test]
+async fn created_tasks_of_a_batch_keep_their_handles_when_its_repetition_is_refused() {
+    let items = json!([
+        {"index": 0, "id": "x", "outcome": "accepted", "position": "0:1"},
+        {"index": 1, "outcome": "refused", "problem": scripted_api::problem(503)},
+    ]);
+    let first = Answer::Json(200, json!({"items": items, "accepted": 1, "refused": 1, "unknown": 0}));
+    let api = ScriptedApi::start([first, Answer::Json(401, scripted_api::problem(401))]).await;
+    let outcomes = Client::new(&api.url).unwrap().submit_many([greeting(), greeting()]).await;
+    assert_eq!(outcomes[0].as_ref().map(|handle| handle.id().to_owned()).ok().as_deref(), Some("x"), "{outcomes:?}");
+    assert_eq!(outcomes[1].as_ref().err().and_then(Error::problem).map(|problem| problem.status), Some(503));
+}
+
+#[tokio::test]
 async fn retry_is_not_repeated() {
     let api = ScriptedApi::start([Answer::unavailable()]).await;
     let client = Client::new(&api.url).unwrap();
