@@ -8,7 +8,6 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::DropGuard;
 
 use super::handlers::types::backlog_of;
-use super::http::problem::Code;
 use super::state::Api;
 use crate::runtime;
 
@@ -40,14 +39,13 @@ async fn measure_regularly(api: &Api) {
 async fn measure_once(api: &Api) -> BTreeSet<String> {
     // An error is shown by requests and by the health of trackers; here it only makes the metric absent.
     let Ok(Ok(counts)) = timeout(DEADLINE, api.reads.counts()).await else { return BTreeSet::new() };
-    let mut measured = BTreeSet::new();
-    for (task_type, counts) in counts {
-        if api.types.check_type_exists(&task_type).await.is_err_and(|error| error.is(Code::UnknownType)) {
-            continue;
-        }
+    // Without an answer of Kafka all types count.
+    let topics = timeout(DEADLINE, api.types.topics(INTERVAL)).await.ok().and_then(Result::ok);
+    let is_served = |task_type: &str| topics.as_ref().is_none_or(|topics| topics.contains_key(task_type));
+    let set = |(task_type, counts): (String, _)| {
         let backlog = i64::try_from(backlog_of(&counts)).unwrap_or(i64::MAX);
         api.ops.metrics.http.backlog.with_label_values(&[&task_type]).set(backlog);
-        measured.insert(task_type);
-    }
-    measured
+        task_type
+    };
+    counts.into_iter().filter(|(task_type, _)| is_served(task_type)).map(set).collect()
 }

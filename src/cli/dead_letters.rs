@@ -9,15 +9,13 @@ use super::list::resolve_time;
 use super::output::{Field, Rows, eprint_line, one_line};
 use crate::api::documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
-    DeadLetterSelection, RedriveDeadLetter,
+    DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
 };
 use crate::model::json::RawJson;
 use crate::runtime::now_ms;
 
 /// Dead letters per request.
 const PAGE: usize = 100;
-/// Largest selection of one request.
-const MAX_SELECTED: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersVerb {

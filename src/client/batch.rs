@@ -75,14 +75,10 @@ impl Client {
             }
             match self.create_some(tasks, &open).await {
                 Ok(answers) => answers.into_iter().for_each(|(index, item)| items[index] = Some(item)),
-                Err(why) if last || !why.is_temporary() => {
-                    // Tasks that are created already keep their items.
-                    if items.iter().all(Option::is_none) {
-                        return Err(why);
-                    }
-                    break;
-                }
-                Err(_) => {}
+                Err(why) if !last && why.is_temporary() => {}
+                Err(why) if items.iter().all(Option::is_none) => return Err(why),
+                // Tasks that are created already keep their items.
+                Err(_) => break,
             }
             if last || !items.iter().any(|item| is_open(item.as_ref())) {
                 break;

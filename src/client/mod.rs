@@ -97,8 +97,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the time for which a request is repeated while the API, Kafka or the store is unavailable. Default: 30 s; at most ten years;
-    /// zero: no repetition.
+    /// Sets the time for which a request is repeated while the API, Kafka or the store is unavailable, at most ten years.
+    /// Default: 30 s; zero: no repetition.
     pub fn repeat_for(mut self, time: Duration) -> Self {
         self.repeat_for = time.min(MAX_REPEAT_FOR);
         self
@@ -119,16 +119,16 @@ impl ClientBuilder {
             http = http.no_proxy();
         }
         let http = http.build().map_err(|why| Error::Setup(request::innermost(&why)))?;
-        let shown = without_userinfo(&url);
+        let shown = without_userinfo(url.clone()).as_str().trim_end_matches('/').to_owned();
         Ok(Client(Arc::new(Inner { http, url, shown, token: self.token, repeat_for: self.repeat_for })))
     }
 }
 
-fn without_userinfo(url: &Url) -> String {
-    let mut shown = url.clone();
+/// Removes user and password, so that the URL can be shown.
+pub(crate) fn without_userinfo(mut url: Url) -> Url {
     // Both succeed for URLs with a host.
-    let _ = (shown.set_username(""), shown.set_password(None));
-    shown.as_str().trim_end_matches('/').to_owned()
+    let _ = (url.set_username(""), url.set_password(None));
+    url
 }
 
 impl Client {

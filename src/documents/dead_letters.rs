@@ -68,6 +68,9 @@ pub struct DeadLetterDetail {
     pub value_base64: Option<String>,
 }
 
+/// Maximum of [`DeadLetterSelection::limit`].
+pub const MAX_SELECTED: usize = 1_000;
+
 /// `POST /v1/dead-letters/redrive` and `/drop`: filter for dead letters; the newest `limit` matches are selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

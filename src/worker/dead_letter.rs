@@ -20,6 +20,9 @@ const READ_DEADLINE: Duration = Duration::from_secs(10);
 /// key may be the reason why the dead letter is too large.
 const MAX_REFERENCE_KEY: usize = 1_024;
 
+/// Code of a poison pill.
+pub(super) const POISON: &str = "crashed_worker";
+
 /// A dead letter to be written.
 pub(super) struct DeadLetter {
     pub task_type: Arc<str>,

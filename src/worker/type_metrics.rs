@@ -5,6 +5,9 @@ use std::time::Duration;
 use prometheus::IntGauge;
 use prometheus::local::{LocalHistogram, LocalIntCounter, LocalIntCounterVec};
 
+use super::dead_letter::POISON;
+use super::events::RESULT_REFUSED;
+use crate::handlers::TIMEOUT;
 use crate::telemetry::Metrics;
 
 /// Outcomes of attempts, values of the label `outcome`.
@@ -22,10 +25,10 @@ const DEAD_LETTER_CODES: [&str; 12] = [
     "schema",
     "too_large",
     "exhausted",
-    "timeout",
+    TIMEOUT,
     "dead",
-    "crashed_worker",
-    "result_refused",
+    POISON,
+    RESULT_REFUSED,
 ];
 
 pub(super) struct TypeMetrics {

@@ -155,16 +155,14 @@ class Client(Transport):
     def create_many(self, calls: Iterable[Call[R]]) -> Steps[list[Handle[R] | ApiError]]:
         """Creates tasks in batches; each has its own outcome, in order. All are encoded before the first batch is sent."""
         outcomes: list[Handle[R] | ApiError] = []
-        unreachable: ApiError | None = None
         for batch in list(_batches(calls)):
+            last = outcomes[-1] if outcomes else None
             if _recorder is not None:
                 outcomes += [_record(call, text) for call, text in batch]
-            elif unreachable:
-                outcomes += [unreachable] * len(batch)
+            elif isinstance(last, ApiError) and last.status == 0:
+                outcomes += [last] * len(batch)
             else:
                 outcomes += yield from self._create_batch(batch)
-                last = outcomes[-1]
-                unreachable = last if isinstance(last, ApiError) and last.status == 0 else None
         return outcomes
 
     def _create_batch(self, batch: list[tuple[Call[R], bytes]]) -> Steps[list[Handle[R] | ApiError]]:

@@ -267,10 +267,10 @@ class Schemas:
         def load(value: Any) -> Any:
             if type(value) in exact:
                 return value
-            tried = range(len(loads))
-            if type(value) is dict and len(tried) > 1:
+            tried: Iterable[int] = range(len(loads))
+            if type(value) is dict:
                 # The class that knows the most of the members, since unknown ones are ignored.
-                tried = sorted(tried, key=lambda n: len(value.keys() - (members[n] or value.keys())))  # type: ignore[assignment]
+                tried = sorted(tried, key=lambda n: len(value.keys() - (members[n] or value.keys())))
             for option in tried:
                 try:
                     return loads[option](value)

@@ -102,10 +102,9 @@ impl Reader {
     /// Waits for a place, and takes an idle client.
     fn begin(&self, until: Instant) -> Option<(Running<'_>, Option<BaseConsumer<Silent>>)> {
         let mut state = self.state.lock();
-        while state.running >= MAX_READS {
-            if self.finished.wait_until(&mut state, until).timed_out() && state.running >= MAX_READS {
-                return None;
-            }
+        self.finished.wait_while_until(&mut state, |state| state.running >= MAX_READS, until);
+        if state.running >= MAX_READS {
+            return None;
         }
         state.running += 1;
         Some((Running(self), state.idle.pop()))

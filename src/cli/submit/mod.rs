@@ -155,7 +155,7 @@ async fn submit_one(task: &CreateTask, wait: Option<Millis>, client: &Client, ou
 /// Names the id of a task that may have been created although no answer came: with it, a repetition creates none twice.
 fn with_id(failure: Failure, task: &CreateTask) -> Failure {
     let Some(id) = task.id.as_ref().filter(|_| failure.code == Code::Unavailable) else { return failure };
-    let hint = failure.hint.iter().map(|hint| format!("{hint}; ")).collect::<String>();
+    let hint = failure.hint.as_ref().map_or(String::new(), |hint| format!("{hint}; "));
     failure.hint(format!("{hint}the task may have been created: repeat the command with `--id {id}`"))
 }
 

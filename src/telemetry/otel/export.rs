@@ -8,6 +8,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AF
 use super::environment::OtelSettings;
 use super::protobuf;
 use super::span::Span;
+use crate::client::without_userinfo;
 use crate::error_text::messages;
 
 /// Maximum size of a response that is read, in bytes; the rest is ignored.
@@ -54,13 +55,7 @@ impl Collector {
 
     /// URL of the collector, for people: without user and password.
     pub(super) fn url(&self) -> String {
-        match url::Url::parse(&self.settings.url) {
-            Ok(mut url) => {
-                let _ = (url.set_username(""), url.set_password(None));
-                url.to_string()
-            }
-            Err(_) => String::new(),
-        }
+        url::Url::parse(&self.settings.url).map_or(String::new(), |url| without_userinfo(url).into())
     }
 
     /// Sends spans once. Returns the number of those that the collector rejected.

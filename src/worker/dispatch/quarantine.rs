@@ -13,10 +13,9 @@ use crate::config::Isolation;
 use crate::handlers::{Failure, Handler};
 use crate::model::event::Payload;
 use crate::worker::child::ChildPool;
+use crate::worker::dead_letter::POISON;
 use crate::worker::decode::InFlight;
 
-/// Dead-letter code of a poison pill.
-const POISON: &str = "crashed_worker";
 /// Number of child processes that a suspect may crash before it is declared poison.
 const MAX_CRASHES: u8 = 2;
 /// Maximum number of concurrent suspects, per core and at least: each has its own process.

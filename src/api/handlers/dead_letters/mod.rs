@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use crate::api::backends::{KAFKA_DEADLINE, detached};
 use crate::api::documents::{
     DeadLetter, DeadLetterDetail, DeadLetterOutcome, DeadLetterPage, DeadLetterRejection, DeadLetterResults,
-    DeadLetterSelection, RedriveDeadLetter,
+    DeadLetterSelection, MAX_SELECTED, RedriveDeadLetter,
 };
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::http::request::{ApiRequest, bad_parameter};
@@ -34,8 +34,6 @@ mod resolve;
 const READ_DEADLINE: std::time::Duration = std::time::Duration::from_secs(25);
 /// Maximum reads per page. One read may not fill the page, because resolved letters are filtered out.
 const MAX_ROUNDS: usize = 10;
-/// Maximum dead letters per selection.
-const MAX_SELECTED: usize = 1_000;
 const SELECTED: usize = 100;
 
 /// `GET /v1/dead-letters`.
