@@ -34,6 +34,8 @@ const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 const EXIT_GRACE: Duration = Duration::from_secs(5);
 /// Maximum time between the end of the stream and the exit of a process that was not asked to end.
 const EXIT_DEADLINE: Duration = Duration::from_secs(2);
+/// Maximum length of the line that gives the reason of a failed start, in characters.
+const MAX_REASON_CHARS: usize = 500;
 /// Maximum time to read the rest of the stream after the exit: a program started by the app may keep it open.
 const REST_DEADLINE: Duration = Duration::from_millis(50);
 
@@ -368,14 +370,27 @@ impl AppProcess {
     async fn describe_failed_start(&mut self, cwd: &std::path::Path) -> String {
         let status = self.wait(EXIT_DEADLINE).await;
         self.group.finish();
-        let how = match status.and_then(|status| status.code()) {
+        let code = status.and_then(|status| status.code());
+        let how = match code {
             Some(code) => format!("exit code {code}"),
             None => status.map_or_else(|| "it closed its socket".to_owned(), describe_status),
         };
-        let output = self.output.last_lines().await;
-        let reason = reason_line(&output).map(|line| format!(": {line}")).unwrap_or_default();
-        format!("ended before it was ready: {how}{reason}; hint: started in `{}`; set `cwd`", cwd.display())
+        let output = self.output.text().await;
+        let reason: String = reason_line(&output).unwrap_or_default().chars().take(MAX_REASON_CHARS).collect();
+        let hint = start_hint(code, &reason, cwd).map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+        let separator = if reason.is_empty() { "" } else { ": " };
+        format!("ended before it was ready: {how}{separator}{reason}{hint}")
     }
+}
+
+/// Remedy for a process that ended before it was ready, with this exit code and last line of output.
+fn start_hint(code: Option<i32>, reason: &str, cwd: &std::path::Path) -> Option<String> {
+    const MISSING: [&str; 4] = ["No module named", "Cannot find", "No such file", "not found"];
+    if MISSING.iter().any(|words| reason.contains(words)) {
+        return Some(format!("started in `{}`; set `cwd`", cwd.display()));
+    }
+    // A file that only declares tasks ends without an error.
+    (code == Some(0)).then(|| "it must serve its tasks: run a Python file with `python -m kafleet FILE`".to_owned())
 }
 
 /// Line of the output that names the error: the last one, without what Node writes after the message.
@@ -400,7 +415,7 @@ fn prefer_as_victim() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::reason_line;
+    use super::{reason_line, start_hint};
 
     #[test]
     fn reason_of_a_failed_start_is_the_line_with_the_error() {
@@ -414,5 +429,19 @@ mod tests {
         assert_eq!(reason_line(python), Some("ModuleNotFoundError: No module named 'numpy'"));
         assert_eq!(reason_line("{}"), Some("{}"), "a detail is better than nothing");
         assert_eq!(reason_line(""), None);
+    }
+
+    #[test]
+    fn hint_of_a_failed_start_fits_its_reason() {
+        let hint = |code, reason| start_hint(code, reason, "/srv".as_ref());
+        let folder = "started in `/srv`; set `cwd`";
+        assert_eq!(hint(Some(1), "ModuleNotFoundError: No module named 'numpy'").as_deref(), Some(folder));
+        assert_eq!(
+            hint(Some(2), "python3: can't open file 'x.py': No such file or directory").as_deref(),
+            Some(folder)
+        );
+        assert_eq!(hint(Some(1), "SyntaxError: invalid syntax"), None);
+        assert!(hint(Some(0), "").is_some_and(|hint| hint.contains("python -m kafleet")));
+        assert_eq!(hint(None, ""), None);
     }
 }

@@ -27,7 +27,7 @@ pub(super) enum BulkVerb {
 
 #[derive(Debug, Args)]
 pub(super) struct BulkArgs {
-    /// Search for the tasks, such as 'type:resize state:failed from:2h'
+    /// Search for the tasks, such as 'type:resize state:failed from:2h'; `level:any` includes tasks below roots
     #[arg(value_name = "QUERY", required_unless_present = "id", conflicts_with = "id")]
     pub query: Option<String>,
     /// Id of a task instead of a search; repeatable
@@ -69,9 +69,10 @@ async fn act(action: BulkAction, args: BulkArgs, globals: &Globals) -> Outcome {
     args.query.as_deref().map_or(Ok(()), check_query)?;
     let (q, ids) = (args.query, args.id);
     if args.preview {
+        let searched = q.as_ref().is_some_and(|q| !q.contains("level:"));
         let selection = BulkSelection { action, q, ids };
         let preview: BulkPreview = client.post(&["v1", "bulk", "preview"], Some(&selection)).await?;
-        return show_preview(&preview, &output);
+        return show_preview(&preview, searched, &output);
     }
     let request = BulkRequest { action, q, ids, limit: args.limit, reason: args.reason };
     let task: Status = client.post(&["v1", "bulk"], Some(&request)).await?;
@@ -83,7 +84,7 @@ async fn act(action: BulkAction, args: BulkArgs, globals: &Globals) -> Outcome {
     Ok(Code::Ok)
 }
 
-fn show_preview(preview: &BulkPreview, output: &Output) -> Outcome {
+fn show_preview(preview: &BulkPreview, searched: bool, output: &Output) -> Outcome {
     if output.is_json() {
         output.json(preview)?;
         return Ok(Code::Ok);
@@ -92,6 +93,9 @@ fn show_preview(preview: &BulkPreview, output: &Output) -> Outcome {
     output.line(&format!("{at_least}{} of {} matching tasks would change", preview.changing, preview.matching))?;
     for id in &preview.sample {
         output.line(&format!("  {id}"))?;
+    }
+    if searched && preview.matching == 0 {
+        output.line("`level:any` in the search also finds tasks below roots")?;
     }
     Ok(Code::Ok)
 }

@@ -34,12 +34,16 @@ impl OutputTail {
         self.tail.lock().clear();
     }
 
-    /// Last output of a process that has ended; may be empty.
+    /// Last lines of a process that has ended, as a failure quotes them; may be empty.
     pub(crate) async fn last_lines(&mut self) -> String {
-        // After the deadline, the output read so far is quoted.
+        quote(&self.text().await)
+    }
+
+    /// The whole tail of a process that has ended; may be empty.
+    pub(crate) async fn text(&mut self) -> String {
+        // After the deadline, the output read so far counts.
         let _ = timeout(END_DEADLINE, &mut self.forwarding).await;
-        let mut tail = self.tail.lock();
-        quote(&String::from_utf8_lossy(tail.make_contiguous()))
+        String::from_utf8_lossy(self.tail.lock().make_contiguous()).into_owned()
     }
 }
 

@@ -165,7 +165,10 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
     let present = match client.topics(&setup.names.topics()).await {
         Ok(present) => present,
         Err(why) => {
-            let hint = "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running";
+            let hint = match why.to_string().to_lowercase().contains("authentication") {
+                true => "check `sasl.username`, `sasl.password` and `sasl.mechanism` in `[kafka]`",
+                false => "check --brokers, KAFLEET_BROKERS or `[kafka]`, and that Kafka is running",
+            };
             found.push(Finding::error("kafka", format!("`{brokers}`: {why}")).hint(hint));
             return None;
         }
