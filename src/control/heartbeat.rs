@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CONTROL_VERSION;
 use super::follow::{Sink, TopicFollower, follow};
-use crate::broker::{Broker, RecordRef};
+use crate::broker::{Broker, RecordRef, Watermarks};
 use crate::config::Names;
 pub use crate::model::worker_status::{RunningTask, TypeStatus};
 
@@ -86,9 +86,9 @@ impl WorkerRegistry {
         self.heartbeats.read().values().cloned().collect()
     }
 
-    /// Returns true if the workers topic has been read up to this offset.
-    pub fn has_read(&self, offset: i64) -> bool {
-        self.read_to.load(Ordering::Acquire) >= offset
+    /// Returns true if the workers topic has been read to its end. Of an idle fleet all heartbeats may have been removed.
+    pub fn has_read(&self, topic: Watermarks) -> bool {
+        topic.low == topic.high || self.read_to.load(Ordering::Acquire) >= topic.high
     }
 }
 

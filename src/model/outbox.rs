@@ -16,8 +16,10 @@ use super::record::notifications::NotificationDelivery;
 use super::record::state::State;
 use super::retry::{Used, Waits};
 use super::task::{DecodedTask, header};
+use super::units::time::MAX_TIME_MS;
 
-/// Maximum size of the deferred records of one events partition, in bytes. A task whose record does not fit fails.
+/// Maximum size of the deferred records of one events partition in the store, in bytes. Records beyond it are read
+/// from the events topic when they are due.
 pub const MAX_DEFERRED_BYTES: u64 = 256 << 20;
 /// Time after a cancel at which the tracker ends a task that no worker holds.
 pub const CANCEL_GRACE_MS: i64 = 2_000;
@@ -288,7 +290,7 @@ impl TaskRecord {
             _ if self.silent => false,
             State::Running | State::Warning => !self.is_external(),
             // The worker itself waits for the next attempt.
-            State::Retrying | State::Scheduled => self.deferral.record_bytes == 0 && self.worker.is_some(),
+            State::Retrying | State::Scheduled => !self.deferral.is_deferred() && self.worker.is_some(),
             _ => false,
         }
     }
@@ -325,11 +327,13 @@ impl TaskRecord {
         self.effects.iter().filter(|effect| !effect.is_notification()).count()
     }
 
-    /// Next thing due: a check of the task or its own timer.
+    /// Next thing due: a check of the task or its own timer. A foreign event may name any number as a time; one that a
+    /// store's index cannot hold exactly is cut.
     pub fn timer(&self) -> Option<Timer> {
         let check = self.notifications.as_ref().and_then(|log| log.next_check());
         let check = check.map(|(due_ms, number)| Timer { due_ms, what: TimerKind::Check(number as u32) });
-        self.own_timer().into_iter().chain(check).min_by_key(|timer| timer.due_ms)
+        let next = self.own_timer().into_iter().chain(check).min_by_key(|timer| timer.due_ms);
+        next.map(|timer| Timer { due_ms: timer.due_ms.clamp(0, MAX_TIME_MS), ..timer })
     }
 
     /// Timer of the task itself, without its checks.
@@ -340,7 +344,7 @@ impl TaskRecord {
         if let Some(cancel) = self.cancelled_by() {
             return (!self.is_held()).then_some(Timer { due_ms: cancel.due_ms, what: TimerKind::Cancel });
         }
-        if self.deferral.record_bytes == 0 {
+        if !self.deferral.is_deferred() {
             return None;
         }
         let release = Timer { due_ms: self.times.due_ms.unwrap_or_default(), what: TimerKind::Release };

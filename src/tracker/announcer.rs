@@ -288,25 +288,31 @@ impl Subscription<'_> {
 
     fn start_offsets(&mut self) -> Result<Vec<(Partition, StartOffset)>, BrokerError> {
         let committed = self.consumer.committed(&self.unstarted, CALL_DEADLINE)?;
+        let groups = if committed.iter().all(Option::is_some) { GroupRecords::default() } else { self.groups()? };
         let mut starts = Vec::new();
         for (partition, committed) in self.unstarted.iter().zip(committed) {
             let start = match committed {
                 Some(committed) => StartOffset::At(committed.offset),
-                None => self.worker_position(partition)?,
+                None => self.worker_position(partition, &groups)?,
             };
             starts.push((partition.clone(), start));
         }
         Ok(starts)
     }
 
-    fn worker_position(&self, partition: &Partition) -> Result<StartOffset, BrokerError> {
+    /// Reads the consumer groups of the types.
+    fn groups(&self) -> Result<GroupRecords, BrokerError> {
+        let setup = &self.announcer.setup;
+        match read_control_blocking(&*setup.broker, &setup.names, CALL_DEADLINE) {
+            Ok(settings) => Ok(settings.groups),
+            Err(FleetSettingsError::Missing(_)) => Ok(GroupRecords::default()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn worker_position(&self, partition: &Partition, groups: &GroupRecords) -> Result<StartOffset, BrokerError> {
         let setup = &self.announcer.setup;
         let Some(task_type) = setup.names.type_of(&partition.topic) else { return Ok(StartOffset::Beginning) };
-        let groups = match read_control_blocking(&*setup.broker, &setup.names, CALL_DEADLINE) {
-            Ok(settings) => settings.groups,
-            Err(FleetSettingsError::Missing(_)) => GroupRecords::default(),
-            Err(error) => return Err(error.into()),
-        };
         let group = setup.names.group_id(task_type, groups.group_of(task_type));
         let at = std::slice::from_ref(partition);
         let committed = setup.broker.group_offsets(&group, at, CALL_DEADLINE)?.into_iter().next().flatten();

@@ -67,6 +67,8 @@ pub(crate) enum Unpublishable {
         "the task's record is no longer in Kafka (hint: submit the task again; `topics.task_retention` is the retention of records)"
     )]
     RecordRemoved,
+    #[error("the event with the task's record is no longer in Kafka (hint: submit the task again)")]
+    EventRemoved,
     #[error("its record cannot be read: another version wrote it")]
     UnknownVersion,
     #[error("it has no parent task")]

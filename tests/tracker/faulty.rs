@@ -9,6 +9,7 @@ use kafleet::broker::{
     Broker, BrokerError, Committed, Consumer, ConsumerSpec, GroupEvent, MakeDependents, Partition, ProducerRecord,
     RecordRef, StartOffset, TransactionalProducer,
 };
+use kafleet::model::projection::changes::Changes;
 use kafleet::model::record::TaskRecord;
 use kafleet::model::task::id::TaskId;
 use kafleet::store::{Checkpoint, PartitionWriter, Store, StoreError};
@@ -41,6 +42,8 @@ pub struct Faults {
     pub atomics: AtomicU32,
     /// Number of transactions.
     pub sends: AtomicU32,
+    /// Topic of which no record can be sent in a transaction.
+    pub no_topic: Mutex<Option<String>>,
     /// Step at which transactions stop.
     pub step: Mutex<Step>,
     pub frozen: AtomicBool,
@@ -71,6 +74,9 @@ impl TransactionalProducer for FaultyTransactions {
         deadline: Duration,
     ) -> Result<Vec<(i32, i64)>, BrokerError> {
         self.faults.sends.fetch_add(1, SeqCst);
+        if self.faults.no_topic.lock().unwrap().as_ref().is_some_and(|no| records.iter().any(|at| at.topic == no)) {
+            return Err(BrokerError::Unavailable("no leader, on purpose".into()));
+        }
         let step = *self.faults.step.lock().unwrap();
         match step {
             Step::Done => self.inner.send_with_dependents(records, then, deadline),
@@ -111,6 +117,7 @@ impl FaultyBroker {
             no_atomic: Mutex::default(),
             atomics: AtomicU32::new(0),
             sends: AtomicU32::new(0),
+            no_topic: Mutex::default(),
             step: Mutex::new(Step::Done),
             frozen: AtomicBool::new(false),
         });
@@ -202,6 +209,8 @@ pub enum FaultMode {
     Away,
     /// Never answers.
     Silent,
+    /// Writes never end.
+    Frozen,
     /// The next read of a writer panics.
     Panics,
 }
@@ -232,7 +241,7 @@ impl FaultyStore {
         match mode {
             FaultMode::Away => Err(StoreError::Unavailable("connection refused".into())),
             FaultMode::Silent => std::future::pending().await,
-            FaultMode::Well | FaultMode::Panics => Ok(()),
+            FaultMode::Well | FaultMode::Frozen | FaultMode::Panics => Ok(()),
         }
     }
 }
@@ -285,6 +294,12 @@ impl PartitionWriter for ShakyWriter {
         }
         self.inner.nodes(ids).await
     }
+    async fn apply(&mut self, changes: &Changes, from: Option<Checkpoint>, to: Checkpoint) -> Result<(), StoreError> {
+        if *self.store.mode.lock().unwrap() == FaultMode::Frozen {
+            return std::future::pending().await;
+        }
+        self.reached().await?.apply(changes, from, to).await
+    }
     delegate!(PartitionWriter via [inner]: lifetimes, statistics);
-    delegate!(PartitionWriter via [reached().await?]: done, check, verify_totals, audit, mark_damaged, apply);
+    delegate!(PartitionWriter via [reached().await?]: done, check, verify_totals, audit, mark_damaged);
 }

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::tracker::cases::expect_agreement;
 use crate::tracker::event_log::succeeded;
-use crate::tracker::faulty::{FaultyBroker, Step};
+use crate::tracker::faulty::{FaultMode, FaultyBroker, FaultyStore, Step};
 use crate::tracker::fixture::{DEADLINE, Fixture, Tracker, until};
 use crate::tracker::memory::fixture;
 use crate::tracker::outbox::{header, make_topics, node, read_all, until_state};
@@ -197,6 +197,34 @@ pub async fn overlap_policies_are_applied(fixture: Fixture) {
     tracker.stop().await;
     let unique = fired(&fixture);
     assert!(unique.values().all(|(fired, published)| *fired == 1 && *published <= 1), "{unique:?}");
+}
+
+/// While the store is behind, it may show an ended task as open: no time is skipped because of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_time_is_skipped_before_the_store_is_up_to_date() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let store = FaultyStore::new(fixture.store.clone());
+    let fixture = fixture.with(fixture.broker.clone(), Arc::new(store.clone()));
+    put(&fixture, "skip", &open(Overlap::Skip)).await;
+    put(&fixture, "other", &open(Overlap::Allow)).await;
+    let first = fixture.tracker().await;
+    until_plan(&fixture, "the first task is fired", |plan| plan.states.contains_key("skip")).await;
+    let last = state(&fixture, "skip").await.last.unwrap().task;
+    until_state(&fixture, &last, TaskState::Queued).await;
+    first.stop().await;
+    let before = (state(&fixture, "skip").await, state(&fixture, "other").await);
+    ends(&fixture, &last).await;
+    store.set(FaultMode::Frozen);
+    let second = fixture.tracker().await;
+    until_plan(&fixture, "other times are fired", |plan| plan.states["other"].fired >= before.1.fired + 2).await;
+    let behind = state(&fixture, "skip").await;
+    assert_eq!((behind.fired, behind.skipped), (before.0.fired, before.0.skipped), "the decision waits");
+    store.set(FaultMode::Well);
+    second.shutdown.begin();
+    let third = fixture.tracker().await;
+    until_plan(&fixture, "the next task is fired", |plan| plan.states["skip"].fired > before.0.fired).await;
+    third.stop().await;
 }
 
 pub async fn schedule_changes_are_applied(fixture: Fixture) {

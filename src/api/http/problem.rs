@@ -88,7 +88,6 @@ codes! {
     TooManyTimes "too_many_times" 422 "Too many firing times",
     LimitTooSmall "limit_too_small" 422 "Limit below the number of partitions",
     Internal "internal" 500 "Internal error",
-    TooManyScheduled "too_many_scheduled" 503 "Too many scheduled tasks",
     InProgress "in_progress" 503 "Submission in progress",
     NotVisibleYet "not_visible_yet" 503 "Not yet visible",
     StoreUnavailable "store_unavailable" 503 "Store unavailable",

@@ -16,7 +16,6 @@ use super::validate::Draft;
 use crate::api::http::problem::{ApiError, Code};
 use crate::api::read::consistency::TaskView;
 use crate::broker::BrokerError;
-use crate::model::outbox::MAX_DEFERRED_BYTES;
 use crate::model::record::TaskRecord;
 use crate::model::record::state::State;
 use crate::model::task::Position;
@@ -78,7 +77,6 @@ impl Writes {
     }
 
     pub(crate) async fn submit(&self, draft: Draft) -> Result<Submitted, ApiError> {
-        self.check_schedule_capacity(&draft).await?;
         if draft.generated {
             let position = self.publish(&draft).await.map_err(|failed| failed.error)?;
             return Ok(Submitted::Created(as_published(&draft, position, self.publisher.sampler())));
@@ -99,28 +97,6 @@ impl Writes {
             }
             waited = true;
         }
-    }
-
-    /// Rejects a scheduled task if the tracker's memory for scheduled tasks is nearly full; beyond the limit the task
-    /// would fail.
-    pub(crate) async fn check_schedule_capacity(&self, draft: &Draft) -> Result<(), ApiError> {
-        if draft.new.policy.not_before_ms.is_none() {
-            return Ok(());
-        }
-        let deferred = self
-            .reads
-            .checkpoint(self.publisher.partition_of(&draft.id))
-            .await?
-            .map_or(0, |checkpoint| checkpoint.deferred_bytes);
-        // The remainder is reserved for submissions in flight.
-        if deferred < MAX_DEFERRED_BYTES / 10 * 9 {
-            return Ok(());
-        }
-        let why = format!(
-            "scheduled tasks already use {deferred} bytes in this events partition; the maximum is {MAX_DEFERRED_BYTES}"
-        );
-        Err(ApiError::new(Code::TooManyScheduled, why)
-            .hint("submit it closer to its start time, or use more events partitions"))
     }
 
     /// Publishes a task under its lease. `waited`: another request held the lease before and may have published the

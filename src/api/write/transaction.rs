@@ -77,7 +77,6 @@ impl Writes {
     ) -> Result<Draft, ApiError> {
         let mut draft = self.draft(item?, now_ms, trace)?;
         self.check_types(&draft).await?;
-        self.check_schedule_capacity(&draft).await?;
         if let Some(first) = before.first().filter(|first| first.id.root() != draft.id.root()) {
             let why = format!("`{}` is not in the tree of `{}`", draft.id, first.id.root());
             return Err(ApiError::new(Code::MultipleTrees, why).hint("send one batch per tree, or omit `atomic`"));

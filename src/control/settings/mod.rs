@@ -161,6 +161,8 @@ pub fn read_control_blocking(
     let ends = broker.watermarks(&partition, left())?;
     let mut control = FleetSettings::default();
     let mut reading = Reading::new(ends);
+    // The last record of the fleet counts.
+    let mut fleet = Ok(());
     if reading.is_done() {
         return Ok(control);
     }
@@ -172,20 +174,21 @@ pub fn read_control_blocking(
             let Reading { next, end } = reading;
             return Err(FleetSettingsError::Late { topic, next, end, waited_ms: deadline.as_millis() });
         }
-        let mut outcome = Ok(());
         consumer.poll(BATCH, POLL.min(left()), &mut |record| {
-            if outcome.is_ok() && reading.takes(record) {
-                outcome = control.take(record);
+            if reading.takes(record) {
+                let taken = control.take(record);
+                if taken.is_err() || record.key == Some(FLEET_KEY.as_bytes()) {
+                    fleet = taken;
+                }
             }
         })?;
-        outcome?;
         // The last offsets may hold no record: transaction markers take one offset each and are never delivered.
         if let Some((_, offset)) = consumer.positions()?.first() {
             reading.passed(*offset);
         }
     }
     consumer.close(left().max(POLL));
-    Ok(control)
+    fleet.map(|()| control)
 }
 
 /// Progress of reading a topic up to the end it had at the start.

@@ -80,7 +80,7 @@ fn apply_fail_fast(node: &mut TaskRecord, reason: Option<String>, cause: Change<
     if !matches!(node.own, State::Failed | State::Expired | State::Cancelled) {
         node.outcome.error = Some(Box::new(ErrorInfo::new(CHILD_FAILED, message.clone(), 0)));
     }
-    if node.is_external() && !node.own.is_terminal() && node.deferral.record_bytes == 0 {
+    if node.is_external() && !node.own.is_terminal() && !node.deferral.is_deferred() {
         node.own = State::Failed;
     }
     node.history.push(HistoryEntry::of_fold(Kind::CancelRequested, node.run, (cause.at_ms, asof), message));

@@ -61,7 +61,7 @@ impl Records {
         }
         let counted_before = tally::Before::of(node);
         node.restore_expected();
-        let record_bytes = std::mem::take(&mut node.deferral.record_bytes);
+        let stored_bytes = node.deferral.clear_record();
         if node.run < run {
             begin_run(node, run);
             node.definition.position = None;
@@ -84,8 +84,8 @@ impl Records {
         let Some(node) = self.node_mut(next) else { return };
         refresh(node, cause);
         let now = rollup_input(next, node);
-        if record_bytes > 0 {
-            self.record_deferred(next, DeferredRecord::Drop, record_bytes, 0);
+        if stored_bytes > 0 {
+            self.record_deferred(next, DeferredRecord::Drop, stored_bytes, 0);
         }
         self.mark_outlived(next);
         if let Some(node) = self.node_mut(id) {

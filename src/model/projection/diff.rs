@@ -40,7 +40,7 @@ impl IndexedFields {
             effect: node.turn(),
             age: node.times.expiry.filter(|age| !is_done(age)).map(|age| age.due_ms),
             done: node.times.expiry.filter(is_done).map(|age| age.due_ms),
-            has_deferred: node.deferral.record_bytes > 0,
+            has_deferred: node.deferral.stored_bytes() > 0,
             failed: node.times.failed_ms.map(|at_ms| (Fingerprint::of(node.outcome.error.as_deref()), at_ms)),
         }
     }
@@ -83,7 +83,7 @@ impl WorkingSet {
                 let had_deferred = stored.as_ref().is_some_and(|stored| stored.has_deferred);
                 changes.deferred.extend((deferred.is_some() || had_deferred).then(|| (id.clone(), deferred)));
             }
-            take_node(&mut changes, &mut counts, id, node, stored)?;
+            entry.bytes = take_node(&mut changes, &mut counts, id, node, stored)?;
         }
         counts.take(&mut changes);
         changes.statistics = self.records.statistics.take_changes()?;
@@ -100,7 +100,7 @@ impl WorkingSet {
         for (id, node) in gone {
             self.records.entries.remove(&id);
             self.records.deferred_bytes =
-                self.records.deferred_bytes.saturating_sub(u64::from(node.deferral.record_bytes));
+                self.records.deferred_bytes.saturating_sub(u64::from(node.deferral.stored_bytes()));
             self.records.count(tally::removal(&node));
             remove_node(&mut changes, &mut counts, id, &node);
         }
@@ -132,14 +132,17 @@ fn remove_node(changes: &mut Changes, counts: &mut Counts, id: TaskId, node: &Ta
     changes.gone.push(entry.id);
 }
 
+/// Adds the changes of a record. Returns its size as stored, in bytes.
 fn take_node(
     changes: &mut Changes,
     counts: &mut Counts,
     id: TaskId,
     node: &TaskRecord,
     stored: Option<IndexedFields>,
-) -> Result<(), EncodeError> {
-    changes.nodes.push((id.clone(), node.encode()?));
+) -> Result<usize, EncodeError> {
+    let encoded = node.encode()?;
+    let bytes = encoded.len();
+    changes.nodes.push((id.clone(), encoded));
     let entry = Entry { seen_ms: node.times.seen_ms, id };
     if stored.is_none() {
         let index = entry.id.parent_id().map_or(Index::Roots, Index::Children);
@@ -160,7 +163,7 @@ fn take_node(
     if was != is {
         move_member(changes, counts, &entry, was, is);
     }
-    Ok(())
+    Ok(bytes)
 }
 
 type Member = Option<(Arc<str>, State)>;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::deferred_record::DeferredRecord;
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
-use super::{Change, LogPosition, WorkingSet, requests, tally};
+use super::{Change, LogPosition, WorkingSet, continuations, requests, tally};
 use crate::model::event::{ErrorInfo, Kind};
 use crate::model::outbox::{CancelRequest, EffectKind, MAX_EFFECTS, OVERDUE, StoredCancel};
 use crate::model::record::HistoryEntry;
@@ -79,6 +79,9 @@ fn expire_with(records: &mut Records, cause: Change<'_>, change: fn(&mut Records
     let Some(node) = records.node(id.as_str()) else { return Expired::Not };
     let (before, counted_before) = (Some(rollup_input(id, node)), tally::Before::of(node));
     change(records, id, position);
+    if records.node(id.as_str()).is_some_and(continuations::has_due) {
+        records.create_continuations(id, cause);
+    }
     let Some(node) = records.node_mut(id) else { return Expired::Not };
     refresh(node, cause);
     let observation = tally::compare(counted_before, node, position, None);
@@ -100,7 +103,6 @@ fn expire_unannounced(records: &mut Records, id: &TaskId, position: LogPosition)
 /// Ends an expired root; an effect ends its pending descendants and informs the workers.
 fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     let Some(node) = records.node_mut(id) else { return };
-    let record_bytes = node.deferral.record_bytes;
     if node.request_effects() < MAX_EFFECTS {
         requests::replace_cancel_effect(node, position, EffectKind::End { asof: position.offset });
         node.requests.cancel = Some(Box::new(overdue_cancel(position)));
@@ -111,9 +113,9 @@ fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     }
     node.own = State::Expired;
     node.outcome.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
-    node.deferral.record_bytes = 0;
-    if record_bytes > 0 {
-        records.record_deferred(id, DeferredRecord::Drop, record_bytes, 0);
+    let stored_bytes = node.deferral.clear_record();
+    if stored_bytes > 0 {
+        records.record_deferred(id, DeferredRecord::Drop, stored_bytes, 0);
     }
 }
 

@@ -22,7 +22,7 @@ struct Context {
     above: Option<AncestorCancel>,
     /// Run started by a retry.
     next_run: u32,
-    /// Free bytes for deferred records.
+    /// Free bytes in the store for deferred records.
     room: u64,
     /// The record has just been added, and its parent does not count it yet.
     is_new: bool,
@@ -239,7 +239,7 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     let position = cause.position;
     let before = (!context.is_new).then(|| rollup_input(&event.id, node));
     let counted_before = tally::Before::of(node);
-    let kept_before = node.deferral.record_bytes;
+    let (stored_before, was_deferred) = (node.deferral.stored_bytes(), node.deferral.is_deferred());
     let seen = (node.definition.announced, node.run);
     let is_of_run = event.kind().creates() && event.run >= node.run;
     let was_cancelled = is_of_run && event.task.is_some() && node.is_cancelled_unannounced();
@@ -253,10 +253,10 @@ fn apply(node: &mut TaskRecord, event: &Event, context: Context, cause: Change<'
     let is_newer = context.above.is_some() || event.kind() == Kind::RetryRequested;
     let inherited = requests::inherit_cancel(node, context.above, cause);
     let inherits_cancel = inherited.is_some() && !node.own.is_terminal();
-    let changes_deferred = event.payload.record().is_some() || kept_before > 0;
+    let changes_deferred = event.payload.record().is_some() || was_deferred;
     let deferred =
-        if changes_deferred { keep(node, event, step.verdict, position, kept_before, context.room)? } else { None };
-    let deferred = deferred.map(|change| (change, kept_before, node.deferral.record_bytes));
+        if changes_deferred { keep(node, event, step.verdict, position, stored_before, context.room)? } else { None };
+    let deferred = deferred.map(|change| (change, stored_before, node.deferral.stored_bytes()));
     add_to_history(node, event, position, &step);
     inherited.into_iter().for_each(|entry| node.history.push(entry));
     node.folded_to = position.offset + 1;

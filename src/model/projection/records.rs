@@ -36,17 +36,20 @@ pub(super) struct WorkingEntry {
     pub(super) dirty: bool,
     /// Used since the last `shrink`, which drops the others.
     pub(super) used: bool,
+    /// Approximate size of the record, in bytes.
+    pub(super) bytes: usize,
 }
 
 impl WorkingEntry {
     /// Loaded record, unchanged.
     pub(super) fn loaded(node: Option<TaskRecord>) -> Self {
-        Self { node, stored: None, dirty: false, used: true }
+        let bytes = node.as_ref().and_then(|node| node.outcome.output.as_ref()).map_or(0, |output| output.text().len());
+        Self { node, stored: None, dirty: false, used: true, bytes }
     }
 
     /// Record that the store does not have yet.
     fn created(node: TaskRecord) -> Self {
-        Self { node: Some(node), stored: None, dirty: true, used: true }
+        Self { node: Some(node), stored: None, dirty: true, used: true, bytes: 0 }
     }
 }
 

@@ -46,7 +46,7 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
         Kind::Scheduled if event.payload.record().is_some() => {
             !matches!(node.own, State::Expected | State::Queued | State::Scheduled)
                 || node.attempt > 0
-                || node.deferral.record_bytes > 0
+                || node.deferral.is_deferred()
                 || is_released(node, event)
         }
         // The released record belongs to an earlier wait, for example before the first attempt; the current wait
@@ -55,11 +55,11 @@ fn is_late(node: &TaskRecord, event: &Event) -> bool {
             !matches!(node.own, State::Expected | State::Scheduled | State::Retrying) || event.used() < node.used()
         }
         Kind::Retrying if event.payload.record().is_some() => {
-            is_released(node, event) || (node.deferral.record_bytes > 0 && event.used() < node.used())
+            is_released(node, event) || (node.deferral.is_deferred() && event.used() < node.used())
         }
         // The record of the next attempt is deferred: these events come from a worker that was cut off before.
-        Kind::Started | Kind::Warned | Kind::Retrying => node.deferral.record_bytes > 0 && node.own == State::Retrying,
-        Kind::Scheduled => node.deferral.record_bytes > 0,
+        Kind::Started | Kind::Warned | Kind::Retrying => node.deferral.is_deferred() && node.own == State::Retrying,
+        Kind::Scheduled => node.deferral.is_deferred(),
         _ => false,
     }
 }

@@ -14,6 +14,9 @@ use crate::model::statistics::Statistics;
 use crate::model::task::MAX_RUN;
 use crate::model::task::id::TaskId;
 
+/// Maximum size of the records cached between two batches, in bytes as stored. Results may be large.
+const MAX_CACHE_BYTES: usize = 8 << 20;
+
 /// Loaded task records of one partition, and their pending changes.
 pub struct WorkingSet {
     pub(super) records: Records,
@@ -68,8 +71,12 @@ impl WorkingSet {
     }
 
     /// Shrinks the cache to at most `limit` records by dropping those not used since the last call. Ancestors of a
-    /// record that stays are kept. Call between batches only.
+    /// record that stays are kept. Drops all if they have more than [`MAX_CACHE_BYTES`]. Call between batches only.
     pub fn shrink(&mut self, limit: usize) {
+        if self.records.entries.values().map(|entry| entry.bytes).sum::<usize>() > MAX_CACHE_BYTES {
+            self.records.entries.clear();
+            return;
+        }
         if self.records.entries.len() <= limit {
             return;
         }

@@ -162,13 +162,34 @@ pub struct Requests {
 /// Wait of a task whose record the tracker publishes at the due time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Deferral {
-    /// Size of the deferred record that the tracker stores until the task is due, in bytes; 0: none.
+    /// Size of the record that the tracker publishes when the task is due, in bytes; 0: the task is not deferred.
     pub record_bytes: u32,
+    /// True if the store had no room for the record, which is then read from the event that brought it.
+    pub only_in_log: bool,
     /// Waits of the current run that do not count as attempts.
     pub waits: u32,
     /// The handovers of this run up to this one are over, because their records were released; late events that defer
     /// them again are ignored.
     pub released: Option<Used>,
+}
+
+impl Deferral {
+    /// Returns true if the tracker holds the record until the task is due.
+    pub const fn is_deferred(&self) -> bool {
+        self.record_bytes > 0
+    }
+
+    /// Bytes of the record in the store.
+    pub const fn stored_bytes(&self) -> u32 {
+        if self.only_in_log { 0 } else { self.record_bytes }
+    }
+
+    /// Forgets the record, and returns its bytes in the store.
+    pub(crate) const fn clear_record(&mut self) -> u32 {
+        let stored = self.stored_bytes();
+        (self.record_bytes, self.only_in_log) = (0, false);
+        stored
+    }
 }
 
 /// Continuations that the current run has added and created.

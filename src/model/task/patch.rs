@@ -144,7 +144,7 @@ impl Patch {
             return Some("the task is not published yet".to_owned());
         }
         if self.not_before_ms.is_some()
-            && !(node.own == State::Scheduled && node.deferral.record_bytes > 0 && node.attempt == 0)
+            && !(node.own == State::Scheduled && node.deferral.is_deferred() && node.attempt == 0)
         {
             return Some(format!("the task is {}: only a scheduled task can be given another start", node.own));
         }
@@ -153,7 +153,7 @@ impl Patch {
             return Some(format!("an external task has no `{field}`: it applies to workers only"));
         }
         // A deferred or republished record can still be changed; one in a topic cannot.
-        let is_out = !node.own.is_terminal() && node.deferral.record_bytes == 0;
+        let is_out = !node.own.is_terminal() && !node.deferral.is_deferred();
         is_out.then(|| {
             format!("the task is {}: workers read `{field}` from its record, which is already published", node.own)
         })

@@ -86,6 +86,11 @@ impl OutboxEntry {
         self.messages.last().is_some_and(|last| *last.topic == *topic)
     }
 
+    /// Topic of the entry's task record, if it has one. Only these have no fixed partition.
+    pub(super) fn task_topic(&self) -> Option<&str> {
+        self.messages.iter().find(|message| message.partition.is_none()).map(|message| &*message.topic)
+    }
+
     /// Builds the dependent event, given the position of the last record.
     pub(crate) fn dependent_event(
         &self,

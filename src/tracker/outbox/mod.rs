@@ -2,6 +2,7 @@
 
 mod control_records;
 mod deferrals;
+mod deferred_records;
 pub(crate) mod entry;
 pub(crate) mod fan_in;
 pub(crate) mod notification;
@@ -10,5 +11,6 @@ pub(crate) mod planner;
 pub(crate) mod relay;
 pub(crate) mod subtree;
 pub(crate) mod task_records;
+mod unwritable;
 pub(crate) mod withdrawals;
 pub(crate) mod worker_progress;

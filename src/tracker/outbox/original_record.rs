@@ -44,7 +44,7 @@ pub(super) async fn original_record(
     id: &TaskId,
     node: &TaskRecord,
 ) -> Result<Option<OriginalRecord>, BrokerError> {
-    let event = event_with_copy(setup, events, id, node).await?;
+    let event = event_with_copy(setup, events, id, node.definition.record_event_offset).await?;
     let is_redrive = event.as_ref().is_some_and(|event| event.kind() == Kind::RetryRequested);
     if let Some(position) = node.definition.position.filter(|_| !is_redrive) {
         let partition = Partition::new(topic, position.partition);
@@ -56,14 +56,26 @@ pub(super) async fn original_record(
     Ok(event.and_then(|event| event.payload.into_record()).map(|copy| OriginalRecord::deferred(*copy)))
 }
 
+/// Reads the record of a deferred task for which the store had no room, from the event at this offset. `None` if the
+/// event no longer exists.
+pub(super) async fn deferred_in_log(
+    setup: &TrackerSetup,
+    events: (&Arc<str>, u32),
+    id: TaskId,
+    offset: Option<i64>,
+) -> Result<(TaskId, Option<RecordCopy>), BrokerError> {
+    let event = event_with_copy(setup, events, &id, offset).await?;
+    Ok((id, event.and_then(|event| event.payload.into_record()).map(|copy| *copy)))
+}
+
 /// Reads the event that carries a copy of the task's record.
 async fn event_with_copy(
     setup: &TrackerSetup,
     (topic, number): (&Arc<str>, u32),
     id: &TaskId,
-    node: &TaskRecord,
+    offset: Option<i64>,
 ) -> Result<Option<Event>, BrokerError> {
-    let Some(offset) = node.definition.record_event_offset else { return Ok(None) };
+    let Some(offset) = offset else { return Ok(None) };
     let record = read(setup, Partition::new(topic.clone(), number as i32), offset).await?;
     let event = record.and_then(|record| Event::decode(record.value.as_deref()?).ok());
     Ok(event.filter(|event| event.id == *id))

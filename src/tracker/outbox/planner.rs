@@ -12,7 +12,7 @@ use super::entry::{Message, OutboxEntry, effect_done, event_message, terminal_ev
 use crate::broker::BrokerError;
 use crate::model::encode_error::EncodeError;
 use crate::model::event::{Event, Payload};
-use crate::model::outbox::{Effect, EffectKind, RecordCopy, TimerKind};
+use crate::model::outbox::{Effect, EffectKind, TimerKind};
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::NotificationDelivery;
 use crate::model::retry::Used;
@@ -22,15 +22,17 @@ use crate::publish::TracedEvent;
 use crate::store::{Entry, StoreError};
 use crate::telemetry::otel::followed;
 use crate::tracker::error::{TrackerError, Unpublishable};
+use crate::tracker::outbox::deferred_records::{DeferredRecord, deferred_records};
 use crate::tracker::outbox::notification::{DeliveryOptions, delivery_event};
 use crate::tracker::outbox::subtree::SubtreeCommand;
 use crate::tracker::outbox::task_records::apply_patch;
+use crate::tracker::outbox::unwritable::UnwritableTopics;
 use crate::tracker::outbox::withdrawals::Withdrawals;
 use crate::tracker::setup::TrackerSetup;
 
 /// Duration of a failed read after which its partition is excluded from further reads in the same pass.
 const MAX_READ_TIME: Duration = Duration::from_secs(1);
-/// Approximate maximum bytes of continuations per transaction.
+/// Approximate maximum bytes of retried tasks, continuations and notifications per transaction.
 const MAX_BYTES: usize = 8 << 20;
 
 /// Type and partition of a task's record.
@@ -51,6 +53,9 @@ pub(crate) struct OutboxPlanner {
     /// Timers and effects whose records cannot be sent, with the reason.
     pub(super) unsendable: HashMap<(TaskId, String), Unpublishable>,
     deferrals: Deferrals,
+    /// Notifications without the fields that may be large. If one is refused too, it is dropped.
+    lean: HashSet<(TaskId, String)>,
+    pub(super) unwritable: UnwritableTopics,
 }
 
 /// Entries and subtree commands planned in one pass over the effects.
@@ -58,7 +63,7 @@ pub(crate) struct OutboxPlanner {
 struct Pass {
     entries: Vec<OutboxEntry>,
     commands: Vec<(TaskId, Effect)>,
-    /// Bytes of continuations and notifications.
+    /// Bytes of task records and notifications.
     bytes: usize,
     /// Partitions without an answer to a read in this pass.
     unresponsive: HashSet<Location>,
@@ -82,12 +87,14 @@ impl OutboxPlanner {
             topics: HashSet::new(),
             unsendable: HashMap::new(),
             deferrals: Deferrals::new(withdrawals),
+            lean: HashSet::new(),
+            unwritable: UnwritableTopics::default(),
         }
     }
 
-    /// Number of tasks whose effects are deferred.
+    /// Number of tasks whose timers or effects are deferred.
     pub(crate) fn deferred(&self) -> usize {
-        self.deferrals.len()
+        self.deferrals.len() + self.unwritable.held()
     }
 
     /// Records that an entry cannot be sent; its next plan becomes a failure event.
@@ -115,21 +122,23 @@ impl OutboxPlanner {
             if timer.due_ms > now {
                 continue;
             }
+            if timer.what == TimerKind::Release && self.unwritable.contains(&self.topic_of(&node)) {
+                self.unwritable.hold(id);
+                continue;
+            }
             bytes += u64::from(node.deferral.record_bytes);
             if bytes > max_bytes && !due.is_empty() {
                 break;
             }
             due.push((id.clone(), node, timer.what));
         }
-        let waiting: Vec<TaskId> =
-            due.iter().filter(|(_, _, what)| *what == TimerKind::Release).map(|(id, ..)| id.clone()).collect();
-        let mut deferred = self.setup.store.deferred(self.number, &waiting).await?.into_iter();
+        let mut records = deferred_records(&self.setup, (&self.events, self.number), &due).await?;
         let mut planned = Vec::with_capacity(due.len());
         for (id, node, what) in due {
             let entry = match what {
-                // The record is missing if the task was released or dropped a moment ago.
-                TimerKind::Release => match deferred.next().flatten() {
-                    Some(bytes) => self.release(&id, &node, &bytes, now).await?,
+                // The record is missing if the task was released or dropped a moment ago, or if it cannot be read now.
+                TimerKind::Release => match records.remove(&id) {
+                    Some(record) => self.release(&id, &node, record, now).await?,
                     None => continue,
                 },
                 TimerKind::Check(number) => self.timer_entry(&id, "check", &checked_event(&id, &node, number, now))?,
@@ -151,12 +160,12 @@ impl OutboxPlanner {
         &mut self,
         id: &TaskId,
         node: &TaskRecord,
-        deferred: &[u8],
+        deferred: DeferredRecord,
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
         let record = match self.unsendable_reason(id, OutboxEntry::TIMER, node).await? {
             Some(why) => Err(why),
-            None => RecordCopy::decode(deferred).ok_or(Unpublishable::UnknownVersion),
+            None => deferred,
         };
         let record = match record {
             Ok(record) => record,
@@ -222,9 +231,19 @@ impl OutboxPlanner {
         pass: &mut Pass,
         now: i64,
     ) -> Result<Option<OutboxEntry>, TrackerError> {
+        let is_record = matches!(effect.what, EffectKind::Publish { .. } | EffectKind::PublishContinuation { .. });
+        if (is_record || effect.is_notification()) && pass.bytes > MAX_BYTES {
+            return Ok(None);
+        }
+        if is_record && self.unwritable.contains(&self.topic_of(node)) {
+            self.deferrals.defer(id, node);
+            return Ok(None);
+        }
         match effect.what {
-            EffectKind::Publish { run } => self.republish_or_defer(id, node, effect, run, pass, now).await,
-            EffectKind::PublishContinuation { .. } | EffectKind::NotifyAction(_) if pass.bytes > MAX_BYTES => Ok(None),
+            EffectKind::Publish { run } => {
+                let entry = self.republish_or_defer(id, node, effect, run, pass, now).await?;
+                Ok(entry.map(|entry| pass.count_bytes(entry)))
+            }
             EffectKind::NotifyAction(delivery) => {
                 Ok(Some(pass.count_bytes(self.notify(id, node, effect, delivery, now)?)))
             }
@@ -291,6 +310,7 @@ impl OutboxPlanner {
         let ids: HashSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
         self.deferrals.retain_only(entries);
         self.unsendable.retain(|(id, dedup_key), _| dedup_key == OutboxEntry::TIMER || ids.contains(id));
+        self.lean.retain(|(id, _)| ids.contains(id));
     }
 
     /// Builds the requested subtree commands, in order, without those that are no longer pending.
@@ -334,10 +354,18 @@ impl OutboxPlanner {
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
         let dedup_key = effect.id();
-        let lean = self.unsendable.remove(&(id.clone(), dedup_key.clone())).is_some();
+        let key = (id.clone(), dedup_key.clone());
+        let refused = self.unsendable.remove(&key).is_some();
+        let is_lean = refused && !self.lean.insert(key);
         let origin = followed(self.setup.tracer.as_ref(), id, delivery.run, node.definition.trace);
         let traced = self.setup.tracer.as_ref().map(|tracer| (tracer, &self.setup.names));
-        let event = delivery_or_nothing(id, node, delivery, (lean, origin, traced), now);
+        let event = match is_lean {
+            true => {
+                tracing::error!(task = %id, "a notification is refused, even without the result of its task, and is dropped");
+                None
+            }
+            false => delivery_or_nothing(id, node, delivery, (refused, origin, traced), now),
+        };
         let (event, span) = event.unzip();
         let message = event.map(|event| {
             let number = partition_of(event.id.root().as_bytes(), self.setup.events_partitions);
@@ -390,6 +418,8 @@ fn checked_event(id: &TaskId, node: &TaskRecord, number: u32, now: i64) -> Event
 /// Terminal event of a cancelled task that no worker holds, so that no worker reports its end.
 fn cancelled_event(id: &TaskId, node: &TaskRecord, now: i64) -> Event {
     let request = node.cancelled_by().map(|cancel| cancel.request.clone()).unwrap_or_default();
-    let why = request.message(", before a worker took it");
+    let has_started = node.attempt > 0 || node.times.started_at_ms.is_some();
+    let when = if has_started { ", before a worker took it again" } else { ", before a worker took it" };
+    let why = request.message(when);
     Event { by: request.by, ..terminal_event(id, node.run, Payload::Cancelled, &why, now) }
 }

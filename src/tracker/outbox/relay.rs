@@ -210,15 +210,19 @@ impl OutboxRelay {
     }
 
     /// Due timers that are not published yet.
-    fn due_timers(&self, outbox: &Outbox, now: i64) -> Vec<TaskId> {
+    fn due_timers(&mut self, outbox: &Outbox, now: i64) -> Vec<TaskId> {
+        if self.planner.unwritable.end_waits() {
+            self.singles_left = BATCH;
+        }
         let due = outbox.timers.iter().take_while(|entry| entry.seen_ms <= now).map(|entry| entry.id.clone());
-        due.filter(|id| !self.published.contains_key(&(id.clone(), OutboxEntry::TIMER.to_owned()))).collect()
+        let is_published = |id: &TaskId| self.published.contains_key(&(id.clone(), OutboxEntry::TIMER.to_owned()));
+        due.filter(|id| !is_published(id) && !self.planner.unwritable.holds(id)).collect()
     }
 
     fn until_next(&self, outbox: &Outbox, now: i64) -> Duration {
         let next = outbox.timers.iter().map(|entry| entry.seen_ms).find(|due| *due > now);
         let wait = next.map_or(MAX_SLEEP, |due| Duration::from_millis((due - now) as u64));
-        wait.min(MAX_SLEEP)
+        wait.min(if self.planner.deferred() > 0 { RECHECK_INTERVAL } else { MAX_SLEEP })
     }
 
     /// Waits until work is added, the fold reaches `position`, a cancel can be withdrawn, or `longest` has passed.
@@ -353,12 +357,30 @@ impl OutboxRelay {
                 Err(error)
             }
             Err(error) => {
+                if matches!(
+                    error,
+                    BrokerError::Full(_)
+                        | BrokerError::Unavailable(_)
+                        | BrokerError::Denied(_)
+                        | BrokerError::Unexpected(_)
+                ) {
+                    self.isolate_unwritable(&planned, &error);
+                }
                 // Records that may have been published name these spans.
                 if matches!(error, BrokerError::InDoubt(_)) {
                     self.finish_spans(&mut planned);
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Publishes the entries one by one, until the topic is found that cannot be written.
+    fn isolate_unwritable(&mut self, planned: &[OutboxEntry], error: &BrokerError) {
+        self.singles_left = BATCH;
+        if let [entry] = planned {
+            self.planner.unwritable.add(entry, error);
+            self.singles_left = 0;
         }
     }
 
@@ -372,6 +394,7 @@ impl OutboxRelay {
                 Some(_) => dependent_events.next(),
                 None => last.filter(|_| entry.ends_in_topic(&events)),
             };
+            self.planner.unwritable.remove_topic_of(entry);
             let Some((_, offset)) = position else { continue };
             if entry.is_subtree_step() {
                 self.last_command_offset = self.last_command_offset.max(offset);

@@ -192,11 +192,11 @@ impl PartitionTask {
         if projection.checkpoint().is_none() {
             projection.begin_empty(start, end);
         }
-        self.refold = self.refold_from(projection.checkpoint(), end);
         if projection.checkpoint().is_some_and(|checkpoint| checkpoint.rebuild > 0) {
-            projection = self.take_over(partition, start).await?;
+            projection = self.take_over(partition, (start, end)).await?;
             start = projection.checkpoint().map_or(start, |checkpoint| checkpoint.offset);
         }
+        self.refold = self.refold_from(projection.checkpoint(), end);
         projection.writer().check().await?;
         self.generation += 1;
         let request = SeekRequest { partition: self.number, generation: self.generation, offset: start };
@@ -328,10 +328,11 @@ impl PartitionTask {
     }
 
     /// Claims a partition that a rebuild writes, between two of its batches.
-    async fn take_over(&self, partition: u32, start: i64) -> Result<Projection, End> {
+    async fn take_over(&self, partition: u32, (start, end): (i64, i64)) -> Result<Projection, End> {
         let mut tries = 0;
         loop {
             let mut projection = Projection::open(self.setup.store.clone(), partition).await?;
+            projection.set_incomplete(end);
             match projection.claim(TRACKER, start).await {
                 Err(StoreError::Conflict { .. }) if tries < MAX_CLAIMS => tries += 1,
                 Err(error) => return Err(error.into()),

@@ -89,6 +89,11 @@ impl Projection {
         self.working_set.begin_statistics(first);
     }
 
+    /// Marks the partition as incomplete below `end`, as if a tracker had begun to fold it from the beginning.
+    pub fn set_incomplete(&mut self, end: i64) {
+        self.complete_at = self.complete_at.max(end);
+    }
+
     pub fn partition(&self) -> u32 {
         self.partition
     }

@@ -6,7 +6,7 @@
 //! fixed transactional id is opened, which fences earlier owners, and only then the control topic is read to its end:
 //! it contains everything that earlier owners have fired. Without schedules nothing is opened.
 //!
-//! [`ScheduleProgress`]: crate::model::schedule::step::State
+//! [`ScheduleProgress`]: crate::model::schedule::step::ScheduleProgress
 
 use std::sync::Arc;
 use std::time::Duration;

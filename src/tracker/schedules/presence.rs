@@ -16,25 +16,28 @@ pub(super) fn partition(setup: &TrackerSetup, id: &TaskId) -> u32 {
     partition_of(id.root().as_bytes(), setup.events_partitions)
 }
 
-/// Returns whether the task that a schedule started last is still open. A task unknown to the store has not been
-/// folded yet, or was removed long after its end.
-pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> Result<bool, TrackerError> {
-    let Some(id) = entry.state.last.as_ref().and_then(|last| TaskId::parse(&last.task).ok()) else { return Ok(false) };
+/// Returns whether the task that a schedule started last is still open; `None` if more must be folded first. Until then
+/// the store may show an ended task as open, or not at all, and a time skipped because of it would be lost.
+pub(super) async fn is_running(setup: &Arc<TrackerSetup>, entry: &mut Entry) -> Result<Option<bool>, TrackerError> {
+    let Some(id) = entry.state.last.as_ref().and_then(|last| TaskId::parse(&last.task).ok()) else {
+        return Ok(Some(false));
+    };
     let at = partition(setup, &id);
-    if let Some(found) = node(setup, at, &id).await? {
+    if node(setup, at, &id).await?.is_some_and(|found| found.state.is_terminal()) {
         entry.pending_lookup = None;
-        return Ok(!found.state.is_terminal());
+        return Ok(Some(false));
     }
     let end = match &entry.pending_lookup {
         Some((pending_lookup, end)) if *pending_lookup == id => *end,
         _ => current_end(setup, at).await?,
     };
-    entry.pending_lookup = Some((id.clone(), end));
     if !is_folded(setup, &[(at, end)]).await? {
-        return Ok(true);
+        entry.pending_lookup = Some((id, end));
+        return Ok(None);
     }
-    // Read again: the task may have been folded in between.
-    Ok(node(setup, at, &id).await?.is_some_and(|found| !found.state.is_terminal()))
+    entry.pending_lookup = None;
+    // Read again: the task's end may have been folded in between. An unknown task was removed long after its end.
+    Ok(Some(node(setup, at, &id).await?.is_some_and(|found| !found.state.is_terminal())))
 }
 
 async fn node(setup: &Arc<TrackerSetup>, at: u32, id: &TaskId) -> Result<Option<TaskRecord>, StoreError> {

@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub state: ScheduleProgress,
     /// Time of the next decision.
     pub due_ms: Option<i64>,
-    /// Task unknown to the store, and the offset up to which the store must be folded to be sure.
+    /// Last task while it seems open, and the offset up to which the store must be folded to be sure.
     pub pending_lookup: Option<(TaskId, i64)>,
 }
 

@@ -121,8 +121,14 @@ impl TaskFactory {
             transaction.blocked.push(why);
             return Ok(());
         }
-        let is_running =
-            entry.schedule.spec.overlap != Overlap::Allow && presence::is_running(&self.setup, entry).await?;
+        let is_running = match entry.schedule.spec.overlap {
+            Overlap::Allow => Some(false),
+            _ => presence::is_running(&self.setup, entry).await?,
+        };
+        let Some(is_running) = is_running else {
+            transaction.waits = true;
+            return Ok(());
+        };
         let Some(times) = &entry.times else { return Ok(()) };
         let mut state = entry.state.clone();
         let due_tasks = state.step(name, &entry.schedule, times, is_running, now_ms);
@@ -200,7 +206,7 @@ impl TaskFactory {
         let Some(times) = &entry.times else { return self.update_request(name, None, transaction) };
         let undecided = state.next(&entry.schedule, times).filter(|_| entry.schedule.paused.is_none());
         let is_past = |time: &i64| *time <= span.to_ms.min(now_ms) && undecided.is_none_or(|first| *time < first);
-        let mut due = times.upcoming(span.from_ms - 1, BACKFILL_STEP);
+        let mut due = times.upcoming(span.from_ms.saturating_sub(1), BACKFILL_STEP);
         due.retain(is_past);
         let (goes_on, last) = (due.len() == BACKFILL_STEP, due.last().copied().unwrap_or(span.to_ms));
         // A time that waits for the end of another task fires by itself.

@@ -36,7 +36,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Records per read, and events per write.
 pub(crate) const STEP: usize = 500;
-/// Number of searches for the tasks of a silent worker: the fold may not have reached all of them at first.
+/// Number of searches for the tasks of a silent worker, whose last events may reach the log late.
 const SEARCHES: u32 = 3;
 /// Partition of the workers topic, which has only one.
 const WORKERS_PARTITION: i32 = 0;
@@ -112,8 +112,17 @@ impl TrackerShared {
     async fn has_read_heartbeats(&self, setup: &TrackerSetup) -> Result<bool, BrokerError> {
         let partition = Partition::new(setup.names.workers(), WORKERS_PARTITION);
         let ends = setup.broker.client().watermarks(&partition).await?;
-        Ok(self.workers.has_read(ends.high))
+        Ok(self.workers.has_read(ends))
     }
+}
+
+/// Search for the tasks of a silent worker.
+struct SilentWorker {
+    /// End of the partition at the detection. The store shows the worker's tasks once it is folded up to here.
+    end: i64,
+    /// Time of the detection, or at which the fold reached `end`.
+    since: Instant,
+    searches: u32,
 }
 
 pub(crate) struct PartitionUpkeep {
@@ -127,8 +136,8 @@ pub(crate) struct PartitionUpkeep {
     seen: (i64, Instant),
     /// End of the partition at the start; `None` once the lifetimes are checked.
     initial_end: Option<i64>,
-    /// Silent workers: time of detection, and searches for their tasks.
-    silent: BTreeMap<Arc<str>, (Instant, u32)>,
+    /// Silent workers, and the searches for their tasks.
+    silent: BTreeMap<Arc<str>, SilentWorker>,
     searched: Searched,
     last_gap_check: Instant,
     /// New gaps, and the offset up to which the store must be folded before the search.
@@ -248,8 +257,14 @@ impl PartitionUpkeep {
     }
 
     async fn publish_silent_workers(&mut self) -> Result<(), TrackerError> {
-        let (types, workers) = self.due_searches();
-        if workers.is_empty() || !self.shared.has_read_heartbeats(&self.setup).await? {
+        let silent = self.silent_workers();
+        if silent.is_empty() || !self.shared.has_read_heartbeats(&self.setup).await? {
+            self.silent.clear();
+            return Ok(());
+        }
+        let end = if silent.keys().all(|id| self.silent.contains_key(id)) { 0 } else { self.end().await? };
+        let (types, workers) = self.due_searches(&silent, end);
+        if workers.is_empty() {
             return Ok(());
         }
         let mut has_found = false;
@@ -264,21 +279,31 @@ impl PartitionUpkeep {
             self.pending_search = None;
         }
         for id in workers {
-            self.silent.entry(id).and_modify(|(_, searches)| *searches += 1);
+            self.silent.entry(id).and_modify(|silent| silent.searches += 1);
         }
         Ok(())
     }
 
-    /// Returns the silent workers whose tasks are to be searched now, with their types.
-    fn due_searches(&mut self) -> (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) {
-        let silent = self.silent_workers();
+    /// Returns the silent workers whose tasks are to be searched now, with their types. `end`: current end of the
+    /// partition.
+    fn due_searches(
+        &mut self,
+        silent: &BTreeMap<Arc<str>, Heartbeat>,
+        end: i64,
+    ) -> (BTreeSet<Arc<str>>, BTreeSet<Arc<str>>) {
         self.silent.retain(|id, _| silent.contains_key(id));
+        let (folded, now) = (self.folded.get().offset, Instant::now());
         let mut types = BTreeSet::new();
         let mut workers = BTreeSet::new();
-        for (id, heartbeat) in &silent {
-            let (since, searches) = self.silent.entry(id.clone()).or_insert_with(|| (Instant::now(), 0));
-            let due = Duration::from_millis(heartbeat.every_ms).saturating_mul(*searches + 1);
-            if *searches < SEARCHES && since.elapsed() >= due {
+        for (id, heartbeat) in silent {
+            let search = self.silent.entry(id.clone());
+            let search = search.or_insert_with(|| SilentWorker { end, since: now, searches: 0 });
+            if folded < search.end {
+                search.since = now;
+                continue;
+            }
+            let due = Duration::from_millis(heartbeat.every_ms).saturating_mul(search.searches + 1);
+            if search.searches < SEARCHES && search.since.elapsed() >= due {
                 types.extend(heartbeat.types.iter().map(|part| part.task_type.as_str().into()));
                 workers.insert(id.clone());
             }

@@ -30,8 +30,10 @@ use crate::tracker::fixture::{DEADLINE, Fixture, until, until_known};
 use crate::tracker::memory::fixture;
 
 mod cancels;
+mod releases;
 
 pub use cancels::*;
+pub use releases::*;
 
 const TYPE: &str = "root";
 
@@ -335,6 +337,7 @@ everywhere! {
     cancel_without_a_tree_is_withdrawn,
     thousand_timers_per_second_fire_on_time,
     each_task_is_released_once_when_due,
+    records_without_room_in_the_store_are_released_from_the_log,
     trackers_change_while_timers_are_due,
     retry_publishes_the_record_again,
     retry_of_failed_tasks_restarts_only_those,

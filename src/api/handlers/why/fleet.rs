@@ -87,7 +87,7 @@ fn reached_limits(task_type: &str, limits: &TypeLimits, work: &WorkerTotals) -> 
 /// Whether all heartbeats written before this call have been read. Before that a missing worker proves nothing.
 async fn has_read_heartbeats(reads: &QueueReads<'_>) -> bool {
     let partition = Partition::new(reads.api.publisher.names().workers(), 0);
-    reads.ends(&partition).await.is_ok_and(|ends| reads.api.fleet.workers.has_read(ends.high))
+    reads.ends(&partition).await.is_ok_and(|ends| reads.api.fleet.workers.has_read(ends))
 }
 
 /// Returns the consumer group that contains a type's commits, as recorded on the control topic.

@@ -23,7 +23,6 @@ pub(super) const CREATE: &[Code] = &[
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
     Code::NotAnnounced,
-    Code::TooManyScheduled,
     Code::InProgress,
     Code::Overloaded,
 ];
@@ -49,7 +48,6 @@ pub(super) const BATCH: &[Code] = &[
     Code::StoreUnavailable,
     Code::KafkaUnavailable,
     Code::OutcomeUnknown,
-    Code::TooManyScheduled,
     Code::InProgress,
 ];
 

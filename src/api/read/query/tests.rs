@@ -2,6 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::units::time::MAX_TIME_MS;
 
 fn parsed(text: &str) -> TaskQuery {
     TaskQuery::parse(text).unwrap_or_else(|mistake| panic!("{text}: {mistake}"))
@@ -139,7 +140,7 @@ fn ids() -> impl Strategy<Value = Vec<TaskId>> {
 
 fn time() -> impl Strategy<Value = QueryTime> {
     prop_oneof![
-        any::<i64>().prop_map(QueryTime::At),
+        (-MAX_TIME_MS..=MAX_TIME_MS).prop_map(QueryTime::At),
         (-100_000_000_000_000i64..200_000_000_000_000).prop_map(QueryTime::At),
         (0..=i64::MAX as u64).prop_map(|ms| QueryTime::Ago(Millis(ms))),
         (0u64..100_000).prop_map(|s| QueryTime::Ago(Millis::secs(s))),

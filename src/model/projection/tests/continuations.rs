@@ -162,3 +162,19 @@ fn continuation_of_a_previously_ended_continuation_is_created() {
         recompute(&folded);
     }
 }
+
+#[test]
+fn expired_task_waits_for_its_continuation() {
+    let mut working_set = WorkingSet::default();
+    working_set.load(id("r"), None);
+    let position = LogPosition { offset: 1, log_time_ms: 1_000 };
+    working_set.fold(&followed("r", vec![then(On::Ended)]), position).unwrap();
+    for wanted in working_set.wanted() {
+        working_set.load(wanted, None);
+    }
+    let due_ms = working_set.node("r").unwrap().times.expiry.unwrap().due_ms;
+    working_set.expire(&id("r"), LogPosition { offset: 2, log_time_ms: due_ms });
+    let state = |task| working_set.node(task).map(|node| node.state);
+    assert_eq!(working_set.node("r").unwrap().own, State::Expired);
+    assert_eq!((state("r"), state("r:then")), (Some(State::WaitingForChildren), Some(State::Queued)));
+}

@@ -1,7 +1,7 @@
 //! Deferred tasks and their releases.
 
 use super::*;
-use crate::model::outbox::TimerKind;
+use crate::model::outbox::{Timer, TimerKind};
 use crate::model::retry::Used;
 
 #[test]
@@ -251,17 +251,44 @@ fn withdrawals_sort_after_all_other_effects() {
 }
 
 #[test]
-fn deferred_record_beyond_the_limit_fails_the_task() {
-    let mut working_set = WorkingSet::resume(MAX_DEFERRED_BYTES - 3, Lifetimes::default(), Default::default());
-    let scheduled = deferred("a", 700);
+fn deferred_record_beyond_the_limit_stays_in_its_event() {
+    let full = MAX_DEFERRED_BYTES - 3;
+    let mut working_set = WorkingSet::resume(full, Lifetimes::default(), Default::default());
     working_set.load(id("a"), None);
-    working_set.fold(&scheduled, LogPosition { offset: 1, log_time_ms: 2 }).unwrap();
-    let node = working_set.node("a").unwrap();
-    assert_eq!(
-        (node.state, node.deferral.record_bytes, working_set.deferred_bytes()),
-        (State::Failed, 0, MAX_DEFERRED_BYTES - 3)
-    );
-    assert_eq!(node.definition.record_event_offset, Some(1), "a retry finds the record in this event");
-    assert!(node.outcome.error.as_ref().unwrap().message.contains("too many tasks"));
-    assert!(working_set.take_changes().unwrap().deferred.is_empty());
+    let mut fold = |event: &Event, offset| {
+        working_set.fold(event, LogPosition { offset, log_time_ms: 2 }).unwrap();
+        assert!(working_set.take_changes().unwrap().deferred.is_empty(), "nothing is stored");
+        assert_eq!(working_set.deferred_bytes(), full);
+        working_set.node("a").unwrap().clone()
+    };
+    let size = record().encode().unwrap().len() as u32;
+    for (event, state, due_ms) in
+        [(deferred("a", 700), State::Scheduled, 700), (waits(1, 1, 900), State::Retrying, 900)]
+    {
+        let node = fold(&event, due_ms);
+        assert_eq!((node.state, node.deferral.record_bytes, node.deferral.only_in_log), (state, size, true));
+        assert_eq!(node.definition.record_event_offset, Some(due_ms), "the record is in this event");
+        assert_eq!(node.timer(), Some(Timer { due_ms, what: TimerKind::Release }));
+        assert!(!node.is_held());
+        let node = fold(&released_after(node.attempt, node.deferral.waits), due_ms + 1);
+        assert_eq!((node.state, node.deferral.is_deferred(), node.deferral.only_in_log), (State::Queued, false, false));
+    }
+}
+
+#[test]
+fn deferred_record_is_replaced_by_one_that_does_not_fit() {
+    let mut working_set = WorkingSet::resume(0, Lifetimes::default(), Default::default());
+    working_set.load(id("a"), None);
+    working_set.fold(&deferred("a", 700), LogPosition { offset: 1, log_time_ms: 2 }).unwrap();
+    working_set.take_changes().unwrap();
+    working_set.records.deferred_bytes = MAX_DEFERRED_BYTES;
+    let mut large = waits(1, 1, 900);
+    if let Payload::Retrying { record, .. } = &mut large.payload {
+        record.as_mut().unwrap().headers.push(("x".into(), "x".repeat(100)));
+    }
+    working_set.fold(&large, LogPosition { offset: 2, log_time_ms: 2 }).unwrap();
+    let changes = working_set.take_changes().unwrap();
+    assert_eq!(changes.deferred, [(id("a"), None)], "the earlier record is removed");
+    let size = u64::from(record().encode().unwrap().len() as u32);
+    assert_eq!(working_set.deferred_bytes(), MAX_DEFERRED_BYTES - size);
 }

@@ -120,7 +120,7 @@ fn recompute_outbox(folded: &Folded, nodes: &Nodes<'_>) {
     assert_eq!(found.cloned().collect::<BTreeSet<_>>(), expected, "timers and effects");
     let waiting = nodes
         .iter()
-        .filter(|(_, node)| node.deferral.record_bytes > 0)
+        .filter(|(_, node)| node.deferral.stored_bytes() > 0)
         .map(|(id, node)| ((*id).clone(), node.deferral.record_bytes as usize));
     let records = folded.deferred.iter().map(|(id, folded)| (id.clone(), folded.len()));
     assert_eq!(records.collect::<Vec<_>>(), waiting.collect::<Vec<_>>(), "deferred records");
