@@ -14,14 +14,21 @@ import pytest
 
 from kafleet import ApiError, App, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
 from kafleet.client import Client, Handle
-from kafleet.testing import Fleet
+from kafleet.testing import Fleet, fleet
 
 PATIENCE = 60.0
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Fleet]:
+    """A fleet without an app: it has built-in types."""
+    with fleet() as running:
+        yield running
+
+
 @pytest.fixture
-def app(kafleet_fleet: Fleet) -> App:
-    return App(api=kafleet_fleet.api)
+def app(running: Fleet) -> App:
+    return App(api=running.api)
 
 
 @pytest.fixture
@@ -138,7 +145,7 @@ def test_threads_share_a_client(app: App) -> None:
     assert sorted(map(str, results)) == [str(n) for n in range(8)]
 
 
-def test_forked_process_opens_its_own_connection(kafleet_fleet: Fleet) -> None:
+def test_forked_process_opens_its_own_connection(running: Fleet) -> None:
     program = """
 import os
 from kafleet import App
@@ -150,7 +157,7 @@ if child == 0:
     os._exit(0 if results == list(range(20)) else 1)
 assert results == list(range(20)) and os.waitpid(child, 0)[1] == 0
 """
-    environment = {**os.environ, "KAFLEET_API": kafleet_fleet.api}
+    environment = {**os.environ, "KAFLEET_API": running.api}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], env=environment, capture_output=True, text=True, timeout=100
     )
