@@ -193,9 +193,28 @@ def test_unreachable_api_is_named(hidden: str) -> None:
             asyncio.run(client.arun(steps)) if operation == "arun" else client.run(steps)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_repetition_is_logged_once_for_each_call(asynchronous: bool, hidden: str, caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(hidden, patience=0.7)
+    for _ in range(2):
+        steps = client.create(App(api=hidden).remote("echo").call())
+        with pytest.raises(Unavailable):
+            asyncio.run(client.arun(steps)) if asynchronous else client.run(steps)
+    messages = [record.getMessage() for record in caplog.records if record.name == "kafleet"]
+    assert len(messages) == 2
+    assert all(text.startswith(f"unreachable: the API at `{hidden}` cannot be reached: ") for text in messages)
+    assert all(text.endswith("; trying again for up to 1 s") for text in messages)
+
+
+def test_single_repetition_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    App(api=Server(b"", CREATED).url).remote("echo").submit()
+    assert not [record for record in caplog.records if record.name == "kafleet"]
+
+
 def test_url_is_checked() -> None:
-    with pytest.raises(ValueError, match="`localhost:8080` is not the URL of an API"):
-        _ = App(api="localhost:8080").client
+    for url in ("myhost:9", "ftp://myhost:9"):
+        with pytest.raises(ValueError, match=f"`{url}` is not the URL of an API; hint: write `http://myhost:9`"):
+            _ = App(api=url).client
 
 
 class Server(threading.Thread):
