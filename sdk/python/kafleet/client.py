@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 import time
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+_log = logging.getLogger("kafleet")
+
 BATCH_ITEMS = 1000
 _BATCH_BYTES = 4 << 20
+_FIRST_PAUSE_SECONDS = 0.1
+"""Pause before the second repetition; the first one follows at once, since the server may have closed an idle connection."""
 _SILENCE_SECONDS = 45.0
 """Silence after which a stream counts as lost: the API sends a comment every 15 s."""
 
@@ -210,8 +215,10 @@ class Client(Transport):
                 raise TimeoutError(f"no answer in time: {error}") from error
             if now + pause > until:
                 raise error
+            if pause == _FIRST_PAUSE_SECONDS:
+                _log.warning("%s: %s; trying again for up to %.0f s", error.code, error.detail, self.patience)
             yield pause if deadline is None else min(pause, deadline - now)
-            pause = min(2 * pause + 0.1, 2.0)
+            pause = min(2 * pause + _FIRST_PAUSE_SECONDS, 2.0)
 
     def _error(self, response: Response) -> ApiError:
         try:

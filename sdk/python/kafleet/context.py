@@ -158,7 +158,9 @@ class Context:
 
     def attach(self, name: str, data: bytes | str, *, media: str = "application/octet-stream") -> None:
         """Stores a small value with the task, replacing an earlier one of the same name."""
-        value = data.encode() if isinstance(data, str) else bytes(data)
+        if not isinstance(data, bytes | str):
+            raise TypeError("attach takes bytes or str; use json.dumps")
+        value = data.encode() if isinstance(data, str) else data
         if len(value) > self._limits["attachment"]:
             limit = self._limits["attachment"]
             raise Fail(f"the attachment has {len(value)} bytes: at most {limit} are allowed", kind="bad_attachment")

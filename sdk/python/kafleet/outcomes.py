@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-Duration = str | int | timedelta
-"""Duration: text such as `30s`, whole milliseconds, or a `timedelta`."""
+Duration = str | timedelta
+"""Duration: text such as `30s`, or a `timedelta`."""
 
 
-def milliseconds(duration: Duration) -> int | str:
-    """Returns a duration as the fleet reads it; text is passed on unchanged."""
-    return round(duration.total_seconds() * 1000) if isinstance(duration, timedelta) else duration
+def milliseconds(duration: timedelta) -> int:
+    """Returns a duration in whole milliseconds."""
+    return round(duration.total_seconds() * 1000)
+
+
+def refuse_number(name: str, duration: object) -> None:
+    """Raises `TypeError` if a duration is a number: the fleet reads milliseconds, and Python's functions take seconds."""
+    if isinstance(duration, int | float):
+        raise TypeError(f'`{name}={duration}` is not a duration; hint: write "30s" or datetime.timedelta(seconds=30)')
 
 
 class Outcome(Exception):
@@ -81,12 +87,12 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _whole(duration: Duration) -> int:
-    value = milliseconds(duration)
-    if isinstance(value, int):
-        return max(value, 0)
-    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)", value)
+    refuse_number("after", duration)
+    if isinstance(duration, timedelta):
+        return max(milliseconds(duration), 0)
+    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)", duration)
     if found is None:
-        raise ValueError(f"`{value}` is not a duration; hint: write `1500ms`, `30s`, `10m`, `2h` or `7d`")
+        raise ValueError(f"`{duration}` is not a duration; hint: write `1500ms`, `30s`, `10m`, `2h` or `7d`")
     return int(found[1]) * _UNITS[found[2]]
 
 

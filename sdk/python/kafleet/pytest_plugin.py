@@ -21,5 +21,16 @@ def kafleet_fleet(pytestconfig: pytest.Config) -> Iterator[Fleet]:
     """A fleet in memory for all tests, with the app of the ini option `kafleet_target`."""
     from .testing import fleet  # Not at the start of every run of pytest.
 
-    with fleet(str(pytestconfig.getini("kafleet_target")), cwd=pytestconfig.rootpath) as running:
+    target = str(pytestconfig.getini("kafleet_target"))
+    if not target:
+        pytest.fail(f"`kafleet_fleet` runs no app; hint: set {_setting(pytestconfig)}", pytrace=False)
+    with fleet(target, cwd=pytestconfig.rootpath) as running:
         yield running
+
+
+def _setting(config: pytest.Config) -> str:
+    """Returns the missing line as the file with the settings of this run has to contain it."""
+    path = config.inipath
+    if path and path.suffix != ".toml":
+        return f"`kafleet_target = tasks.py` in `{path}`"
+    return f'`kafleet_target = "tasks.py"` in `[tool.pytest.ini_options]` of `{path or "pyproject.toml"}`'

@@ -9,6 +9,7 @@ import sys
 from typing import Any, NoReturn, TextIO
 
 from .context import _current
+from .outcomes import Fail
 
 
 class TaskLog(io.TextIOBase):
@@ -57,7 +58,9 @@ def configure_logging() -> None:
 
 
 def _no_debugger(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError(
-        "`breakpoint()` has no terminal in a worker; hint: call the handler itself (`.fn`), "
-        "or attach a debugger with `debugpy.listen`"
+    frame = sys._getframe(1)
+    raise Fail(
+        f"`breakpoint()` in {frame.f_code.co_filename}:{frame.f_lineno} has no terminal in a worker; hint: run the attempt with "
+        "`trial` of `kafleet.testing`, or attach a debugger with `debugpy.listen`",
+        kind="breakpoint",
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, T
 
 from .codec import Codec, Field, Mismatch, Schemas, UnsupportedType, encode
 from .context import Context, Joined
-from .outcomes import Duration, milliseconds
+from .outcomes import Duration, milliseconds, refuse_number
 
 if TYPE_CHECKING:
     from .app import App
@@ -49,7 +49,6 @@ class Policy(TypedDict, total=False):
     timeout: Duration
     total_timeout: Duration
     stall_timeout: Duration
-    retention: Duration
     retry_on: Sequence[str | type[BaseException]]
     fail_on: Sequence[str | type[BaseException]]
     on_error: Literal["retry", "fail", "skip"]
@@ -130,11 +129,18 @@ class Call(Generic[R]):
             raise ValueError(f"the params of `{self.target.name}` are {error}") from None
 
 
+_DURATIONS = {key for kind in (Policy, Options) for key, hint in typing.get_type_hints(kind).items() if hint == Duration}
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, Call):
+        return value.document("then")
     if isinstance(value, timedelta):
         return milliseconds(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [item.document("then") if isinstance(item, Call) else item for item in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -146,6 +152,14 @@ class Submittable(Generic[P, R]):
         self.options: Options = options or {}
 
     joined = False
+
+    if not TYPE_CHECKING:  # With it, type checkers would accept any attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            hint = {"delay": "submit(…)", "apply_async": "using(…).submit(…)"}.get(name)
+            if hint:
+                raise AttributeError(f"a task type has no method `{name}`; hint: use `{hint}`")
+            return super().__getattribute__(name)  # Raises the usual error, or that of a property.
 
     @property
     def output(self) -> Codec | None:
@@ -178,7 +192,7 @@ class Submittable(Generic[P, R]):
 
     def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
         """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
-        _check_keys(options, Options.__annotations__, "an option of a task")
+        _check(options, Options.__annotations__, "an option of a task")
         return _Using(self, {**self.options, **options})
 
 
@@ -304,7 +318,7 @@ class Task(Submittable[P, R]):
     def _split_policy(self, given: Policy) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
         """Separates the exception classes, which the app matches itself, from the keys for the worker."""
         try:
-            _check_keys(given, Policy.__annotations__, "a key of a policy")
+            _check(given, Policy.__annotations__, "a key of a policy")
         except TypeError as error:
             raise self._error(str(error)) from None
         policy = {key: _plain(value) for key, value in given.items()}
@@ -361,11 +375,27 @@ def _joined_codec(schemas: Schemas, own: Codec, hint: Any) -> Codec:
     return Codec(schema, load)
 
 
-def _check_keys(given: Mapping[str, Any], allowed: Iterable[str], place: str) -> None:
-    for key in given:
+_HINTS = {
+    **dict.fromkeys(("retention", "group"), "set it in `[types.NAME]` of kafleet.toml"),
+    "bind": "annotate the first parameter: `cx: Context`",
+    "countdown": 'write `delay="30s"`',
+    "queue": "each type has its own topic; give slow types their own `[apps.NAME]` with `types`",
+    "task_id": "write `id`",
+}
+"""Remedies for keys that are set elsewhere, and for those of Celery."""
+
+
+def _check(given: Mapping[str, Any], allowed: Iterable[str], place: str) -> None:
+    """Raises `TypeError` for an unknown key, and for a number as a duration."""
+    for key, value in given.items():
         if key not in allowed:
-            close = get_close_matches(key, allowed, 1)
-            raise TypeError(f"`{key}` is not {place}" + (f"; hint: did you mean `{close[0]}`?" if close else ""))
+            close = [f"did you mean `{name}`?" for name in get_close_matches(key, allowed, 1)]
+            hint = _HINTS.get(key) or "".join(close)
+            raise TypeError(f"`{key}` is not {place}" + (f"; hint: {hint}" if hint else ""))
+        if key in _DURATIONS:
+            refuse_number(key, value)
+        elif key == "rate" and isinstance(value, Mapping):
+            refuse_number("per", value.get("per"))
 
 
 def _locals_of_caller() -> dict[str, Any]:

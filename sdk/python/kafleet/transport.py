@@ -66,7 +66,8 @@ class Transport:
         self.url, self.token = url, token
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"`{self.url}` is not the URL of an API; hint: write `http://127.0.0.1:8080`")
+            hint = f"write `http://{self.url.rpartition('://')[2]}`"
+            raise ValueError(f"`{self.url}` is not the URL of an API; hint: {hint}")
         self._host, self._prefix = parts.hostname, parts.path
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)

@@ -14,14 +14,21 @@ import pytest
 
 from kafleet import ApiError, App, Conflict, Forbidden, Invalid, NotFound, TaskFailed, Unavailable
 from kafleet.client import Client, Handle
-from kafleet.testing import Fleet
+from kafleet.testing import Fleet, fleet
 
 PATIENCE = 60.0
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[Fleet]:
+    """A fleet without an app: it has built-in types."""
+    with fleet() as running:
+        yield running
+
+
 @pytest.fixture
-def app(kafleet_fleet: Fleet) -> App:
-    return App(api=kafleet_fleet.api)
+def app(running: Fleet) -> App:
+    return App(api=running.api)
 
 
 @pytest.fixture
@@ -138,7 +145,7 @@ def test_threads_share_a_client(app: App) -> None:
     assert sorted(map(str, results)) == [str(n) for n in range(8)]
 
 
-def test_forked_process_opens_its_own_connection(kafleet_fleet: Fleet) -> None:
+def test_forked_process_opens_its_own_connection(running: Fleet) -> None:
     program = """
 import os
 from kafleet import App
@@ -150,7 +157,7 @@ if child == 0:
     os._exit(0 if results == list(range(20)) else 1)
 assert results == list(range(20)) and os.waitpid(child, 0)[1] == 0
 """
-    environment = {**os.environ, "KAFLEET_API": kafleet_fleet.api}
+    environment = {**os.environ, "KAFLEET_API": running.api}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], env=environment, capture_output=True, text=True, timeout=100
     )
@@ -186,9 +193,28 @@ def test_unreachable_api_is_named(hidden: str) -> None:
             asyncio.run(client.arun(steps)) if operation == "arun" else client.run(steps)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_repetition_is_logged_once_for_each_call(asynchronous: bool, hidden: str, caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(hidden, patience=0.7)
+    for _ in range(2):
+        steps = client.create(App(api=hidden).remote("echo").call())
+        with pytest.raises(Unavailable):
+            asyncio.run(client.arun(steps)) if asynchronous else client.run(steps)
+    messages = [record.getMessage() for record in caplog.records if record.name == "kafleet"]
+    assert len(messages) == 2
+    assert all(text.startswith(f"unreachable: the API at `{hidden}` cannot be reached: ") for text in messages)
+    assert all(text.endswith("; trying again for up to 1 s") for text in messages)
+
+
+def test_single_repetition_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    App(api=Server(b"", CREATED).url).remote("echo").submit()
+    assert not [record for record in caplog.records if record.name == "kafleet"]
+
+
 def test_url_is_checked() -> None:
-    with pytest.raises(ValueError, match="`localhost:8080` is not the URL of an API"):
-        _ = App(api="localhost:8080").client
+    for url in ("myhost:9", "ftp://myhost:9"):
+        with pytest.raises(ValueError, match=f"`{url}` is not the URL of an API; hint: write `http://myhost:9`"):
+            _ = App(api=url).client
 
 
 class Server(threading.Thread):

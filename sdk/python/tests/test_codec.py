@@ -234,6 +234,14 @@ def test_wrong_declarations_name_the_place_and_the_remedy() -> None:
         (lambda: app.task(twice), r"`twice` is declared twice, first in .*test_codec.py:\d+; hint"),
         (lambda: app.task(name="No Name")(twice), "`No Name` is not a name of a type"),
         (lambda: app.task(retrys=3)(twice), "`retrys` is not a key of a policy; hint: did you mean `retries`"),  # type: ignore[call-overload]
+        (
+            lambda: app.task(retention="1d")(twice),  # type: ignore[call-overload]
+            r"`retention` is not a key of a policy; hint: set it in `\[types.NAME\]` of kafleet.toml",
+        ),
+        (lambda: app.task(group="shared")(twice), r"`group` is not a key of a policy; hint: set it in `\[types.NAME\]`"),  # type: ignore[call-overload]
+        (lambda: app.task(bind=True)(twice), "`bind` is not a key of a policy; hint: annotate the first parameter"),  # type: ignore[call-overload]
+        (lambda: app.task(timeout=30)(twice), r"test_codec.py:\d+: `timeout=30` is not a duration; hint: write \"30s\" or"),  # type: ignore[call-overload]
+        (lambda: app.task(rate={"count": 5, "per": 60})(twice), "`per=60` is not a duration"),
         (lambda: app.task(5), "`5` is not a function"),  # type: ignore[call-overload]
         (lambda: app.around(twice), "`twice` is not a generator function"),
         (lambda: App(slots=0), "`slots` is 0: 1 to 1,000 are allowed"),

@@ -93,8 +93,8 @@ def test_breakpoint_explains_itself() -> None:
     with Worker(APP) as worker:
         worker.welcome()
         error = worker.run("debug")["error"]
-        assert "`breakpoint()` has no terminal" in error["message"]
-        assert "mixed.py" in error["stack"] and "kafleet/attempt.py" not in error["stack"]
+        assert (error["outcome"], error["kind"]) == ("fail", "breakpoint")
+        assert "mixed.py:" in error["message"] and "hint: run the attempt with `trial`" in error["message"]
 
 
 def test_undeclared_type_is_retried() -> None:

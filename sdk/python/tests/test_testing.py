@@ -2,7 +2,11 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,6 +204,47 @@ def test_progress_bar_leaves_its_last_state_in_the_log() -> None:
 
     log = trial(bar).log
     assert log[0] == "ready" and [len(line) for line in log[1:]] == [16 << 10]
+
+
+@pytest.mark.parametrize("value", [5, ["a"], bytearray(b"a"), None])
+def test_attachments_are_bytes_or_text(value: Any) -> None:
+    @app.task(name=f"attaches-{type(value).__name__.lower()}")
+    def attaches(cx: Context) -> None:
+        cx.attach("bytes", b"a")
+        cx.attach("value", value)
+
+    run = trial(attaches)
+    assert run.attachments == {"bytes": b"a"}
+    assert run.failure and (run.failure.outcome, run.failure.kind) == ("retry", "TypeError")
+    assert run.failure.message == "attach takes bytes or str; use json.dumps"
+
+
+@pytest.mark.parametrize(
+    ("settings", "text", "hint"),
+    [
+        ("pyproject.toml", "[tool.pytest.ini_options]\n", '`kafleet_target = "tasks.py"` in `[tool.pytest.ini_options]` of `'),
+        ("pytest.ini", "[pytest]\n", "`kafleet_target = tasks.py` in `"),
+    ],
+)
+def test_fixture_without_an_app_names_the_missing_setting(settings: str, text: str, hint: str, tmp_path: Path) -> None:
+    code, output = run_pytest(tmp_path, {settings: text, "test_fleet.py": "def test_it(kafleet_fleet): ...\n"})
+    assert code == 1 and f"hint: set {hint}{tmp_path / settings}`" in output, output
+
+
+def test_fixture_runs_the_app_of_the_setting(tmp_path: Path) -> None:
+    tasks = "from kafleet import App\napp = App()\n@app.task\ndef hello() -> str:\n    return 'hello'\n"
+    test = "from tasks import hello\ndef test_it(kafleet_fleet): assert hello.submit().result(60) == 'hello'\n"
+    settings = "[pytest]\nkafleet_target = tasks.py\npythonpath = .\n"
+    code, output = run_pytest(tmp_path, {"pytest.ini": settings, "tasks.py": tasks, "test_fleet.py": test})
+    assert code == 0, output
+
+
+def run_pytest(folder: Path, files: dict[str, str]) -> tuple[int, str]:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_output_of_many_megabytes_is_sent_in_pieces() -> None:

@@ -25,6 +25,9 @@ const SILENCE_MS = 45_000;
 /** Longest time of a timer. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
+/** Pause before the second repetition; the first one follows at once, since the server may have closed an idle connection. */
+const FIRST_PAUSE_MS = 100;
+
 /** Statuses after which a request is repeated; 0: there was no answer. */
 const TEMPORARY = [0, 502, 503, 504];
 
@@ -167,7 +170,9 @@ export class Client {
   constructor({ url, token }: { url?: string | undefined; token?: string | undefined } = {}) {
     this.url = (url ?? process.env["KAFLEET_API"] ?? DEFAULT_URL).replace(/\/+$/, "");
     if (!/^https?:\/\/./.test(this.url) || !URL.canParse(this.url)) {
-      throw new TypeError(`\`${this.url}\` is not the URL of an API; hint: write \`${DEFAULT_URL}\``);
+      const address = this.url.split("://").at(-1);
+      const hint = address ? `http://${address}` : DEFAULT_URL;
+      throw new TypeError(`\`${this.url}\` is not the URL of an API; hint: write \`${hint}\``);
     }
     this.#token = token ?? process.env["KAFLEET_TOKEN"];
   }
@@ -259,11 +264,12 @@ export class Client {
   ): Promise<Response> {
     if (recorder.getStore()) throw new Error("tasks are recorded here, not created; hint: test with `fleet`");
     const deadline = performance.now() + this.patienceMs;
-    for (let pause = 0; ; pause = Math.min(2 * pause + 100, 2000)) {
+    for (let pause = 0; ; pause = Math.min(2 * pause + FIRST_PAUSE_MS, 2000)) {
       const answer = await this.#send(method, path, body, signal);
       if (answer instanceof Response && answer.ok) return answer;
       const error = answer instanceof Response ? await problemOf(answer) : this.#unreachable(answer);
       if (!isRepeatable(error) || performance.now() + pause > deadline) throw error;
+      if (pause === FIRST_PAUSE_MS) this.#warn(error);
       await sleep(pause, undefined, signal && { signal });
     }
   }
@@ -296,6 +302,12 @@ export class Client {
       // A stream goes on; its silence is limited elsewhere.
       clearTimeout(timer);
     }
+  }
+
+  /** Reports that a request is repeated, which would otherwise seem to hang. */
+  #warn(error: ApiError): void {
+    const seconds = Math.round(this.patienceMs / 1000);
+    process.emitWarning(`${error.code}: ${error.detail}; trying again for up to ${seconds} s`, "KafleetWarning");
   }
 
   #unreachable(error: Error): ApiError {

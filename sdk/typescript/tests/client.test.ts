@@ -121,6 +121,25 @@ describe("client of an API that fails", () => {
     });
   });
 
+  test("warns once for each call that it repeats the request", async () => {
+    const api = await FakeApi.start();
+    await api[Symbol.asyncDispose]();
+    const app = new App({ api: api.url });
+    app.client.patienceMs = 700;
+    const warnings: string[] = [];
+    const keep = ({ name, message }: Error) => void (name === "KafleetWarning" && warnings.push(message));
+    process.on("warning", keep);
+    for (let call = 0; call < 2; call++) await assert.rejects(app.remote("echo").submit(), Unavailable);
+    process.off("warning", keep);
+    assert.equal(warnings.length, 2);
+    for (const warning of warnings) {
+      assert.match(
+        warning,
+        new RegExp(`^unreachable: the API at \`${api.url}\` cannot be reached: .*; trying again for up to 1 s$`),
+      );
+    }
+  });
+
   test("stops waiting when its signal is aborted", async () => {
     await using api = await FakeApi.start(CREATED, ...Array.from({ length: 50 }, () => stream(["status", RUNNING])));
     const handle = await new App({ api: api.url }).remote("echo").submit();
@@ -130,7 +149,18 @@ describe("client of an API that fails", () => {
   });
 
   test("refuses a URL that is none", () => {
-    assert.throws(() => new Client({ url: "localhost:8080" }), /`localhost:8080` is not the URL of an API; hint: write/);
+    const refused = (url: string) =>
+      assert.throws(
+        () => new Client({ url }),
+        (error: Error) => {
+          assert.match(error.message, new RegExp(`^\`${url}\` is not the URL of an API; hint: write `));
+          hints.push(error.message.split("write ")[1]!);
+          return true;
+        },
+      );
+    const hints: string[] = [];
+    ["myhost:9", "ftp://myhost", ""].forEach(refused);
+    assert.deepEqual(hints, ["`http://myhost:9`", "`http://myhost`", "`http://127.0.0.1:8080`"]);
   });
 });
 

@@ -37,6 +37,12 @@ test("package has its modules with their types, and nothing else", () => {
     assert.ok(files.includes(types!.slice(2)) && files.includes(code!.slice(2)), `${types}, ${code}`);
   }
   assert.equal(PACKAGE["dependencies"], undefined);
+  // npm warns about packages that run scripts when they are installed.
+  const atInstall = ["preinstall", "install", "postinstall", "prepublish", "preprepare", "prepare", "postprepare"];
+  assert.deepEqual(
+    Object.keys(PACKAGE["scripts"]).filter((name) => atInstall.includes(name)),
+    [],
+  );
 });
 
 test("quick start of docs/typescript.md runs in an empty folder", async () => {

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 from kafleet import App, Cancelled, Context, Dead, Fail, Params, Remote, Retry
@@ -21,7 +22,7 @@ def t_echo(params: Params[Any]) -> Any:
 @app.task
 def t_error(outcome: str, kind: str, message: str, after_ms: int | None = None) -> None:
     if outcome == "retry":
-        raise Retry(message, kind=kind, after=after_ms)
+        raise Retry(message, kind=kind, after=None if after_ms is None else timedelta(milliseconds=after_ms))
     if outcome == "cancelled":
         raise Cancelled
     raise {"fail": Fail, "dead": Dead}[outcome](message, kind=kind)

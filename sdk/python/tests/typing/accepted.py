@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import assert_type
 
-from kafleet import ApiError, App, Context, Ended, Fail, Joined, Params, Task, current
+from kafleet import ApiError, App, Context, Ended, Fail, Joined, Params, Retry, Task, current
 from kafleet.client import Handle
 from kafleet.testing import Trial, recorded, trial
 
@@ -22,6 +22,8 @@ class Thumb:
 def thumbnail(cx: Context, path: str, width: int = 200) -> Thumb:
     if width < 1:
         raise Fail("width must be positive", kind="bad_width")
+    if width > 5000:
+        raise Retry("busy", after=timedelta(seconds=30))
     cx.progress({"width": width})
     return Thumb(path)
 

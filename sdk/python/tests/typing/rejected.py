@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kafleet import App, Context, Joined
+from kafleet import App, Context, Joined, Retry, Wait
 
 app = App()
 
@@ -30,6 +30,10 @@ thumbnail("a.jpg")  # error
 thumbnail.submit("a.jpg").result().real  # error
 thumbnail.using(tag="shop")  # error
 thumbnail.using(retries="3")  # error
+thumbnail.using(delay=60)  # error
+thumbnail.delay("a.jpg")  # error
+Retry("busy", after=30)  # error
+Wait("busy", after=0.5)  # error
 album.submit("a").result()  # error
 sheet.call(1)  # error
 App(slot=1)  # error
@@ -37,6 +41,14 @@ App(slot=1)  # error
 
 @app.task(retrys=3)  # error
 def misspelt() -> None: ...
+
+
+@app.task(timeout=30)  # error
+def without_unit() -> None: ...
+
+
+@app.task(retention="1d")  # error
+def elsewhere() -> None: ...
 
 
 def handler(cx: Context) -> None:

@@ -1,0 +1,46 @@
+"""Options of tasks: durations, and the remedies for those of Celery."""
+
+import copy
+from datetime import timedelta
+
+import pytest
+
+from kafleet import App, Retry, Wait
+
+
+def test_durations_are_text_or_timedelta() -> None:
+    task = App().remote("echo")
+    limits = task.using(delay="1m", timeout=timedelta(seconds=1.5), checks=[{"after": timedelta(minutes=1)}])
+    document = limits.call().document("submit")
+    assert (document["delay"], document["timeout"], document["checks"]) == ("1m", 1500, [{"after": 60_000}])
+    assert [Retry(after=after).after_ms for after in (None, "2s", timedelta(seconds=2))] == [None, 2000, 2000]
+    hint = 'hint: write "30s" or datetime.timedelta\\(seconds=30\\)'
+    for number in (60, 0.5):
+        with pytest.raises(TypeError, match=f"`delay={number}` is not a duration; {hint}"):
+            task.using(delay=number)  # type: ignore[arg-type]
+        for outcome in (Retry, Wait):
+            with pytest.raises(TypeError, match=f"`after={number}` is not a duration; {hint}"):
+                outcome("busy", after=number)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("countdown", 'write `delay="30s"`'),
+        ("task_id", "write `id`"),
+        ("queue", "each type has its own topic"),
+        ("tag", "`tags`"),
+    ],
+)
+def test_options_of_celery_name_the_remedy(option: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=f"`{option}` is not an option of a task; hint: .*{hint}"):
+        App().remote("echo").using(**{option: "1"})  # type: ignore[arg-type]
+
+
+def test_methods_of_celery_name_the_remedy() -> None:
+    task = App().remote("echo")
+    with pytest.raises(AttributeError, match=r"has no method `delay`; hint: use `submit\(…\)`"):
+        task.delay(1)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"hint: use `using\(…\).submit\(…\)`"):
+        task.apply_async((1,), countdown=60)  # type: ignore[attr-defined]
+    assert not hasattr(task, "other") and copy.copy(task).name == "echo"
