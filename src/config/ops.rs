@@ -10,7 +10,7 @@ use super::shape::{Finding, bad_value};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpsConfig {
-    /// Address at which a worker or tracker serves `/healthz`, `/readyz` and `/metrics`. Empty: none.
+    /// Address at which any role serves `/healthz`, `/readyz` and `/metrics`. Empty: none.
     pub listen: String,
 }
 
