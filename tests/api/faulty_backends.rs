@@ -1,6 +1,6 @@
 //! Faulty store and broker.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,10 @@ pub struct Store {
     pub away: AtomicBool,
     /// Never answers.
     pub silent: AtomicBool,
+    /// Delay of each read of records, in milliseconds.
+    pub delay_ms: AtomicU64,
+    /// Number of record reads until they fail.
+    pub reads_left: AtomicUsize,
     /// Suppresses change notices.
     pub mute: AtomicBool,
     pub subscriptions: AtomicUsize,
@@ -39,6 +43,8 @@ impl Store {
             real,
             away: AtomicBool::default(),
             silent: AtomicBool::default(),
+            delay_ms: AtomicU64::default(),
+            reads_left: AtomicUsize::new(usize::MAX),
             mute: AtomicBool::default(),
             subscriptions: AtomicUsize::default(),
             reads: AtomicUsize::default(),
@@ -63,6 +69,10 @@ impl StoreTrait for Store {
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
         assert!(ids.iter().all(|id| id.as_str() != PANICS), "a panic on purpose");
         self.reads.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(self.delay_ms.load(Ordering::SeqCst))).await;
+        if one_less(&self.reads_left).is_none() {
+            return Err(StoreError::Unavailable("unavailable on purpose".into()));
+        }
         let real = self.here().await?;
         let checkpoint = real.checkpoints(&[partition]).await?[0].unwrap_or_default();
         if checkpoint.offset >= self.erased_at.load(Ordering::SeqCst) {

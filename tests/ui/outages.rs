@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
 
-use crate::api::fixture::DEADLINE;
+use crate::api::fixture::{DEADLINE, fleet};
 use crate::ui::browser::Browser;
 use crate::ui::pages::{OF_TASK, PLAIN, fleet_with_tree};
 
@@ -56,4 +57,17 @@ async fn task_page_shows_the_rest_without_kafka() {
     let page = browser.post("/types/echo/pause", "reason=x").await;
     assert!(page.status.is_server_error(), "{}: {}", page.status, page.text);
     page.has(&["role=\"alert\"", "value=\"x\""]);
+}
+
+#[tokio::test]
+async fn searches_and_previews_show_what_a_slow_store_has_answered_in_time() {
+    let fleet = fleet().await;
+    let tasks: Vec<Value> = (0..3_000).map(|n| json!({"type": "echo", "id": format!("t{n}")})).collect();
+    let answer = fleet.request(Method::POST, "/v1/batches").json(&tasks).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    fleet.folded().await;
+    fleet.store.delay_ms.store(150, Ordering::SeqCst);
+    let browser = Browser::new(&fleet);
+    browser.get("/tasks?q=tag:none").await.has(&["No match so far.", "stopped after scanning"]);
+    browser.get("/bulk/new?action=cancel&q=type:echo").await.has(&["At least", "would change", "name=\"expected\""]);
 }

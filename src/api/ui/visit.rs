@@ -245,6 +245,11 @@ pub(super) async fn until<T>(deadline: Instant, reads: impl Future<Output = T>) 
     DEADLINE.scope(deadline, reads).await
 }
 
+/// Time for a search of a page, which ends with a part of the result while the page still waits for it.
+pub(super) fn scan_time() -> Duration {
+    deadline().saturating_duration_since(Instant::now()).mul_f64(0.8)
+}
+
 /// Waits for the store as long as the page may.
 pub(super) async fn stored<T>(read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     in_time(Code::StoreUnavailable, "the store", read).await
@@ -255,9 +260,12 @@ pub(super) async fn from_kafka<T>(read: impl Future<Output = Result<T, ApiError>
     in_time(Code::KafkaUnavailable, "Kafka", read).await
 }
 
+fn deadline() -> Instant {
+    DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| Instant::now() + PATIENCE)
+}
+
 async fn in_time<T>(code: Code, of: &str, read: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    let deadline = DEADLINE.try_with(|deadline| *deadline).unwrap_or_else(|_| Instant::now() + PATIENCE);
-    match tokio::time::timeout_at(deadline, read).await {
+    match tokio::time::timeout_at(deadline(), read).await {
         Ok(outcome) => outcome,
         Err(_) => {
             let detail = format!("no answer of {of} within {} s", PATIENCE.as_secs());

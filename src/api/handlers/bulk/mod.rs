@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-use super::{list, statistics};
+use super::list::{self, MAX_SCAN_TIME};
+use super::statistics;
 use crate::api::backends::{detached, stored};
 use crate::api::documents::{BulkPreview, BulkRequest, BulkSelection, CreateTask, TaskPage};
 use crate::api::http::problem::{ApiError, Code};
@@ -38,8 +39,6 @@ pub(crate) use runs::BulkRuns;
 pub(crate) const DEFAULT_LIMIT: u64 = 100;
 /// Maximum of `limit`.
 const MAX_LIMIT: u64 = 10_000_000;
-/// Time after which a preview stops counting.
-const PREVIEW_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of ids in a preview.
 const SAMPLE: usize = 10;
 
@@ -54,7 +53,7 @@ pub(crate) async fn order(request: ApiRequest) -> Result<Response, ApiError> {
     let query = absolute(query_of(q.as_deref(), &ids)?, now_ms());
     let api = request.api.clone();
     // Rejects a search that cannot be executed: its action would be retried without end.
-    list::matches(&api.reads, query.clone(), None, 1).await?;
+    list::matches(&api.reads, query.clone(), None, 1, MAX_SCAN_TIME).await?;
     let q = query.to_string();
     let partitions = api.reads.partitions();
     let checkpoints = stored(api.reads.store.checkpoints(&partitions)).await?;
@@ -114,25 +113,31 @@ pub(crate) async fn newest(api: &Api, limit: usize) -> Result<TaskPage, ApiError
         return Ok(TaskPage::default());
     }
     let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Id(ids) }] };
-    let page: TaskPage = list::matches(&api.reads, query, None, limit).await?.into();
+    let page: TaskPage = list::matches(&api.reads, query, None, limit, MAX_SCAN_TIME).await?.into();
     // The audit log may name actions whose records have already been removed.
     Ok(TaskPage { missing: Vec::new(), ..page })
 }
 
 /// `POST /v1/bulk/preview`.
 pub(crate) async fn preview(request: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &preview_document(&request.api, request.json()?).await?))
+    Ok(json_answer(200, &preview_document(&request.api, request.json()?, MAX_SCAN_TIME).await?))
 }
 
-pub(crate) async fn preview_document(api: &Api, selection: BulkSelection) -> Result<BulkPreview, ApiError> {
+/// Counts the tasks that an action would change, for at most `time`.
+pub(crate) async fn preview_document(
+    api: &Api,
+    selection: BulkSelection,
+    time: Duration,
+) -> Result<BulkPreview, ApiError> {
     let query = query_of(selection.q.as_deref(), &selection.ids)?;
     let (action, checkpoints) = (selection.action, BTreeMap::new());
     let spec = BulkSpec { action, q: String::new(), limit: 0, by: None, reason: None, checkpoints };
     let mut preview = BulkPreview { matching: 0, changing: 0, exact: true, scanned: 0, sample: Vec::new() };
-    let end = Instant::now() + PREVIEW_TIME;
+    let end = Instant::now() + time;
     let mut cursor = None;
     loop {
-        let found = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE).await?;
+        let left = end.saturating_duration_since(Instant::now());
+        let found = list::matches(&api.reads, query.clone(), cursor.as_deref(), MAX_PAGE, left).await?;
         preview.scanned += found.scanned.unwrap_or(found.tasks.len() as u64);
         count_changing(&mut preview, &spec, &found.tasks);
         cursor = found.next;

@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::spec::{BulkSpec, Decision, mark, progress_of};
 use crate::api::documents::{BulkAction, BulkProgress};
-use crate::api::handlers::list;
+use crate::api::handlers::list::{self, MAX_SCAN_TIME};
 use crate::api::handlers::retry::NewRuns;
 use crate::api::http::problem::ApiError;
 use crate::api::http::response::MAX_PAGE;
@@ -72,7 +72,7 @@ pub(crate) fn start(api: Arc<Api>) -> DropGuard {
 /// Returns the bulk actions without a runner.
 async fn abandoned(api: &Api, seen: &mut Seen) -> Result<Vec<TaskId>, ApiError> {
     let query = TaskQuery::parse(&format!("type:{BULK_TYPE} state:running")).map_err(|_| ApiError::internal())?;
-    let open = list::matches(&api.reads, query, None, MAX_PAGE).await?.tasks;
+    let open = list::matches(&api.reads, query, None, MAX_PAGE, MAX_SCAN_TIME).await?.tasks;
     let now = Instant::now();
     let before = std::mem::take(seen);
     let mut actions = Vec::new();
@@ -173,8 +173,8 @@ impl Run<'_> {
 
     /// Requests the action for the next tasks. Returns true if the action has ended.
     async fn step(&mut self) -> Result<bool, ApiError> {
-        let found =
-            list::matches(&self.api.reads, self.query.clone(), self.progress.cursor.as_deref(), MAX_PAGE).await?;
+        let (query, cursor) = (self.query.clone(), self.progress.cursor.as_deref());
+        let found = list::matches(&self.api.reads, query, cursor, MAX_PAGE, MAX_SCAN_TIME).await?;
         let mut progress = self.progress.clone();
         let mut events = self.requests(&found.tasks, &mut progress).await?;
         let allowed = usize::try_from(self.spec.limit.saturating_sub(progress.done)).unwrap_or(usize::MAX);

@@ -1,6 +1,6 @@
 //! `GET /v1/tasks`: lists and searches tasks. One index provides the order and applies the conditions that it covers.
-//! The other conditions are applied to the records of the index, at most [`MAX_SCANNED`] records or [`MAX_SCAN_TIME`]
-//! per request; the cursor continues after the last scanned record.
+//! The other conditions are applied to the records of the index, at most [`MAX_SCANNED`] records per request and
+//! for a limited time; the cursor continues after the last scanned record.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -33,36 +33,38 @@ mod filter;
 /// Maximum records scanned per request.
 pub(crate) const MAX_SCANNED: u64 = 10_000;
 /// Maximum time spent scanning per request.
-const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
+pub(crate) const MAX_SCAN_TIME: Duration = Duration::from_secs(2);
 /// Records read at a time while scanning.
 const BATCH: usize = 200;
 
 pub(crate) async fn list(request: ApiRequest) -> Result<Response, ApiError> {
-    Ok(json_answer(200, &task_page(&request).await?))
+    Ok(json_answer(200, &task_page(&request, MAX_SCAN_TIME).await?))
 }
 
-pub(crate) async fn task_page(request: &ApiRequest) -> Result<TaskPage, ApiError> {
+pub(crate) async fn task_page(request: &ApiRequest, scan_time: Duration) -> Result<TaskPage, ApiError> {
     let query = query_of(&request.query)?;
     let limit = request.query.number("limit", PAGE, 1..=MAX_PAGE)?;
     let cursor = request.query.text("cursor");
     request.api.reads.wait_for_position(request.after()?).await?;
-    let found = matches(&request.api.reads, query, cursor, limit).await?;
+    let found = matches(&request.api.reads, query, cursor, limit, scan_time).await?;
     Ok(found.into())
 }
 
-/// Finds the next tasks that match a query. `cursor`: [`Matches::next`] of the previous ones.
+/// Finds the next tasks that match a query. `cursor`: [`Matches::next`] of the previous ones; `scan_time`: time after
+/// which the scan stops early.
 pub(crate) async fn matches(
     reads: &Reads,
     query: TaskQuery,
     cursor: Option<&str>,
     limit: usize,
+    scan_time: Duration,
 ) -> Result<Matches, ApiError> {
     let parts = parts_of(&query)?;
     let filter = Filter::new(query, now_ms())?;
     let after = cursor.map(cursor::decode).transpose()?;
     let counts = if filter.has_indexed_states() || filter.is_counted() { Some(reads.counts().await?) } else { None };
     let counts = counts.unwrap_or_default();
-    let mut page = Page::new(limit, parts);
+    let mut page = Page::new(limit, scan_time, parts);
     page.total = filter.is_counted().then(|| total(&filter, &counts));
     let source = if filter.ids.is_empty() {
         Source::open(reads, &filter, &counts, after, limit).await?
@@ -238,7 +240,8 @@ fn early_hint(scanned: u64, matching: usize) -> String {
 /// Page under construction.
 struct Page {
     limit: usize,
-    started: Instant,
+    /// Time at which the scan stops early.
+    scan_until: Instant,
     tasks: Vec<TaskView>,
     scanned: u64,
     /// Last entry that was scanned, from which the next page continues.
@@ -261,9 +264,9 @@ enum End {
 }
 
 impl Page {
-    fn new(limit: usize, parts: Vec<Part>) -> Self {
-        let started = Instant::now();
-        Self { limit, started, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new(), parts }
+    fn new(limit: usize, scan_time: Duration, parts: Vec<Part>) -> Self {
+        let scan_until = Instant::now() + scan_time;
+        Self { limit, scan_until, tasks: Vec::new(), scanned: 0, last: None, total: None, missing: Vec::new(), parts }
     }
 
     async fn fill(mut self, mut source: Source<'_>, filter: &Filter) -> Result<Matches, ApiError> {
@@ -289,7 +292,7 @@ impl Page {
     }
 
     fn is_over_budget(&self) -> bool {
-        self.scanned > 0 && (self.scanned >= MAX_SCANNED || self.started.elapsed() >= MAX_SCAN_TIME)
+        self.scanned > 0 && (self.scanned >= MAX_SCANNED || Instant::now() >= self.scan_until)
     }
 
     fn take(&mut self, filter: &Filter, entry: Entry, found: Option<TaskView>) {

@@ -14,7 +14,7 @@ use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::search::mistake;
 use crate::api::ui::parts::tasks::task_table;
 use crate::api::ui::parts::{count, counted, task_path};
-use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, stored};
+use crate::api::ui::visit::{Answer, Body, Redirect, Visit, after_position, scan_time, stored};
 use crate::config::Role;
 
 /// Number of tasks above which the operator types it.
@@ -109,7 +109,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         return Ok(Body::new("New bulk action", main).into());
     }
     let preview = BulkSelection { action: selection.action, q: selection.q.clone(), ids: selection.ids.clone() };
-    let order = match stored(bulk::preview_document(&visit.api, preview)).await {
+    let order = match stored(bulk::preview_document(&visit.api, preview, scan_time())).await {
         Ok(preview) => order_form(visit, &selection, &preview),
         Err(error) => refused(&selection, &error.document()),
     };

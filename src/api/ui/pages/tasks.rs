@@ -17,7 +17,7 @@ use crate::api::ui::parts::table::pager;
 use crate::api::ui::parts::tasks::{Choice, selectable_tasks};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, counted, prose, query_text, task_path, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, stored};
+use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
 use crate::config::Role;
 use crate::model::record::state::State;
 use crate::model::task::id::TaskId;
@@ -29,7 +29,8 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         return Ok(Answer::Redirect(path));
     }
     let request = visit.request_of("", visit.query.select(&["q", "cursor"]));
-    let (page, known) = tokio::join!(stored(list::task_page(&request)), stored(types::type_list(&visit.api)));
+    let (page, known) =
+        tokio::join!(stored(list::task_page(&request, scan_time())), stored(types::type_list(&visit.api)));
     let (page, problem) = match page {
         Ok(page) => (Some(page), None),
         Err(error) => match error.clone().document() {

@@ -14,7 +14,7 @@ use crate::api::ui::parts::command::{commands, curl_get, quoted};
 use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::timeline::{Range, Timed, legend, timeline};
 use crate::api::ui::parts::{count, counted};
-use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
+use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
 use crate::model::task::id::TaskId;
 
 /// Tasks of a page.
@@ -29,7 +29,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let under =
         TaskId::parse(id).map_err(|why| ApiError::new(crate::api::http::problem::Code::BadId, why.to_string()))?;
     let query = TaskQuery { terms: vec![Term { negated: false, test: Test::Under(vec![under]) }] };
-    let page = stored(list::matches(&visit.api.reads, query, cursor, ROWS)).await?;
+    let page = stored(list::matches(&visit.api.reads, query, cursor, ROWS, scan_time())).await?;
     let first_ones =
         if cursor.is_none() && page.next.is_some() { stored(first_ones(visit, &top)).await? } else { Vec::new() };
     let all: Vec<Timed> = page.tasks.iter().map(timed).collect();
@@ -74,7 +74,7 @@ async fn first_ones(visit: &Visit, top: &Status) -> Result<Vec<Timed>, ApiError>
         found.extend(reads.read_many(visit.api.publisher.partition_of(last), &path).await?.into_iter().flatten());
     }
     if top.tree.failed > 0 {
-        let failed = failed_views(&visit.api, &top.id, FAILED, PATIENCE / 2).await?;
+        let failed = failed_views(&visit.api, &top.id, FAILED, scan_time()).await?;
         found.extend(failed.into_iter().filter(|task| !path.contains(&task.id)));
     }
     Ok(found.iter().map(timed).collect())

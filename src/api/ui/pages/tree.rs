@@ -14,7 +14,7 @@ use crate::api::ui::parts::table::pager_of_oldest;
 use crate::api::ui::parts::tasks::{state_counts, task_table, tree_row};
 use crate::api::ui::parts::times::duration;
 use crate::api::ui::parts::{View, count, counted, search_text};
-use crate::api::ui::visit::{Answer, Body, PATIENCE, Visit, stored};
+use crate::api::ui::visit::{Answer, Body, Visit, scan_time, stored};
 use crate::model::record::state::State;
 
 /// Children of a page.
@@ -29,7 +29,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let status = stored(task::status_document(&visit.request())).await?;
     let failed = match status.tree.failed {
         0 => Ok(Vec::new()),
-        _ => stored(failed_tasks(&visit.api, id, FAILED, PATIENCE.mul_f64(0.8))).await,
+        _ => stored(failed_tasks(&visit.api, id, FAILED, scan_time())).await,
     };
     let open: Vec<&str> = visit.query.all("open").take(MAX_OPEN).collect();
     let rows = stored(branches(visit, &open)).await?;

@@ -27,7 +27,7 @@ use crate::api::ui::parts::table::{Paged, cards, table};
 use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, search_text, visible};
-use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, stored};
+use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, scan_time, stored};
 use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
 use crate::model::record::state::State;
@@ -228,7 +228,8 @@ async fn sampled(visit: &Visit, known: &TypeDocument) -> Option<Result<Arc<Queue
 async fn newest_failed(visit: &Visit, name: &str) -> Result<TaskPage, ApiError> {
     let limit = FAILED.to_string();
     let query = [("type", name), ("state", "failed"), ("level", "any"), ("limit", &limit)];
-    tasks::task_page(&visit.request_with(&query.map(|(name, value)| (name, value.to_owned())))).await
+    let request = visit.request_with(&query.map(|(name, value)| (name, value.to_owned())));
+    tasks::task_page(&request, scan_time()).await
 }
 
 fn counts_of(view: &View, known: &TypeDocument) -> Markup {
