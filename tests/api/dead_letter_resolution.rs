@@ -333,3 +333,21 @@ async fn redrive_is_rejected_at_the_maximum_run() {
     let history: History = fleet.get("/v1/tasks/a/history").await;
     assert!(history.events.iter().all(|event| event.kind != "retry_requested"), "{history:?}");
 }
+
+#[tokio::test]
+async fn outage_ends_the_redrive_of_many_letters_at_the_first_one() {
+    let fleet = with_letters().await;
+    let tasks = ["a", "a:b", "a:c", "a:d", "a:e"];
+    for id in tasks {
+        fleet.dead_task(id, 0).await;
+    }
+    // The list reads all tasks at once, as they are in one partition.
+    let before = fleet.store.reads.load(SeqCst);
+    fleet.store.reads_left.store(1, SeqCst);
+    let (status, outcome) = fleet.post("/v1/dead-letters/redrive", json!({"type": "echo"})).await;
+    assert_eq!(status, 200, "{outcome}");
+    let outcome: DeadLetterResults = serde_json::from_value(outcome).unwrap();
+    assert!(outcome.done.is_empty() && outcome.refused.len() == tasks.len(), "{outcome:?}");
+    assert!(outcome.refused.iter().all(|refused| refused.why.contains("on purpose")), "{outcome:?}");
+    assert_eq!(fleet.store.reads.load(SeqCst) - before, 2, "one read of the list, and one that failed");
+}

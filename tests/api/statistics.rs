@@ -169,3 +169,14 @@ async fn failures_name_workers_and_mark_superseded_tasks() {
     let found = group(fleet.get("/v1/failures").await);
     assert_eq!((found.count, found.newest_superseded), (3, true), "{found:?}");
 }
+
+#[tokio::test]
+async fn redrive_of_a_task_is_audited_with_its_dead_letter() {
+    let fleet = with_letters().await;
+    fleet.echo("order").await;
+    fleet.fail("order", "no answer").await;
+    fleet.folded().await;
+    let letter = fleet.letter(Given { task: Some(("order", 1)), key: "order", ..LETTER }, 0).await;
+    fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
+    assert_eq!(targets(&requests(&fleet).await), [("redrive", letter.as_str())]);
+}

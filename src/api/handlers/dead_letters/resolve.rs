@@ -90,8 +90,17 @@ pub(super) async fn resolve_all(
             Err(error) if error.is(Code::TooLarge) && some.len() > 1 => chunk_size = 1,
             Err(error) => outcomes.extend(some.iter().map(|_| Err(error.clone()))),
         }
+        // Each of the others would fail in the same way, after its own deadline.
+        if let Some(last) = outcomes.last().filter(|last| is_unavailable(last)).cloned() {
+            outcomes.resize(ids.len(), last);
+        }
     }
     outcomes
+}
+
+/// Whether Kafka or the store has not answered.
+fn is_unavailable(outcome: &Result<(), ApiError>) -> bool {
+    outcome.as_ref().is_err_and(|error| error.is(Code::KafkaUnavailable) || error.is(Code::StoreUnavailable))
 }
 
 /// Resolves as many leading dead letters as fit into one transaction. Retries after being fenced and after
@@ -144,7 +153,8 @@ struct Redriven {
     runs: NewRuns,
 }
 
-/// Prepares the records per dead letter, or the error. Large letters end the chunk early.
+/// Prepares the records per dead letter, or the error. Large letters end the chunk early, and so does a failure of Kafka
+/// or the store.
 async fn prepare(
     api: &Api,
     ids: &[DeadLetterId],
@@ -165,6 +175,9 @@ async fn prepare(
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         });
+        if outcomes.last().is_some_and(is_unavailable) {
+            break;
+        }
     }
     (resolutions, outcomes)
 }
@@ -222,13 +235,14 @@ async fn drop_event(api: &Api, letter: &DeadLetterRecord, request: &Request) -> 
     event_record(api, &event)
 }
 
-/// Returns an audit event about a dead letter without a task.
+/// Returns an audit event about a dead letter.
 fn operation(api: &Api, action: &str, letter: &DeadLetterRecord, request: &Request) -> Result<OwnedRecord, ApiError> {
     let event = Event::operated(action, &letter.id.to_string(), now_ms());
     event_record(api, &Event { by: request.by.clone(), ..event })
 }
 
-/// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again.
+/// Starts a new run of the dead letter's task. If there is no such task, publishes the original record again. Both are
+/// audited as a request about the dead letter, because the audit ignores retries with a given run.
 async fn redrive(
     api: &Api,
     letter: &DeadLetterRecord,
@@ -249,9 +263,8 @@ async fn redrive(
         Some((id, run)) => api.reads.find_optional(id).await?.map(|found| (found, *run)),
         None => None,
     };
-    let Some((task, run)) = task else {
-        return Ok(vec![operation(api, "redrive", letter, request)?, original_record(api, letter)]);
-    };
+    let operation = operation(api, "redrive", letter, request)?;
+    let Some((task, run)) = task else { return Ok(vec![operation, original_record(api, letter)]) };
     let highest = check_task(api, &task, run).await?;
     if !redriven.tasks.insert(task.id.clone()) {
         let why = format!("another dead letter of `{}` is redriven by the same request", task.id);
@@ -264,7 +277,7 @@ async fn redrive(
     let how = if changed.is_some() { " with changed params" } else { "" };
     event.message = Some(format!("redriven from the dead letter {}{how}", letter.id));
     event.by = request.by.clone();
-    Ok(vec![event_record(api, &event)?])
+    Ok(vec![operation, event_record(api, &event)?])
 }
 
 /// Dead letter whose record has these params. Its headers stay, also the hash, by which the record belongs to its task.
