@@ -3,6 +3,8 @@
 use kafleet::config::{ApiConfig, Role, UiConfig, UiMode};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::api::fixture::{fleet, unfolded};
 use crate::ui::browser::{Browser, guarded_fleet, token, with_tokens};
@@ -182,4 +184,30 @@ async fn task_links_to_its_trace_with_the_template() {
         browser.open("/tasks/a").await.has(&[expected]);
         browser.open("/tasks/b").await.lacks(&["0af7651916cd43dd8448eb211c80319c"]);
     }
+}
+
+#[tokio::test]
+async fn forms_without_a_session_use_no_memory_of_other_requests() {
+    let fleet = guarded_fleet().await;
+    let host = fleet.base.trim_start_matches("http://").to_owned();
+    let mut clients = Vec::new();
+    for n in 0..32 {
+        let path = ["/login", "/logout", "/theme"][n % 3];
+        let mut client = TcpStream::connect(&host).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\nsec-fetch-site: same-origin\r\ncontent-length: 8388608\r\n\
+             expect: 100-continue\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100", "the server waits for the body");
+        clients.push(client);
+    }
+    let create = fleet.request(Method::POST, "/v1/tasks").bearer_auth(token(Role::Operate));
+    let made = create.json(&json!({"type": "echo"})).send().await.unwrap();
+    assert_eq!(made.status(), StatusCode::CREATED);
+    let page = Browser::new(&fleet).post("/login", &format!("token={}", "x".repeat(20_000))).await;
+    assert_eq!(page.status, StatusCode::PAYLOAD_TOO_LARGE);
+    page.has(&["larger than 16384 bytes"]).lacks(&["max_body"]);
 }

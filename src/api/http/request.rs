@@ -271,10 +271,10 @@ pub(crate) async fn read_body(
         return Err(ApiError::new(Code::Overloaded, "the memory for request bodies is in use by other requests")
             .hint("send the request again later"));
     };
-    let read = tokio::time::timeout(BODY_DEADLINE, collect(body, api.max_body));
-    let late =
-        |_| ApiError::new(Code::BodyTimeout, format!("the body was not received within {} s", BODY_DEADLINE.as_secs()));
-    let body = read.await.map_err(late)??;
+    let body = read_body_up_to(body, api.max_body).await.map_err(|error| match error.is(Code::TooLarge) {
+        true => error.hint("send less per request, or raise `api.max_body`"),
+        false => error,
+    })?;
     // A body of unknown length had reserved memory for the maximum.
     let surplus = memory.num_permits().saturating_sub(kib(body.len()) as usize);
     drop(memory.split(surplus));
@@ -283,6 +283,13 @@ pub(crate) async fn read_body(
 
 fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024).min(BODY_BUDGET_KIB)).unwrap_or(u32::MAX)
+}
+
+/// Reads a body within the limits on size and time.
+pub(crate) async fn read_body_up_to(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    let late =
+        |_| ApiError::new(Code::BodyTimeout, format!("the body was not received within {} s", BODY_DEADLINE.as_secs()));
+    tokio::time::timeout(BODY_DEADLINE, collect(body, limit)).await.map_err(late)?
 }
 
 async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
@@ -301,8 +308,7 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, ApiError> {
         }
     }
     if received > limit {
-        return Err(ApiError::new(Code::TooLarge, format!("the body is larger than {limit} bytes"))
-            .hint("send less per request, or raise `api.max_body`"));
+        return Err(ApiError::new(Code::TooLarge, format!("the body is larger than {limit} bytes")));
     }
     Ok(bytes.into())
 }

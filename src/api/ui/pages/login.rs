@@ -8,7 +8,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::read_body;
+use crate::api::http::request::read_body_up_to;
 use crate::api::state::Api;
 use crate::api::ui::forms::check_origin;
 use crate::api::ui::parts::View;
@@ -21,6 +21,8 @@ use crate::api::ui::visit::Fields;
 use crate::config::Role;
 use crate::runtime::now_ms;
 
+/// Maximum size of a form. Clients without a session use none of the memory that the bodies of requests share.
+const MAX_FORM: usize = 16 << 10;
 /// Lifetime of the theme's cookie in seconds.
 const THEME_S: u32 = 365 * 86_400;
 
@@ -90,7 +92,7 @@ async fn form(api: &Api, request: Request) -> Result<(HeaderMap, Fields), (Heade
     let read = async {
         api.access.current().check_host(&head.headers)?;
         check_origin(&head.headers)?;
-        Ok(Fields::parse(&read_body(api, &head.headers, body).await?.0))
+        Ok(Fields::parse(&read_body_up_to(body, MAX_FORM).await?))
     };
     match read.await {
         Ok(fields) => Ok((head.headers, fields)),
