@@ -1,9 +1,12 @@
 //! Actions by forms, as seen by the API afterwards.
 
-use kafleet::api::documents::{KillSwitches, LogDocument, Schedules, Status, Types};
+use std::sync::atomic::Ordering;
+
+use kafleet::api::documents::{KillSwitches, LogDocument, ScheduleDocument, Schedules, Status, TaskPage, Types};
+use kafleet::config::RateBy;
 use kafleet::model::event::{AttemptFailure, Payload};
 use kafleet::model::record::state::State;
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::api::dead_letters::{Given, LETTER, with_letters};
@@ -40,6 +43,25 @@ async fn tasks_of_a_file_are_submitted_once() {
     let mended = r#"{"type":"resize","id":"thumb","params":{"url":"a","width":7}}"#;
     browser.submit("/new/many", &form(&[mended, good, good])).await.has(&["The tasks were submitted."]);
     assert_eq!((fleet.published("echo"), fleet.published("resize")), (2, 1), "nothing is submitted twice");
+}
+
+#[tokio::test]
+async fn task_of_a_form_is_submitted_once() {
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    browser.open("/new").await.has(&["name=\"form\""]);
+    let form = serde_urlencoded(&[("form", "f"), ("type", "echo"), ("params", "{\"n\": 1}")]);
+    fleet.broker.unacknowledged.store(true, Ordering::SeqCst);
+    let page = browser.post("/new", &form).await;
+    assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
+    page.has(&["not_announced", "name=\"form\" value=\"f\""]);
+    fleet.broker.unacknowledged.store(false, Ordering::SeqCst);
+    browser.submit("/new", &form).await.has(&["The task was submitted.", "f-"]);
+    browser.submit("/new", &form).await.has(&["The same task already existed; nothing was submitted."]);
+    let changed = serde_urlencoded(&[("form", "f"), ("type", "echo"), ("params", "{\"n\": 2}")]);
+    browser.submit("/new", &changed).await.has(&["The task was submitted."]);
+    fleet.folded().await;
+    assert_eq!(fleet.get::<TaskPage>("/v1/tasks").await.tasks.len(), 2);
 }
 
 fn serde_urlencoded(pairs: &[(&str, &str)]) -> String {
@@ -130,6 +152,11 @@ async fn type_is_paused_limited_and_resumed() {
     let limits = echo().await.limits;
     assert_eq!((limits.slots, limits.max_concurrency, limits.rate.unwrap().count), (Some(3), None, 100));
     browser.open("/types/echo/limits").await.has(&["value=\"3\"", "value=\"100\"", "value=\"1m\""]);
+    browser.submit("/types/echo/limits", "rate_count=10&rate_per=1s&rate_burst=5&rate_by=key").await;
+    let rate = echo().await.limits.rate.unwrap();
+    assert_eq!((rate.burst, rate.by), (5, RateBy::Key));
+    let form = browser.open("/types/echo/limits").await;
+    form.has(&["name=\"rate_burst\" value=\"5\"", "<option value=\"key\" selected>"]);
     let page = browser.post("/types/echo/limits", "slots=many").await;
     assert_eq!(page.status, StatusCode::BAD_REQUEST);
     page.has(&["is not a whole number", "value=\"many\""]);
@@ -181,6 +208,12 @@ async fn schedule_is_created_changed_paused_and_deleted() {
     browser.submit("/schedules/nightly/edit", &format!("spec={}", spec("0 4 * * *"))).await.has(&["0 4 * * *"]);
     browser.submit("/schedules/nightly/pause", "reason=holiday").await.has(&["holiday", "Resume…"]);
     browser.submit("/schedules/nightly/resume", "").await.has(&["active"]);
+    let applied = async || fleet.get::<ScheduleDocument>("/v1/schedules/nightly").await.applied;
+    assert!(!applied().await);
+    let known: Value = fleet.get("/v1/schedules/nightly").await;
+    fleet.request(Method::PUT, "/v1/schedules/nightly?applied=true").json(&known["spec"]).send().await.unwrap();
+    browser.submit("/schedules/nightly/edit", &format!("spec={}", spec("0 5 * * *"))).await.has(&["0 5 * * *"]);
+    assert!(applied().await, "the configuration file still manages it");
     let page = browser.post("/schedules/nightly/edit", &format!("spec={}", spec("odd"))).await;
     assert_eq!(page.status, StatusCode::BAD_REQUEST);
     page.has(&["bad_field", "&quot;odd&quot;"]);

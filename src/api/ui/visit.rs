@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use maud::Markup;
 use serde_json::{Map, Value};
@@ -206,9 +206,22 @@ impl Visit {
     pub(super) async fn act_with<F>(
         &self,
         action: impl FnOnce(ApiRequest) -> F,
-        mut request: ApiRequest,
+        request: ApiRequest,
         body: Option<&Value>,
     ) -> Result<Value, ApiError>
+    where
+        F: Future<Output = Result<Response, ApiError>>,
+    {
+        Ok(self.outcome_of(action, request, body).await?.1)
+    }
+
+    /// Runs an action of the api, and returns its status and its document.
+    pub(super) async fn outcome_of<F>(
+        &self,
+        action: impl FnOnce(ApiRequest) -> F,
+        mut request: ApiRequest,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Value), ApiError>
     where
         F: Future<Output = Result<Response, ApiError>>,
     {
@@ -217,9 +230,11 @@ impl Visit {
             request.body = body.to_string().into();
         }
         let response = action(request).await?;
+        let status = response.status();
         let text = axum::body::to_bytes(response.into_body(), MAX_RESPONSE).await;
         let text = text.map_err(|_| ApiError::internal())?;
-        serde_json::from_slice(&text).map_err(|_| ApiError::internal())
+        let document = serde_json::from_slice(&text).map_err(|_| ApiError::internal())?;
+        Ok((status, document))
     }
 
     /// Redirect after a change of the control topic.

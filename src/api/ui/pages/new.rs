@@ -1,9 +1,11 @@
 //! Form that submits a task, empty or filled in from another task.
 
+use axum::http::StatusCode;
 use maud::{Markup, Render, html};
 use serde_json::{Map, Value};
 
 use super::form;
+use super::new_many::{identity, task_id};
 use crate::api::documents::{Status, TypeDocument};
 use crate::api::handlers::{create, task, types};
 use crate::api::http::problem::ApiError;
@@ -29,7 +31,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let chosen = known.iter().find(|known| known.name == task_type);
     let names: Vec<String> = known.iter().filter(|known| known.topic).map(|known| known.name.clone()).collect();
     let main = html! {
-        (submit_form(visit, task_type, inputs(&value, &names, chosen)))
+        (submit_form(visit, task_type, inputs(visit, &value, &names, chosen)))
         p { "Many tasks: " a href=(visit.view.url("/new/many")) { "paste them or choose a file" } "." }
         (schema(&visit.view, chosen))
     };
@@ -57,6 +59,7 @@ fn submit_form(visit: &Visit, task_type: &str, inputs: Vec<Markup>) -> Markup {
 }
 
 fn inputs<'a>(
+    visit: &Visit,
     value: &impl Fn(&str) -> Option<&'a str>,
     names: &[String],
     chosen: Option<&TypeDocument>,
@@ -65,9 +68,10 @@ fn inputs<'a>(
     let template = chosen.and_then(|known| known.schema.as_ref()).map(params_template);
     let params = value("params").map(str::to_owned).or(template).unwrap_or_else(|| "{}".to_owned());
     vec![
+        identity(visit),
         Input::new("type", "Type", value("type")).suggestions(names).required().render(),
         Input::new("params", "Params", Some(&params)).lines(10).hint("JSON").render(),
-        text("id", "Id", "default: a UUID"),
+        text("id", "Id", "default: a unique one"),
         text("name", "Name", ""),
         text("tags", "Tags", "separated by commas"),
         more_inputs(value),
@@ -142,9 +146,14 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     if !tags.is_empty() {
         body.insert("tags".to_owned(), tags.into());
     }
-    let made = visit.act(create::create, Some(&body.into())).await?;
+    // A form that is submitted again, such as after an unknown outcome, names the same task.
+    if let Some(form) = visit.entered.get("form").filter(|_| !body.contains_key("id")) {
+        body.insert("id".to_owned(), task_id(form, &body).into());
+    }
+    let (status, made) = visit.outcome_of(create::create, visit.request(), Some(&body.into())).await?;
     let id = made["id"].as_str().unwrap_or_default();
-    Ok(after_position(task_path(id), &made["position"], "submitted"))
+    let done = if status == StatusCode::CREATED { "submitted" } else { "exists" };
+    Ok(after_position(task_path(id), &made["position"], done))
 }
 
 #[cfg(test)]

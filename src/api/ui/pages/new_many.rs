@@ -21,14 +21,12 @@ const HINT: &str = "one JSON document per line, such as {\"type\": \"resize\", \
                     a JSON array; at most 10,000 tasks";
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
-    let fresh = uuid::Uuid::now_v7().to_string();
-
     Ok(form_page(&Form {
         effect: html! {
             p { "Each task is accepted or refused by itself. Accepted ones are not submitted again when the form is." }
         },
         inputs: vec![
-            html! { input type="hidden" name="form" value=(visit.value("form").unwrap_or(&fresh)); },
+            identity(visit),
             file_input(),
             Input::new("tasks", "Tasks", visit.entered.get("tasks")).required().lines(16).hint(HINT).render(),
         ],
@@ -39,6 +37,17 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
         ],
         ..form(visit, "/new", "many", "New tasks", "Submit")
     }))
+}
+
+/// Hidden field that identifies the form, also when it is submitted again.
+pub(super) fn identity(visit: &Visit) -> Markup {
+    let fresh = uuid::Uuid::now_v7().to_string();
+    html! { input type="hidden" name="form" value=(visit.value("form").unwrap_or(&fresh)); }
+}
+
+/// Id of a task without one: the same whenever the form is submitted with it.
+pub(super) fn task_id(form: &str, task: &Map<String, Value>) -> String {
+    format!("{form}-{}", digest(task))
 }
 
 fn file_input() -> Markup {
@@ -70,10 +79,10 @@ fn items(text: &str, form: &str) -> Result<Vec<Value>, ApiError> {
             return Err(bad_json(format!("task {}: it is not a JSON object", n + 1)));
         };
         if !task.contains_key("id") {
-            let same = seen.entry(digest(&task)).or_default();
+            let id = task_id(form, &task);
+            let same = seen.entry(id.clone()).or_default();
             *same += 1;
-            let id = format!("{form}-{}-{same}", digest(&task));
-            task.insert("id".to_owned(), id.into());
+            task.insert("id".to_owned(), format!("{id}-{same}").into());
         }
         items.push(task.into());
     }

@@ -84,7 +84,11 @@ fn edit_effect(schedule: &ScheduleDocument, times: &[String]) -> Markup {
 }
 
 pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> {
-    visit.act(schedules::put, Some(&spec_of(visit)?)).await?;
+    let spec = spec_of(visit)?;
+    // A change leaves the schedule to the configuration file that manages it.
+    let applied = find(visit).await?.applied;
+    let request = visit.request_with(&[("applied", applied.to_string())]);
+    visit.act_with(schedules::put, request, Some(&spec)).await?;
     Ok(back(visit, "schedule_changed"))
 }
 

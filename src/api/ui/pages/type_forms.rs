@@ -12,6 +12,7 @@ use crate::api::ui::parts::command::{curl, quoted};
 use crate::api::ui::parts::count;
 use crate::api::ui::parts::form::{Form, Input, reason, select};
 use crate::api::ui::visit::{Answer, Redirect, Visit};
+use crate::config::RateBy;
 
 fn type_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) -> Form<'a> {
     let name = &visit.segment;
@@ -92,18 +93,19 @@ fn limit_inputs(visit: &Visit, limits: &TypeLimits) -> Vec<Markup> {
         if visit.entered.is_empty() { preset() } else { visit.entered.get(name) }
     };
     let text = |name, label, hint| Input::new(name, label, value(name)).hint(hint).render();
-    let subjects = [("type", "the type"), ("key", "each key")];
+    let subjects = [(subject(RateBy::Type), "the type"), (subject(RateBy::Key), "each key")];
     vec![
         text("slots", "Slots a worker", "concurrent attempts per worker"),
         text("max_concurrency", "Attempts at once", "over all workers; at least one per partition of the topic"),
         text("rate_count", "Starts", "rate limit: attempts that may start …"),
         text("rate_per", "… per", "a duration; default 1s"),
-        select("rate_by", "Rate of", &subjects, value("rate_by").unwrap_or("type")),
+        text("rate_burst", "… at once", "attempts that may start together after an idle time; default 1"),
+        select("rate_by", "Rate of", &subjects, value("rate_by").unwrap_or_default()),
     ]
 }
 
 /// Limits set at run time, as values of the form.
-fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 4] {
+fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 6] {
     let is_live = |limit: &str| limits.live.iter().any(|known| known == limit);
     let rate = limits.rate.filter(|_| is_live("rate"));
     [
@@ -111,7 +113,17 @@ fn live_limits(limits: &TypeLimits) -> [(&'static str, Option<String>); 4] {
         ("max_concurrency", limits.max_concurrency.filter(|_| is_live("max_concurrency")).map(|n| n.to_string())),
         ("rate_count", rate.map(|rate| rate.count.to_string())),
         ("rate_per", rate.map(|rate| rate.per.to_string())),
+        ("rate_burst", rate.map(|rate| rate.burst.to_string())),
+        ("rate_by", rate.map(|rate| subject(rate.by).to_owned())),
     ]
+}
+
+/// Value of the form for the scope of a rate limit.
+const fn subject(by: RateBy) -> &'static str {
+    match by {
+        RateBy::Type => "type",
+        RateBy::Key => "key",
+    }
 }
 
 pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError> {
@@ -122,6 +134,7 @@ pub(in super::super) async fn limits(visit: &Visit) -> Result<Redirect, ApiError
     if let Some(count) = entered.number::<u32>("rate_count")? {
         let mut rate = Map::from_iter([("count".to_owned(), Value::from(count))]);
         rate.extend(entered.get("rate_per").map(|per| ("per".to_owned(), per.trim().into())));
+        rate.extend(entered.number::<u32>("rate_burst")?.map(|burst| ("burst".to_owned(), burst.into())));
         rate.extend(entered.get("rate_by").map(|by| ("by".to_owned(), by.into())));
         body.insert("rate".to_owned(), rate.into());
     }
