@@ -71,3 +71,15 @@ async fn searches_and_previews_show_what_a_slow_store_has_answered_in_time() {
     browser.get("/tasks?q=tag:none").await.has(&["No match so far.", "stopped after scanning"]);
     browser.get("/bulk/new?action=cancel&q=type:echo").await.has(&["At least", "would change", "name=\"expected\""]);
 }
+
+#[tokio::test]
+async fn form_keeps_its_values_while_its_page_cannot_be_read() {
+    let fleet = fleet_with_tree().await;
+    let browser = Browser::new(&fleet);
+    fleet.store.away.store(true, Ordering::SeqCst);
+    let page = browser.post("/tasks/order/attach", "name=notes.txt&text=one%0D%0Atwo").await;
+    assert_eq!(page.status, StatusCode::SERVICE_UNAVAILABLE);
+    page.has(&["store_unavailable", "action=\"/tasks/order/attach\"", "value=\"notes.txt\"", "one\r\ntwo</textarea>"]);
+    let page = browser.get("/tasks/order/attach").await;
+    page.has(&["store_unavailable"]).lacks(&["<form class=\"panel"]);
+}

@@ -254,14 +254,18 @@ async fn submit(
     visit.entered = Fields::parse(&text);
     match action(visit).await {
         Ok(redirect) => Ok(Answer::Redirect(redirect_path(&redirect))),
-        Err(error) => show_again(visit, page, error).await,
+        Err(error) => show_again(visit, page, head, error).await,
     }
 }
 
-async fn show_again(visit: &mut Visit, page: &Page, error: ApiError) -> Result<Answer, ApiError> {
+/// Shows a form with its error and the values entered, which are kept also while its page cannot be read.
+async fn show_again(visit: &mut Visit, page: &Page, head: &Parts, error: ApiError) -> Result<Answer, ApiError> {
     visit.problem = Some(error.clone().document());
     match until(Instant::now() + PATIENCE, (page.show)(visit)).await {
         Ok(answer @ Answer::Page(_)) => Ok(answer),
+        Err(unread) if unread.is(Code::StoreUnavailable) || unread.is(Code::KafkaUnavailable) => {
+            Ok(pages::plain_form(visit, head.uri.path()))
+        }
         _ => Err(error),
     }
 }

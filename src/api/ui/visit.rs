@@ -100,6 +100,10 @@ impl Fields {
         self.0.is_empty()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Pairs of the named fields that are set.
     pub(super) fn select(&self, names: &[&str]) -> Vec<(String, String)> {
         names.iter().filter_map(|name| Some(((*name).to_owned(), self.get(name)?.to_owned()))).collect()

@@ -2,7 +2,7 @@
 
 use maud::{Render, html};
 
-use super::parts::form::Form;
+use super::parts::form::{Form, Input};
 use super::visit::{Answer, Body, Visit};
 
 pub(super) mod audit;
@@ -51,6 +51,18 @@ fn form<'a>(
         problem: visit.problem.as_ref(),
         commands: Vec::new(),
     }
+}
+
+/// Form with the values entered, for a page that cannot be read. `path` is that of the form with the base path.
+pub(super) fn plain_form(visit: &Visit, path: &str) -> Answer {
+    let path = path.strip_prefix(visit.view.base.as_str()).unwrap_or(path);
+    let lines = |value: &str| if value.contains('\n') { 10 } else { 0 };
+    let input = |(name, value)| Input::new(name, name, Some(value)).lines(lines(value)).render();
+    form_page(&Form {
+        effect: html! { p { "The page of this form cannot be read now. These are the values entered." } },
+        inputs: visit.entered.iter().map(input).collect(),
+        ..form(visit, path, "", "Not submitted", "Submit again")
+    })
 }
 
 fn form_page(form: &Form<'_>) -> Answer {
