@@ -6,7 +6,8 @@ use kafleet::model::event::Kind;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use crate::api::fixture::{DEADLINE, Fleet, fleet};
+use crate::api::dead_letters::{Given, LETTER, with_letters};
+use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
 use crate::ui::browser::Browser;
 
 /// Pages that need no data.
@@ -326,4 +327,62 @@ async fn bulk_action_is_previewed_confirmed_and_ordered() {
     browser.submit("/bulk/new", order).await.has(&["The bulk action was requested.", "kafleet-bulk"]);
     browser.open("/bulk").await.has(&["retry type:echo state:failed level:any"]);
     browser.open("/audit").await.has(&["bulk retry", "healed"]);
+}
+
+#[tokio::test]
+async fn newest_errors_are_shown_beside_many_larger_ones() {
+    const LARGER: usize = 51;
+    let fleet = fleet().await;
+    let browser = Browser::new(&fleet);
+    let fail = async |id: String, why: String| {
+        fleet.echo(&id).await;
+        fleet.fail(&id, &why).await;
+    };
+    for n in 0..2 * LARGER {
+        let word = "x".repeat(n % LARGER + 1);
+        fail(format!("t{n}"), format!("the reason {word}")).await;
+    }
+    fail("last".to_owned(), "the newest reason".to_owned()).await;
+    fleet.folded().await;
+    let page = browser.open("/").await;
+    let (attention, errors) = page.text.split_once("id=\"errors\"").unwrap();
+    for part in [attention, errors] {
+        assert!(part.contains("the newest reason"), "{part}");
+    }
+    let badge = format!("title=\"errors in the last hour\">{}<", LARGER + 1);
+    until("the number of errors", async || browser.open("/help").await.text.contains(&badge)).await;
+}
+
+#[tokio::test]
+async fn dropped_letter_of_a_task_leads_to_the_task() {
+    let fleet = with_letters().await;
+    for id in ["order", "order:1", "order:1:2"] {
+        fleet.echo(id).await;
+    }
+    fleet.fail("order:1:2", "no answer").await;
+    fleet.folded().await;
+    let letter = fleet.letter(Given { task: Some(("order:1:2", 1)), key: "order", ..LETTER }, 0).await;
+    fleet.settle(&format!("/v1/dead-letters/{letter}/drop")).await;
+    let foreign = fleet.letter(Given { code: "bad_json", value: b"{oops", task: None, ..LETTER }, 1).await;
+    fleet.settle(&format!("/v1/dead-letters/{foreign}/drop")).await;
+    fleet.folded().await;
+    let page = Browser::new(&fleet).open("/audit").await;
+    page.has(&["href=\"/tasks/order:1:2\"", &format!("href=\"/dead-letters/{foreign}\"")]);
+}
+
+#[tokio::test]
+async fn types_in_trouble_are_listed_first() {
+    let fleet = fleet().await;
+    fleet.create(json!({"type": "approval", "external": true})).await;
+    fleet.create(json!({"type": "resize", "params": {"url": "a", "width": 7}})).await;
+    fleet.folded().await;
+    let browser = Browser::new(&fleet);
+    browser.submit("/types/echo/pause", "reason=disk+full").await;
+    let page = browser.open("/types").await;
+    let positions =
+        ["/types/resize", "/types/echo", "/types/approval"].map(|path| page.text.find(&format!("\"{path}\"")));
+    assert!(
+        positions.is_sorted() && positions[0].is_some(),
+        "a queue without workers, a pause, the others: {positions:?}"
+    );
 }

@@ -109,6 +109,9 @@ struct Group {
     by_hour: Vec<u64>,
 }
 
+/// Group with its type and error.
+type KeyedGroup = ((Arc<str>, Fingerprint), Group);
+
 /// Groups of failed tasks, merged over the partitions.
 #[derive(Default)]
 struct Groups {
@@ -118,25 +121,42 @@ struct Groups {
     at_least: bool,
 }
 
-/// Groups the failed tasks of one type or all by error.
+/// Groups the failed tasks of one type or all by error. Returns the groups with the most tasks.
 pub(crate) async fn failures(reads: &Reads, task_type: Option<&str>, limit: usize) -> Result<Failures, ApiError> {
-    let hours = last_hours(ERROR_HOURS);
-    let wanted = &hours;
-    let mut found = stream::iter(partitions_and_types(reads, task_type).await?)
-        .map(|(partition, name)| async move {
-            let groups = stored(reads.store.error_groups(partition, &name, MAX_GROUPS)).await?;
-            let summaries = stored(reads.store.error_summaries(partition, &name, wanted)).await?;
-            Ok::<_, ApiError>((partition, name, groups, summaries))
-        })
-        .buffer_unordered(MAX_CONCURRENT_READS);
-    let mut merged = Groups::default();
-    while let Some((partition, name, groups, summaries)) = found.try_next().await? {
-        merged.add(partition, &name, groups);
-        merged.add_attempts(&name, &summaries, &hours);
-    }
-    drop(found);
+    let largest = |groups: &mut Vec<KeyedGroup>| {
+        groups.sort_by_key(|(_, group)| Reverse((group.count, group.last.seen_ms)));
+        groups.truncate(limit);
+    };
+    selected(reads, task_type, largest).await
+}
+
+/// Groups the failed tasks of all types by error. Returns the groups that have begun last, and of the others those whose
+/// newest task ended last, up to `limit` of each.
+pub(crate) async fn newest_failures(reads: &Reads, limit: usize) -> Result<Failures, ApiError> {
+    let newest = |groups: &mut Vec<KeyedGroup>| {
+        groups.sort_by_key(|(_, group)| Reverse(group.first_ms));
+        let mut others = groups.split_off(limit.min(groups.len()));
+        others.sort_by_key(|(_, group)| Reverse(group.last.seen_ms));
+        groups.extend(others.into_iter().take(limit));
+    };
+    selected(reads, None, newest).await
+}
+
+/// Number of errors that have ended a task since then.
+pub(crate) async fn errors_since(reads: &Reads, since_ms: i64) -> Result<usize, ApiError> {
+    let merged = Groups::read(reads, None).await?;
+    Ok(merged.groups.values().filter(|group| group.last.seen_ms >= since_ms).count())
+}
+
+/// Documents of the groups that are selected.
+async fn selected(
+    reads: &Reads,
+    task_type: Option<&str>,
+    select: impl FnOnce(&mut Vec<KeyedGroup>),
+) -> Result<Failures, ApiError> {
+    let merged = Groups::read(reads, task_type).await?;
     let (errors, at_least) = (merged.groups.len() as u64, merged.at_least);
-    let groups = stream::iter(merged.largest(limit))
+    let groups = stream::iter(merged.select(select))
         .map(|((name, error), group)| group_document(reads, name, error, group))
         .buffered(MAX_CONCURRENT_READS)
         .try_collect()
@@ -145,6 +165,24 @@ pub(crate) async fn failures(reads: &Reads, task_type: Option<&str>, limit: usiz
 }
 
 impl Groups {
+    async fn read(reads: &Reads, task_type: Option<&str>) -> Result<Self, ApiError> {
+        let hours = last_hours(ERROR_HOURS);
+        let wanted = &hours;
+        let mut found = stream::iter(partitions_and_types(reads, task_type).await?)
+            .map(|(partition, name)| async move {
+                let groups = stored(reads.store.error_groups(partition, &name, MAX_GROUPS)).await?;
+                let summaries = stored(reads.store.error_summaries(partition, &name, wanted)).await?;
+                Ok::<_, ApiError>((partition, name, groups, summaries))
+            })
+            .buffer_unordered(MAX_CONCURRENT_READS);
+        let mut merged = Self::default();
+        while let Some((partition, name, groups, summaries)) = found.try_next().await? {
+            merged.add(partition, &name, groups);
+            merged.add_attempts(&name, &summaries, &hours);
+        }
+        Ok(merged)
+    }
+
     fn add(&mut self, partition: u32, name: &Arc<str>, found: ErrorGroups) {
         self.at_least |= found.total > found.groups.len() as u64;
         for ErrorGroup { error, count, first, last } in found.groups {
@@ -173,11 +211,10 @@ impl Groups {
         }
     }
 
-    /// Returns the groups with the most tasks.
-    fn largest(mut self, limit: usize) -> Vec<((Arc<str>, Fingerprint), Group)> {
-        let mut groups: Vec<_> = self.groups.into_iter().collect();
-        groups.sort_by_key(|(_, group)| Reverse((group.count, group.last.seen_ms)));
-        groups.truncate(limit);
+    /// Returns the selected groups with their failed attempts.
+    fn select(mut self, select: impl FnOnce(&mut Vec<KeyedGroup>)) -> Vec<KeyedGroup> {
+        let mut groups: Vec<KeyedGroup> = self.groups.into_iter().collect();
+        select(&mut groups);
         for (key, group) in &mut groups {
             let none = || vec![0; ERROR_HOURS.unsigned_abs() as usize];
             group.by_hour = self.attempts.remove(key).unwrap_or_else(none);

@@ -7,12 +7,10 @@ use tokio::time::timeout;
 
 use super::letters::{self, Summaries};
 use super::live::Live;
-use crate::api::documents::Failures;
-use crate::api::handlers::statistics;
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::ApiRequest;
+use crate::api::read::failures::errors_since;
 use crate::api::read::recent::Recent;
-use crate::api::ui::parts::times::millis;
 use crate::runtime::{self, now_ms};
 
 /// Lifetime of the counts.
@@ -42,26 +40,21 @@ pub(super) struct Counts {
 }
 
 /// Returns the counts, or the last ones if newer ones take long.
-pub(super) async fn counts(live: Arc<Live>, failures: ApiRequest, letters: ApiRequest) -> Counts {
+pub(super) async fn counts(live: Arc<Live>, letters: ApiRequest) -> Counts {
     let earlier = live.counted.0.last("");
     // Counts that are not awaited any more are finished for the next page.
-    let read = runtime::spawn(async move {
-        live.counted.0.get(Some(String::new()), read(&live.letters, &failures, &letters)).await
-    });
+    let read =
+        runtime::spawn(async move { live.counted.0.get(Some(String::new()), read(&live.letters, &letters)).await });
     let newest = timeout(PATIENCE, read).await.ok().and_then(Result::ok).and_then(Result::ok);
     newest.or(earlier).map(|counts: Arc<Counts>| *counts).unwrap_or_default()
 }
 
-async fn read(known: &Summaries, failures: &ApiRequest, letters: &ApiRequest) -> Result<Counts, ApiError> {
-    let (failures, letters) = tokio::join!(statistics::failures_document(failures), letters::summary(known, letters));
+async fn read(known: &Summaries, letters: &ApiRequest) -> Result<Counts, ApiError> {
+    let errors = errors_since(&letters.api.reads, now_ms() - HOUR_MS);
+    let (errors, letters) = tokio::join!(errors, letters::summary(known, letters));
     Ok(Counts {
-        errors: failures.as_ref().ok().map(errors_of_last_hour),
+        errors: errors.ok(),
         letters: letters.as_ref().ok().map(|summary| summary.letters),
         more_letters: letters.is_ok_and(|summary| summary.more),
     })
-}
-
-fn errors_of_last_hour(failures: &Failures) -> usize {
-    let since = now_ms() - HOUR_MS;
-    failures.groups.iter().filter(|group| millis(&group.last).is_some_and(|last| last >= since)).count()
 }

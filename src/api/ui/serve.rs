@@ -96,10 +96,7 @@ async fn run(ui: Ui, page: &'static Page, segments: Vec<String>, request: Reques
     };
     let mut shell = shell_parts(&visit, page, &head);
     if !is_part(&head) {
-        shell.counts = {
-            let (failures, letters) = (visit.request_of("", Vec::new()), visit.request_of("", letters::query()));
-            navigation::counts(visit.live.clone(), failures, letters).await
-        };
+        shell.counts = navigation::counts(visit.live.clone(), visit.request_of("", letters::query())).await;
     }
     let outcome = match forms::check_role(page, &visit.view) {
         Err(error) => Err(error),

@@ -57,13 +57,12 @@ fn row(view: &View, request: &AuditDocument) -> Markup {
 /// Page of the target, as far as it is known.
 fn path(request: &AuditDocument) -> Option<String> {
     let target = &request.target;
-    let is_letter =
-        target.rsplit(':').take(2).all(|part| part.parse::<u64>().is_ok()) && target.matches(':').count() == 2;
     match request.action.as_str() {
         "cancel" | "retry" | "retry_failed" | "edit" => Some(task_path(target)),
         action if action.starts_with("bulk_") => Some(task_path(target)),
-        "drop" | "redrive" if is_letter => Some(format!("/dead-letters/{}", encoded(target))),
-        "drop" | "redrive" => Some(task_path(target)),
+        // The drop of a task's dead letter names the letter in its reason.
+        "drop" if request.reason.is_some() => Some(task_path(target)),
+        "drop" | "redrive" => Some(format!("/dead-letters/{}", encoded(target))),
         "pause_type" | "resume_type" | "set_limits" | "open_circuit" | "close_circuit" | "release_circuit"
         | "forget_type" => Some(format!("/types/{}", encoded(target))),
         "set_kill_switch" | "delete_kill_switch" => Some("/kill-switches".to_owned()),

@@ -10,8 +10,9 @@ use crate::api::documents::{
     FailureGroup, Failures, KillSwitchDocument, KillSwitches, ScheduleDocument, Schedules, Stats, StatsPoint,
     TypeDocument, Types, WorkerDocument, WorkerState, WorkerTotals, Workers,
 };
-use crate::api::handlers::{operations, schedules, statistics, types, workers};
+use crate::api::handlers::{operations, schedules, types, workers};
 use crate::api::http::problem::ApiError;
+use crate::api::read::failures::newest_failures;
 use crate::api::ui::parts::bar::state_bar;
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::failures::{self, group_query, group_row};
@@ -38,12 +39,11 @@ const MAX_BEHIND_MS: i64 = 60_000;
 
 pub(in super::super) async fn show(visit: &Visit) -> Result<Answer, ApiError> {
     let (view, api) = (&visit.view, &visit.api);
-    let failed = visit.request_of("", Vec::new());
     let (types, kills, schedules, failures, minutes, charts) = tokio::join!(
         stored(types::type_list(api)),
         from_kafka(operations::kill_switch_list(api)),
         stored(schedules::schedule_list(api)),
-        stored(statistics::failures_document(&failed)),
+        stored(newest_failures(&api.reads, ERRORS)),
         last_minutes(visit),
         charts_of(visit, "/", None),
     );

@@ -57,7 +57,7 @@ const FAILED: usize = 10;
 pub(in super::super) async fn list(visit: &Visit) -> Result<Answer, ApiError> {
     let (known, minutes) = tokio::join!(stored(types::type_list(&visit.api)), last_minutes(visit));
     let mut known = known?.types;
-    known.sort_by_key(|known| (condition(known).0 == "good", known.name.clone()));
+    known.sort_by_key(|known| (urgency(known), known.name.clone()));
     let page = Paged::new(known, visit.page_number());
     let figures = Figures { minutes, queues: queues_of(visit, &page.items).await };
     let main = html! {
@@ -88,6 +88,15 @@ pub(super) struct Figures {
 pub(super) async fn queues_of(visit: &Visit, known: &[TypeDocument]) -> BTreeMap<String, Arc<QueueDocument>> {
     let waiting = known.iter().filter(|known| known.topic && known.backlog > 0);
     brief_queues(&visit.api, waiting.take(SAMPLED).map(|known| known.name.clone()).collect()).await
+}
+
+/// Rank of a type in the list: those in trouble first.
+fn urgency(known: &TypeDocument) -> u8 {
+    match condition(known).0 {
+        "bad" => 0,
+        "attention" => 1,
+        _ => 2,
+    }
 }
 
 /// Tone and words of a type's condition.
