@@ -150,3 +150,43 @@ async fn second_tab_learns_that_the_first_has_acted() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn edited_tasks_of_a_file_stay_when_its_field_has_the_focus() {
+    let fleet = fleet().await;
+    with_browser(&fleet, "file", async |tab| {
+        let file = std::env::temp_dir().join(format!("kafleet-tasks-{}.ndjson", std::process::id()));
+        std::fs::write(&file, "{\"type\": \"echo\"}").unwrap();
+        tab.go("/new/many").await;
+        page(tab, "/new/many").await;
+        tab.fill("#f-file", file.to_str().unwrap()).await;
+        tab.wait("document.querySelector('#f-tasks').value == '{\"type\": \"echo\"}'").await;
+        tab.fill("#f-tasks", "edited").await;
+        let focus = "document.querySelector('#f-file').focus(); document.querySelector('#f-file').files[0].text()";
+        tab.driver.run_async(&format!("{focus}.then(() => setTimeout(arguments[0]))")).await;
+        assert!(tab.is("document.querySelector('#f-tasks').value.includes('edited')").await);
+        std::fs::remove_file(file).unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn late_suggestions_do_not_replace_newer_ones() {
+    let fleet = fleet().await;
+    with_browser(&fleet, "suggestions", async |tab| {
+        tab.go("/help").await;
+        page(tab, "/help").await;
+        let hold = "window.asked = []; const real = window.fetch; window.fetch = (url, ...rest) => \
+                    url.includes('/ui/suggestions') ? new Promise((answer) => asked.push(answer)) : real(url, ...rest);";
+        tab.driver.run(hold).await;
+        tab.fill("#search", "ty").await;
+        tab.wait("asked.length == 1").await;
+        tab.fill("#search", "pe").await;
+        tab.wait("asked.length == 2").await;
+        let answer = "const reply = (value) => new Response(JSON.stringify([{value, label: value}])); \
+                      asked[1](reply('newer')); asked[0](reply('late')); setTimeout(arguments[0], 100);";
+        tab.driver.run_async(answer).await;
+        assert!(tab.is("document.querySelector('#suggestions').options[0].value == 'newer'").await);
+    })
+    .await;
+}

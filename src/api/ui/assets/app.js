@@ -436,10 +436,10 @@ function showSelection() {
 let suggesting = 0;
 
 /** @param {Event} event */
-function changed({ target }) {
+function changed({ target, type }) {
   if (!(target instanceof HTMLInputElement)) return;
   const into = target.dataset.into && document.getElementById(target.dataset.into);
-  if (into instanceof HTMLTextAreaElement) target.files?.[0]?.text().then((text) => (into.value = text));
+  if (into instanceof HTMLTextAreaElement && type === "input") target.files?.[0]?.text().then((text) => (into.value = text));
   if (target.matches("td.check input")) toggleRow(target.closest("tr"), target.checked);
   window.clearTimeout(suggesting);
   if (target.list?.id === "suggestions") suggesting = window.setTimeout(suggest, SUGGEST_MS, target);
@@ -447,11 +447,14 @@ function changed({ target }) {
 
 /** Completes a search. The browser shows the list. @param {HTMLInputElement} input */
 async function suggest(input) {
-  const at = [...input.value.slice(0, input.selectionStart ?? undefined)].length;
-  const query = new URLSearchParams({ q: input.value, at: String(at) });
+  const { value: q } = input;
+  const at = [...q.slice(0, input.selectionStart ?? undefined)].length;
+  const query = new URLSearchParams({ q, at: String(at) });
   const response = await fetch(`${base}/ui/suggestions?${query}`).catch(() => null);
   /** @type {{value: string, label: string}[]} */
   const found = response?.ok ? await response.json() : [];
+  // The reader may have typed on.
+  if (input.value !== q) return;
   element("suggestions").replaceChildren(...found.map(({ value, label }) => new Option(label, value)));
 }
 
