@@ -80,6 +80,8 @@ async fn query_finds_the_tasks_that_fulfil_its_terms() {
         ("is:ended", vec!["a", "c"]),
         ("is:failed is:root", vec!["a"]),
         ("-is:root", vec!["a:x"]),
+        ("is:root,failed", vec!["a", "b", "c", "d"]),
+        ("is:root,failed level:any", vec!["a", "a:x", "b", "c", "d"]),
         ("under:a", vec!["a", "a:x"]),
         ("under:a own:failed", vec!["a:x"]),
         ("under:a,c", vec!["a", "a:x", "c"]),

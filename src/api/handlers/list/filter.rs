@@ -228,11 +228,11 @@ impl Filter {
     }
 }
 
-/// Level of queries that name none: queries about ids, trees and roots concern all tasks.
+/// Level of queries that name none: queries about ids and trees concern all tasks, and so do those that exclude roots.
 fn default_level(query: &TaskQuery) -> Level {
     let concerns_all = query.terms.iter().any(|term| match &term.test {
         Test::Id(_) | Test::Under(_) => !term.negated,
-        Test::Is(conditions) => conditions.contains(&Condition::Root),
+        Test::Is(conditions) => term.negated && conditions.contains(&Condition::Root),
         _ => false,
     });
     if concerns_all { Level::Any } else { Level::Roots }
