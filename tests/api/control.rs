@@ -1,6 +1,10 @@
 //! Operator commands over the API (cancels, pauses, limits, kill switches) and worker status.
 
-use kafleet::api::documents::{CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers};
+use std::sync::atomic::Ordering::SeqCst;
+
+use kafleet::api::documents::{
+    Audit, CancelOutcome, KillSwitches, Reason, TypeDocument, Types, Why, WorkerState, Workers,
+};
 use kafleet::broker::shared_producer::SharedProducer;
 use kafleet::broker::{Broker, Partition, ProducerRecord, Record};
 use kafleet::config::RateBy;
@@ -264,4 +268,19 @@ async fn workers_are_listed_with_their_state() {
         (1, 8, 3),
         "stopped workers are not listed"
     );
+}
+
+#[tokio::test]
+async fn limits_are_set_although_the_client_disconnects() {
+    let fleet = fleet().await;
+    fleet.broker.held.store(true, SeqCst);
+    let request = fleet.request(Method::PUT, "/v1/types/echo/limits");
+    let sent = tokio::spawn(request.json(&json!({"slots": 2, "rate": {"count": 5}})).send());
+    until("the request is audited", async || !fleet.get::<Audit>("/v1/audit").await.requests.is_empty()).await;
+    sent.abort();
+    assert!(sent.await.unwrap_err().is_cancelled());
+    fleet.broker.held.store(false, SeqCst);
+    for key in ["slots/echo", "rate/echo"] {
+        until("the limits are on the control topic", async || fleet.control(key).is_some()).await;
+    }
 }

@@ -1,11 +1,13 @@
 //! Endpoints for operators' commands, written to the control topic: pauses, limits, circuits, kill switches, and the
 //! deletion of a type's declaration.
 
-use super::types::type_answer;
+use std::sync::Arc;
 
 use axum::response::Response;
 
 use super::cancel::check_reason;
+use super::types::type_answer;
+use crate::api::backends::detached;
 use crate::api::documents::{
     CircuitState, KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits,
 };
@@ -17,6 +19,7 @@ use crate::control::{
     self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_KILLS, Pause, RateLimit,
     Slots,
 };
+use crate::model::event::Event;
 use crate::model::task::id::{check_type, clip};
 use crate::publish::time_text;
 use crate::runtime::now_ms;
@@ -27,9 +30,9 @@ pub(crate) async fn pause(request: ApiRequest) -> Result<Response, ApiError> {
     check_reason(reason.as_deref())?;
     let (api, name) = (&request.api, request.segment.clone());
     api.types.check_type_exists(&name).await?;
-    api.fleet.record_operation(&request.operation("pause_type", &name, reason.as_deref())).await?;
+    let operation = request.operation("pause_type", &name, reason.as_deref());
     let record = ControlRecord::Pause(Pause { v: CONTROL_VERSION, at_ms: now_ms(), reason });
-    api.fleet.write_control(ControlKey::Pause(name.clone()), Some(record)).await?;
+    write_audited(api, operation, vec![(ControlKey::Pause(name.clone()), Some(record))]).await?;
     type_answer(api, &name).await
 }
 
@@ -38,8 +41,8 @@ pub(crate) async fn resume(request: ApiRequest) -> Result<Response, ApiError> {
     let ResumeType {} = request.json_or_default()?;
     let (api, name) = (&request.api, request.segment.clone());
     api.types.check_type_exists(&name).await?;
-    api.fleet.record_operation(&request.operation("resume_type", &name, None)).await?;
-    api.fleet.write_control(ControlKey::Pause(name.clone()), None).await?;
+    let operation = request.operation("resume_type", &name, None);
+    write_audited(api, operation, vec![(ControlKey::Pause(name.clone()), None)]).await?;
     type_answer(api, &name).await
 }
 
@@ -52,16 +55,14 @@ pub(crate) async fn limits(request: ApiRequest) -> Result<Response, ApiError> {
     if let Some(why) = rate.and_then(|rate| rate.check().err()) {
         return Err(ApiError::new(Code::BadField, why).pointer("/rate"));
     }
-    api.fleet.record_operation(&request.operation("set_limits", &name, None)).await?;
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
-    let new = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
-    api.fleet.write_control(ControlKey::Slots(name.clone()), new.map(ControlRecord::Slots)).await?;
-    api.fleet
-        .write_control(
-            ControlKey::Rate(name.clone()),
-            rate.map(|rate| ControlRecord::Rate(RateLimit { v, at_ms, rate })),
-        )
-        .await?;
+    let slots = (slots.is_some() || max_concurrency.is_some()).then_some(Slots { v, at_ms, slots, max_concurrency });
+    let rate = rate.map(|rate| RateLimit { v, at_ms, rate });
+    let records = vec![
+        (ControlKey::Slots(name.clone()), slots.map(ControlRecord::Slots)),
+        (ControlKey::Rate(name.clone()), rate.map(ControlRecord::Rate)),
+    ];
+    write_audited(api, request.operation("set_limits", &name, None), records).await?;
     type_answer(api, &name).await
 }
 
@@ -76,10 +77,10 @@ pub(crate) async fn circuit(request: ApiRequest) -> Result<Response, ApiError> {
         CircuitState::Closed => ("close_circuit", Some(ForcedCircuit::Closed)),
         CircuitState::Auto => ("release_circuit", None),
     };
-    api.fleet.record_operation(&request.operation(action, &name, reason.as_deref())).await?;
+    let operation = request.operation(action, &name, reason.as_deref());
     let (v, at_ms) = (CONTROL_VERSION, now_ms());
     let record = forced.map(|state| ControlRecord::Circuit(CircuitSetting { v, at_ms, state, reason }));
-    api.fleet.write_control(ControlKey::Circuit(name.clone()), record).await?;
+    write_audited(api, operation, vec![(ControlKey::Circuit(name.clone()), record)]).await?;
     type_answer(api, &name).await
 }
 
@@ -91,9 +92,26 @@ pub(crate) async fn forget(request: ApiRequest) -> Result<Response, ApiError> {
         return Err(ApiError::new(Code::UnknownType, format!("the type `{}` is not declared", clip(&name)))
             .hint("`kafleet topics apply` declares types; GET /v1/types lists those that the fleet has"));
     }
-    api.fleet.record_operation(&request.operation("forget_type", &name, None)).await?;
-    api.fleet.write_control(ControlKey::Type(name.clone()), None).await?;
+    let operation = request.operation("forget_type", &name, None);
+    write_audited(api, operation, vec![(ControlKey::Type(name.clone()), None)]).await?;
     type_answer(api, &name).await
+}
+
+/// Records a request for the audit, then writes or deletes control records. Continues if the client disconnects.
+async fn write_audited(
+    api: &Arc<Api>,
+    operation: Event,
+    records: Vec<(ControlKey, Option<ControlRecord>)>,
+) -> Result<(), ApiError> {
+    let api = api.clone();
+    let write = async move {
+        api.fleet.record_operation(&operation).await?;
+        for (key, record) in records {
+            api.fleet.write_control(key, record).await?;
+        }
+        Ok(())
+    };
+    detached(write).await
 }
 
 fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u32) -> Result<(), ApiError> {
@@ -131,10 +149,10 @@ pub(crate) async fn set_kill_switch(request: ApiRequest) -> Result<Response, Api
         return Err(ApiError::new(Code::TooManyKillSwitches, format!("there are already {MAX_KILLS} kill switches"))
             .hint("delete one: DELETE /v1/kill-switches/{name}"));
     }
-    api.fleet.record_operation(&request.operation("set_kill_switch", &name, reason.as_deref())).await?;
+    let operation = request.operation("set_kill_switch", &name, reason.as_deref());
     let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), task_type, reason };
     let record = Some(ControlRecord::Kill(new.clone()));
-    api.fleet.write_control(ControlKey::Kill(name.clone()), record).await?;
+    write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), record)]).await?;
     Ok(json_answer(200, &document(&name, &new)))
 }
 
@@ -147,8 +165,8 @@ pub(crate) async fn delete_kill_switch(request: ApiRequest) -> Result<Response, 
         return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
             .hint("list them with GET /v1/kill-switches"));
     };
-    api.fleet.record_operation(&request.operation("delete_kill_switch", &name, None)).await?;
-    api.fleet.write_control(ControlKey::Kill(name.clone()), None).await?;
+    let operation = request.operation("delete_kill_switch", &name, None);
+    write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), None)]).await?;
     Ok(json_answer(200, &document(&name, &known)))
 }
 
