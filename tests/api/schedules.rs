@@ -151,3 +151,14 @@ async fn invalid_schedules_are_rejected() {
         assert_eq!(refusal["code"], code, "{query}: {refusal}");
     }
 }
+
+#[tokio::test]
+async fn backfill_from_a_time_beyond_all_calendars_is_refused() {
+    let fleet = fleet().await;
+    create(&fleet, "nightly", yearly()).await;
+    let path = "/v1/schedules/nightly/backfill?from=-9223372036854775808";
+    let refused = problem(fleet.request(Method::POST, path)).await;
+    assert_eq!((refused.status, refused.code.as_str()), (400, "bad_parameter"), "{refused:?}");
+    let (status, answer) = fleet.post("/v1/schedules/nightly/backfill?from=-253402207200999", json!(null)).await;
+    assert!(status < 500, "{answer}");
+}

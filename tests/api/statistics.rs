@@ -180,3 +180,16 @@ async fn redrive_of_a_task_is_audited_with_its_dead_letter() {
     fleet.settle(&format!("/v1/dead-letters/{letter}/redrive")).await;
     assert_eq!(targets(&requests(&fleet).await), [("redrive", letter.as_str())]);
 }
+
+#[tokio::test]
+async fn times_beyond_all_calendars_are_refused() {
+    let fleet = fleet().await;
+    for query in ["to=-9223372036854775808", "from=9223372036854775807&to=9223372036854775807"] {
+        let refused = fleet.problem(&format!("/v1/stats?{query}")).await;
+        assert_eq!((refused.status, refused.code.as_str()), (400, "bad_parameter"), "{query}: {refused:?}");
+    }
+    for time in ["-253402207200999", "253402207200999"] {
+        let answer = fleet.request(Method::GET, &format!("/v1/stats?from={time}&to={time}")).send().await.unwrap();
+        assert!(!answer.status().is_server_error(), "{time}: {}", answer.status());
+    }
+}
