@@ -2,7 +2,10 @@
 //! key whether it is in effect or needs a restart. An invalid file changes nothing.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+
+use futures::future::{Either, select};
 
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -84,10 +87,15 @@ pub(super) fn watch(setup: &Setup, role: Role, mut hangups: Signal, running: &mu
     let drain = setup.shutdown.drain.clone();
     running.spawn(async move {
         let reloads = async {
-            while hangups.recv().await.is_some() {
-                if reloader.run() {
-                    futures::future::join_all(reloader.apps.iter().map(|pool| pool.reload())).await;
-                }
+            let mut hangup = hangups.recv().await;
+            while hangup.is_some() {
+                let apps = if reloader.run() { reloader.apps.clone() } else { Vec::new() };
+                let replaced = futures::future::join_all(apps.iter().map(|pool| pool.reload()));
+                // New code that cannot be started is retried without end: the next signal does not wait for it.
+                hangup = match select(pin!(hangups.recv()), replaced).await {
+                    Either::Left((next, _)) => next,
+                    Either::Right((_, next)) => next.await,
+                };
             }
         };
         drain.run_until_cancelled(reloads).await;

@@ -348,7 +348,7 @@ pub struct BatchItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     pub outcome: ItemOutcome,
-    /// Position of the task's `submitted` event.
+    /// Position of the task's `submitted` event, or of a later event if the task existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -155,7 +155,7 @@ fn app_check_shows_types_or_the_reason_of_a_refusal() {
     let refused = |script: &str, parts: &[&str]| {
         check(&["sh", "-c", script]).exits_with(1).stderr_has(parts);
     };
-    refused("echo nothing to serve; exit 3", &["ended before it was ready: exit code 3: nothing to serve", "hint: "]);
+    refused("echo nothing to serve; exit 3", &["ended before it was ready: exit code 3: nothing to serve"]);
     refused(&answer(r#"{"unable":{"message":"no key"}}"#), &["the app `main` cannot serve: no key"]);
     refused(&ready(r#"{"name":"a"},{"name":"a"}"#), &["declares the type `a` twice"]);
     refused(&ready(r#"{"name":"a","params":{"type":3}}"#), &["`a` with `params` that are not a JSON Schema"]);

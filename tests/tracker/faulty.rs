@@ -42,6 +42,8 @@ pub struct Faults {
     pub atomics: AtomicU32,
     /// Number of transactions.
     pub sends: AtomicU32,
+    /// Records that contain `large` are refused.
+    pub too_large: AtomicBool,
     /// Topic of which no record can be sent in a transaction.
     pub no_topic: Mutex<Option<String>>,
     /// Step at which transactions stop.
@@ -76,6 +78,10 @@ impl TransactionalProducer for FaultyTransactions {
         self.faults.sends.fetch_add(1, SeqCst);
         if self.faults.no_topic.lock().unwrap().as_ref().is_some_and(|no| records.iter().any(|at| at.topic == no)) {
             return Err(BrokerError::Unavailable("no leader, on purpose".into()));
+        }
+        let is_large = |record: &ProducerRecord<'_>| record.value.is_some_and(|value| value.starts_with(b"{\"large\""));
+        if self.faults.too_large.load(SeqCst) && records.iter().any(is_large) {
+            return Err(BrokerError::TooLarge("too large, on purpose".into()));
         }
         let step = *self.faults.step.lock().unwrap();
         match step {
@@ -117,6 +123,7 @@ impl FaultyBroker {
             no_atomic: Mutex::default(),
             atomics: AtomicU32::new(0),
             sends: AtomicU32::new(0),
+            too_large: AtomicBool::new(false),
             no_topic: Mutex::default(),
             step: Mutex::new(Step::Done),
             frozen: AtomicBool::new(false),

@@ -132,6 +132,8 @@ impl AppPool {
             let mut state = self.state.lock();
             if lease.is_running {
                 state.close(lease.id);
+                // It gets no more attempts, so it needs a successor.
+                lease.process.iter().for_each(|process| process.replace.notify_one());
             }
             state.table.retain_waiting(|waiting| !waiting.permit.is_closed());
             state.table.free(lease.id, lease.sharing)

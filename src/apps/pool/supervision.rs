@@ -37,6 +37,8 @@ enum Next {
     Now,
     /// The process serves until its replacement is ready.
     Overlapping,
+    /// The process was used up, and has ended before its replacement starts.
+    Replaced,
     /// The pool is being stopped.
     Stop,
 }
@@ -72,12 +74,12 @@ impl AppPool {
                     break;
                 }
                 Next::Overlapping => served = Some(current),
-                Next::Now => {
+                Next::Now | Next::Replaced => {
                     if current.supervisor.is_some() {
                         let_finish(self.name(), &mut finishing, current);
                     }
                     // A process that ended or retired before its first attempt may do so again.
-                    if !has_run {
+                    if !has_run && matches!(next, Next::Now) {
                         self.pause(&mut backoff).await;
                     }
                 }
@@ -170,7 +172,7 @@ impl AppPool {
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => Next::Stop,
-                    () = current.ended() => Next::Now,
+                    () = current.ended() => Next::Replaced,
                 }
             }
             false => Next::Now,

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs;
+use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+use rustc_hash::FxBuildHasher;
 
 use crate::config::AppConfig;
 
@@ -17,8 +20,26 @@ const SKIPPED: [&str; 4] = ["node_modules", "__pycache__", "target", "venv"];
 const MAX_ENTRIES: usize = 10_000;
 const MAX_DEPTH: usize = 8;
 
+/// Maximum size of a file whose contents are compared. A larger one has changed when its time has.
+const MAX_COMPARED_BYTES: u64 = 1 << 20;
+
 /// Time of the last change and size of a file.
 type Stamp = (Option<SystemTime>, u64);
+
+/// Version of a file. An app may write files whenever it starts: equal contents are no change.
+#[derive(Debug)]
+struct Version {
+    stamp: Stamp,
+    /// Hash of the contents.
+    contents: Option<u64>,
+}
+
+impl Version {
+    fn read(path: &Path, stamp: Stamp) -> Self {
+        let contents = if stamp.1 > MAX_COMPARED_BYTES { None } else { fs::read(path).ok() };
+        Self { stamp, contents: contents.map(|contents| FxBuildHasher.hash_one(contents)) }
+    }
+}
 
 /// Source files of apps, as of the last check.
 pub(super) struct Sources {
@@ -27,7 +48,7 @@ pub(super) struct Sources {
     files: BTreeSet<PathBuf>,
     /// Maximum number of files and folders that are looked at.
     max_entries: usize,
-    seen: BTreeMap<PathBuf, Stamp>,
+    seen: BTreeMap<PathBuf, Version>,
     is_partial: bool,
     /// First change that has not been taken.
     change: Option<PathBuf>,
@@ -50,7 +71,8 @@ impl Sources {
         }
         let max_entries = MAX_ENTRIES;
         let mut sources = Self { folders, files, max_entries, seen: BTreeMap::new(), is_partial: false, change: None };
-        (sources.seen, sources.is_partial) = sources.scan();
+        sources.check_again();
+        sources.change = None;
         sources
     }
 
@@ -61,12 +83,25 @@ impl Sources {
 
     /// Returns whether a file is new, changed or gone since the last check.
     pub(super) fn check_again(&mut self) -> bool {
-        let (now, is_partial) = self.scan();
+        let (stamps, is_partial) = self.scan();
         self.is_partial = is_partial;
-        let differs = |(path, stamp): &(&PathBuf, &Stamp)| self.seen.get(*path) != Some(*stamp);
-        let changed = now.iter().find(differs).or_else(|| self.seen.iter().find(|(path, _)| !now.contains_key(*path)));
-        let changed = changed.map(|(path, _)| path.clone());
-        self.seen = now;
+        let gone = self.seen.keys().find(|path| !stamps.contains_key(*path)).cloned();
+        let mut seen = std::mem::take(&mut self.seen);
+        let mut changed = None;
+        for (path, stamp) in stamps {
+            let version = match seen.remove(&path) {
+                Some(known) if known.stamp == stamp => known,
+                known => {
+                    let version = Version::read(&path, stamp);
+                    let is_equal =
+                        version.contents.is_some() && known.is_some_and(|old| old.contents == version.contents);
+                    changed = changed.or_else(|| (!is_equal).then(|| path.clone()));
+                    version
+                }
+            };
+            self.seen.insert(path, version);
+        }
+        let changed = changed.or(gone);
         let has_changed = changed.is_some();
         self.change = self.change.take().or(changed);
         has_changed
@@ -173,6 +208,8 @@ mod tests {
         assert_eq!((changed(&mut sources), changed(&mut sources)), (Some(fixture.path("tasks.py")), None));
         let file = fs::File::options().write(true).open(fixture.path("tasks.py")).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(changed(&mut sources), None, "with the same contents");
+        fixture.write("tasks.py", "33");
         assert_eq!(
             (changed(&mut sources), changed(&mut sources)),
             (Some(fixture.path("tasks.py")), None),

@@ -21,7 +21,7 @@ use crate::model::task::partition::partition_of;
 use crate::publish::TracedEvent;
 use crate::store::{Entry, StoreError};
 use crate::telemetry::otel::followed;
-use crate::tracker::error::{TrackerError, Unpublishable};
+use crate::tracker::error::TrackerError;
 use crate::tracker::outbox::deferred_records::{DeferredRecord, deferred_records};
 use crate::tracker::outbox::notification::{DeliveryOptions, delivery_event};
 use crate::tracker::outbox::subtree::SubtreeCommand;
@@ -50,11 +50,9 @@ pub(crate) struct OutboxPlanner {
     control: Arc<str>,
     /// Topics known to exist.
     pub(super) topics: HashSet<String>,
-    /// Timers and effects whose records cannot be sent, with the reason.
-    pub(super) unsendable: HashMap<(TaskId, String), Unpublishable>,
+    /// Refused entries, with the reason and the number of refusals, until they are published in another form.
+    pub(super) unsendable: HashMap<(TaskId, String), (BrokerError, u32)>,
     deferrals: Deferrals,
-    /// Notifications without the fields that may be large. If one is refused too, it is dropped.
-    lean: HashSet<(TaskId, String)>,
     pub(super) unwritable: UnwritableTopics,
 }
 
@@ -87,7 +85,6 @@ impl OutboxPlanner {
             topics: HashSet::new(),
             unsendable: HashMap::new(),
             deferrals: Deferrals::new(withdrawals),
-            lean: HashSet::new(),
             unwritable: UnwritableTopics::default(),
         }
     }
@@ -101,7 +98,8 @@ impl OutboxPlanner {
     pub(crate) fn mark_unsendable(&mut self, entry: &OutboxEntry, error: &BrokerError) {
         self.topics.clear();
         let key = (entry.id.clone(), entry.dedup_key.clone());
-        self.unsendable.insert(key, Unpublishable::Rejected(error.clone()));
+        let refused = self.unsendable.entry(key).or_insert_with(|| (error.clone(), 0));
+        *refused = (error.clone(), refused.1 + 1);
     }
 
     pub(super) async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
@@ -123,7 +121,7 @@ impl OutboxPlanner {
                 continue;
             }
             if timer.what == TimerKind::Release && self.unwritable.contains(&self.topic_of(&node)) {
-                self.unwritable.hold(id);
+                self.unwritable.hold(id, timer.due_ms, &self.topic_of(&node));
                 continue;
             }
             bytes += u64::from(node.deferral.record_bytes);
@@ -151,7 +149,7 @@ impl OutboxPlanner {
             planned.push(entry);
         }
         // Drop timers that are no longer due.
-        self.unsendable.retain(|(_, dedup_key), _| dedup_key != OutboxEntry::TIMER);
+        self.unsendable.retain(|(id, dedup_key), _| dedup_key != OutboxEntry::TIMER || ids.contains(id));
         Ok(planned)
     }
 
@@ -306,11 +304,10 @@ impl OutboxPlanner {
     }
 
     /// Drops state of tasks without pending effects.
-    fn retain_only(&mut self, entries: &[Entry]) {
+    pub(crate) fn retain_only(&mut self, entries: &[Entry]) {
         let ids: HashSet<&TaskId> = entries.iter().map(|entry| &entry.id).collect();
         self.deferrals.retain_only(entries);
         self.unsendable.retain(|(id, dedup_key), _| dedup_key == OutboxEntry::TIMER || ids.contains(id));
-        self.lean.retain(|(id, _)| ids.contains(id));
     }
 
     /// Builds the requested subtree commands, in order, without those that are no longer pending.
@@ -354,17 +351,14 @@ impl OutboxPlanner {
         now: i64,
     ) -> Result<OutboxEntry, TrackerError> {
         let dedup_key = effect.id();
-        let key = (id.clone(), dedup_key.clone());
-        let refused = self.unsendable.remove(&key).is_some();
-        let is_lean = refused && !self.lean.insert(key);
+        let refusals = self.unsendable.get(&(id.clone(), dedup_key.clone())).map_or(0, |(_, refusals)| *refusals);
         let origin = followed(self.setup.tracer.as_ref(), id, delivery.run, node.definition.trace);
         let traced = self.setup.tracer.as_ref().map(|tracer| (tracer, &self.setup.names));
-        let event = match is_lean {
-            true => {
-                tracing::error!(task = %id, "a notification is refused, even without the result of its task, and is dropped");
-                None
-            }
-            false => delivery_or_nothing(id, node, delivery, (refused, origin, traced), now),
+        let event = if refusals < 2 {
+            delivery_or_nothing(id, node, delivery, (refusals > 0, origin, traced), now)
+        } else {
+            tracing::error!(task = %id, "a notification is refused, even without the result of its task, and is dropped");
+            None
         };
         let (event, span) = event.unzip();
         let message = event.map(|event| {

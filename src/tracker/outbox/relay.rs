@@ -170,9 +170,8 @@ impl OutboxRelay {
             let now = now_ms();
             let timers = self.due_timers(&outbox, now);
             if timers.is_empty() && outbox.effects.is_empty() {
-                self.withdrawals.retain_only(&[]);
-                self.setup.health.clear(part);
-                backoff.reset();
+                self.planner.retain_only(&[]);
+                self.report(part, backoff);
                 let next = self.until_next(&outbox, now);
                 match session {
                     None if next <= OPEN_AHEAD => session = Some(self.open().await?),
@@ -190,12 +189,13 @@ impl OutboxRelay {
                 session = Some(open_session);
                 continue;
             }
-            let deferred_before = self.planner.deferred();
+            let (deferred_before, held_before) = (self.planner.deferred(), self.planner.unwritable.held());
             let planned = self.plan(timers, &outbox.effects, checkpoint, now).await?;
             if planned.is_empty() {
                 let required_offset = self.required_offset(checkpoint);
                 // More entries may follow the deferred ones.
-                let is_more = outbox.effects.len() == limit && self.planner.deferred() > deferred_before;
+                let is_more = self.planner.unwritable.held() > held_before
+                    || (outbox.effects.len() == limit && self.planner.deferred() > deferred_before);
                 let goes_on = is_more || !self.subtree_commands.is_empty() || !self.queued.is_empty();
                 if required_offset.is_some() || !goes_on {
                     self.wait(seen, required_offset, self.until_next(&outbox, now).min(RECHECK_INTERVAL)).await;
@@ -204,8 +204,16 @@ impl OutboxRelay {
                 continue;
             }
             session = Some(self.commit(open_session, planned).await?);
-            self.setup.health.clear(part);
-            backoff.reset();
+            self.report(part, backoff);
+        }
+    }
+
+    /// Reports that publishing works, except to topics that cannot be written.
+    fn report(&self, part: &str, backoff: &mut Backoff) {
+        backoff.reset();
+        match self.planner.unwritable.reason() {
+            Some(reason) => self.setup.health.set(part, reason),
+            None => self.setup.health.clear(part),
         }
     }
 
@@ -214,9 +222,10 @@ impl OutboxRelay {
         if self.planner.unwritable.end_waits() {
             self.singles_left = BATCH;
         }
-        let due = outbox.timers.iter().take_while(|entry| entry.seen_ms <= now).map(|entry| entry.id.clone());
+        let due = outbox.timers.iter().take_while(|entry| entry.seen_ms <= now);
         let is_published = |id: &TaskId| self.published.contains_key(&(id.clone(), OutboxEntry::TIMER.to_owned()));
-        due.filter(|id| !is_published(id) && !self.planner.unwritable.holds(id)).collect()
+        let due = due.filter(|entry| !is_published(&entry.id) && !self.planner.unwritable.holds(entry));
+        due.map(|entry| entry.id.clone()).collect()
     }
 
     fn until_next(&self, outbox: &Outbox, now: i64) -> Duration {
@@ -352,7 +361,6 @@ impl OutboxRelay {
                 self.singles_left = BATCH;
                 if let [entry] = planned.as_slice() {
                     self.planner.mark_unsendable(entry, &error);
-                    self.singles_left = 0;
                 }
                 Err(error)
             }
@@ -394,12 +402,14 @@ impl OutboxRelay {
                 Some(_) => dependent_events.next(),
                 None => last.filter(|_| entry.ends_in_topic(&events)),
             };
+            let key = (entry.id.clone(), entry.dedup_key.clone());
             self.planner.unwritable.remove_topic_of(entry);
+            self.planner.unsendable.remove(&key);
             let Some((_, offset)) = position else { continue };
             if entry.is_subtree_step() {
                 self.last_command_offset = self.last_command_offset.max(offset);
             }
-            self.published.insert((entry.id.clone(), entry.dedup_key.clone()), offset);
+            self.published.insert(key, offset);
             self.count_continuation(entry);
             self.setup.metrics.tracker.fired.with_label_values(&[&self.number.to_string(), entry.kind]).inc();
         }

@@ -93,8 +93,8 @@ impl OutboxPlanner {
         dedup_key: &str,
         node: &TaskRecord,
     ) -> Result<Option<Unpublishable>, BrokerError> {
-        match self.unsendable.remove(&(id.clone(), dedup_key.to_owned())) {
-            Some(why) => Ok(Some(why)),
+        match self.unsendable.get(&(id.clone(), dedup_key.to_owned())) {
+            Some((error, _)) => Ok(Some(Unpublishable::Rejected(error.clone()))),
             None => self.missing_topic(node).await,
         }
     }

@@ -1,6 +1,7 @@
 //! Topics to which the outbox cannot write now. Their entries wait, so that they hold up no others.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,6 +10,7 @@ use super::entry::OutboxEntry;
 use crate::broker::BrokerError;
 use crate::model::task::id::TaskId;
 use crate::runtime::Backoff;
+use crate::store::Entry;
 
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -17,13 +19,14 @@ struct UnwritableTopic {
     /// End of the wait; `None` while the topic is tried again.
     until: Option<Instant>,
     backoff: Backoff,
+    error: BrokerError,
 }
 
 #[derive(Default)]
 pub(super) struct UnwritableTopics {
     topics: HashMap<String, UnwritableTopic>,
-    /// Tasks with a due timer that wait for a topic.
-    held: HashSet<TaskId>,
+    /// Due timers that wait for a topic: task and due time.
+    held: HashMap<(TaskId, i64), Arc<str>>,
 }
 
 impl UnwritableTopics {
@@ -31,10 +34,11 @@ impl UnwritableTopics {
     /// failure in a row; an entry without one is only repeated.
     pub(super) fn add(&mut self, entry: &OutboxEntry, error: &BrokerError) {
         let Some(topic) = entry.task_topic() else { return };
-        let first = || UnwritableTopic { until: None, backoff: Backoff::new(FIRST_WAIT, MAX_WAIT) };
+        let first =
+            || UnwritableTopic { until: None, backoff: Backoff::new(FIRST_WAIT, MAX_WAIT), error: error.clone() };
         let found = self.topics.entry(topic.to_owned()).or_insert_with(first);
         let wait = found.backoff.next_wait();
-        found.until = Some(Instant::now() + wait);
+        (found.until, found.error) = (Some(Instant::now() + wait), error.clone());
         tracing::warn!(topic, %error, wait_ms = wait.as_millis(), "cannot publish task records to a topic; they wait");
     }
 
@@ -42,13 +46,22 @@ impl UnwritableTopics {
         self.topics.get(topic).is_some_and(|found| found.until.is_some())
     }
 
-    /// Holds the due timer of a task back until the waits end.
-    pub(super) fn hold(&mut self, id: &TaskId) {
-        self.held.insert(id.clone());
+    /// Reason why tasks wait, if any do.
+    pub(super) fn reason(&self) -> Option<String> {
+        let mut waiting = self.topics.iter().filter(|(_, found)| found.until.is_some());
+        let (topic, UnwritableTopic { error, .. }) = waiting.next()?;
+        let more = waiting.count();
+        let others = if more == 0 { String::new() } else { format!(", and to {more} more topics") };
+        Some(format!("tasks cannot be published to `{topic}`{others}: {error}"))
     }
 
-    pub(super) fn holds(&self, id: &TaskId) -> bool {
-        self.held.contains(id)
+    /// Holds a due timer back until the wait of its topic ends.
+    pub(super) fn hold(&mut self, id: &TaskId, due_ms: i64, topic: &Arc<str>) {
+        self.held.insert((id.clone(), due_ms), topic.clone());
+    }
+
+    pub(super) fn holds(&self, timer: &Entry) -> bool {
+        !self.held.is_empty() && self.held.contains_key(&(timer.id.clone(), timer.seen_ms))
     }
 
     /// Number of timers that are held back.
@@ -64,7 +77,8 @@ impl UnwritableTopics {
             (topic.until, any) = (None, true);
         }
         if any {
-            self.held.clear();
+            let topics = &self.topics;
+            self.held.retain(|_, topic| topics.get(&**topic).is_some_and(|found| found.until.is_some()));
         }
         any
     }

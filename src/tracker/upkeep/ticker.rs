@@ -258,8 +258,11 @@ impl PartitionUpkeep {
 
     async fn publish_silent_workers(&mut self) -> Result<(), TrackerError> {
         let silent = self.silent_workers();
-        if silent.is_empty() || !self.shared.has_read_heartbeats(&self.setup).await? {
+        if silent.is_empty() {
             self.silent.clear();
+            return Ok(());
+        }
+        if !self.shared.has_read_heartbeats(&self.setup).await? {
             return Ok(());
         }
         let end = if silent.keys().all(|id| self.silent.contains_key(id)) { 0 } else { self.end().await? };

@@ -50,7 +50,8 @@ async fn unwritable_topic_holds_up_no_other() {
         event.task.as_mut().unwrap().task_type = "child".into();
         event
     };
-    let held = || many(20, "held").into_iter().map(of_child);
+    // More than a pass looks at.
+    let held = || many(1_000, "held").into_iter().map(of_child);
     fixture.write(&held().collect::<Vec<_>>()).await;
     fixture.write(&many(20, "free")).await;
     for round in 0..3 {
@@ -60,11 +61,42 @@ async fn unwritable_topic_holds_up_no_other() {
     }
     until("the other topic's tasks are released", || async { published(&fixture).len() == 23 }).await;
     assert_eq!(node(&fixture, "held-0").await.unwrap().state, State::Scheduled);
+    tracker.expect_reason("timers of events partition 0", "no leader").await;
+    fixture.write(&[event(Kind::CancelRequested, "held-0")]).await;
+    until_state(&fixture, "held-0", State::Cancelled).await;
     *faults.no_topic.lock().unwrap() = None;
-    for event in held() {
+    for event in held().skip(1) {
         until_state(&fixture, event.id.as_str(), State::Queued).await;
     }
-    assert_eq!(read_all(&fixture, &fixture.names.tasks("child")).len(), 20, "each is released once");
+    assert_eq!(read_all(&fixture, &fixture.names.tasks("child")).len(), 999, "each is released once");
+    tracker.expect_ready().await;
+    tracker.stop().await;
+}
+
+/// Several refused entries in one batch, of which each has to be refused alone before it is replaced by its failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_records_fail_their_tasks_and_hold_up_no_others() {
+    let (fixture, _) = fixture(1);
+    make_topics(&fixture);
+    let (broker, faults) = FaultyBroker::new(fixture.broker.clone());
+    let fixture = fixture.with(broker, fixture.store.clone());
+    faults.too_large.store(true, SeqCst);
+    let mut events = many(20, "good");
+    for n in 0..5 {
+        let mut large = scheduled(&format!("large-{n}"), now_ms() - 1);
+        let params = RawJson::parse(format!("{{\"large\":{n}}}").as_bytes()).unwrap();
+        if let Payload::Scheduled { record, .. } = &mut large.payload {
+            record.as_mut().unwrap().params = params;
+        }
+        events.push(large);
+    }
+    let tracker = fixture.tracker().await;
+    fixture.write(&events).await;
+    for n in 0..5 {
+        let failed = until_state(&fixture, &format!("large-{n}"), State::Failed).await;
+        assert!(failed.outcome.error.unwrap().message.contains("too large"));
+    }
+    until("the others are released", || async { published(&fixture).len() == 20 }).await;
     tracker.expect_ready().await;
     tracker.stop().await;
 }
