@@ -5,6 +5,7 @@ use std::time::Duration;
 use kafleet::handlers::Failure;
 use kafleet::model::event::Kind as EventKind;
 use kafleet::model::units::duration::Millis;
+use kafleet::model::units::time::MAX_TIME_MS;
 use serde_json::{Value, json};
 
 use crate::worker::fleet::{Fleet, memory};
@@ -311,8 +312,7 @@ async fn extreme_timestamps_stop_no_other_task() {
         if params == json!("for ever") { Err(Failure::retry_after("later", Duration::MAX)) } else { ok(params) }
     });
     let (fleet, _) = memory(1, &[kind]).await;
-    let least = i64::MIN.to_string();
-    let most = i64::MAX.to_string();
+    let (least, most) = ((-MAX_TIME_MS).to_string(), MAX_TIME_MS.to_string());
     fleet.send("edge", "for-ever", "\"for ever\"").await;
     fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "born-early"), ("ce_time", &least)]).await;
     fleet
@@ -326,6 +326,8 @@ async fn extreme_timestamps_stop_no_other_task() {
         .await;
     fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "expired"), ("ce_expires", &least)]).await;
     fleet.send_record("edge", None, None, Some(b"1"), &[("ce_id", "put-off"), ("ce_notbefore", &most)]).await;
+    let nanoseconds = [("ce_id", "nanoseconds"), ("ce_notbefore", "1770000000000000000")];
+    fleet.send_record("edge", None, None, Some(b"1"), &nanoseconds).await;
     fleet
         .send_record("edge", None, None, Some(b"1"), &[("ce_id", "long"), ("ce_timeout", "9223372036854775807ms")])
         .await;
@@ -335,6 +337,11 @@ async fn extreme_timestamps_stop_no_other_task() {
         assert_eq!(fleet.result_of(id).await.kind(), EventKind::Succeeded, "{id}");
     }
     assert_eq!(fleet.result_of("expired").await.kind(), EventKind::Expired);
+    let refused = fleet.result_of("nanoseconds").await;
+    assert!(
+        refused.payload.error().is_some_and(|error| error.message.contains("before the year 10000")),
+        "{refused:?}"
+    );
     fleet
         .events
         .wait("the other attempts are scheduled", |events| {
