@@ -1,7 +1,6 @@
 //! Continuations of a task that has ended. Their records are created before any ancestor's state is computed, so that
 //! no ancestor appears finished in between.
 
-use super::deferred_record::DeferredRecord;
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
 use super::step::{announce, begin_run};
@@ -84,9 +83,7 @@ impl Records {
         let Some(node) = self.node_mut(next) else { return };
         refresh(node, cause);
         let now = rollup_input(next, node);
-        if stored_bytes > 0 {
-            self.record_deferred(next, DeferredRecord::Drop, stored_bytes, 0);
-        }
+        self.drop_deferred(next, stored_bytes);
         self.mark_outlived(next);
         if let Some(node) = self.node_mut(id) {
             if let Some(before) = before {

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::deferred_record::DeferredRecord;
 use super::records::Records;
 use super::refresh::{refresh, rollup_input};
 use super::{Change, LogPosition, WorkingSet, continuations, requests, tally};
@@ -114,9 +113,7 @@ fn end_tree(records: &mut Records, id: &TaskId, position: LogPosition) {
     node.own = State::Expired;
     node.outcome.error = Some(Box::new(ErrorInfo::new("expired", OVERDUE, node.attempt)));
     let stored_bytes = node.deferral.clear_record();
-    if stored_bytes > 0 {
-        records.record_deferred(id, DeferredRecord::Drop, stored_bytes, 0);
-    }
+    records.drop_deferred(id, stored_bytes);
 }
 
 fn overdue_cancel(position: LogPosition) -> StoredCancel {

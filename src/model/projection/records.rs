@@ -89,6 +89,13 @@ impl Records {
         );
     }
 
+    /// Removes the deferred record of a task, if the store has one.
+    pub(super) fn drop_deferred(&mut self, id: &TaskId, stored_bytes: u32) {
+        if stored_bytes > 0 {
+            self.record_deferred(id, DeferredRecord::Drop, stored_bytes, 0);
+        }
+    }
+
     /// Collects log lines and attachments, which are stored next to the record.
     pub(super) fn collect_side_data(&mut self, event: &Event) {
         let (given, data) = match &event.payload {

@@ -98,8 +98,8 @@ impl OutboxPlanner {
     pub(crate) fn mark_unsendable(&mut self, entry: &OutboxEntry, error: &BrokerError) {
         self.topics.clear();
         let key = (entry.id.clone(), entry.dedup_key.clone());
-        let refused = self.unsendable.entry(key).or_insert_with(|| (error.clone(), 0));
-        *refused = (error.clone(), refused.1 + 1);
+        let refusals = self.unsendable.get(&key).map_or(0, |(_, refusals)| *refusals);
+        self.unsendable.insert(key, (error.clone(), refusals + 1));
     }
 
     pub(super) async fn nodes(&self, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError> {
@@ -120,9 +120,12 @@ impl OutboxPlanner {
             if timer.due_ms > now {
                 continue;
             }
-            if timer.what == TimerKind::Release && self.unwritable.contains(&self.topic_of(&node)) {
-                self.unwritable.hold(id, timer.due_ms, &self.topic_of(&node));
-                continue;
+            if timer.what == TimerKind::Release {
+                let topic = self.topic_of(&node);
+                if self.unwritable.contains(&topic) {
+                    self.unwritable.hold(id, timer.due_ms, topic);
+                    continue;
+                }
             }
             bytes += u64::from(node.deferral.record_bytes);
             if bytes > max_bytes && !due.is_empty() {

@@ -56,8 +56,8 @@ impl UnwritableTopics {
     }
 
     /// Holds a due timer back until the wait of its topic ends.
-    pub(super) fn hold(&mut self, id: &TaskId, due_ms: i64, topic: &Arc<str>) {
-        self.held.insert((id.clone(), due_ms), topic.clone());
+    pub(super) fn hold(&mut self, id: &TaskId, due_ms: i64, topic: Arc<str>) {
+        self.held.insert((id.clone(), due_ms), topic);
     }
 
     pub(super) fn holds(&self, timer: &Entry) -> bool {
