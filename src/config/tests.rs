@@ -261,6 +261,19 @@ fn secrets_are_never_shown() {
 }
 
 #[test]
+fn credentials_of_an_overriding_url_replace_those_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[redis]\nurl = \"redis://a\"\nusername = \"me\"\npassword = \"of the file\"";
+    let overridden = |url: &str| {
+        let overrides = Overrides { redis: Some(url.into()), ..Overrides::default() };
+        let redis = load_text(folder.path(), text, &overrides).unwrap().redis;
+        (redis.username, redis.password)
+    };
+    assert_eq!(overridden("redis://you:other@b"), (None, None));
+    assert_eq!(overridden("redis://b"), (Some("me".into()), Some("of the file".into())));
+}
+
+#[test]
 fn command_line_overrides_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let overrides = Overrides {

@@ -60,10 +60,15 @@ pub struct Attempt {
     activity: AtomicU32,
     /// Set when the result is known; later output is ignored.
     ended: AtomicBool,
-    /// Created on first use: most attempts spawn nothing.
-    spawned: OnceLock<Box<Mutex<Spawned>>>,
-    /// Created for types with services.
-    services: OnceLock<Box<Mutex<Services>>>,
+    /// Created on first use: most attempts spawn nothing and have no services.
+    extras: OnceLock<Box<Extras>>,
+}
+
+/// State that few attempts have.
+#[derive(Default)]
+struct Extras {
+    spawned: Mutex<Spawned>,
+    services: Mutex<Services>,
 }
 
 /// State shared by all attempts of a type in a worker.
@@ -168,8 +173,7 @@ impl Context {
             interruption: Interruption::default(),
             activity: AtomicU32::new(0),
             ended: AtomicBool::new(false),
-            spawned: OnceLock::new(),
-            services: OnceLock::new(),
+            extras: OnceLock::new(),
         }))
     }
 
@@ -331,7 +335,7 @@ impl Context {
     /// Returns whether there are children or continuations to publish.
     pub fn has_spawned(&self) -> bool {
         let has_any = |spawned: &Spawned| !spawned.children.is_empty() || !spawned.continuations.is_empty();
-        self.spawned.get().is_some_and(|spawned| has_any(&spawned.lock()))
+        self.extras.get().is_some_and(|extras| has_any(&extras.spawned.lock()))
     }
 
     /// Takes the spawned children.
@@ -392,11 +396,11 @@ impl Attempt {
     }
 
     pub(super) fn spawned(&self) -> MutexGuard<'_, Spawned> {
-        self.spawned.get_or_init(Box::default).lock()
+        self.extras.get_or_init(Box::default).spawned.lock()
     }
 
     pub(super) fn services(&self) -> MutexGuard<'_, Services> {
-        self.services.get_or_init(Box::default).lock()
+        self.extras.get_or_init(Box::default).services.lock()
     }
 
     /// Counts a child of a traced attempt. Returns whether it belongs to the attempt's trace, as the first ones do.

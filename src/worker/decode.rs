@@ -154,13 +154,15 @@ impl PollBatch {
             value: record.value,
         };
         let size = record.value.map_or(0, <[u8]>::len);
-        match read_task(&source, record.headers()).and_then(|task| decoder.check(task, size)) {
-            Ok(task) => Input::Task(Box::new(self.in_flight(decoder, record, task, tag))),
-            Err(reject) => {
-                let _charge = self.charge(record.size());
-                Input::Invalid(Box::new(Invalid { record: record.to_owned(), reject, tag, _charge }))
-            }
-        }
+        let reject = match read_task(&source, record.headers()) {
+            Ok(task) => match decoder.check(&task, size) {
+                Ok(()) => return Input::Task(Box::new(self.in_flight(decoder, record, task, tag))),
+                Err(reject) => reject,
+            },
+            Err(reject) => reject,
+        };
+        let _charge = self.charge(record.size());
+        Input::Invalid(Box::new(Invalid { record: record.to_owned(), reject, tag, _charge }))
     }
 
     fn in_flight(
@@ -214,19 +216,20 @@ impl Decoder {
         PollBatch { task_type: Arc::from(&*self.task_type), account, bytes: 0 }
     }
 
-    fn check(&self, task: DecodedTask, size: usize) -> Result<DecodedTask, Reject> {
+    /// Checks what the configuration limits.
+    fn check(&self, task: &DecodedTask, size: usize) -> Result<(), Reject> {
+        let reject = |code, message| Reject { task: Some((task.id.clone(), task.run)), ..Reject::new(code, message) };
         if let Some(topic) = task.policy.as_deref().and_then(|policy| policy.reply_to.as_deref())
             && let Err(why) = self.names.check_reply_topic(topic)
         {
-            let message = format!("header `{REPLY_TO}`: {why}");
-            return Err(Reject { task: Some((task.id, task.run)), ..Reject::new("bad_header", message) });
+            return Err(reject("bad_header", format!("header `{REPLY_TO}`: {why}")));
         }
         if size <= self.max_params {
-            return Ok(task);
+            return Ok(());
         }
-        let message =
-            format!("the params have {size} bytes: at most {} are allowed; pass a link instead", self.max_params);
-        Err(Reject { task: Some((task.id, task.run)), ..Reject::new("too_large", message) })
+        let limit = self.max_params;
+        let message = format!("the params have {size} bytes: at most {limit} are allowed; pass a link instead");
+        Err(reject("too_large", message))
     }
 
     /// Copies the headers for the result of a task, if it has one for other systems.

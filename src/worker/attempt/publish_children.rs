@@ -56,9 +56,11 @@ impl OutputPublisher {
             Ok(output) if self.has_outputs(cx) => output,
             checked => return AttemptEnd::Answered(checked),
         };
+        // Allocated, so that the attempts without outputs do not carry its state.
+        let mut published = Box::pin(self.publish_outputs(output, cx, announcement));
         tokio::select! {
             biased;
-            answer = self.publish_outputs(output, cx, announcement) => AttemptEnd::Answered(answer),
+            answer = &mut published => AttemptEnd::Answered(answer),
             // The partition is lost or the worker stops: the next owner runs the task again.
             () = stop.cancelled() => AttemptEnd::Interrupted,
         }

@@ -156,19 +156,32 @@ impl Dispatcher {
                 self.tasks.observers.notify_failure(&running, &Failure::of_params(&error));
                 self.tasks.refuse(running.in_flight, error);
             }
-            Ok(Ok(future)) => self.run_attempt(running, future, span, deadline).await,
+            Ok(Ok(future)) => {
+                if let Some((running, answer)) = self.run_attempt(running, future, span, deadline) {
+                    self.tasks.finish(running, answer).await;
+                    // Finishing may have waited for the producer.
+                    self.clock = Clock::read();
+                }
+            }
         }
     }
 
-    /// Polls an attempt inline, if the type's attempts are short; runs it in a task of its own if it is pending.
-    async fn run_attempt(&mut self, mut running: Running, mut future: AnswerFuture, span: Span, deadline: Instant) {
+    /// Polls an attempt inline, if the type's attempts are short; runs it in a task of its own if it is pending. Returns
+    /// an attempt that has ended inline, unless it is complete.
+    fn run_attempt(
+        &mut self,
+        mut running: Running,
+        mut future: AnswerFuture,
+        span: Span,
+        deadline: Instant,
+    ) -> Option<(Running, Answer)> {
         self.tasks.circuit.attempt_started(running.started_at);
         if self.inline.admit() {
             let polled = span.in_scope(|| attempt::poll_once(future));
             let took = self.clock.advance();
             self.inline.record(took);
             match polled {
-                Ok(answer) => return self.end_inline(running, answer, took).await,
+                Ok(answer) => return self.end_inline(running, answer, took),
                 Err(pending) => future = pending,
             }
         }
@@ -186,10 +199,11 @@ impl Dispatcher {
             // Fails only after an abort: otherwise the dispatcher waits for every attempt.
             let _ = ends.send((id, end));
         });
+        None
     }
 
-    /// Ends an attempt that was answered inline. Children are published from a task of its own.
-    async fn end_inline(&mut self, mut running: Running, answer: Answer, took: Duration) {
+    /// Completes an attempt that was answered inline, or returns it. Children are published from a task of its own.
+    fn end_inline(&mut self, mut running: Running, answer: Answer, took: Duration) -> Option<(Running, Answer)> {
         if let Ok(output) = &answer {
             // Ended before the check, so that no output is added after it.
             running.cx.end();
@@ -198,15 +212,13 @@ impl Dispatcher {
             let has_more = publisher.has_outputs(&running.cx) || self.tasks.results.has_any(&running.in_flight);
             if publisher.fits(output) && reporter.output.is_idle() && !has_more {
                 self.tasks.circuit.answered(running.started_at, &answer, &self.tasks.metrics);
-                return self.tasks.complete_inline(running, output, took, &self.clock);
+                self.tasks.complete_inline(running, output, took, &self.clock);
+                return None;
             }
         }
         if answer.is_err() || !self.tasks.publisher.has_outputs(&running.cx) {
             self.tasks.circuit.answered(running.started_at, &answer, &self.tasks.metrics);
-            self.tasks.finish(running, answer).await;
-            // Finishing may have waited for the producer.
-            self.clock = Clock::read();
-            return;
+            return Some((running, answer));
         }
         let cx = running.cx.clone();
         let stop = running.stop_token();
@@ -218,6 +230,7 @@ impl Dispatcher {
             let end = publisher.publish(AttemptEnd::Answered(answer), &cx, announcement, &stop).await;
             let _ = ends.send((id, end));
         });
+        None
     }
 
     fn insert_running(&mut self, running: Running) -> u64 {
