@@ -1,7 +1,10 @@
 """The alerts are valid, and each of them fires when it should and not otherwise."""
 
+import re
+
+import pytest
 import yaml
-from rendering import CHART, HERE, named, one, run
+from rendering import CHART, HERE, matches, named, of_kind, one, run
 
 RULES = CHART / "files/alerts.yaml"
 CASES = HERE / "alerts.yaml"
@@ -37,7 +40,32 @@ def test_chart_leaves_out_disabled_alerts_and_sets_limits_and_links():
     assert {url.split("#")[0] for url in urls} == {"https://wiki.example.org/kafleet"} and len(urls) == len(rules)
 
 
+@pytest.mark.parametrize("naming", [{}, {"fullnameOverride": "fleet"}, {"nameOverride": "tasks"}], ids=str)
+def test_alert_of_targets_matches_the_job_of_each_target_in_any_release(naming, tmp_path):
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"serviceMonitor": {"enabled": True}, "alerts": {"enabled": True}} | naming))
+    (group,) = [rules["spec"]["groups"][0] for rules in of_kind(values, "PrometheusRule")]
+    (expr,) = [rule["expr"] for rule in group["rules"] if rule["alert"] == "KafleetTargetDown"]
+    (pattern,) = re.findall(r'job=~"([^"]+)"', expr)
+    found = jobs(values)
+    assert len(found) == 2 and all(re.fullmatch(pattern, job) for job in found.values()), found
+
+
 def test_dashboard_is_loaded_by_grafana():
     dashboard = one(named("keda"), "ConfigMap", "fleet-dashboard")
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert yaml.safe_load(dashboard["data"]["kafleet.json"])["uid"] == "kafleet"
+
+
+def jobs(values):
+    """Returns the `job` of the targets of each ServiceMonitor, as the Prometheus operator sets it."""
+    found = {}
+    for monitor in of_kind(values, "ServiceMonitor"):
+        wanted = monitor["spec"]["selector"]["matchLabels"]
+        for service in of_kind(values, "Service"):
+            labels = service["metadata"]["labels"]
+            if matches(wanted, labels):
+                # The label that the ServiceMonitor names; without it the name of the Service.
+                job = labels.get(monitor["spec"].get("jobLabel")) or service["metadata"]["name"]
+                found[service["metadata"]["name"]] = job
+    return found

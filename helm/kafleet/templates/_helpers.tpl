@@ -15,8 +15,14 @@ kafleet/worker: {{ . }}
 {{- end }}
 {{- end -}}
 
+{{/*
+Labels of objects. `part-of` is fixed, because ServiceMonitors take the job of their targets from it, and the alert
+KafleetTargetDown matches the job. Names depend on the release and on overrides, and the name of a chart that is a
+dependency on its alias.
+*/}}
 {{- define "kafleet.labels" -}}
 {{ include "kafleet.selector" . }}
+app.kubernetes.io/part-of: kafleet
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
