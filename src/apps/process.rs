@@ -28,8 +28,6 @@ use crate::runtime::now_ms;
 
 /// Interval of pings.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// Silence after which the event loop of an app counts as blocked.
-const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 /// Time to exit after the end of the stream, and again after SIGTERM.
 const EXIT_GRACE: Duration = Duration::from_secs(5);
 /// Maximum time between the end of the stream and the exit of a process that was not asked to end.
@@ -61,6 +59,7 @@ pub struct AppProgram {
 
 /// Running process. Dropping it kills its process group.
 pub struct AppProcess {
+    app: String,
     session: Session,
     child: Child,
     group: Group,
@@ -71,6 +70,8 @@ pub struct AppProcess {
     slots: u32,
     responsive: bool,
     has_order: bool,
+    /// The blocked event loop has been reported.
+    is_blocked: bool,
 }
 
 /// Started process without a session. Dropping it kills its process group.
@@ -184,6 +185,7 @@ impl AppProgram {
         let (sender, events) = mpsc::unbounded_channel();
         let (session, declared, driver) = Session::open(reader, writer, welcome, sender);
         let process = AppProcess {
+            app: self.name.clone(),
             session,
             child,
             group,
@@ -194,6 +196,7 @@ impl AppProgram {
             slots: 1,
             responsive: false,
             has_order: self.has_order,
+            is_blocked: false,
         };
         Ok((process, declared))
     }
@@ -250,8 +253,7 @@ impl AppProcess {
                     self.session.refuse_attempts();
                     on_event(event);
                     if let Some(restart) = restart {
-                        let why = "the process was killed: another attempt did not stop in time".to_owned();
-                        break self.kill(Cause::Killed(restart), why).await;
+                        break self.kill_for_overrun(restart).await;
                     }
                 }
                 request = requests.recv() => {
@@ -276,7 +278,14 @@ impl AppProcess {
                     on_event(SessionEvent::Ended);
                     break self.stream_ended(end).await;
                 }
-                _ = pings.tick(), if self.responsive => self.session.ping(now_ms()),
+                _ = pings.tick(), if self.responsive => {
+                    self.report_blocked();
+                    // The attempt that did not stop keeps the others from ending.
+                    if self.is_blocked && self.session.stuck() > 0 {
+                        break self.kill_for_overrun(Restart::Alone).await;
+                    }
+                    self.session.ping(now_ms());
+                }
             }
         };
         self.session.fail_attempts(&end.cause, &end.message);
@@ -290,11 +299,26 @@ impl AppProcess {
             SessionEvent::Retired(_) | SessionEvent::Ended => None,
             SessionEvent::Overrun if self.slots == 1 || self.has_order => Some(Restart::Shared),
             // Any of the attempts may block the app.
-            SessionEvent::Overrun if !self.responsive || self.session.silence() >= BLOCKED_AFTER => {
-                Some(Restart::Alone)
-            }
+            SessionEvent::Overrun if !self.responsive || self.session.blocked_for().is_some() => Some(Restart::Alone),
+            // Killed later if it turns out to be blocked.
             SessionEvent::Overrun => None,
         }
+    }
+
+    /// Logs when the event loop of the app is found blocked, once each time.
+    fn report_blocked(&mut self) {
+        let blocked_for = self.session.blocked_for();
+        let was_blocked = std::mem::replace(&mut self.is_blocked, blocked_for.is_some());
+        if let Some(silence) = blocked_for.filter(|_| !was_blocked) {
+            let (app, pid, seconds) = (self.app.as_str(), self.pid, silence.as_secs());
+            let hint = "run blocking calls and computations in threads, or in types of their own with one slot";
+            tracing::warn!(app, pid, seconds, hint, "the event loop of a process of an app is blocked");
+        }
+    }
+
+    async fn kill_for_overrun(&mut self, restart: Restart) -> ProcessEnd {
+        let why = "the process was killed: another attempt did not stop in time".to_owned();
+        self.kill(Cause::Killed(restart), why).await
     }
 
     async fn stream_ended(&mut self, end: StreamEndReason) -> ProcessEnd {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::declaration::AppType;
 use super::pool::{AppHandler, AppPool, OpenedApp, PoolSettings};
-use crate::config::{AppConfig, Config, Order, TypeConfig, TypePolicy, combine_policy};
+use crate::config::{AppConfig, Config, Order, TypeConfig, TypePolicy, app_group, combine_policy};
 use crate::handlers::{Registered, Registry, TypeDetails};
 
 /// Registers the types of an app. Its policies become part of `config.types`, where the configuration has precedence.
@@ -49,7 +49,9 @@ pub fn register(
         let details = TypeDetails { app: Some(name.clone()), doc, output };
         let handler = AppHandler::new(pool.clone());
         registry.add(&task_type, Registered { schema: params, policy: defaults, details, ..Registered::new(handler) });
-        config.types.insert(task_type, policy);
+        // An app with hundreds of types needs one client of Kafka.
+        let group = config.worker.group.is_none().then(|| app_group(&name));
+        config.types.insert(task_type, TypeConfig { group: policy.group.clone().or(group), ..policy });
     }
     Ok(pool)
 }

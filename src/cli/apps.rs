@@ -17,7 +17,7 @@ use crate::apps::pool::{AppPool, OpenedApp};
 use crate::apps::process::AppProgram;
 use crate::apps::protocol::{Limits, VERSION, Welcome};
 use crate::apps::register::register;
-use crate::config::{AppConfig, Config};
+use crate::config::{AppConfig, Config, Names};
 use crate::handlers::Registry;
 use crate::telemetry::init_logs;
 
@@ -114,6 +114,8 @@ pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev:
         let pool = register(opened, &section, &mut setup.config, &mut setup.registry);
         setup.apps.push(pool.map_err(|problems| Failure::failed(problems.join("\n")))?);
     }
+    // With the groups of the declared types.
+    setup.names = Names::of(&setup.config);
     Ok(())
 }
 

@@ -72,7 +72,7 @@ pub use email_address::{AddressPattern, parse_mailbox};
 pub use kafka::Scalar;
 pub use load::{DEFAULT_BROKERS, DEFAULT_FILE, Loaded, Overrides, load, load_with};
 pub use log::LogConfig;
-pub use names::{Names, TypeGroups};
+pub use names::{Names, TypeGroups, app_group};
 pub use ops::OpsConfig;
 pub use otel::{OtelConfig, traces_url};
 pub use policy::{Alarm, ChildLimits, ErrorKinds, TypePolicy};

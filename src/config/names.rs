@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Config;
-use crate::model::task::id::clip;
+use crate::model::task::id::{MAX_TYPE_CHARS, clip};
 
 /// Names under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,16 @@ pub struct TypeGroups {
     pub by_type: BTreeMap<String, String>,
     /// `[worker] group`, for types that name none.
     pub default: Option<String>,
+}
+
+/// Beginning of the names of the groups of apps.
+const APP_GROUP: &str = "app-";
+
+/// Returns the name of the consumer group of an app's types that name no other. Groups have names like types: other
+/// characters become `-`.
+pub fn app_group(app: &str) -> String {
+    let lower = app.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' });
+    APP_GROUP.chars().chain(lower).take(MAX_TYPE_CHARS).collect()
 }
 
 impl TypeGroups {
@@ -50,6 +60,15 @@ impl Names {
     }
     pub fn with_groups(self, groups: TypeGroups) -> Self {
         Self { groups: Arc::new(groups), ..self }
+    }
+    /// Puts a type that names no group into this one, if it is that of an app, which alone knows its types.
+    pub fn with_app_group(self, task_type: &str, group: &str) -> Self {
+        if !group.starts_with(APP_GROUP) || self.group_name(task_type) != task_type {
+            return self;
+        }
+        let mut groups = TypeGroups::clone(&self.groups);
+        groups.by_type.insert(task_type.to_owned(), group.to_owned());
+        self.with_groups(groups)
     }
     /// Sets the topics that tasks may name for replies.
     pub fn with_reply_topics(self, patterns: &[String]) -> Self {

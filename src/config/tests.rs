@@ -386,6 +386,18 @@ fn types_share_the_groups_that_they_or_the_worker_name() {
 }
 
 #[test]
+fn type_without_a_group_may_be_in_that_of_an_app() {
+    let group = |task_type: &str, group: &str| {
+        let groups = [("resize".to_owned(), "media".to_owned())].into();
+        let names = Names::new("kafleet").with_groups(TypeGroups { by_type: groups, default: None });
+        names.with_app_group(task_type, group).group(task_type)
+    };
+    assert_eq!(group("mail", &app_group("Shop_1")), "kafleet.group.app-shop-1");
+    assert_eq!(group("mail", "shop"), "kafleet.tasks.mail", "no group of an app");
+    assert_eq!(group("resize", "app-shop"), "kafleet.group.media", "the configuration has precedence");
+}
+
+#[test]
 fn invalid_groups_are_reported_with_key_value_and_hint() {
     refused(
         "[types.mail]\ngroup = \"resize\"\n[types.resize]",

@@ -206,6 +206,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                 ],
             ),
             panel("Memory", "bytes", &[("sum by (app) (kafleet_app_memory_bytes)", "{{app}}")]),
+            panel("Blocked event loops", "s", &[("max by (app) (kafleet_app_blocked_seconds)", "{{app}}")]),
             panel("Unread messages", "bytes", &[("sum by (app) (kafleet_app_unread_bytes)", "{{app}}")]),
         ],
     ),

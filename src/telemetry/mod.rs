@@ -117,6 +117,7 @@ pub struct AppMetrics {
     /// Messages that the apps have not read.
     pub unread_bytes: IntGaugeVec,
     pub memory_bytes: IntGaugeVec,
+    pub blocked_seconds: IntGaugeVec,
 }
 
 /// Metrics of recurring schedules, in the tracker that fires them.
@@ -309,6 +310,7 @@ impl AppMetrics {
             calls: gauge("kafleet_app_calls", "Requests of attempts for children that have no reply yet.")?,
             unread_bytes: gauge("kafleet_app_unread_bytes", "Bytes of messages that the app has not read.")?,
             memory_bytes: gauge("kafleet_app_memory_bytes", "Resident memory of the app with its child processes.")?,
+            blocked_seconds: gauge("kafleet_app_blocked_seconds", "Longest time of a blocked event loop.")?,
         })
     }
 }

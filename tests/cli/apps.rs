@@ -310,6 +310,52 @@ fn hang_in_c_costs_only_its_own_attempt() {
     assert_eq!((&beside["state"], &beside["attempt"]), (&json!("succeeded"), &json!(1)), "{beside}");
 }
 
+/// The timeout comes before the process counts as blocked.
+#[test]
+fn short_timeout_of_a_blocked_process_costs_only_its_own_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("go");
+    let text = "[apps.a]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n[worker]\ngrace = \"50ms\"\n";
+    let dev = Dev::with_config(text);
+    let pid = pid_of(&dev.result("work", &json!({})));
+    let beside = dev.submit_many("work", &[json!({"do": "wait", "file": file})]);
+    block_until("the attempt is running", || dev.run(&["status", &beside[0]]).out.contains("running"));
+    let status = dev.task("work", &json!({"do": "block"}), &["--timeout", "1s"]);
+    assert_eq!((&status["state"], &status["error"]["kind"]), (&json!("failed"), &json!("timeout")), "{status}");
+    wait_until_gone(pid);
+    std::fs::write(&file, "").unwrap();
+    let beside = &dev.ended(&beside)[0];
+    assert_eq!((&beside["state"], &beside["attempt"]), (&json!("succeeded"), &json!(1)), "{beside}");
+}
+
+#[test]
+fn blocked_event_loop_is_reported() {
+    let mut dev = Dev::with_target(THREADS);
+    dev.run(&["submit", "work", r#"{"do":"block"}"#]).exits_with(0);
+    block_until("the metric shows the blocked loop", || {
+        let metrics = dev.metrics();
+        let seconds = metrics.lines().find_map(|line| line.strip_prefix("kafleet_app_blocked_seconds{app=\"main\"} "));
+        seconds.is_some_and(|seconds| seconds != "0")
+    });
+    dev.daemon.wait_for_line("the event loop of a process of an app is blocked");
+}
+
+#[test]
+fn types_of_an_app_share_a_consumer_group() {
+    let dev = Dev::with_config(
+        "[apps.a]\ncommand = [\"python3\", \"loop.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n\
+         [apps.b]\ncommand = [\"python3\", \"threads.py\"]\ncwd = \"FOLDER\"\nprocesses = 1\n\
+         [types.work]\ngroup = \"work\"\n",
+    );
+    let workers = wait_blocking("the worker has reported its groups", || {
+        let workers = dev.run(&["workers", "-o", "json"]).json();
+        workers.to_string().contains("app-a").then_some(workers)
+    });
+    assert!(!workers.to_string().contains("app-b"), "{workers}");
+    assert_eq!(dev.result("double", &json!({"x": 2})), json!(4));
+    assert!(pid_of(&dev.result("work", &json!({}))).as_raw() > 0);
+}
+
 /// A process that never becomes ready stops no other, and is not waited for when the fleet stops.
 #[test]
 fn process_that_never_becomes_ready_leaves_the_others_serving() {

@@ -32,6 +32,7 @@ pub(super) struct PoolMetrics {
     calls: IntGauge,
     unread_bytes: IntGauge,
     memory_bytes: IntGauge,
+    blocked_seconds: IntGauge,
 }
 
 impl PoolMetrics {
@@ -47,6 +48,7 @@ impl PoolMetrics {
             calls: metrics.calls.with_label_values(&labels),
             unread_bytes: metrics.unread_bytes.with_label_values(&labels),
             memory_bytes: metrics.memory_bytes.with_label_values(&labels),
+            blocked_seconds: metrics.blocked_seconds.with_label_values(&labels),
         }
     }
 }
@@ -99,6 +101,8 @@ fn measure(pool: &AppPool) {
     metrics.calls.set(sum(&|process| process.session.calls() as u64));
     metrics.unread_bytes.set(sum(&|process| process.session.unread_bytes() as u64));
     metrics.memory_bytes.set(sum(&|process| tree_bytes(process.pid)));
+    let longest = processes.iter().filter_map(|process| process.session.blocked_for()).max();
+    metrics.blocked_seconds.set(longest.unwrap_or_default().as_secs() as i64);
 }
 
 /// Counts the end of a process, or a start that has failed.

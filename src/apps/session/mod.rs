@@ -23,6 +23,8 @@ use super::send_buffer::SendBuffer;
 use crate::handlers::context::Restart;
 use crate::handlers::{CRASHED, Context, Failure};
 
+/// Silence after which the event loop of an app counts as blocked.
+const BLOCKED_AFTER: Duration = Duration::from_secs(5);
 /// Size of a read, and the capacity of the buffer that is kept between messages, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
@@ -215,9 +217,12 @@ impl Session {
         }
     }
 
-    /// Returns the time since the last pong, since the app has read earlier messages instead, or since it was ready.
-    pub fn silence(&self) -> Duration {
-        self.0.state.lock().last_sign.elapsed()
+    /// Returns for how long the app has been silent, if its event loop counts as blocked: the time since the last pong,
+    /// since the app has read earlier messages instead, or since it was ready.
+    pub fn blocked_for(&self) -> Option<Duration> {
+        let state = self.0.state.lock();
+        let silence = state.last_sign.elapsed();
+        (state.is_responsive && silence >= BLOCKED_AFTER).then_some(silence)
     }
 
     /// Returns whether the app cannot have read its last attempt.

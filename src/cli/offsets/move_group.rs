@@ -19,7 +19,8 @@ pub(in crate::cli) struct MoveArgs {
     /// Task type
     #[arg(value_name = "TYPE", value_parser = type_name)]
     task_type: String,
-    /// Configured group of the type: `[types.<name>] group`, or the type's own name if it shares no group
+    /// Configured group of the type: `[types.<name>] group`, the type's own name if it shares no group, or app-NAME for a
+    /// type of an app
     #[arg(long, value_name = "GROUP")]
     to: String,
 }
@@ -45,7 +46,8 @@ fn type_name(text: &str) -> Result<String, String> {
 }
 
 pub(super) async fn run(args: MoveArgs, setup: &Setup, globals: &Globals) -> Outcome {
-    let moved = move_commits(&setup.kafka()?.client(), &setup.names, &args.task_type, &args.to).await?;
+    let names = setup.names.clone().with_app_group(&args.task_type, &args.to);
+    let moved = move_commits(&setup.kafka()?.client(), &names, &args.task_type, &args.to).await?;
     globals.output().json_or_list(&moved, rows, empty_message(&moved))?;
     Ok(Code::Ok)
 }
