@@ -23,13 +23,12 @@ const other = createServer((request, response) => {
     requests.filter((url) => url === "/busy").length === 1;
   response.writeHead(isBusy ? 503 : request.url === "/gone" ? 404 : 200).end();
 });
-let folder: string;
+const folder = mkdtempSync(join(tmpdir(), "links-"));
 
 before(async () => {
   other.listen(0, "127.0.0.1");
   await once(other, "listening");
   const url = `http://127.0.0.1:${(other.address() as AddressInfo).port}`;
-  folder = mkdtempSync(join(tmpdir(), "links-"));
   const files = {
     "index.html": `<h1 id="top">Home</h1><a href="docs/">Docs</a> <a href="#top">Top</a> <a href="${url}/busy">Busy</a>
       <img src="/logo.png"> <a href='missing.html'>Missing</a> <a href="mailto:ada@example.org">Ada</a>`,
@@ -123,12 +122,13 @@ test("report joins the pages", async () => {
   assert.deepEqual(run.warnings, ["1 broken links"]);
 });
 
-test("site is checked by a fleet", async () => {
+test("site is checked by a fleet", async (t) => {
   requests.length = 0;
-  await using _running = await fleet({
+  const running = await fleet({
     target: "tasks.ts",
     cwd: import.meta.dirname,
   });
+  t.after(() => running.stop());
   const handle = await site.submit({ folder }, { id: "www" });
   assert.equal(await handle.result({ timeout: "60s" }), 4);
   const { pages, links, broken, failed } = await report

@@ -49,8 +49,13 @@ export interface Options {
   arguments?: string[];
 }
 
+/** Context of a test: calls a function at its end. Node 22 has no `await using`. */
+export interface Scope {
+  after(end: () => Promise<void>): void;
+}
+
 /** One app process and the worker's end of its socket. */
-export class Worker implements AsyncDisposable {
+export class Worker {
   readonly process: ChildProcess;
   readonly socket: Socket;
   readonly exit: Promise<number | string>;
@@ -72,7 +77,8 @@ export class Worker implements AsyncDisposable {
     socket.on("end", () => this.#end());
   }
 
-  static async start(program = "conformance.ts", options: Options = {}): Promise<Worker> {
+  /** Starts an app, which ends with the test. */
+  static async start(t: Scope, program = "conformance.ts", options: Options = {}): Promise<Worker> {
     const folder = mkdtempSync(join(tmpdir(), "kafleet-ts-"));
     const server = createServer({ pauseOnConnect: true }).listen(join(folder, "socket"));
     await once(server, "listening");
@@ -89,17 +95,19 @@ export class Worker implements AsyncDisposable {
     server.close();
     if (typeof stdin === "number") closeSync(stdin);
     rmSync(folder, { recursive: true });
-    return new Worker(ours, child);
+    const worker = new Worker(ours, child);
+    t.after(() => worker.stop());
+    return worker;
   }
 
   /** Starts an app and waits until it is ready. */
-  static async ready(program?: string, options: Options & { welcome?: Fields } = {}): Promise<Worker> {
-    const worker = await Worker.start(program, options);
+  static async ready(t: Scope, program?: string, options: Options & { welcome?: Fields } = {}): Promise<Worker> {
+    const worker = await Worker.start(t, program, options);
     await worker.welcome(options.welcome);
     return worker;
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
+  async stop(): Promise<void> {
     this.socket.destroy();
     if (this.process.exitCode === null && this.process.signalCode === null) process.kill(-this.process.pid!, "SIGKILL");
     await this.exit;

@@ -8,15 +8,15 @@ import { type Fields, newFile, until, Worker } from "./driver.ts";
 
 const APP = "mixed.ts";
 
-test("number of slots is 10, or the configured one", async () => {
-  await using worker = await Worker.start(APP);
+test("number of slots is 10, or the configured one", async (t) => {
+  const worker = await Worker.start(t, APP);
   assert.equal((await worker.welcome())["slots"], 10);
-  await using other = await Worker.start(APP);
+  const other = await Worker.start(t, APP);
   assert.equal((await other.welcome({ slots: 3 }))["slots"], 3);
 });
 
-test("ready declares types with schema and policy", async () => {
-  await using worker = await Worker.start(APP);
+test("ready declares types with schema and policy", async (t) => {
+  const worker = await Worker.start(t, APP);
   const { types, responsive } = await worker.welcome({ types: ["checked", "fails"] });
   assert.equal(responsive, true);
   const { params, output } = types[0];
@@ -24,22 +24,22 @@ test("ready declares types with schema and policy", async () => {
   assert.deepEqual(types[1], { name: "fails", policy: { retry_on: ["busy"] } });
 });
 
-test("hooks run around each attempt in their order", async () => {
-  await using worker = await Worker.ready(APP);
+test("hooks run around each attempt in their order", async (t) => {
+  const worker = await Worker.ready(t, APP);
   const { lines, output } = await worker.run("state");
   assert.deepEqual(lines, ["outer begins", "inner", "outer ends"]);
   assert.deepEqual(output, ["state", true]);
 });
 
-test("hook can translate an error, and fail an attempt before its handler", async () => {
-  await using worker = await Worker.ready(APP);
+test("hook can translate an error, and fail an attempt before its handler", async (t) => {
+  const worker = await Worker.ready(t, APP);
   const { lines, kind, outcome } = await worker.run("state", { fails: true });
   assert.deepEqual([lines, kind, outcome], [["outer begins", "inner", "outer ends"], "translated", "fail"]);
   assert.equal((await worker.run("state", {}, { number: 7 }))["kind"], "refused");
 });
 
-test("output goes to the log of the task", async () => {
-  await using worker = await Worker.ready(APP);
+test("output goes to the log of the task", async (t) => {
+  const worker = await Worker.ready(t, APP);
   const { lines } = await worker.run("log");
   const printed = ["printed line", "error", "later 5", "bytes"];
   assert.deepEqual(lines, ["outer begins", "inner", ...printed, "outer ends", "without an end"]);
@@ -47,8 +47,8 @@ test("output goes to the log of the task", async () => {
   assert.equal(await worker.exited(0), "entered\nleft\n");
 });
 
-test("ten attempts run at once and log for themselves", async () => {
-  await using worker = await Worker.ready(APP);
+test("ten attempts run at once and log for themselves", async (t) => {
+  const worker = await Worker.ready(t, APP);
   for (let n = 0; n < 10; n++) worker.begin("together", { count: 10 });
   const lines = new Map<number, string[]>();
   for (let answers = 0; answers < 10;) {
@@ -60,15 +60,15 @@ test("ten attempts run at once and log for themselves", async () => {
   for (let n = 1; n <= 10; n++) assert.ok(lines.get(n)!.includes(`attempt ${n}`));
 });
 
-test("undeclared type is retried", async () => {
-  await using worker = await Worker.ready(APP, { welcome: { types: ["state"] } });
+test("undeclared type is retried", async (t) => {
+  const worker = await Worker.ready(t, APP, { welcome: { types: ["state"] } });
   const { kind, outcome } = await worker.run("log");
   assert.deepEqual([kind, outcome], ["unknown_type", "retry"]);
 });
 
 describe("cancel", () => {
-  test("ends a handler that passes the signal on", async () => {
-    await using worker = await Worker.ready(APP);
+  test("ends a handler that passes the signal on", async (t) => {
+    const worker = await Worker.ready(t, APP);
     const n = worker.begin("forever");
     await worker.next("heartbeat");
     worker.send("cancel", { n, reason: "timeout" });
@@ -76,23 +76,23 @@ describe("cancel", () => {
     assert.deepEqual([outcome, kind, message], ["cancelled", "cancelled", "the attempt was cancelled: timeout"]);
   });
 
-  test("before the handler asks for the signal ends it too", async () => {
-    await using worker = await Worker.ready(APP);
+  test("before the handler asks for the signal ends it too", async (t) => {
+    const worker = await Worker.ready(t, APP);
     const n = worker.begin("loops", { file: "/nowhere" });
     worker.send("cancel", { n, reason: "stalled" });
     assert.equal((await worker.next("error"))["message"], "the attempt was cancelled: stalled");
   });
 
-  test("does not discard a result within the grace", async () => {
-    await using worker = await Worker.ready(APP);
+  test("does not discard a result within the grace", async (t) => {
+    const worker = await Worker.ready(t, APP);
     const n = worker.begin("forever", { swallow: true });
     await worker.next("heartbeat");
     worker.send("cancel", { n, reason: "cancelled" });
     assert.equal((await worker.next("ok"))["output"], "finished after cancelled");
   });
 
-  test("of some attempts leaves the others alone", async () => {
-    await using worker = await Worker.ready(APP);
+  test("of some attempts leaves the others alone", async (t) => {
+    const worker = await Worker.ready(t, APP);
     const numbers = Array.from({ length: 10 }, () => worker.begin("forever"));
     for (const n of numbers.slice(5)) worker.send("cancel", { n, reason: "cancelled" });
     const ended: unknown[] = [];
@@ -103,9 +103,9 @@ describe("cancel", () => {
   });
 });
 
-test("blocked event loop answers pings late", async () => {
+test("blocked event loop answers pings late", async (t) => {
   const file = newFile();
-  await using worker = await Worker.ready(APP);
+  const worker = await Worker.ready(t, APP);
   worker.begin("blocked", { file });
   await worker.next("heartbeat");
   await new Promise((resolve) => setTimeout(resolve, 50));
@@ -120,8 +120,8 @@ describe("error that nobody catches", () => {
     ["rejects", "TypeError"],
     ["throws", "SyntaxError"],
   ] as const) {
-    test(`ends the attempt of the ${type} handler only`, async () => {
-      await using worker = await Worker.ready(APP);
+    test(`ends the attempt of the ${type} handler only`, async (t) => {
+      const worker = await Worker.ready(t, APP);
       const other = worker.begin("forever", { swallow: true });
       await worker.next("heartbeat");
       const answer = await worker.run(type);
@@ -131,13 +131,13 @@ describe("error that nobody catches", () => {
     });
   }
 
-  test("is no error if a handler catches it", async () => {
-    await using worker = await Worker.ready(APP);
+  test("is no error if a handler catches it", async (t) => {
+    const worker = await Worker.ready(t, APP);
     assert.equal((await worker.run("rejects", { caught: true }))["output"], "caught");
   });
 
-  test("after the end of its attempt is reported", async () => {
-    await using worker = await Worker.ready(APP);
+  test("after the end of its attempt is reported", async (t) => {
+    const worker = await Worker.ready(t, APP);
     const file = newFile();
     assert.equal((await worker.run("rejects-later", { file }))["output"], "done");
     await until(() => existsSync(file), "the rejection");
@@ -146,15 +146,15 @@ describe("error that nobody catches", () => {
     assert.match(await worker.exited(0), /an error after the end of the attempt 1 at `task-1`: Error: too late/);
   });
 
-  test("outside of all attempts ends the process", async () => {
-    await using worker = await Worker.ready(APP);
+  test("outside of all attempts ends the process", async (t) => {
+    const worker = await Worker.ready(t, APP);
     worker.begin("rejects-outside");
     assert.match(await worker.exited(1), /an error outside of all attempts ends the process: Error: outside/);
   });
 });
 
-test("results without JSON form fail", async () => {
-  await using worker = await Worker.ready(APP, { welcome: { limits: { output: 1000 } } });
+test("results without JSON form fail", async (t) => {
+  const worker = await Worker.ready(t, APP, { welcome: { limits: { output: 1000 } } });
   for (const kind of ["nan", "map", "bigint"]) {
     const { outcome, kind: found } = await worker.run("values", { kind });
     assert.deepEqual([outcome, found], ["fail", "bad_output"], kind);
@@ -164,8 +164,8 @@ test("results without JSON form fail", async () => {
   assert.equal((await worker.run("large", { bytes: 998 }))["output"].length, 998);
 });
 
-test("params and results are checked against their schemas", async () => {
-  await using worker = await Worker.ready(APP);
+test("params and results are checked against their schemas", async (t) => {
+  const worker = await Worker.ready(t, APP);
   assert.equal((await worker.run("checked", { n: 1 }))["output"], "ok");
   const bad = await worker.run("checked", { n: "one" });
   assert.deepEqual([bad["outcome"], bad["kind"]], ["dead", "bad_params"]);
@@ -173,8 +173,8 @@ test("params and results are checked against their schemas", async () => {
   assert.equal((await worker.run("checked", { n: 5 }))["kind"], "bad_output");
 });
 
-test("class of an error decides the outcome", async () => {
-  await using worker = await Worker.ready(APP);
+test("class of an error decides the outcome", async (t) => {
+  const worker = await Worker.ready(t, APP);
   const outcome = async (how: string): Promise<Fields> => {
     const { outcome, kind, message } = await worker.run("fails", { how });
     return [outcome, kind, message];
@@ -187,16 +187,16 @@ test("class of an error decides the outcome", async () => {
   assert.deepEqual(await outcome("text"), ["retry", "error", "a text"]);
 });
 
-test("stack has the frames of the handler, and the cause", async () => {
-  await using worker = await Worker.ready(APP);
+test("stack has the frames of the handler, and the cause", async (t) => {
+  const worker = await Worker.ready(t, APP);
   const { stack } = await worker.run("fails", { how: "problem" });
   assert.match(stack, /apps\/mixed\.ts:\d+/);
   assert.match(stack, /caused by Error: the cause/);
   assert.doesNotMatch(stack, /dist\/|node:/);
 });
 
-test("children are published at once when asked, and the call fails at the end of the stream", async () => {
-  await using worker = await Worker.ready(APP);
+test("children are published at once when asked, and the call fails at the end of the stream", async (t) => {
+  const worker = await Worker.ready(t, APP);
   worker.begin("children");
   const { call, tasks } = await worker.next("spawn");
   assert.equal(tasks.length, 3);
@@ -210,8 +210,8 @@ test("children are published at once when asked, and the call fails at the end o
   await worker.exited(0);
 });
 
-test("number of unanswered calls is limited", async () => {
-  await using worker = await Worker.ready(APP, { welcome: { limits: { calls: 2 } } });
+test("number of unanswered calls is limited", async (t) => {
+  const worker = await Worker.ready(t, APP, { welcome: { limits: { calls: 2 } } });
   for (let n = 0; n < 3; n++) worker.begin("children");
   const first = await worker.next("spawn");
   await worker.next("spawn");
@@ -220,13 +220,13 @@ test("number of unanswered calls is limited", async () => {
   await worker.next("spawn");
 });
 
-test("child processes cannot read the socket, and process.stdin is empty", async () => {
-  await using worker = await Worker.ready(APP);
+test("child processes cannot read the socket, and process.stdin is empty", async (t) => {
+  const worker = await Worker.ready(t, APP);
   assert.equal((await worker.run("stdin"))["output"], true);
   assert.equal((await worker.run("imports-kafleet"))["output"], "imported");
 });
 
-test("context that is awaited names the mistake", async () => {
-  await using worker = await Worker.ready(APP);
+test("context that is awaited names the mistake", async (t) => {
+  const worker = await Worker.ready(t, APP);
   assert.match((await worker.run("awaits-context"))["message"], /a context is not a promise/);
 });

@@ -18,7 +18,7 @@ function cpuOf(pid: number): number {
 }
 
 for (const atOnce of [1, 10]) {
-  await using worker = await Worker.ready("doubling.ts");
+  const worker = await Worker.ready({ after() {} }, "doubling.ts");
   const line = (n: number) =>
     `{"attempt":{"n":${n},"type":"double","id":"task-${n}","run":1,"number":1,"left_ms":60000,"params":{"x":2}}}\n`;
   const [cpu, start] = [cpuOf(worker.process.pid!), performance.now()];
@@ -41,4 +41,5 @@ for (const atOnce of [1, 10]) {
   const seconds = (performance.now() - start) / 1000;
   const each = ((cpuOf(worker.process.pid!) - cpu) / count) * 1e6;
   console.log(`${atOnce} at a time: ${(count / seconds).toFixed(0)}/s, ${each.toFixed(1)} µs of CPU each`);
+  await worker.stop();
 }

@@ -4,6 +4,8 @@ import { createServer, type Server } from "node:http";
 import { once } from "node:events";
 import type { AddressInfo } from "node:net";
 
+import type { Scope } from "./driver.ts";
+
 /** Response of the server; none: the connection is closed. */
 export type Answer = { status: number; body: string; stream?: boolean } | { cut: string };
 
@@ -14,7 +16,7 @@ export interface Request {
   body: any;
 }
 
-export class FakeApi implements AsyncDisposable {
+export class FakeApi {
   readonly requests: Request[] = [];
   readonly url: string;
   readonly #server: Server;
@@ -24,7 +26,8 @@ export class FakeApi implements AsyncDisposable {
     this.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   }
 
-  static async start(...answers: Answer[]): Promise<FakeApi> {
+  /** Starts an API, which ends with the test. */
+  static async start(t: Scope, ...answers: Answer[]): Promise<FakeApi> {
     const server = createServer(async (request, response) => {
       let text = "";
       for await (const chunk of request) text += chunk;
@@ -40,10 +43,12 @@ export class FakeApi implements AsyncDisposable {
     }).listen(0, "127.0.0.1");
     await once(server, "listening");
     const api: FakeApi = new FakeApi(server);
+    t.after(() => api.stop());
     return api;
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
+  async stop(): Promise<void> {
+    if (!this.#server.listening) return;
     this.#server.closeAllConnections();
     this.#server.close();
     await once(this.#server, "close");

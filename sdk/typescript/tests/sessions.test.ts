@@ -8,13 +8,13 @@ import { type Event, type Recording, SESSIONS, Worker } from "./driver.ts";
 const program = ({ head }: Recording) => (head.app === "broken" ? "broken.ts" : "conformance.ts");
 
 for (const session of SESSIONS) {
-  test(`session ${session.name} is answered as recorded`, async () => {
-    await using worker = await Worker.start(program(session));
+  test(`session ${session.name} is answered as recorded`, async (t) => {
+    const worker = await Worker.start(t, program(session));
     await worker.play(session.events);
   });
 
-  test(`session ${session.name} in single bytes is answered as recorded with 3 slots`, async () => {
-    await using worker = await Worker.start(program(session), { env: { TEST_SLOTS: "3" } });
+  test(`session ${session.name} in single bytes is answered as recorded with 3 slots`, async (t) => {
+    const worker = await Worker.start(t, program(session), { env: { TEST_SLOTS: "3" } });
     await worker.play(withSlots(session.events, 3), async (line) => {
       const bytes = Buffer.from(`${line}\n`);
       // Long lines of brackets or digits are sent in larger pieces.
@@ -26,14 +26,14 @@ for (const session of SESSIONS) {
   });
 }
 
-test("session that is cut off anywhere ends the app, and complete attempts are answered", async () => {
+test("session that is cut off anywhere ends the app, and complete attempts are answered", async (t) => {
   const { events } = SESSIONS.find(({ name }) => name === "spawn")!;
   const lines = events.filter((event) => event.from === "worker" && event.message);
   const data = Buffer.from(lines.map(({ message }) => `${JSON.stringify(message)}\n`).join(""));
   const ends = [...data.entries()].filter(([, byte]) => byte === 0x0a).map(([index]) => index);
   const cuts = ends.flatMap((end, n) => [Math.floor(((ends[n - 1] ?? 0) + end) / 2), end, end + 1]);
   for (const cut of [0, ...cuts]) {
-    await using worker = await Worker.start();
+    const worker = await Worker.start(t);
     worker.socket.end(data.subarray(0, cut));
     let answers = 0;
     for (let message = await worker.receive(); message; message = await worker.receive()) {
