@@ -403,7 +403,8 @@ impl AppProcess {
         let reason: String = reason_line(&output).unwrap_or_default().chars().take(MAX_REASON_CHARS).collect();
         let hint = start_hint(code, &reason, cwd).map(|hint| format!("; hint: {hint}")).unwrap_or_default();
         let separator = if reason.is_empty() { "" } else { ": " };
-        format!("ended before it was ready: {how}{separator}{reason}{hint}")
+        let place = place_line(&output).map(|place| format!(" ({place})")).unwrap_or_default();
+        format!("ended before it was ready: {how}{separator}{reason}{place}{hint}")
     }
 }
 
@@ -423,6 +424,15 @@ fn reason_line(output: &str) -> Option<&str> {
     output.lines().rev().find(|line| !is_detail(line)).or_else(|| output.lines().last())
 }
 
+/// Line of the output in which Node names the file and line of an error, above the source text.
+fn place_line(output: &str) -> Option<&str> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_place = |line: &&str| {
+        line.starts_with("file:///") && line.rsplit_once(':').is_some_and(|(_, number)| is_number(number))
+    };
+    output.lines().rev().find(is_place)
+}
+
 /// Makes the process the preferred victim of the kernel's OOM killer. Async-signal-safe.
 fn prefer_as_victim() -> io::Result<()> {
     const SCORE: &[u8] = b"1000";
@@ -439,7 +449,7 @@ fn prefer_as_victim() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{reason_line, start_hint};
+    use super::{place_line, reason_line, start_hint};
 
     #[test]
     fn reason_of_a_failed_start_is_the_line_with_the_error() {
@@ -453,6 +463,15 @@ mod tests {
         assert_eq!(reason_line(python), Some("ModuleNotFoundError: No module named 'numpy'"));
         assert_eq!(reason_line("{}"), Some("{}"), "a detail is better than nothing");
         assert_eq!(reason_line(""), None);
+    }
+
+    #[test]
+    fn place_of_a_syntax_error_is_the_line_above_the_source_text() {
+        let node = "node:internal/modules/run_main:107\n    ^\n\nfile:///srv/tasks.ts:4\n\nconst x = ;\n          ^\n\n\
+            SyntaxError [ERR_INVALID_TYPESCRIPT_SYNTAX]: Expression expected\n    at parse (node:internal/x:1:2)\n\n\
+            Node.js v24.21.0";
+        assert_eq!(place_line(node), Some("file:///srv/tasks.ts:4"));
+        assert_eq!(place_line("Error: x\nfile:///srv/tasks.ts"), None);
     }
 
     #[test]

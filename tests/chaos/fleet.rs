@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::apis::Apis;
 use crate::kafka::Cluster;
 use crate::process::{Process, free_ports};
-use crate::tasks::{EXECUTIONS_FILE, OUTAGE_FILE, PROGRAM, WORKER};
+use crate::tasks::{APP, EXECUTIONS_FILE, OUTAGE_FILE, PROGRAM, WORKER};
 use crate::wait_until;
 
 pub const PREFIX: &str = "chaos";
@@ -105,6 +105,7 @@ fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str, shares_g
     println!("chaos: types {}", if shares_group { "share a group" } else { "have groups of their own" });
     let program = folder.join("program");
     std::fs::write(&program, PROGRAM).unwrap();
+    std::fs::write(folder.join("app.py"), APP).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, executable).unwrap();
     let configuration = format!(
@@ -113,6 +114,7 @@ fn write_configuration(folder: &Path, kafka: &Cluster, redis_url: &str, shares_g
          [topics]\nprefix = \"{PREFIX}\"\nevents_partitions = {EVENTS_PARTITIONS}\ntask_partitions = {TASK_PARTITIONS}\n\
          [worker]\ninline_retry_max = \"500ms\"\n{group}\
          [types.program]\nhandler = \"exec\"\ncommand = [\"./program\"]\nconcurrency = 4\n\
+         [apps.chaos]\ncommand = [\"python3\", \"app.py\"]\nprocesses = 2\n\
          [schedules.{SCHEDULE}]\nevery = \"{SCHEDULE_EVERY_S}s\"\noverlap = \"allow\"\n\
          task = {{ type = \"work\", params = {{ outcome = \"succeed\" }} }}\n",
         kafka.addresses(),

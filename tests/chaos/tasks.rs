@@ -238,6 +238,36 @@ echo 1
 write succeeded
 ";
 
+/// App that writes the same lines. Its processes die after every tenth answer or so, and lose no attempt.
+pub const APP: &str = r#"
+import json, os, random, socket, time
+
+line = socket.socket(fileno=os.dup(0)).makefile("rwb")
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def send(**message):
+    line.write(json.dumps(message).encode() + b"\n")
+    line.flush()
+
+
+def write(event):
+    fields = (os.environ["CHAOS_WORKER"], attempt["id"], attempt["run"], attempt["number"], event, time.time_ns() // 10**6)
+    log = os.open(os.environ["CHAOS_EXECUTIONS"], os.O_WRONLY | os.O_APPEND)
+    os.write(log, (" ".join(map(str, fields)) + "\n").encode())
+    os.close(log)
+
+
+send(ready={"protocol": 1, "types": [{"name": "app"}]})
+for text in line:
+    if attempt := json.loads(text).get("attempt"):
+        write("begin")
+        write("succeeded")
+        send(ok={"n": attempt["n"], "output": 1})
+        if random.random() < 0.1:
+            os._exit(1)
+"#;
+
 /// App of the workers' binary.
 pub fn app() -> App {
     kafleet::app().task::<Work>().task::<Keyed>().task::<Remote>().task::<Join>()

@@ -186,8 +186,9 @@ fn random_task(rng: &mut fastrand::Rng, depth: u32, retried: bool) -> TreeTask {
     let width = if depth == 0 { 0 } else { rng.u32(0..=depth + 1) };
     let is_leaf = width == 0;
     let kind = match rng.u32(..100) {
-        0..12 if is_leaf => "program",
-        12..30 => "keyed",
+        0..8 if is_leaf => "program",
+        8..16 if is_leaf => "app",
+        16..32 => "keyed",
         _ => "work",
     };
     let mut work = Work { duration_ms: rng.u64(..40), ..Work::default() };
@@ -196,7 +197,7 @@ fn random_task(rng: &mut fastrand::Rng, depth: u32, retried: bool) -> TreeTask {
         // Longer than `inline_retry_max`.
         work.retry_delay_ms = if kind == "work" && rng.bool() { rng.u64(1_000..2_500) } else { 0 };
     }
-    if is_leaf && kind != "program" && rng.u32(..100) < 12 {
+    if is_leaf && !matches!(kind, "program" | "app") && rng.u32(..100) < 12 {
         work.outcome = match retried {
             true => Outcome::FailFirstRun,
             false => *rng.choice(&[Outcome::Fail, Outcome::DeadLetter]).unwrap(),
