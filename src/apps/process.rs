@@ -403,8 +403,8 @@ impl AppProcess {
         let reason: String = reason_line(&output).unwrap_or_default().chars().take(MAX_REASON_CHARS).collect();
         let hint = start_hint(code, &reason, cwd).map(|hint| format!("; hint: {hint}")).unwrap_or_default();
         let separator = if reason.is_empty() { "" } else { ": " };
-        let place = place_line(&output).map(|place| format!(" ({place})")).unwrap_or_default();
-        format!("ended before it was ready: {how}{separator}{reason}{place}{hint}")
+        let location = location_line(&output).map(|location| format!(" ({location})")).unwrap_or_default();
+        format!("ended before it was ready: {how}{separator}{reason}{location}{hint}")
     }
 }
 
@@ -425,12 +425,12 @@ fn reason_line(output: &str) -> Option<&str> {
 }
 
 /// Line of the output in which Node names the file and line of an error, above the source text.
-fn place_line(output: &str) -> Option<&str> {
+fn location_line(output: &str) -> Option<&str> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_place = |line: &&str| {
+    let is_location = |line: &&str| {
         line.starts_with("file:///") && line.rsplit_once(':').is_some_and(|(_, number)| is_number(number))
     };
-    output.lines().rev().find(is_place)
+    output.lines().rev().find(is_location)
 }
 
 /// Makes the process the preferred victim of the kernel's OOM killer. Async-signal-safe.
@@ -449,7 +449,7 @@ fn prefer_as_victim() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{place_line, reason_line, start_hint};
+    use super::{location_line, reason_line, start_hint};
 
     #[test]
     fn reason_of_a_failed_start_is_the_line_with_the_error() {
@@ -466,12 +466,12 @@ mod tests {
     }
 
     #[test]
-    fn place_of_a_syntax_error_is_the_line_above_the_source_text() {
+    fn location_of_a_syntax_error_is_the_line_above_the_source_text() {
         let node = "node:internal/modules/run_main:107\n    ^\n\nfile:///srv/tasks.ts:4\n\nconst x = ;\n          ^\n\n\
             SyntaxError [ERR_INVALID_TYPESCRIPT_SYNTAX]: Expression expected\n    at parse (node:internal/x:1:2)\n\n\
             Node.js v24.21.0";
-        assert_eq!(place_line(node), Some("file:///srv/tasks.ts:4"));
-        assert_eq!(place_line("Error: x\nfile:///srv/tasks.ts"), None);
+        assert_eq!(location_line(node), Some("file:///srv/tasks.ts:4"));
+        assert_eq!(location_line("Error: x\nfile:///srv/tasks.ts"), None);
     }
 
     #[test]
