@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use tower::util::MapRequestLayer;
 
 use super::app::BenchApp;
 use super::{FAN, NOOP, ROUND_DEADLINE, Services, load};
 use crate::api::ApiSetup;
 use crate::broker::kafka::baseline::RawLoop;
 use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
+use crate::handlers::layer::AttemptRequest;
 use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry};
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
@@ -53,6 +55,8 @@ pub enum ChildRole {
         slots: u32,
         order: Order,
         isolation: Isolation,
+        /// Layers around each attempt that change nothing.
+        layers: u32,
         fan: bool,
     },
     /// A worker of an app.
@@ -139,8 +143,8 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
     let shutdown = Shutdown::new();
     shutdown.on_signals()?;
     match role {
-        ChildRole::Worker { services, prefix, events_partitions, slots, order, isolation, fan } => {
-            let registry = registry(slots, order, isolation, fan);
+        ChildRole::Worker { services, prefix, events_partitions, slots, order, isolation, layers, fan } => {
+            let registry = registry(slots, order, isolation, layers, fan);
             let setup = worker(&services, &prefix, events_partitions, registry)?;
             let reentry = Reentry::of_this_process();
             let (tracer, exporter) = start_tracing(&services, &setup.metrics)?.unzip();
@@ -250,10 +254,12 @@ fn api(services: &Services, prefix: &str, events_partitions: u32) -> anyhow::Res
     })
 }
 
-fn registry(slots: u32, order: Order, isolation: Isolation, fan: bool) -> Registry {
+fn registry(slots: u32, order: Order, isolation: Isolation, layers: u32, fan: bool) -> Registry {
     let mut registry = Registry::default();
     let policy = TypePolicy { concurrency: Some(slots), order, isolation, ..TypePolicy::default() };
-    registry.add(NOOP, Registered { policy: policy.clone(), ..Registered::new(Noop) });
+    let noop = Registered { policy: policy.clone(), ..Registered::new(Noop) };
+    let unchanged = MapRequestLayer::new(|request: AttemptRequest| request);
+    registry.add(NOOP, (0..layers).fold(noop, |noop, _| noop.with_layer(&unchanged)));
     if fan {
         registry.add(FAN, Registered { policy, ..Registered::new(Fan) });
     }

@@ -121,6 +121,7 @@ fn start_worker(services: &Services, prefix: String, slots: u32) -> anyhow::Resu
         slots,
         order: Order::None,
         isolation: Isolation::None,
+        layers: 0,
         fan: true,
     };
     Process::start("worker", &role)

@@ -23,7 +23,10 @@ pub struct WorkerBench {
     /// Run attempts in child processes; use few `--slots`, as each is a process.
     #[arg(long)]
     pub isolation: bool,
-    /// Trace this share of the tasks, from 0 to 1; baseline: the same worker without tracing, too.
+    /// Wrap each attempt in this number of layers that change nothing; baseline: the plain worker, too.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
+    pub layers: u32,
+    /// Trace this share of the tasks, from 0 to 1; baseline: the plain worker, too.
     #[arg(long, value_parser = share)]
     pub otel_sample: Option<f64>,
     /// Collector of the traces; nothing answers at the default.
@@ -53,12 +56,13 @@ pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<BenchR
         ("commit", services.worker.commit_interval.to_string()),
         ("memory limit", services.worker.memory_limit.to_string()),
         ("isolation", if bench.isolation { "process" } else { "none" }.into()),
+        ("layers", bench.layers.to_string()),
         ("traces", bench.otel_sample.map_or_else(|| "off".to_owned(), |share| share.to_string())),
     ];
     let mut report = BenchReport::new("worker", common.settings(&settings));
     let mut raw = Vec::new();
     let mut work = Vec::new();
-    let mut untraced = Vec::new();
+    let mut plain = Vec::new();
     warm_up(bench, &services)?;
     for round in 1..=common.rounds {
         eprintln!("round {round} of {}", common.rounds);
@@ -73,8 +77,8 @@ pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<BenchR
             raw.push(raw_round(&topics, common, &services)?);
         }
         load::check_events(&topics, common.partitions, common.tasks)?;
-        if bench.otel_sample.is_some() {
-            untraced.push(untraced_round(bench, &services)?);
+        if bench.otel_sample.is_some() || bench.layers > 0 {
+            plain.push(plain_round(bench, &services)?);
         }
     }
     add_rounds(&mut report, "worker", common.tasks, &work);
@@ -82,21 +86,21 @@ pub fn worker(bench: &WorkerBench, services: &Services) -> anyhow::Result<BenchR
     let ratios = work.iter().zip(&raw).map(|(work, raw)| work.rate / raw.rate).collect();
     report.add("worker to raw loop", "", ratios);
     report.ratio = report.figures.last().map(|figure| figure.median);
-    if !untraced.is_empty() {
-        add_rounds(&mut report, "worker without traces", common.tasks, &untraced);
-        let ratios = work.iter().zip(&untraced).map(|(work, untraced)| work.rate / untraced.rate).collect();
-        report.add("with traces to without", "", ratios);
+    if !plain.is_empty() {
+        add_rounds(&mut report, "plain worker", common.tasks, &plain);
+        let ratios = work.iter().zip(&plain).map(|(work, plain)| work.rate / plain.rate).collect();
+        report.add("worker to plain worker", "", ratios);
     }
     report.checked = true;
     Ok(report)
 }
 
-/// Measures the worker without tracing, on a backlog of its own.
-fn untraced_round(bench: &WorkerBench, services: &Services) -> anyhow::Result<Round> {
+/// Measures the worker without traces and layers, on a backlog of its own.
+fn plain_round(bench: &WorkerBench, services: &Services) -> anyhow::Result<Round> {
     let common = &bench.common;
     let topics = BenchTopics::prepare(services, common.partitions, common.partitions)?;
     load::fill(&topics, common.tasks)?;
-    worker_round(&topics, &WorkerBench { otel_sample: None, ..bench.clone() }, services)
+    worker_round(&topics, &WorkerBench { otel_sample: None, layers: 0, ..bench.clone() }, services)
 }
 
 /// Runs both loops once, unmeasured.
@@ -160,6 +164,7 @@ fn worker_role(topics: &BenchTopics, bench: &WorkerBench, services: &Services) -
         slots: bench.common.slots,
         order: bench.order,
         isolation: if bench.isolation { Isolation::Process } else { Isolation::None },
+        layers: bench.layers,
         fan: false,
     }
 }

@@ -100,6 +100,7 @@ fn all(common: &Common) -> Vec<BenchVerb> {
             memory_limit: None,
             order: Order::None,
             isolation: false,
+            layers: 0,
             otel_sample: None,
             otel_endpoint: String::new(),
         }),
