@@ -1,5 +1,6 @@
 """The helm chart renders valid, safe and complete objects, and refuses invalid values."""
 
+import functools
 import json
 import re
 import tomllib
@@ -8,7 +9,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from rendering import CHART, HERE, KUBERNETES, REFUSED, VALUES, configs, matches, named, objects, of_kind, one, pod_specs, run, template
+from rendering import CHART, KUBERNETES, REFUSED, ROOT, VALUES, configs, matches, named, objects, of_kind, one, pod_specs, run, template
 
 EVERY = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 BUILT_IN = {"apps/v1", "autoscaling/v2", "batch/v1", "networking.k8s.io/v1", "policy/v1", "v1"}
@@ -27,8 +28,40 @@ def test_objects_validate_against_their_schemas(values, version):
         if document["apiVersion"] in BUILT_IN:
             kubernetes_validate.validate(document, version, strict=True)
         else:
-            schema = HERE / "schemas" / f"{document['apiVersion'].split('/')[0]}_{document['kind']}.json"
-            jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(document)
+            schema = custom_resource(document["apiVersion"], document["kind"])
+            jsonschema.Draft202012Validator(schema).validate(document)
+
+
+@functools.cache
+def custom_resource(api_version, kind):
+    """Returns the schema of a custom resource of Prometheus or KEDA."""
+    group, version = api_version.split("/")
+    (file,) = (ROOT / "target/tools/crds").glob(f"*/{group}_{kind.lower()}s.yaml")
+    versions = yaml.safe_load(file.read_text())["spec"]["versions"]
+    (schema,) = (one["schema"]["openAPIV3Schema"] for one in versions if one["name"] == version)
+    # Kubernetes itself checks the metadata, of which the definition says nothing.
+    schema["properties"]["metadata"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return strict(schema)
+
+
+def strict(schema):
+    """Returns a schema that refuses unknown fields, which Kubernetes drops."""
+    if isinstance(schema, list):
+        return [strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PrometheusRule", "ScaledObject"])
+def test_unknown_field_of_a_custom_resource_is_found(kind):
+    document = of_kind(named("keda"), kind)[0]
+    document["spec"]["noSuchField"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="noSuchField"):
+        jsonschema.Draft202012Validator(custom_resource(document["apiVersion"], kind)).validate(document)
 
 
 def test_older_kubernetes_is_refused():
