@@ -70,7 +70,7 @@ pub struct AppProcess {
     slots: u32,
     responsive: bool,
     has_order: bool,
-    /// The blocked event loop has been reported.
+    /// The event loop was blocked at the last ping.
     is_blocked: bool,
 }
 

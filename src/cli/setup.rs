@@ -18,7 +18,7 @@ use crate::apps::container::Container;
 use crate::apps::pool::{AppPool, guard_container};
 use crate::broker::Broker;
 use crate::broker::kafka::Kafka;
-use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Problems, Scalar};
+use crate::config::{self, AppConfig, Config, Loaded, Names, Overrides, Problems, RedisConfig, Scalar};
 use crate::control::PolicyUpdates;
 use crate::control::settings::read_control;
 use crate::error_text::{single_line, split_hint};
@@ -214,22 +214,19 @@ impl Setup {
 
     /// Connects to the Redis of the configuration.
     pub(super) fn configured_redis(&self) -> Result<Redis, Failure> {
-        let options = self.redis_options();
+        let options = self.redis_options(&self.config.redis);
         Redis::connect(options).map_err(|why| Failure::usage(format_args!("`[redis]` cannot be used: {why}")))
     }
 
     /// Connects to another Redis, with the configured credentials unless the URL has its own.
     pub(super) fn redis_at(&self, url: &str) -> Result<Redis, Failure> {
-        let mut options = RedisOptions { url: url.to_owned(), ..self.redis_options() };
-        if url.contains('@') {
-            options.username = None;
-            options.password = None;
-        }
-        Redis::connect(options).map_err(|why| from_message(Code::Usage, &why.to_string()))
+        let mut config = self.config.redis.clone();
+        config.set_url(url);
+        Redis::connect(self.redis_options(&config)).map_err(|why| from_message(Code::Usage, &why.to_string()))
     }
 
-    fn redis_options(&self) -> RedisOptions {
-        RedisOptions { prefix: self.config.topics.prefix.clone(), ..RedisOptions::from(&self.config.redis) }
+    fn redis_options(&self, config: &RedisConfig) -> RedisOptions {
+        RedisOptions { prefix: self.config.topics.prefix.clone(), ..RedisOptions::from(config) }
     }
 
     /// Bootstrap servers, for messages.

@@ -93,13 +93,10 @@ fn read(
     give(&mut document, overrides);
     let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, why)| missing(pointer, &why)).collect();
     found.extend(misfits(&document));
-    let config = typed(&document.value, &mut found).map(|config| resolve_paths(config, folder)).map(|mut config| {
-        // The URL of the override is complete: the file's credentials are those of another server.
-        if overrides.redis.as_ref().is_some_and(|url| url.contains('@')) {
-            (config.redis.username, config.redis.password) = (None, None);
-        }
-        config
-    });
+    let mut config = typed(&document.value, &mut found).map(|config| resolve_paths(config, folder));
+    if let (Some(config), Some(url)) = (&mut config, &overrides.redis) {
+        config.redis.set_url(url);
+    }
     if let Some(config) = &config {
         // One problem per key.
         let is_reported = |rule: &Finding| found.iter().any(|reported| reported.pointer == rule.pointer);

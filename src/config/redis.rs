@@ -30,6 +30,16 @@ pub struct RedisConfig {
     pub response_timeout: Millis,
 }
 
+impl RedisConfig {
+    /// Replaces the URL. If it has credentials, they replace those of the configuration, which are of another server.
+    pub fn set_url(&mut self, url: &str) {
+        url.clone_into(&mut self.url);
+        if url.contains('@') {
+            (self.username, self.password) = (None, None);
+        }
+    }
+}
+
 impl Default for RedisConfig {
     fn default() -> Self {
         Self {

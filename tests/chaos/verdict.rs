@@ -199,8 +199,8 @@ its run; do not edit it.
 The fleet is real: three Kafka brokers (KRaft, combined roles, replication factor 3, `min.insync.replicas=2`), Redis with a replica
 and a sentinel, three workers, two trackers and two APIs, each a process, on one machine. The load consists of trees of tasks whose
 outcome follows from their shape: children, failing attempts, retries in the worker and by timer, delays, cancels, retries of failed
-tasks, continuations, programs, an app whose processes die, dead letters and a schedule; published over the API, with the library and as plain records. During
-and between faults, rounds of probes submit tasks to all partitions and wait until they have succeeded.
+tasks, continuations, programs, an app whose processes die, dead letters and a schedule; published over the API, with the library and
+as plain records. During and between faults, rounds of probes submit tasks to all partitions and wait until they have succeeded.
 
 The verdict is independent of the fleet: it compares the expected trees, a file to which every handler appends its executions, and
 the records in Kafka. *Lost*: a task that is unknown, never ends, has no record, or ended without an execution. *Wrong rollups*: a
