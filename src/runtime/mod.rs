@@ -33,6 +33,9 @@ pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
+/// Time in which signals count as one: npm passes on the SIGINT of a terminal to a program that has received it too.
+const SAME_SIGNAL: Duration = Duration::from_millis(200);
+
 /// Shutdown signal of a process: first drain, then abort.
 #[derive(Clone, Default)]
 pub struct Shutdown {
@@ -74,23 +77,26 @@ impl Shutdown {
         self.drain.is_cancelled()
     }
 
-    /// Starts the drain on SIGTERM or SIGINT, and aborts on a second one.
+    /// Starts the drain on SIGTERM or SIGINT, and aborts on a second one that comes at least 200 ms later.
     pub fn on_signals(&self) -> std::io::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let this = self.clone();
         tokio::spawn(async move {
-            for first in [true, false] {
-                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-                if first {
-                    this.begin();
-                    tracing::info!("shutting down: finishing running attempts; a second signal aborts");
-                } else {
-                    this.abort();
-                    tracing::warn!("aborting");
+            let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
+            next().await;
+            this.begin();
+            tracing::info!("shutting down: finishing running attempts; a second signal aborts");
+            let repeated = async {
+                loop {
+                    next().await;
                 }
-            }
+            };
+            let _ = tokio::time::timeout(SAME_SIGNAL, repeated).await;
+            next().await;
+            this.abort();
+            tracing::warn!("aborting");
         });
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Verbs without a fleet: help, completions, and errors before any connection.
 
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -56,6 +57,30 @@ fn role_survives_a_log_that_cannot_be_written() {
     kill(Pid::from_raw(dev.id() as i32), Signal::SIGTERM).unwrap();
     let status = wait_blocking("the role has ended", || dev.try_wait().unwrap());
     assert!(status.success(), "{status}");
+}
+
+/// npm passes on the SIGINT of a terminal to the program, which has received it too.
+#[test]
+fn second_signal_aborts_unless_it_repeats_the_first() {
+    let folder = config_folder("[types.slow]\nhandler = \"exec\"\ncommand = [\"sleep\", \"60\"]\n");
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut command = kafleet(["dev", "--listen", &address, "--no-sample"]);
+    command.current_dir(folder.path()).env("KAFLEET_LOG", "info");
+    let mut dev = Daemon::start(command);
+    let api = format!("http://{address}");
+    wait_blocking("the task runs", || {
+        run(kafleet(["submit", "slow", "{}", "--id", "a", "--api", &api]));
+        run(kafleet(["status", "a", "--api", &api])).out.contains("running").then_some(())
+    });
+    let begun = Instant::now();
+    dev.signal(Signal::SIGINT);
+    dev.wait_for_line("shutting down");
+    wait_blocking("the process has aborted", || {
+        dev.signal(Signal::SIGINT);
+        dev.has_ended().then_some(())
+    });
+    assert!(begun.elapsed() >= Duration::from_millis(200), "the second signal has aborted");
+    dev.wait_for_line("aborting");
 }
 
 #[test]

@@ -150,15 +150,18 @@ impl Daemon {
         }
     }
 
-    /// Sends SIGHUP.
-    pub fn hang_up(&self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGHUP).unwrap();
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Sends SIGTERM and returns the exit code.
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        self.signal(Signal::SIGTERM);
         wait_blocking("the process has exited", || self.child.try_wait().unwrap()).code()
     }
 }

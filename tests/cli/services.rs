@@ -198,7 +198,7 @@ fn hangup_reloads_the_configuration_of_a_role() {
     wait_blocking("the type has slots", || slots().filter(|slots| slots != "33"));
     let reload = |role: &mut Daemon, config: &str| {
         std::fs::write(&path, config).unwrap();
-        role.hang_up();
+        role.signal(Signal::SIGHUP);
         let line = role.wait_for_line("the configuration has been read again");
         serde_json::from_str::<Value>(&line).unwrap()["outcome"].as_str().unwrap().to_owned()
     };
