@@ -69,10 +69,28 @@ impl PartialEq<serde_json::Value> for RawJson {
 
 /// Encodes plain data: structs, lists, strings, numbers, booleans, `Value`s, and maps with string keys. Encoding them
 /// into memory has no error case.
-pub(crate) fn plain_text(value: &impl Serialize) -> String {
+pub(crate) fn plain_text(value: &(impl Serialize + ?Sized)) -> String {
     match serde_json::to_string(value) {
         Ok(text) => text,
         Err(why) => unreachable!("plain data cannot fail to encode: {why}"),
+    }
+}
+
+/// Appends a number.
+pub(crate) fn push_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// Appends a string in quotes.
+pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
+    // The fold has no early exit, so that the compiler can vectorise it.
+    let special = text.bytes().fold(false, |found, byte| found | (byte < b' ') | (byte == b'"') | (byte == b'\\'));
+    if special {
+        out.extend_from_slice(plain_text(text).as_bytes());
+    } else {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
     }
 }
 

@@ -1,4 +1,4 @@
-//! Batch of results of tasks that completed inline: the producer takes a batch at less cost than single records.
+//! Batch of results of tasks that have succeeded: the producer takes a batch at less cost than single records.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Hand-written encoder of `submitted` events, a sibling of the [`succeeded`](super::succeeded) encoder.
 
-use super::succeeded::{announcement, head, number};
+use super::succeeded::{announcement, head};
 use crate::model::encode_error::EncodeError;
+use crate::model::json::push_number;
 use crate::model::task::DecodedTask;
 
 /// Writes the `submitted` event of a task whose record is at `task.position`: the same bytes as
@@ -9,7 +10,7 @@ use crate::model::task::DecodedTask;
 pub fn submitted(task: &DecodedTask, at_ms: i64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     head(out, "submitted", task);
     out.extend_from_slice(b",\"at_ms\":");
-    number(out, at_ms);
+    push_number(out, at_ms);
     out.extend_from_slice(b",\"task\":");
     announcement(out, task)?;
     out.push(b'}');

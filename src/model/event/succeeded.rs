@@ -3,7 +3,7 @@
 
 use super::EVENT_VERSION;
 use crate::model::encode_error::EncodeError;
-use crate::model::json::RawJson;
+use crate::model::json::{RawJson, push_number, push_text};
 use crate::model::task::DecodedTask;
 
 /// Parts of a task's `succeeded` event.
@@ -21,15 +21,15 @@ impl Success<'_> {
         let task = self.task;
         head(out, "succeeded", task);
         out.extend_from_slice(b",\"attempt\":");
-        number(out, self.attempt);
+        push_number(out, self.attempt);
         out.extend_from_slice(b",\"worker\":");
-        text(out, self.worker)?;
+        push_text(out, self.worker);
         out.extend_from_slice(b",\"at_ms\":");
-        number(out, self.at_ms);
+        push_number(out, self.at_ms);
         out.extend_from_slice(b",\"task\":");
         announcement(out, task)?;
         out.extend_from_slice(b",\"started_at_ms\":");
-        number(out, self.started_at_ms);
+        push_number(out, self.started_at_ms);
         out.extend_from_slice(b",\"output\":");
         out.extend_from_slice(self.output.text().as_bytes());
         out.push(b'}');
@@ -40,7 +40,7 @@ impl Success<'_> {
 /// Writes the fields that every event of a task begins with.
 pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &DecodedTask) {
     out.extend_from_slice(b"{\"v\":");
-    number(out, EVENT_VERSION);
+    push_number(out, EVENT_VERSION);
     // Kinds and ids contain no character that JSON escapes.
     out.extend_from_slice(b",\"kind\":\"");
     out.extend_from_slice(kind.as_bytes());
@@ -49,26 +49,26 @@ pub(super) fn head(out: &mut Vec<u8>, kind: &str, task: &DecodedTask) {
     out.push(b'"');
     if task.run != 1 {
         out.extend_from_slice(b",\"run\":");
-        number(out, task.run);
+        push_number(out, task.run);
     }
 }
 
 pub(super) fn announcement(out: &mut Vec<u8>, task: &DecodedTask) -> Result<(), EncodeError> {
     out.extend_from_slice(b"{\"type\":");
-    text(out, &task.task_type)?;
+    push_text(out, &task.task_type);
     out.extend_from_slice(b",\"created_at_ms\":");
-    number(out, task.created_at_ms);
+    push_number(out, task.created_at_ms);
     // An external task has no record.
     if task.position.offset >= 0 {
         out.extend_from_slice(b",\"position\":{\"partition\":");
-        number(out, task.position.partition);
+        push_number(out, task.position.partition);
         out.extend_from_slice(b",\"offset\":");
-        number(out, task.position.offset);
+        push_number(out, task.position.offset);
         out.push(b'}');
     }
     if let Some(hash) = &task.hash {
         out.extend_from_slice(b",\"hash\":");
-        text(out, hash)?;
+        push_text(out, hash);
     }
     if let Some(policy) = &task.policy {
         out.extend_from_slice(b",\"policy\":");
@@ -76,7 +76,7 @@ pub(super) fn announcement(out: &mut Vec<u8>, task: &DecodedTask) -> Result<(), 
     }
     if let Some(asof) = task.asof {
         out.extend_from_slice(b",\"asof\":");
-        number(out, asof);
+        push_number(out, asof);
     }
     if let Some(context) = task.trace_context() {
         out.extend_from_slice(b",\"trace\":\"");
@@ -84,23 +84,6 @@ pub(super) fn announcement(out: &mut Vec<u8>, task: &DecodedTask) -> Result<(), 
         out.push(b'"');
     }
     out.push(b'}');
-    Ok(())
-}
-
-pub(super) fn number(out: &mut Vec<u8>, number: impl itoa::Integer) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-}
-
-fn text(out: &mut Vec<u8>, text: &str) -> Result<(), EncodeError> {
-    // The fold has no early exit, so that the compiler can vectorise it.
-    let special = text.bytes().fold(false, |found, byte| found | (byte < b' ') | (byte == b'"') | (byte == b'\\'));
-    if !special {
-        out.push(b'"');
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'"');
-    } else {
-        serde_json::to_writer(out, text)?;
-    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Dispatcher;
 use super::failure_policy::{self, Disposition};
+use super::inline::Clock;
 use super::running::Running;
 use super::tasks::{Tasks, waits_at_tracker};
 use crate::handlers::context::Restart;
@@ -63,8 +64,12 @@ impl Tasks {
     }
 
     async fn succeed(&mut self, mut running: Running, output: RawJson) {
+        let clock = Clock::read();
+        let took = clock.now.duration_since(running.started_at);
+        if !self.results.has_any(&running.in_flight) {
+            return self.complete(running, &output, took, &clock);
+        }
         running.end_span(&self.spans, "succeeded", None);
-        let took = running.started_at.elapsed();
         self.metrics.record_outcome("succeeded", took);
         self.observers.notify(|observer| observer.on_success(&running.cx, took));
         let payload = Payload::Succeeded { started_at_ms: Some(running.started_at_ms), output: Some(output) };

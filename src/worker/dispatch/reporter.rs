@@ -22,7 +22,7 @@ use crate::worker::result_batch::ResultBatch;
 pub(super) struct EventReporter {
     pub events: EventWriter,
     pub output: Arc<OutputBuffer>,
-    /// Successes of inline attempts, to be sent as a batch.
+    /// Successes, to be sent as a batch.
     results: ResultBatch,
     /// Time at which output and metrics are flushed.
     next_flush: Option<Instant>,
@@ -107,7 +107,7 @@ impl EventReporter {
         }
     }
 
-    /// Adds the success of an inline attempt to the batch of results. Returns the task if its event cannot be encoded.
+    /// Adds a success to the batch of results. Returns the task if its event cannot be encoded.
     pub(super) fn add_success(
         &mut self,
         in_flight: Box<InFlight>,

@@ -212,7 +212,7 @@ impl Dispatcher {
             let has_more = publisher.has_outputs(&running.cx) || self.tasks.results.has_any(&running.in_flight);
             if publisher.fits(output) && reporter.output.is_idle() && !has_more {
                 self.tasks.circuit.answered(running.started_at, &answer, &self.tasks.metrics);
-                self.tasks.complete_inline(running, output, took, &self.clock);
+                self.tasks.complete(running, output, took, &self.clock);
                 return None;
             }
         }

@@ -80,8 +80,8 @@ impl Tasks {
         }
     }
 
-    /// Completes a task whose attempt succeeded in its first poll, inside the dispatcher (inline).
-    pub(super) fn complete_inline(&mut self, mut running: Running, output: &RawJson, took: Duration, clock: &Clock) {
+    /// Completes a task whose attempt has succeeded and whose result is in the events only.
+    pub(super) fn complete(&mut self, mut running: Running, output: &RawJson, took: Duration, clock: &Clock) {
         running.end_span(&self.spans, "succeeded", None);
         let Running { in_flight, started_at_ms, cx, .. } = running;
         self.metrics.record_success(took);
