@@ -16,6 +16,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::declaration::Declaration;
 use super::protocol::Welcome;
@@ -24,7 +25,7 @@ use super::socket;
 use crate::handlers::context::Restart;
 use crate::handlers::output_tail::OutputTail;
 use crate::handlers::reaper::{self, Group, describe_status};
-use crate::runtime::now_ms;
+use crate::runtime::{self, now_ms};
 
 /// Interval of pings.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
@@ -138,7 +139,7 @@ impl AppProgram {
         })?;
         let answer = tokio::select! {
             biased;
-            answer = &mut declared => answer.ok(),
+            Ok(answer) = &mut declared => Some(answer),
             end = &mut process.driver => match (end, declared.try_recv()) {
                 (StreamEndReason::Violated(violation), _) => {
                     return Err(failed(format!("violates the app protocol: {violation}")));
@@ -190,7 +191,7 @@ impl AppProgram {
             child,
             group,
             output,
-            driver: driver.boxed().fuse(),
+            driver: in_own_task(driver).boxed().fuse(),
             events,
             pid,
             slots: 1,
@@ -246,7 +247,6 @@ impl AppProcess {
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let end = loop {
             tokio::select! {
-                // The driver is polled after events and requests: an app that always sends would starve them.
                 biased;
                 Some(event) = self.events.recv() => {
                     let restart = self.restart_after(&event);
@@ -406,6 +406,16 @@ impl AppProcess {
         let location = location_line(&output).map(|location| format!(" ({location})")).unwrap_or_default();
         format!("ended before it was ready: {how}{separator}{reason}{location}{hint}")
     }
+}
+
+/// Runs the driver in a task of its own, so that a message of the app wakes nothing else. The task ends when the returned
+/// future is dropped.
+fn in_own_task(
+    driver: impl Future<Output = StreamEndReason> + Send + 'static,
+) -> impl Future<Output = StreamEndReason> {
+    let task = AbortOnDropHandle::new(runtime::spawn(driver));
+    // After a panic nothing is read any more.
+    async { task.await.unwrap_or(StreamEndReason::Closed) }
 }
 
 /// Remedy for a process that ended before it was ready, with this exit code and last line of output.

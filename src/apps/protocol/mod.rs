@@ -1,16 +1,17 @@
 //! Messages of the app protocol: one JSON object per line, with the kind of the message as its only key.
 
+mod to_app;
+
 use std::fmt;
 
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::handlers::context::{CancelReason, MAX_CHILDREN};
-use crate::model::event::log_line;
-use crate::model::json::{RawJson, plain_text};
-use crate::model::record::attachment;
+pub use self::to_app::{Limits, Reply, ReplyError, Start, ToApp, TraceFields, Welcome, line};
+use crate::handlers::context::MAX_CHILDREN;
+use crate::model::json::RawJson;
 
 /// Highest version of the protocol that this worker speaks.
 pub const VERSION: u32 = 1;
@@ -28,121 +29,6 @@ pub const MAX_CHILDREN_BYTES: usize = 64 << 20;
 const MAX_KIND_CHARS: usize = 64;
 /// Maximum length of the excerpt of an invalid line, in bytes.
 const MAX_EXCERPT_BYTES: usize = 200;
-
-/// First message of the worker.
-#[derive(Clone, Debug, Serialize)]
-pub struct Welcome {
-    pub protocol: u32,
-    pub app: String,
-    pub worker: String,
-    /// Version of kafleet.
-    pub version: &'static str,
-    /// Types to declare. `None`: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub types: Option<Vec<String>>,
-    /// Configured slots. `None`: as declared.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
-    /// Time for a cancelled attempt to stop by itself.
-    pub grace_ms: u64,
-    pub limits: Limits,
-    /// The worker runs under `kafleet dev`.
-    pub dev: bool,
-}
-
-/// Limits that an app checks before it writes; bytes, or numbers of items.
-#[derive(Clone, Debug, Serialize)]
-pub struct Limits {
-    pub line: usize,
-    pub output: u64,
-    pub params: u64,
-    pub progress: usize,
-    pub log: usize,
-    pub log_line: usize,
-    pub attachment: usize,
-    pub attachments: usize,
-    pub children: usize,
-    pub children_bytes: usize,
-    pub calls: usize,
-}
-
-impl Limits {
-    /// Limits of a worker with these sizes of params and results.
-    pub fn new(params: u64, output: u64) -> Self {
-        Self {
-            line: MAX_LINE_BYTES,
-            output,
-            params,
-            progress: 16 << 10,
-            log: 1 << 20,
-            log_line: log_line::MAX_LINE_BYTES,
-            attachment: attachment::MAX_BYTES,
-            attachments: attachment::MAX_COUNT,
-            children: MAX_CHILDREN,
-            children_bytes: MAX_CHILDREN_BYTES,
-            calls: MAX_CALLS,
-        }
-    }
-}
-
-/// Message of the worker.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ToApp<'a> {
-    Welcome(&'a Welcome),
-    Attempt(Start<'a>),
-    Cancel { n: u64, reason: CancelReason },
-    Reply(Reply),
-    Ping { at: i64 },
-}
-
-/// Attempt to run. `n` is the first field of the line, and `params` the last.
-#[derive(Debug, Serialize)]
-pub struct Start<'a> {
-    pub n: u64,
-    #[serde(rename = "type")]
-    pub task_type: &'a str,
-    pub id: &'a str,
-    pub run: u32,
-    pub number: u32,
-    pub left_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trace: Option<TraceFields<'a>>,
-    pub params: &'a RawJson,
-}
-
-/// W3C trace context of the attempt's span, or of the task's producer if the attempt has none.
-#[derive(Debug, Serialize)]
-pub struct TraceFields<'a> {
-    pub parent: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<&'a str>,
-}
-
-/// Answer to a `spawn` with `call`: ids or an error.
-#[derive(Debug, Serialize)]
-pub struct Reply {
-    pub call: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ids: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<ReplyError>,
-}
-
-/// Reason why children were not published.
-#[derive(Debug, Serialize)]
-pub struct ReplyError {
-    pub kind: String,
-    pub message: String,
-}
-
-/// Encodes a message as a line. Line breaks between the tokens of params become spaces.
-pub fn line(message: &ToApp<'_>) -> Vec<u8> {
-    let mut line = plain_text(message).into_bytes();
-    line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
-    line.push(b'\n');
-    line
-}
 
 /// Message of an app.
 #[derive(Debug)]
@@ -412,17 +298,6 @@ pub fn valid_kind(kind: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attempt_line_begins_with_its_number_and_ends_with_params() {
-        let params = RawJson::parse(b"{\n  \"a\": \"x\\ny\",\r\n \"b\": 1.10 }").unwrap();
-        let trace = Some(TraceFields { parent: "00-a-b-01", state: None });
-        let start = Start { n: 7, task_type: "t", id: "a:b", run: 1, number: 2, left_ms: 3, trace, params: &params };
-        let text = String::from_utf8(line(&ToApp::Attempt(start))).unwrap();
-        assert!(text.starts_with(r#"{"attempt":{"n":7,"type":"t","#), "{text}");
-        assert!(text.ends_with("\"params\":{   \"a\": \"x\\ny\",   \"b\": 1.10 }}}\n"), "{text}");
-        assert_eq!(text.matches('\n').count(), 1);
-    }
 
     #[test]
     fn unknown_kinds_and_fields_are_ignored() {

@@ -237,7 +237,7 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
         trace,
         params,
     };
-    let line = protocol::line(&ToApp::Attempt(start));
+    let line = start.line();
     if line.len() <= protocol::MAX_LINE_BYTES {
         return Ok(line);
     }
