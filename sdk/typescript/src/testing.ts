@@ -11,6 +11,7 @@ import { Attempt } from "./attempt.ts";
 import { type Recorded, recorder } from "./client.ts";
 import { type Channel, type Context, type Ended, type Joined, LIMITS, type Limits } from "./context.ts";
 import { captureOutput } from "./output.ts";
+import { findProgram } from "./program.ts";
 import { encode } from "./schema.ts";
 import type { Arguments, Handler, Task } from "./task.ts";
 
@@ -171,12 +172,12 @@ export class Fleet implements AsyncDisposable {
   }
 }
 
-/** Runs `kafleet dev` with an app, in memory, on a free port. The program is KAFLEET_BINARY or `kafleet`. */
+/** Runs `kafleet dev` with an app, in memory, on a free port. The program is KAFLEET_BINARY or that of the npm packages. */
 export async function fleet({ target, command, cwd }: FleetOptions = {}): Promise<Fleet> {
+  const program = findProgram();
   const folder = await mkdtemp(join(tmpdir(), "kafleet-dev-"));
   const log = await open(join(folder, "log"), "w");
   const app = command ? ["--", ...command] : target ? [target] : [];
-  const program = process.env["KAFLEET_BINARY"] ?? "kafleet";
   // Its own group: a SIGINT of the terminal ends the tests first.
   const child = spawn(program, ["dev", "--no-sample", "--no-reload", "--listen", "127.0.0.1:0", ...app], {
     cwd,
@@ -199,11 +200,7 @@ async function urlOf(child: ChildProcess, exit: Promise<unknown>, log: string): 
   for (;;) {
     const ended = await Promise.race([exit, sleep(20)]);
     const output = await readFile(log, "utf8");
-    if (ended instanceof Error) {
-      throw new Error("the program `kafleet` is not installed; hint: install it, or set KAFLEET_BINARY to its path", {
-        cause: ended,
-      });
-    }
+    if (ended instanceof Error) throw new Error(`\`kafleet dev\` cannot be started: ${ended.message}`, { cause: ended });
     const url = /^ +api +(http:\/\/\S+)/m.exec(output)?.[1];
     if (url && output.includes("serving until")) return url;
     if (!ended && performance.now() < deadline) continue;
