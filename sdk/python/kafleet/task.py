@@ -18,6 +18,9 @@ from .codec import Codec, Field, Mismatch, Schemas, UnsupportedType, encode
 from .context import Context, Joined
 from .outcomes import Duration, milliseconds, refuse_number
 
+if sys.version_info >= (3, 14):
+    import annotationlib
+
 if TYPE_CHECKING:
     from .app import App
     from .client import Handle
@@ -229,7 +232,7 @@ class Task(Submittable[P, R]):
         if not re.fullmatch(r"[a-z0-9-]{1,64}", self.name):
             raise self._error(f"`{self.name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", '@app.task(name="…")')
         self.policy, self.fail_on, self.retry_on = self._split_policy(policy)
-        self._signature = inspect.signature(fn)
+        self._signature = _signature_of(fn)
         self._locals = _locals_of_caller()
         self._compiled: _Signature | None = None
         self.context: type[Context] | None = self._find_context()
@@ -396,6 +399,12 @@ def _check(given: Mapping[str, Any], allowed: Iterable[str], place: str) -> None
             refuse_number(key, value)
         elif key == "rate" and isinstance(value, Mapping):
             refuse_number("per", value.get("per"))
+
+
+def _signature_of(fn: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):  # Annotations are evaluated when read: they may name classes that are defined further down.
+        return inspect.signature(fn, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(fn)
 
 
 def _locals_of_caller() -> dict[str, Any]:

@@ -96,6 +96,16 @@ def test_forked_child_is_outside_of_the_attempt(slots: str) -> None:
         assert "in the fork" in worker.output()
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_handler_uses_processes_of_multiprocessing(method: str) -> None:
+    with Worker(APP) as worker:
+        worker.welcome()
+        assert worker.run("processes", {"method": method})["ok"]["output"] == [1, 2]
+        worker.end()
+        assert worker.exit_code() == 0
+        assert worker.output() == "left the lifespan\n"
+
+
 def test_process_without_a_socket_names_the_cause() -> None:
     with Worker(APP, stdin=Path("/dev/null")) as worker:
         assert worker.exit_code() == 1

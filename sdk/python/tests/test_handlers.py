@@ -89,6 +89,15 @@ def test_results_without_json_form_fail() -> None:
         assert worker.run("large", {"bytes": 10})["ok"]["output"] == "x" * 10
 
 
+def test_deeply_nested_params_of_a_wrong_type_make_a_dead_letter() -> None:
+    with Worker(APP) as worker:
+        worker.welcome()
+        attempt = '{"attempt":{"n":1,"type":"large","id":"task-1","run":1,"number":1,"left_ms":60000,"params":{"bytes":%s}}}'
+        worker.send_line(attempt % ("[" * 5000 + "]" * 5000))
+        error = worker.answer()["error"]
+        assert (error["outcome"], error["kind"]) == ("dead", "bad_params")
+
+
 def test_breakpoint_explains_itself() -> None:
     with Worker(APP) as worker:
         worker.welcome()

@@ -1,10 +1,13 @@
 """Targets, and the messages about apps that cannot be loaded."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from driver import Worker
 
+POSTPONED = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
+"""Makes annotations lazy, as they are since Python 3.14."""
 APP = "from kafleet import App\napp = App()\n"
 TASK = "@app.task\ndef t_a() -> str:\n    return __name__\n"
 
@@ -95,10 +98,19 @@ def test_file_with_the_name_of_a_standard_module_does_no_harm(tmp_path: Path) ->
 def test_wrong_declaration_is_shown(tmp_path: Path) -> None:
     message = unable(tmp_path, tasks=APP + "@app.task\ndef f(path) -> None: ...\n")
     assert "tasks.py:3: the parameter `path` of `f` has no annotation" in message
-    message = unable(
-        tmp_path, tasks="from __future__ import annotations\n" + APP + "@app.task\ndef f(path: Missing) -> None: ...\n"
-    )
+    message = unable(tmp_path, tasks=POSTPONED + APP + "@app.task\ndef f(path: Missing) -> None: ...\n")
     assert "an annotation of `f` cannot be resolved: name 'Missing' is not defined" in message
+
+
+def test_annotation_may_name_a_class_that_is_defined_further_down(tmp_path: Path) -> None:
+    tasks = POSTPONED + "from dataclasses import dataclass\nfrom kafleet import Context\n" + APP
+    tasks += "@app.task\ndef t_a(cx: Context, size: Size | None) -> Size | None:\n    return size\n"
+    tasks += "@dataclass\nclass Size:\n    width: int\n"
+    write(tmp_path, {"tasks": tasks})
+    with Worker("tasks.py", cwd=tmp_path) as worker:
+        (declared,) = worker.welcome()["types"]
+        assert declared["params"]["$defs"]["Size"]["properties"] == {"width": {"type": "integer"}}
+        assert worker.run("t-a", {"size": {"width": 3}})["ok"]["output"] == {"width": 3}
 
 
 def test_worker_that_speaks_no_known_version_is_refused() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -112,6 +113,13 @@ def fork() -> int:
             current_is_unset = True
         os._exit(7 if current_is_unset else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@app.task
+def processes(method: str) -> list[int]:
+    """Computes in child processes of `multiprocessing`."""
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.map(abs, [-1, -2])
 
 
 @app.task
