@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import sys
@@ -34,13 +35,9 @@ class DeclarationError(TypeError):
     """A task type is declared wrongly."""
 
 
-class Policy(TypedDict, total=False):
-    """Keys of `[types.NAME]`; kafleet.toml overrides them."""
+class _Limits(TypedDict, total=False):
+    """Keys of a policy that single tasks override."""
 
-    concurrency: int
-    max_concurrency: int
-    rate: Mapping[str, Any]
-    order: Literal["none", "key", "partition"]
     retries: int
     min_backoff: Duration
     max_backoff: Duration
@@ -48,6 +45,15 @@ class Policy(TypedDict, total=False):
     max_wait: Duration
     timeout: Duration
     total_timeout: Duration
+
+
+class Policy(_Limits, total=False):
+    """Keys of `[types.NAME]`; kafleet.toml overrides them."""
+
+    concurrency: int
+    max_concurrency: int
+    rate: Mapping[str, Any]
+    order: Literal["none", "key", "partition"]
     stall_timeout: Duration
     retry_on: Sequence[str | type[BaseException]]
     fail_on: Sequence[str | type[BaseException]]
@@ -60,7 +66,7 @@ class Policy(TypedDict, total=False):
     partitions: int
 
 
-class Options(TypedDict, total=False):
+class Options(_Limits, total=False):
     """Attributes of a single task besides its type and params."""
 
     id: str
@@ -70,13 +76,6 @@ class Options(TypedDict, total=False):
     creator: str
     tags: Sequence[str]
     link: str
-    retries: int
-    min_backoff: Duration
-    max_backoff: Duration
-    backoff_reset: Duration
-    max_wait: Duration
-    timeout: Duration
-    total_timeout: Duration
     reply_to: str
     on_failure: Literal["fail", "ignore"]
     options: Mapping[str, Any]
@@ -147,9 +146,9 @@ def _plain(value: Any) -> Any:
 class Submittable(Generic[P, R]):
     """Task type that can be submitted and spawned, with options for the tasks that are created."""
 
-    def __init__(self, app: App, name: str, options: Options | None = None) -> None:
+    def __init__(self, app: App, name: str) -> None:
         self.app, self.name = app, name
-        self.options: Options = options or {}
+        self.options: Options = {}
 
     joined = False
 
@@ -193,20 +192,9 @@ class Submittable(Generic[P, R]):
     def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
         """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
         _check(options, Options.__annotations__, "an option of a task")
-        return _Using(self, {**self.options, **options})
-
-
-class _Using(Submittable[P, R]):
-    def __init__(self, target: Submittable[P, R], options: Options) -> None:
-        super().__init__(target.app, target.name, options)
-        self.target, self.joined = target, target.joined
-
-    @property
-    def output(self) -> Codec | None:
-        return self.target.output
-
-    def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        return self.target.bind(arguments, named)
+        changed = copy.copy(self)
+        changed.options = {**self.options, **options}
+        return changed
 
 
 class Remote(Submittable[..., Any]):
@@ -231,7 +219,7 @@ class Task(Submittable[P, R]):
         self.policy, self.fail_on, self.retry_on = self._split_policy(policy)
         self._signature = inspect.signature(fn)
         self._locals = _locals_of_caller()
-        self._compiled: _Signature | None = None
+        self._compiled: list[_Signature] = []  # At most one, shared with the copies that `using` makes.
         self.context: type[Context] | None = self._find_context()
         self.joined = self.context is Joined
         with suppress(NameError):  # A class that is defined further down: resolved at the start of the app.
@@ -240,9 +228,9 @@ class Task(Submittable[P, R]):
     @property
     def compiled(self) -> _Signature:
         """Codecs of params and result."""
-        if self._compiled is None:
-            self._compiled = self._compile()
-        return self._compiled
+        if not self._compiled:
+            self._compiled.append(self._compile())
+        return self._compiled[0]
 
     @property
     def output(self) -> Codec | None:
@@ -414,9 +402,7 @@ def _resolved(annotation: str, names: dict[str, Any]) -> Any:
 
 
 def task_of(target: Submittable[Any, Any]) -> Task[..., Any]:
-    """Returns the declared type behind a type with options. Raises `TypeError` if another program runs it."""
-    while isinstance(target, _Using):
-        target = target.target
+    """Returns a type as a declared one. Raises `TypeError` if another program runs it."""
     if not isinstance(target, Task):
         raise TypeError(f"`{target.name}` has no handler here: another program runs it")
     return target
