@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from .task import Task
 
 _MAX_MESSAGE_CHARS = 2000
 _MAX_STACK_CHARS = 16 << 10
+_NO_AROUNDS = nullcontext()
 _HIDDEN_FRAMES = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
 
 
@@ -37,10 +38,7 @@ class Attempt:
         """Runs a synchronous handler and returns its last messages."""
         token = _current.set(self.cx)
         try:
-            if self.task.app.arounds:
-                with self._arounds():
-                    value = self._call()
-            else:
+            with self._arounds() if self.task.app.arounds else _NO_AROUNDS:
                 value = self._call()
             return self._succeeded(value)
         except BaseException as error:
@@ -52,10 +50,7 @@ class Attempt:
         """Runs an asynchronous handler and returns its last messages."""
         _current.set(self.cx)
         try:
-            if self.task.app.arounds:
-                with self._arounds():
-                    value = await self._call()
-            else:
+            with self._arounds() if self.task.app.arounds else _NO_AROUNDS:
                 value = await self._call()
             return self._succeeded(value)
         except BaseException as error:
