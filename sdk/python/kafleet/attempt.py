@@ -30,6 +30,7 @@ class Attempt:
         self.task = task
         kind = Joined if task.joined else Context
         self.cx: Context = kind(message, channel)
+        self.cx.task_name = task.name
         self.named = task.compiled.load(message["params"])
         if isinstance(self.cx, Joined):
             self.named = self.cx.join(self.named)
@@ -85,9 +86,8 @@ class Attempt:
         if isinstance(error, Cancelled) or (self.cx.cancelled and type(error).__name__ == "CancelledError"):
             reason = f": {self.cx.reason}" if self.cx.reason else ""
             return self._error("cancelled", "cancelled", f"the attempt was cancelled{reason}")
-        kind, message = kind_of(type(error).__name__), str(error) or type(error).__name__
+        kind, message, outcome = kind_of(type(error).__name__), str(error) or type(error).__name__, "retry"
         more: dict[str, Any] = {}
-        outcome = "retry"
         if isinstance(error, Outcome):
             kind, message, outcome = error.kind, error.message, error.outcome
             more = {"after_ms": error.after_ms} if isinstance(error, Retry) and error.after_ms is not None else {}

@@ -90,7 +90,7 @@ class Context:
     """Identity of an attempt, and its connection to the task."""
 
     __slots__ = (
-        "n", "type", "id", "run", "number", "trace", "state", "reason", "submits", "_deadline", "_channel",
+        "n", "type", "task_name", "id", "run", "number", "trace", "state", "reason", "submits", "_deadline", "_channel",
         "_limits", "_lock", "_lines", "_line_bytes", "_partial", "_silent", "_children", "_children_bytes", "_count",
         "_total", "_on_cancel",
     )  # fmt: skip
@@ -99,6 +99,8 @@ class Context:
         self.n: int = attempt["n"]
         self.type: str = attempt["type"]
         """Name of the task's type."""
+        self.task_name = self.type
+        """Name of the task in its bundle, otherwise that of its type."""
         self.id: str = attempt["id"]
         """Task id."""
         self.run: int = attempt["run"]

@@ -156,7 +156,7 @@ class Trials:
         if task.joined:
             results = [self._ended(result, n) for n, result in enumerate(self.results)]
             params = {"params": params, "task": self._ended(self.task, -1), "results": results}
-        message = {"n": 1, "type": task.name, "id": self.id, "run": self.run, "number": self.number, "left_ms": 60_000}
+        message = {"n": 1, "type": task.type, "id": self.id, "run": self.run, "number": self.number, "left_ms": 60_000}
         try:
             attempt = Attempt(task, {**message, "params": json.loads(encode(params))}, trial)
         except Mismatch as error:
