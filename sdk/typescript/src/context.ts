@@ -91,6 +91,8 @@ export class Context<S = unknown> {
   readonly n: number;
   /** Name of the task's type. */
   readonly type: string;
+  /** Name of the task in its bundle, otherwise that of its type. */
+  taskName: string;
   /** Task id. */
   readonly id: string;
   /** Run of the task, from 1: a retry on request starts the next one. */
@@ -124,7 +126,7 @@ export class Context<S = unknown> {
 
   constructor(attempt: AttemptMessage, channel: Channel) {
     this.n = attempt.n;
-    this.type = attempt.type;
+    this.type = this.taskName = attempt.type;
     this.id = attempt.id;
     this.run = attempt.run;
     this.number = attempt.number;
