@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from .context import Joined
+from .declare import Bundle, TaskDecorator, add
 from .task import DeclarationError, Policy, Remote, Task
 
 if TYPE_CHECKING:
@@ -15,22 +15,8 @@ if TYPE_CHECKING:
     from .errors import ApiError
     from .task import Call
 
-P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class TaskDecorator(Protocol):
-    """Decorator returned by `App.task(…)`."""
-
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Joined[Any], P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Joined[Any], P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
 
 
 class App:
@@ -53,30 +39,25 @@ class App:
         if slots is not None and not 1 <= slots <= 1000:
             raise DeclarationError(f"`slots` is {slots}: 1 to 1,000 are allowed")
         self.strict, self.lifespan = strict, lifespan
-        self.tasks: dict[str, Task[..., Any]] = {}
+        self.tasks: dict[str, Task[..., Any] | Bundle] = {}
         """Declared types by name."""
+        self.handlers: list[Task[..., Any]] = []
+        """Declared tasks, also those in bundles."""
+        self.task = TaskDecorator(self)
+        """Declares a task type, as `@app.task` or `@app.task(retries=5)`."""
         self.arounds: list[Callable[[Any], Any]] = []
         self._slots, self._api, self._token = slots, api, token
         self._client: Client | None = None
 
-    @overload
-    def task(self, fn: Callable[Concatenate[Joined[Any], P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, fn: Callable[Concatenate[Joined[Any], P], R], /) -> Task[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(self, /, *, name: str = ..., **policy: Unpack[Policy]) -> TaskDecorator: ...
-    def task(self, fn: Any = None, /, *, name: str | None = None, **policy: Any) -> Any:
-        """Declares a task type: a function whose annotated parameters are the params.
+    def bundle(self, name: str, /, **policy: Unpack[Policy]) -> Bundle:
+        """Declares one type for many small tasks, which share its topic and its policy: `@small.task` adds a function."""
+        bundle = Bundle(self, name, policy)
+        add(self.tasks, bundle)
+        return bundle
 
-        The name is that of the function with `-` for `_`; the keywords are the policy, as in `[types.NAME]`.
-        """
-        if fn is None:
-            return lambda function: self._declare(function, name, policy)
-        return self._declare(fn, name, policy)
+    def new_task(self, fn: Callable[..., Any], name: str | None, policy: dict[str, Any]) -> Task[..., Any]:
+        """Returns a task that is a type of its own."""
+        return Task(self, fn, name, policy)
 
     def around(self, fn: F) -> F:
         """Wraps each attempt in a generator function: it receives the context, and yields once."""
@@ -110,7 +91,7 @@ class App:
     @property
     def slots(self) -> int:
         """Attempts at once in one process."""
-        all_async = bool(self.tasks) and all(task.is_async for task in self.tasks.values())
+        all_async = bool(self.handlers) and all(task.is_async for task in self.handlers)
         return self._slots or (10 if all_async else 1)
 
     def main(self) -> None:
@@ -118,16 +99,3 @@ class App:
         from .session import serve
 
         serve(lambda: self)
-
-    def _declare(self, fn: Callable[..., Any], name: str | None, policy: Any) -> Task[..., Any]:
-        if not inspect.isfunction(fn):
-            raise DeclarationError(f"`{fn!r}` is not a function: put `@app.task` directly above `def`")
-        task: Task[..., Any] = Task(self, fn, name, policy)
-        earlier = self.tasks.get(task.name)
-        if earlier:
-            raise DeclarationError(
-                f"{task.place}: the type `{task.name}` is declared twice, first in {earlier.place}; "
-                'hint: rename one, or give it a name with `@app.task(name="…")`'
-            )
-        self.tasks[task.name] = task
-        return task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from .task import Task
 
 _MAX_MESSAGE_CHARS = 2000
 _MAX_STACK_CHARS = 16 << 10
+_NO_AROUNDS = nullcontext()
 _HIDDEN_FRAMES = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
 
 
@@ -29,6 +30,7 @@ class Attempt:
         self.task = task
         kind = Joined if task.joined else Context
         self.cx: Context = kind(message, channel)
+        self.cx.task_name = task.name
         self.named = task.compiled.load(message["params"])
         if isinstance(self.cx, Joined):
             self.named = self.cx.join(self.named)
@@ -37,10 +39,7 @@ class Attempt:
         """Runs a synchronous handler and returns its last messages."""
         token = _current.set(self.cx)
         try:
-            if self.task.app.arounds:
-                with self._arounds():
-                    value = self._call()
-            else:
+            with self._arounds() if self.task.app.arounds else _NO_AROUNDS:
                 value = self._call()
             return self._succeeded(value)
         except BaseException as error:
@@ -52,10 +51,7 @@ class Attempt:
         """Runs an asynchronous handler and returns its last messages."""
         _current.set(self.cx)
         try:
-            if self.task.app.arounds:
-                with self._arounds():
-                    value = await self._call()
-            else:
+            with self._arounds() if self.task.app.arounds else _NO_AROUNDS:
                 value = await self._call()
             return self._succeeded(value)
         except BaseException as error:
@@ -90,9 +86,8 @@ class Attempt:
         if isinstance(error, Cancelled) or (self.cx.cancelled and type(error).__name__ == "CancelledError"):
             reason = f": {self.cx.reason}" if self.cx.reason else ""
             return self._error("cancelled", "cancelled", f"the attempt was cancelled{reason}")
-        kind, message = kind_of(type(error).__name__), str(error) or type(error).__name__
+        kind, message, outcome = kind_of(type(error).__name__), str(error) or type(error).__name__, "retry"
         more: dict[str, Any] = {}
-        outcome = "retry"
         if isinstance(error, Outcome):
             kind, message, outcome = error.kind, error.message, error.outcome
             more = {"after_ms": error.after_ms} if isinstance(error, Retry) and error.after_ms is not None else {}

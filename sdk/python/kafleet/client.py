@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 from .codec import encode
-from .context import Context, _current
+from .context import Context, _current, batches
 from .errors import ApiError, TaskFailed, problem
 from .transport import Line, Request, Response, Status, Steps, Transport
 
@@ -28,7 +28,6 @@ R = TypeVar("R")
 DEFAULT_URL = "http://127.0.0.1:8080"
 _log = logging.getLogger("kafleet")
 
-BATCH_ITEMS = 1000
 _BATCH_BYTES = 4 << 20
 _FIRST_PAUSE_SECONDS = 0.1
 """Pause before the second repetition; the first one follows at once, since the server may have closed an idle connection."""
@@ -160,7 +159,8 @@ class Client(Transport):
     def create_many(self, calls: Iterable[Call[R]]) -> Steps[list[Handle[R] | ApiError]]:
         """Creates tasks in batches; each has its own outcome, in order. All are encoded before the first batch is sent."""
         outcomes: list[Handle[R] | ApiError] = []
-        for batch in list(_batches(calls)):
+        encoded = ((call, encode(_submission(call))) for call in calls)
+        for batch in list(batches(encoded, lambda item: len(item[1]), _BATCH_BYTES)):
             last = outcomes[-1] if outcomes else None
             if _recorder is not None:
                 outcomes += [_record(call, text) for call, text in batch]
@@ -254,20 +254,6 @@ def _id_in_attempt(cx: Context, document: dict[str, Any]) -> str:
     digest = hashlib.sha256(encode(parts)).digest()
     cx.submits[digest] += 1
     return hashlib.sha256(digest + cx.submits[digest].to_bytes(8, "big")).hexdigest()[:32]
-
-
-def _batches(calls: Iterable[Call[R]]) -> Iterator[list[tuple[Call[R], bytes]]]:
-    batch: list[tuple[Call[R], bytes]] = []
-    size = 0
-    for call in calls:
-        text = encode(_submission(call))
-        if batch and (len(batch) == BATCH_ITEMS or size + len(text) > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append((call, text))
-        size += len(text)
-    if batch:
-        yield batch
 
 
 _recorder: list[dict[str, Any]] | None = None

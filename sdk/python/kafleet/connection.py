@@ -7,6 +7,7 @@ import select
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 _CHUNK_BYTES = 64 << 10
 _SLACK_BYTES = 1 << 10
@@ -38,17 +39,13 @@ class Connection:
 
     def send(self, lines: bytes) -> None:
         """Sends complete lines, and waits until the socket has taken them."""
-        if not lines or self.abandoned:
-            return
         with self._sending:
             self._send(lines)
 
-    def send_from(self, produce: object) -> None:
+    def send_from(self, produce: Callable[[], bytes]) -> None:
         """Sends the lines that a function returns, so that no other message comes between them and their creation."""
         with self._sending:
-            lines = produce()  # type: ignore[operator]
-            if lines and not self.abandoned:
-                self._send(lines)
+            self._send(produce())
 
     def read(self) -> list[bytes]:
         """Waits for data and returns the complete lines; none if there is no complete line yet."""
@@ -82,6 +79,8 @@ class Connection:
         self._sock.close()
 
     def _send(self, lines: bytes) -> None:
+        if not lines or self.abandoned:
+            return
         try:
             self._sock.sendall(lines)
         except OSError:

@@ -32,6 +32,9 @@ LIMITS = {
 _BATCH_BYTES = 256 << 10
 """Size at which pending log lines and children are sent, in bytes."""
 
+BATCH_ITEMS = 1000
+"""Number of tasks that are created together."""
+
 _MAX_TEXT_CHARS = 4000
 """Length of a warning and of the reason to retire; the worker keeps no more."""
 
@@ -50,6 +53,20 @@ def in_event_loop() -> bool:
     """Returns whether this thread runs an event loop, without an import of asyncio."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+def batches(items: Iterable[T], size: Callable[[T], int], max_bytes: int) -> Iterable[list[T]]:
+    """Splits items into lists that one message carries. One that is too large for a list is alone in it."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        if batch and (len(batch) == BATCH_ITEMS or total + size(item) > max_bytes):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size(item)
+    if batch:
+        yield batch
 
 
 class Channel(Protocol):
@@ -73,14 +90,17 @@ class Context:
     """Identity of an attempt, and its connection to the task."""
 
     __slots__ = (
-        "n", "type", "id", "run", "number", "trace", "state", "reason", "submits", "_deadline", "_channel", "_limits",
-        "_lock", "_lines", "_line_bytes", "_partial", "_silent", "_children", "_children_bytes", "_count", "_total", "_on_cancel",
+        "n", "type", "task_name", "id", "run", "number", "trace", "state", "reason", "submits", "_deadline", "_channel",
+        "_limits", "_lock", "_lines", "_line_bytes", "_partial", "_silent", "_children", "_children_bytes", "_count",
+        "_total", "_on_cancel",
     )  # fmt: skip
 
     def __init__(self, attempt: dict[str, Any], channel: Channel) -> None:
         self.n: int = attempt["n"]
         self.type: str = attempt["type"]
         """Name of the task's type."""
+        self.task_name = self.type
+        """Name of the task in its bundle, otherwise that of its type."""
         self.id: str = attempt["id"]
         """Task id."""
         self.run: int = attempt["run"]
@@ -268,14 +288,7 @@ class Context:
         return document
 
     def _batches(self, calls: Iterable[Call[Any]]) -> Iterable[list[bytes]]:
-        batch: list[bytes] = []
-        for call in calls:
-            batch.append(self._child(call))
-            if len(batch) == 1000 or sum(map(len, batch)) > _BATCH_BYTES:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+        return batches(map(self._child, calls), len, _BATCH_BYTES)
 
     def _take_children(self) -> bytes:
         if not self._children:

@@ -22,6 +22,7 @@ from .attempt import Attempt, bad_params, error_line, stack_of
 from .codec import Mismatch, encode, encode_text
 from .connection import Connection, ConnectionProblem, leave, take_socket
 from .context import LIMITS, Context, _current
+from .declare import UnknownTask
 from .outcomes import SpawnFailed
 from .version import VERSION
 
@@ -153,12 +154,14 @@ class Session:
             self.send(b'{"pong":{"at":%b}}\n' % encode(fields["at"]))
 
     def _begin(self, message: dict[str, Any]) -> None:
-        n, task = message["n"], self.tasks.get(message["type"])
-        if task is None:
+        n, declared = message["n"], self.tasks.get(message["type"])
+        if declared is None:
             self.send(error_line(n, "retry", "unknown_type", f"the app does not declare `{message['type']}`"))
             return
         try:
-            attempt = Attempt(task, message, self)
+            attempt = Attempt(declared.select(message["params"]), message, self)
+        except UnknownTask as error:
+            self.send(error_line(n, "retry", "unknown_task", str(error)))
         except Mismatch as error:
             self.send(bad_params(n, error))
         except Exception as error:  # For example from a dataclass's `__post_init__`.
@@ -332,11 +335,11 @@ def _serve(connection: Connection, load: Callable[[], App]) -> None:
     welcome = _welcome(connection)
     app = load()
     streams.configure_logging()
-    is_async = [task.is_async for task in app.tasks.values()]
-    if not is_async:
+    is_async = [task.is_async for task in app.handlers]
+    if not app.tasks:
         raise Unable("the app declares no task types; hint: put `@app.task` above a function")
     with contextlib.ExitStack() as stack:
-        if all(is_async):
+        if is_async and all(is_async):
             from .loop import AsyncSession
 
             session: Session = AsyncSession(connection, app, welcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import sys
@@ -37,13 +38,9 @@ class DeclarationError(TypeError):
     """A task type is declared wrongly."""
 
 
-class Policy(TypedDict, total=False):
-    """Keys of `[types.NAME]`; kafleet.toml overrides them."""
+class _Limits(TypedDict, total=False):
+    """Keys of a policy that single tasks override."""
 
-    concurrency: int
-    max_concurrency: int
-    rate: Mapping[str, Any]
-    order: Literal["none", "key", "partition"]
     retries: int
     min_backoff: Duration
     max_backoff: Duration
@@ -51,6 +48,15 @@ class Policy(TypedDict, total=False):
     max_wait: Duration
     timeout: Duration
     total_timeout: Duration
+
+
+class Policy(_Limits, total=False):
+    """Keys of `[types.NAME]`; kafleet.toml overrides them."""
+
+    concurrency: int
+    max_concurrency: int
+    rate: Mapping[str, Any]
+    order: Literal["none", "key", "partition"]
     stall_timeout: Duration
     retry_on: Sequence[str | type[BaseException]]
     fail_on: Sequence[str | type[BaseException]]
@@ -63,7 +69,7 @@ class Policy(TypedDict, total=False):
     partitions: int
 
 
-class Options(TypedDict, total=False):
+class Options(_Limits, total=False):
     """Attributes of a single task besides its type and params."""
 
     id: str
@@ -73,13 +79,6 @@ class Options(TypedDict, total=False):
     creator: str
     tags: Sequence[str]
     link: str
-    retries: int
-    min_backoff: Duration
-    max_backoff: Duration
-    backoff_reset: Duration
-    max_wait: Duration
-    timeout: Duration
-    total_timeout: Duration
     reply_to: str
     on_failure: Literal["fail", "ignore"]
     options: Mapping[str, Any]
@@ -122,7 +121,7 @@ class Call(Generic[R]):
             raise TypeError(f"`{self.target.name}` has a `Joined` context and runs as a continuation only: use `{hint}`")
         options = {key: _plain(value) for key, value in self.options.items()}
         joined = {"with_results": True} if self.target.joined else {}
-        return {"type": self.target.name, "params": self.params, **joined, **options}
+        return {"type": self.target.type, "params": self.params, **joined, **self.target.labelled(options)}
 
     def encoded(self, scope: Scope) -> bytes:
         """Returns the document as JSON."""
@@ -150,11 +149,20 @@ def _plain(value: Any) -> Any:
 class Submittable(Generic[P, R]):
     """Task type that can be submitted and spawned, with options for the tasks that are created."""
 
-    def __init__(self, app: App, name: str, options: Options | None = None) -> None:
-        self.app, self.name = app, name
-        self.options: Options = options or {}
+    def __init__(self, app: App, name: str, bundle: str | None = None) -> None:
+        self.app, self.name, self.bundle = app, name, bundle
+        self.type = bundle or name
+        """Name of the type: that of the bundle, if the task is in one."""
+        self.options: Options = {}
 
     joined = False
+
+    def labelled(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns the options of a task. Those of a bundle have its name and tag, since their type does not tell them apart."""
+        tags = options.get("tags", ())
+        if self.bundle is None or isinstance(tags, str):
+            return options
+        return {"name": self.name, **options, "tags": list(dict.fromkeys((self.name, *tags)))}
 
     if not TYPE_CHECKING:  # With it, type checkers would accept any attribute.
 
@@ -196,20 +204,9 @@ class Submittable(Generic[P, R]):
     def using(self, **options: Unpack[Options]) -> Submittable[P, R]:
         """Returns this type with options for the tasks that are created, such as `id` or `tags`."""
         _check(options, Options.__annotations__, "an option of a task")
-        return _Using(self, {**self.options, **options})
-
-
-class _Using(Submittable[P, R]):
-    def __init__(self, target: Submittable[P, R], options: Options) -> None:
-        super().__init__(target.app, target.name, options)
-        self.target, self.joined = target, target.joined
-
-    @property
-    def output(self) -> Codec | None:
-        return self.target.output
-
-    def bind(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        return self.target.bind(arguments, named)
+        changed = copy.copy(self)
+        changed.options = {**self.options, **options}
+        return changed
 
 
 class Remote(Submittable[..., Any]):
@@ -224,17 +221,16 @@ class Remote(Submittable[..., Any]):
 class Task(Submittable[P, R]):
     """Declared task type. It is not callable: `fn` is the function itself."""
 
-    def __init__(self, app: App, fn: Callable[..., Any], name: str | None, policy: Policy) -> None:
-        super().__init__(app, name or fn.__name__.replace("_", "-"))
+    def __init__(self, app: App, fn: Callable[..., Any], name: str | None, policy: Any, bundle: str | None = None) -> None:
+        super().__init__(app, name or fn.__name__.replace("_", "-"), bundle)
         self.fn, self.doc = fn, inspect.getdoc(fn)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.place = f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
-        if not re.fullmatch(r"[a-z0-9-]{1,64}", self.name):
-            raise self._error(f"`{self.name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", '@app.task(name="…")')
-        self.policy, self.fail_on, self.retry_on = self._split_policy(policy)
+        check_name(self.name, self.place, '`name="…"` in the decorator')
+        self.policy, self.fail_on, self.retry_on = split_policy(policy, self.place)
         self._signature = _signature_of(fn)
         self._locals = _locals_of_caller()
-        self._compiled: _Signature | None = None
+        self._compiled: list[_Signature] = []  # At most one, shared with the copies that `using` makes.
         self.context: type[Context] | None = self._find_context()
         self.joined = self.context is Joined
         with suppress(NameError):  # A class that is defined further down: resolved at the start of the app.
@@ -243,9 +239,9 @@ class Task(Submittable[P, R]):
     @property
     def compiled(self) -> _Signature:
         """Codecs of params and result."""
-        if self._compiled is None:
-            self._compiled = self._compile()
-        return self._compiled
+        if not self._compiled:
+            self._compiled.append(self._compile())
+        return self._compiled[0]
 
     @property
     def output(self) -> Codec | None:
@@ -258,7 +254,8 @@ class Task(Submittable[P, R]):
         except TypeError as error:
             raise TypeError(f"`{self.name}`: {error}") from None
         params = {name: value for name, value in bound.items() if name != self._context_name}
-        return next(iter(params.values())) if self.compiled.whole else params
+        own = next(iter(params.values())) if self.compiled.whole else params
+        return {"task": self.name, "params": own} if self.bundle else own
 
     def declaration(self) -> dict[str, Any]:
         """Returns the type as the `ready` message declares it."""
@@ -266,10 +263,11 @@ class Task(Submittable[P, R]):
             compiled = self.compiled
         except NameError as error:
             raise self._error(f"an annotation of `{self.fn.__name__}` cannot be resolved: {error}") from None
-        document = {"name": self.name, "params": compiled.schema}
-        document |= {"output": compiled.output_schema} if compiled.output_schema is not None else {}
-        document |= {"doc": self.doc} if self.doc else {}
-        return document | ({"policy": self.policy} if self.policy else {})
+        return declared_type(self.name, compiled.schema, self.doc, self.policy, compiled.output_schema)
+
+    def select(self, params: Any) -> Task[..., Any]:
+        """Returns the task that runs an attempt with these params."""
+        return self
 
     def _find_context(self) -> type[Context] | None:
         """Returns the class of the first parameter, if it is a context."""
@@ -279,7 +277,8 @@ class Task(Submittable[P, R]):
             return None
         hint = first.annotation
         if isinstance(hint, str):
-            hint = _resolved(hint, {**self.fn.__globals__, **self._locals})
+            with suppress(Exception):  # A class that is defined further down is no context.
+                hint = eval(hint, {**self.fn.__globals__, **self._locals})  # As `typing.get_type_hints` does.
         kind = typing.get_origin(hint) or hint
         if not (isinstance(kind, type) and issubclass(kind, Context)):
             return None
@@ -292,6 +291,8 @@ class Task(Submittable[P, R]):
         fields = [self._field(schemas, p, hints) for name, p in self._signature.parameters.items() if name in names]
         whole = len(fields) == 1 and _WHOLE in getattr(hints[fields[0].name], "__metadata__", ())
         codec = _whole_codec(fields[0]) if whole else _named_codec(schemas.object(fields))
+        if self.bundle:  # The params of the handler are the member `params`.
+            codec = Codec({"properties": {"params": codec.schema}}, _member_loader("params", codec.load))
         if self.joined:
             codec = _joined_codec(schemas, codec, hints[self._context_name or ""])
         output, result = Schemas(of_results=True), None
@@ -318,23 +319,8 @@ class Task(Submittable[P, R]):
             return Field(name, codec, True)
         return Field(name, codec, False, parameter.default)
 
-    def _split_policy(self, given: Policy) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
-        """Separates the exception classes, which the app matches itself, from the keys for the worker."""
-        try:
-            _check(given, Policy.__annotations__, "a key of a policy")
-        except TypeError as error:
-            raise self._error(str(error)) from None
-        policy = {key: _plain(value) for key, value in given.items()}
-        classes: dict[str, tuple[Any, ...]] = {}
-        for key in ("fail_on", "retry_on"):
-            kinds = policy.pop(key, ())
-            classes[key] = tuple(kind for kind in kinds if isinstance(kind, type))
-            names = [kind for kind in kinds if not isinstance(kind, type)]
-            policy |= {key: names} if names else {}
-        return policy, classes["fail_on"], classes["retry_on"]
-
     def _error(self, problem: str, hint: str = "") -> DeclarationError:
-        return DeclarationError(f"{self.place}: {problem}{f'; hint: use {hint}' if hint else ''}")
+        return error_at(self.place, problem, hint)
 
 
 class _Signature(typing.NamedTuple):
@@ -345,6 +331,39 @@ class _Signature(typing.NamedTuple):
     whole: bool
     output: Codec | None
     output_schema: dict[str, Any] | None
+
+
+def error_at(place: str, problem: str, hint: str = "") -> DeclarationError:
+    """Returns the error of a declaration."""
+    return DeclarationError(f"{place}: {problem}{f'; hint: use {hint}' if hint else ''}")
+
+
+def check_name(name: str, place: str, hint: str = "") -> None:
+    """Raises `DeclarationError` for an invalid name of a type, or of a task in a bundle."""
+    if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
+        raise error_at(place, f"`{name}` is not a name of a type: 1 to 64 characters of `a-z 0-9 -`", hint)
+
+
+def split_policy(given: Mapping[str, Any], place: str) -> tuple[dict[str, Any], tuple[Any, ...], tuple[Any, ...]]:
+    """Separates the exception classes, which the app matches itself, from the keys for the worker."""
+    try:
+        _check(given, Policy.__annotations__, "a key of a policy")
+    except TypeError as error:
+        raise error_at(place, str(error)) from None
+    policy = {key: _plain(value) for key, value in given.items()}
+    classes: dict[str, tuple[Any, ...]] = {}
+    for key in ("fail_on", "retry_on"):
+        kinds = policy.pop(key, ())
+        classes[key] = tuple(kind for kind in kinds if isinstance(kind, type))
+        names = [kind for kind in kinds if not isinstance(kind, type)]
+        policy |= {key: names} if names else {}
+    return policy, classes["fail_on"], classes["retry_on"]
+
+
+def declared_type(name: str, params: Any, doc: str | None, policy: dict[str, Any], output: Any = None) -> dict[str, Any]:
+    """Returns a type as the `ready` message declares it, without parts that are empty."""
+    parts = {"name": name, "params": params, "output": output, "doc": doc, "policy": policy}
+    return {part: value for part, value in parts.items() if value}
 
 
 def _named_codec(codec: Codec) -> Codec:
@@ -359,10 +378,20 @@ def _whole_codec(field: Field) -> Codec:
     return Codec(field.codec.schema, lambda value: {field.name: field.codec.load(value)})
 
 
+def _member_loader(name: str, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def load_member(value: Any) -> Any:
+        try:
+            return load(value.get(name))
+        except Mismatch as error:
+            raise error.below(name) from None
+
+    return load_member
+
+
 def _joined_codec(schemas: Schemas, own: Codec, hint: Any) -> Codec:
     """Codec of the params of a continuation with results: `params`, `task` and `results`."""
     (kind,) = typing.get_args(hint) or (Any,)
-    result = schemas.codec(kind).load
+    result, params = schemas.codec(kind).load, _member_loader("params", own.load)
     ended = {"type": "object", "required": ["id", "state"]}
     properties = {"params": own.schema, "task": ended, "results": {"type": "array", "items": ended}}
     schema = {"type": "object", "properties": properties, "required": list(properties)}
@@ -370,10 +399,7 @@ def _joined_codec(schemas: Schemas, own: Codec, hint: Any) -> Codec:
     def load(value: Any) -> dict[str, Any]:
         if type(value) is not dict or not {"params", "task", "results"} <= value.keys():
             raise Mismatch("`params`, `task` or `results` is missing: the type runs as a continuation only")
-        try:
-            return {"params": own.load(value["params"]), "task": value["task"], "results": value["results"], "load": result}
-        except Mismatch as error:
-            raise error.below("params") from None
+        return {"params": params(value), "task": value["task"], "results": value["results"], "load": result}
 
     return Codec(schema, load)
 
@@ -415,17 +441,8 @@ def _locals_of_caller() -> dict[str, Any]:
     return dict(frame.f_locals) if frame and frame.f_locals is not frame.f_globals else {}
 
 
-def _resolved(annotation: str, names: dict[str, Any]) -> Any:
-    try:
-        return eval(annotation, names)  # As `typing.get_type_hints` does.
-    except Exception:
-        return annotation
-
-
 def task_of(target: Submittable[Any, Any]) -> Task[..., Any]:
-    """Returns the declared type behind a type with options. Raises `TypeError` if another program runs it."""
-    while isinstance(target, _Using):
-        target = target.target
+    """Returns a type as a declared one. Raises `TypeError` if another program runs it."""
     if not isinstance(target, Task):
         raise TypeError(f"`{target.name}` has no handler here: another program runs it")
     return target

@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TextIO, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from .attempt import Attempt
 from .client import record_into
@@ -154,12 +154,9 @@ class Trials:
     def _prepare(self, task: Task[..., Any], params: Any) -> tuple[Trial[Any], Attempt | None]:
         trial: Trial[Any] = Trial(state=self.state)
         if task.joined:
-            params = {
-                "params": params,
-                "task": self._ended(self.task, -1),
-                "results": [*map(self._ended, self.results, range(1 << 20))],
-            }
-        message = {"n": 1, "type": task.name, "id": self.id, "run": self.run, "number": self.number, "left_ms": 60_000}
+            results = [self._ended(result, n) for n, result in enumerate(self.results)]
+            params = {"params": params, "task": self._ended(self.task, -1), "results": results}
+        message = {"n": 1, "type": task.type, "id": self.id, "run": self.run, "number": self.number, "left_ms": 60_000}
         try:
             attempt = Attempt(task, {**message, "params": json.loads(encode(params))}, trial)
         except Mismatch as error:
@@ -200,16 +197,14 @@ def recorded() -> Iterator[list[dict[str, Any]]]:
 @contextlib.contextmanager
 def _captured() -> Iterator[None]:
     """Sends `print` and `logging` to the log of the attempt, as a worker's process does."""
-    earlier: Mapping[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
-    sys.stdout, sys.stderr = TaskLog(sys.stdout), TaskLog(sys.stderr)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    logging.getLogger().addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(handler)
-        sys.stdout, sys.stderr = earlier["stdout"], earlier["stderr"]
+    with contextlib.redirect_stdout(TaskLog(sys.stdout)), contextlib.redirect_stderr(TaskLog(sys.stderr)) as stderr:
+        handler = logging.StreamHandler(stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        logging.getLogger().addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.getLogger().removeHandler(handler)
 
 
 @dataclass(frozen=True)

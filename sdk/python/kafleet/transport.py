@@ -182,7 +182,7 @@ class _Driver:
 
     def __init__(self, client: Transport, steps: Steps[Any]) -> None:
         self._client, self._steps = client, steps
-        self._stream: _Stream | None = None
+        self._stream: Any = None  # A `_Stream` or an `_AsyncStream`, once one is open.
         self.result: Any = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -234,13 +234,8 @@ class _Stream:
         self._connection.close()
 
 
-class _AsyncDriver:
+class _AsyncDriver(_Driver):
     """Carries out steps one after the other, on an event loop."""
-
-    def __init__(self, client: Transport, steps: Steps[Any]) -> None:
-        self._client, self._steps = client, steps
-        self._stream: _AsyncStream | None = None
-        self.result: Any = None
 
     async def iterate(self) -> AsyncIterator[dict[str, Any]]:
         answer: Any = None

@@ -85,6 +85,71 @@ def test_params_are_checked_when_a_task_is_submitted() -> None:
     assert (invalid.value.code, invalid.value.pointer) == ("schema", "/params/n")
 
 
+def test_results_of_bundled_tasks_are_typed() -> None:
+    handle = tasks.resize.using(tags=["shop"]).submit("a.jpg", width=5)
+    assert handle.result(PATIENCE) == tasks.Thumb("a.jpg at 5", [tasks.Thumb("a.jpg", [])])
+    status = handle.status()
+    assert (status["type"], status["name"], status["tags"]) == ("small", "resize", ["resize", "shop"])
+    thumbs = [tasks.Thumb("b.jpg", [])]
+    assert tasks.copies.submit(thumbs).result(PATIENCE) == thumbs
+
+
+def test_bundled_continuation_has_the_results_of_bundled_children() -> None:
+    handle = tasks.album.submit(["a.jpg", "b.jpg"])
+    handle.result(PATIENCE)
+    sheet = tasks.contact_sheet.handle(f"{handle.id}:then")
+    assert sheet.result(PATIENCE) == "summer, a.jpg at 200, b.jpg at 200"
+    assert sheet.status()["name"] == "contact-sheet"
+
+
+def test_unknown_task_of_a_bundle_is_retried_and_shown() -> None:
+    handle = tasks.app.remote("small").submit(task="rezise", params={"path": 5})
+    with pytest.raises(TaskFailed, match="the bundle `small` has no task `rezise`, but `resize`, `copy-all`, ") as failed:
+        handle.result(PATIENCE)
+    assert (failed.value.kind, handle.status()["attempt"]) == ("unknown_task", 3)
+
+
+@pytest.mark.parametrize(("key", "kind"), [("", "ZeroDivisionError"), ("two", "KeyError")])
+def test_exception_of_the_list_of_a_bundled_task_or_of_its_bundle_is_not_retried(key: str, kind: str) -> None:
+    handle = tasks.divides.submit(key)
+    with pytest.raises(TaskFailed) as failed:
+        handle.result(PATIENCE)
+    assert (failed.value.kind, handle.status()["attempt"]) == (kind, 1)
+
+
+@pytest.mark.parametrize(
+    ("params", "pointer"),
+    [
+        ({"task": "resize", "params": {"path": 5}}, "/params/params/path"),
+        ({"task": "copy-all", "params": [{"path": "a", "parts": [{"path": "b"}]}]}, "/params/params/0/parts/0"),
+        ({"task": "resize"}, "/params"),
+        ({"params": {}}, "/params"),
+    ],
+)
+def test_params_of_a_bundled_task_are_checked_when_it_is_submitted(params: object, pointer: str) -> None:
+    with pytest.raises(Invalid) as invalid:
+        tasks.app.remote("small").submit(params)
+    assert (invalid.value.code, invalid.value.pointer) == ("schema", pointer)
+
+
+def test_schema_of_a_bundle_of_two_hundred_tasks_is_known_to_the_api() -> None:
+    many = tasks.app.remote("many")
+    with pytest.raises(Invalid) as invalid:
+        many.submit(task="task-199", params={"recipient": "a@example.org", "subject": 1})
+    assert invalid.value.pointer == "/params/params/subject"
+    params = {"recipient": "a@example.org", "subject": "hello"}
+    assert many.submit(task="task-199", params=params).result(PATIENCE) == 199
+
+
+def test_params_of_a_bundle_that_is_too_large_for_a_declaration_are_checked_by_the_worker() -> None:
+    too_many = tasks.app.remote("too-many")
+    params = {"recipient": "a@example.org", "subject": 1}
+    with pytest.raises(TaskFailed, match="/params/subject") as failed:
+        too_many.submit(task="task-799", params=params).result(PATIENCE)
+    assert failed.value.kind == "schema"
+    assert too_many.submit(task="task-799", params={**params, "subject": "hello"}).result(PATIENCE) == 799
+
+
 def test_results_of_many_tasks_are_awaited_together() -> None:
     async def main() -> None:
         handles = await asyncio.gather(*(tasks.leaf.asubmit(n) for n in range(30)))

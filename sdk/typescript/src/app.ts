@@ -2,19 +2,10 @@
 
 import { Client, DEFAULT_URL } from "./client.ts";
 import type { Context } from "./context.ts";
-import { type Policy, splitPolicy } from "./options.ts";
-import type { InputOf, OutputOf, Schema, Wire } from "./schema.ts";
-import {
-  type Call,
-  DeclarationError,
-  type Handler,
-  Remote,
-  type Run,
-  type RunJoined,
-  type Submitted,
-  type Target,
-  Task,
-} from "./task.ts";
+import { Bundle, Declarations, type TaskOptions } from "./declare.ts";
+import { DeclarationError } from "./errors.ts";
+import type { Policy } from "./options.ts";
+import { type Call, type Definition, type Handler, Remote, type Submitted, Task } from "./task.ts";
 
 /** Function around each attempt: it calls `next`, which runs the attempt, and returns its result. */
 export type Around<S> = (cx: Context<S>, next: () => Promise<unknown>) => unknown;
@@ -31,34 +22,8 @@ export interface AppOptions<S> {
   token?: string;
 }
 
-/** Declaration of a task type besides its handler. */
-export interface TaskOptions extends Policy {
-  /** Schema of the params. Without it, the annotation of the handler's parameter is their type, and nothing checks them. */
-  params?: Schema;
-  /** Schema of the result. Without it, the result is what the handler returns. */
-  output?: Schema;
-  /** Description for people. */
-  doc?: string;
-}
-
-type Params<O> = O extends { params: infer S extends Schema } ? OutputOf<S> : never;
-type Input<O> = O extends { params: infer S extends Schema } ? InputOf<S> : never;
-type Result<O, R> = O extends { output: infer S extends Schema } ? OutputOf<S> : Wire<Awaited<R>>;
-type Returned<O> = O extends { output: infer S extends Schema } ? InputOf<S> | Promise<InputOf<S>> : unknown;
-
-/** Type of the results that a continuation joins: that of a task, or of a schema. */
-type Results<O> = O extends { results: infer T }
-  ? T extends Target<never, infer R>
-    ? R
-    : T extends Schema
-      ? OutputOf<T>
-      : unknown
-  : unknown;
-
 /** Collection of task types. `S`: value of `cx.state`. */
-export class App<S = undefined> {
-  /** Declared types by name. */
-  readonly tasks = new Map<string, Task<never, unknown>>();
+export class App<S = undefined> extends Declarations<S, TaskOptions, Task<never, unknown> | Bundle<S>> {
   readonly arounds: Around<S>[] = [];
   readonly slots: number;
   readonly lifespan: AppOptions<S>["lifespan"];
@@ -66,6 +31,7 @@ export class App<S = undefined> {
   #client: Client | undefined;
 
   constructor(options: AppOptions<S> = {}) {
+    super();
     const { slots = 10, lifespan } = options;
     if (!(slots >= 1 && slots <= 1000)) throw new DeclarationError(`\`slots\` is ${slots}: 1 to 1,000 are allowed`);
     this.slots = slots;
@@ -73,34 +39,9 @@ export class App<S = undefined> {
     this.#options = options;
   }
 
-  /** Declares a task type: a name, options, and the handler. The options are the schemas and the policy of the type. */
-  task<const O extends TaskOptions & { params: Schema }, R extends Returned<O>>(
-    name: string,
-    options: O & Exact<O, TaskOptions>,
-    handler: Run<Params<O>, R, S>,
-  ): Task<Input<O>, Result<O, R>, Run<Params<O>, R, S>>;
-  task<P, const O extends TaskOptions & { params?: undefined }, R extends Returned<O>>(
-    name: string,
-    options: O & Exact<O, TaskOptions>,
-    handler: Run<P, R, S>,
-  ): Task<P, Result<O, R>, Run<P, R, S>>;
-  task<P, R>(name: string, handler: Run<P, R, S>): Task<P, Wire<Awaited<R>>, Run<P, R, S>>;
-  task(name: string, ...rest: unknown[]): unknown {
-    return this.#declare(name, rest, false);
-  }
-
-  /**
-   * Declares a type that runs as a continuation only, with the results of the tasks before it: `cx.task` and `cx.results`.
-   * `results`: the type, or the schema, of those results; without it the annotation of `cx` is their type.
-   */
-  joined<const O extends TaskOptions & { params: Schema; results?: Schema | Target<never, unknown> }, R extends Returned<O>>(
-    name: string,
-    options: O & Exact<O, TaskOptions & { results?: unknown }>,
-    handler: RunJoined<Params<O>, Results<O>, R, S>,
-  ): Task<Input<O>, Result<O, R>, RunJoined<Params<O>, Results<O>, R, S>>;
-  joined<P, T, R>(name: string, handler: RunJoined<P, T, R, S>): Task<P, Wire<Awaited<R>>, RunJoined<P, T, R, S>>;
-  joined(name: string, ...rest: unknown[]): unknown {
-    return this.#declare(name, rest, true);
+  /** Declares one type for many small tasks, which share its topic and its policy: `small.task(…)` adds one. */
+  bundle(name: string, policy: Policy = {}): Bundle<S> {
+    return this.add(new Bundle(this, name, policy));
   }
 
   /** Wraps each attempt in a function; the first one is the outermost. */
@@ -111,6 +52,10 @@ export class App<S = undefined> {
   /** Returns a task type that another program runs. */
   remote(name: string): Remote {
     return new Remote(this, name);
+  }
+
+  protected override create(name: string, definition: Definition, handler: Handler): Task<never, unknown> {
+    return new Task(this, name, definition, handler);
   }
 
   /** Client of the API. */
@@ -124,29 +69,7 @@ export class App<S = undefined> {
   submitMany<R>(calls: Iterable<Call<R>>): Promise<Submitted<R>[]> {
     return this.client.createMany(calls);
   }
-
-  #declare(name: string, rest: unknown[], joined: boolean): unknown {
-    const [options, handler] = rest.length > 1 ? rest : [{}, rest[0]];
-    if (typeof handler !== "function") {
-      throw new DeclarationError(
-        `\`${name}\` has no handler; hint: write \`app.task("${name}", { … }, async (params, cx) => …)\``,
-      );
-    }
-    if (this.tasks.has(name)) throw new DeclarationError(`the type \`${name}\` is declared twice; hint: rename one`);
-    const { params, output, doc, results, ...policy } = options as TaskOptions & { results?: Schema };
-    try {
-      const definition = { params, output, results: joined ? results : undefined, doc, joined, policy: splitPolicy(policy) };
-      const task = new Task<never, unknown>(this, name, definition, handler as Handler);
-      this.tasks.set(name, task);
-      return task;
-    } catch (error) {
-      throw error instanceof DeclarationError ? error : new DeclarationError(`\`${name}\`: ${(error as Error).message}`);
-    }
-  }
 }
 
 /** App with any state. */
 export type AnyApp = App<any>;
-
-/** Refuses keys that the options do not have, which a type parameter would permit. */
-type Exact<O, Allowed> = { [K in Exclude<keyof O, keyof Allowed>]: never };

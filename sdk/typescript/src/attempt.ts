@@ -39,6 +39,7 @@ export class Attempt {
     const { task: before, results } = (message.params ?? {}) as Partial<JoinedParams>;
     const joins = task.joined && before && Array.isArray(results);
     this.cx = joins ? new Joined(message, channel, before, results) : new Context(message, channel);
+    this.cx.taskName = task.name;
   }
 
   /** Runs the handler and returns the last messages of the attempt. */
@@ -85,7 +86,7 @@ export class Attempt {
   /** Returns the params of the handler; those of a continuation contain the results of other tasks. */
   async #load(): Promise<unknown> {
     const { definition, joined } = this.#task;
-    if (!joined) return validated(definition.params, this.#message.params);
+    if (!joined) return validated(definition.params, this.#task.unwrapped(this.#message.params));
     if (!(this.cx instanceof Joined)) {
       throw new Mismatch("`params`, `task` or `results` is missing: the type runs as a continuation only");
     }
@@ -94,7 +95,7 @@ export class Attempt {
       if (!results || result.state !== "succeeded") continue;
       result.output = results instanceof Target ? await results.decode(result.output) : await validated(results, result.output);
     }
-    return validated(definition.params, (this.#message.params as JoinedParams).params);
+    return validated(definition.params, this.#task.unwrapped((this.#message.params as JoinedParams).params));
   }
 
   /** Returns the JSON of a result that fits its schema. */

@@ -4,7 +4,7 @@ import { createHash, randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AsyncLocalStorage } from "node:async_hooks";
 
-import { type Context, running } from "./context.ts";
+import { batches, type Context, running } from "./context.ts";
 import { ApiError, apiError, type Problem, TaskFailed, TimedOut } from "./errors.ts";
 import { type Duration, milliseconds } from "./outcomes.ts";
 import { encode } from "./schema.ts";
@@ -12,7 +12,6 @@ import type { Call, Submitted, Target } from "./task.ts";
 
 export const DEFAULT_URL = "http://127.0.0.1:8080";
 
-const BATCH_ITEMS = 1000;
 /** Size of a batch in characters, of up to three bytes each: the API accepts 8 MiB. */
 const BATCH_CHARS = 2 << 20;
 
@@ -190,7 +189,8 @@ export class Client {
   async createMany<R>(calls: Iterable<Call<R>>): Promise<Submitted<R>[]> {
     const outcomes: Submitted<R>[] = [];
     const recorded = recorder.getStore();
-    for (const batch of [...batches(calls)]) {
+    const encoded = Iterator.from(calls).map((call): [Call<R>, string] => [call, submission(call)]);
+    for (const batch of [...batches(encoded, ([, text]) => text.length, BATCH_CHARS)]) {
       const last = outcomes.at(-1);
       const isUnreachable = last instanceof ApiError && last.status === 0;
       const create = () => (isUnreachable ? batch.map(() => last) : this.#createBatch(batch));
@@ -406,21 +406,6 @@ function idInAttempt(cx: Context, { type, params, parent }: Record<string, unkno
 
 function hash(text: string): string {
   return createHash("sha256").update(text).digest("hex");
-}
-
-function* batches<R>(calls: Iterable<Call<R>>): Generator<[Call<R>, string][]> {
-  let batch: [Call<R>, string][] = [];
-  let size = 0;
-  for (const call of calls) {
-    const text = submission(call);
-    if (batch.length === BATCH_ITEMS || (batch.length && size + text.length > BATCH_CHARS)) {
-      yield batch;
-      [batch, size] = [[], 0];
-    }
-    batch.push([call, text]);
-    size += text.length;
-  }
-  if (batch.length) yield batch;
 }
 
 /** Document of a task that was submitted while tasks are recorded. */

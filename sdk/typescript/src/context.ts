@@ -58,8 +58,23 @@ const BATCH = 256 << 10;
 /** Length of a warning and of the reason to retire; the worker keeps no more. */
 const MAX_TEXT_CHARS = 4000;
 
-/** Number of children that are published together at once. */
+/** Number of tasks that are created together. */
 const BATCH_ITEMS = 1000;
+
+/** Splits items into lists that one message carries. One that is too large for a list is alone in it. */
+export function* batches<T>(items: Iterable<T>, size: (item: T) => number, maxSize: number): Generator<T[]> {
+  let batch: T[] = [];
+  let total = 0;
+  for (const item of items) {
+    if (batch.length === BATCH_ITEMS || (batch.length && total + size(item) > maxSize)) {
+      yield batch;
+      [batch, total] = [[], 0];
+    }
+    batch.push(item);
+    total += size(item);
+  }
+  if (batch.length) yield batch;
+}
 
 export const running = new AsyncLocalStorage<Context>();
 
@@ -76,6 +91,8 @@ export class Context<S = unknown> {
   readonly n: number;
   /** Name of the task's type. */
   readonly type: string;
+  /** Name of the task in its bundle, otherwise that of its type. */
+  taskName: string;
   /** Task id. */
   readonly id: string;
   /** Run of the task, from 1: a retry on request starts the next one. */
@@ -109,7 +126,7 @@ export class Context<S = unknown> {
 
   constructor(attempt: AttemptMessage, channel: Channel) {
     this.n = attempt.n;
-    this.type = attempt.type;
+    this.type = this.taskName = attempt.type;
     this.id = attempt.id;
     this.run = attempt.run;
     this.number = attempt.number;
@@ -225,19 +242,10 @@ export class Context<S = unknown> {
   /** Publishes children at once and returns their ids. They remain if this attempt fails later. */
   async spawnNow(calls: Iterable<Call<unknown>>): Promise<string[]> {
     const ids: string[] = [];
-    let batch: string[] = [];
-    let size = 0;
-    const publish = async () => {
-      for (const id of await this.#channel.call(this as Context, batch)) ids.push(id);
-      [batch, size] = [[], 0];
-    };
-    for (const call of calls) {
-      const child = this.#child(call);
-      batch.push(child);
-      size += child.length;
-      if (batch.length === BATCH_ITEMS || size > BATCH) await publish();
+    const children = Iterator.from(calls).map((call) => this.#child(call));
+    for (const tasks of batches(children, (child) => child.length, BATCH)) {
+      for (const id of await this.#channel.call(this as Context, tasks)) ids.push(id);
     }
-    if (batch.length) await publish();
     return ids;
   }
 

@@ -1,4 +1,9 @@
-/** Errors of the client. */
+/** Errors of declarations and of the client. */
+
+/** A task type is declared wrongly. */
+export class DeclarationError extends TypeError {
+  override readonly name = "DeclarationError";
+}
 
 /** Problem document of the API (RFC 9457). */
 export interface Problem {

@@ -1,23 +1,28 @@
 /** Options of task types and of single tasks, in the words of kafleet.toml and of the API. */
 
+import { DeclarationError } from "./errors.ts";
 import type { Call } from "./task.ts";
 import type { Duration } from "./outcomes.ts";
 
 /** Class of errors. */
 export type ErrorClass = abstract new (...args: never[]) => Error;
 
-/** Policy of a task type: keys of `[types.NAME]`, which override it. */
-export interface Policy {
-  concurrency?: number;
-  maxConcurrency?: number;
-  rate?: Readonly<Record<string, unknown>>;
-  order?: "none" | "key" | "partition";
+/** Keys of a policy that single tasks override. */
+interface Limits {
   retries?: number;
   minBackoff?: Duration;
   maxBackoff?: Duration;
   backoffReset?: Duration;
   maxWait?: Duration;
   timeout?: Duration;
+}
+
+/** Policy of a task type: keys of `[types.NAME]`, which override it. */
+export interface Policy extends Limits {
+  concurrency?: number;
+  maxConcurrency?: number;
+  rate?: Readonly<Record<string, unknown>>;
+  order?: "none" | "key" | "partition";
   totalTimeout?: Duration;
   stallTimeout?: Duration;
   /** Classes of errors, which match subclasses too, and names of kinds. */
@@ -33,16 +38,10 @@ export interface Policy {
   partitions?: number;
 }
 
-interface CommonOptions {
+interface CommonOptions extends Limits {
   key?: string;
   name?: string;
   tags?: readonly string[];
-  retries?: number;
-  minBackoff?: Duration;
-  maxBackoff?: Duration;
-  backoffReset?: Duration;
-  maxWait?: Duration;
-  timeout?: Duration;
   onFailure?: "fail" | "ignore";
   failFast?: boolean;
   maxFailed?: number;
@@ -118,11 +117,11 @@ export interface SplitPolicy {
   retryOn: ErrorClass[];
 }
 
-/** Separates classes of errors from the keys for the worker. Throws a `TypeError` for an unknown key. */
-export function splitPolicy(policy: Policy): SplitPolicy {
+/** Separates classes of errors from the keys for the worker. Throws a `DeclarationError` for an unknown key. */
+export function splitPolicy(name: string, policy: Policy): SplitPolicy {
   const split: SplitPolicy = { fields: {}, failOn: [], retryOn: [] };
   for (const [key, value] of Object.entries(policy)) {
-    if (!POLICY.has(key)) throw new TypeError(`\`${key}\` is not a key of a policy`);
+    if (!POLICY.has(key)) throw new DeclarationError(`\`${name}\`: \`${key}\` is not a key of a policy`);
     if (key === "failOn" || key === "retryOn") {
       const listed = value as readonly (string | ErrorClass)[];
       split[key] = listed.filter((kind) => typeof kind === "function");

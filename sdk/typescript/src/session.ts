@@ -4,7 +4,8 @@ import type { AnyApp } from "./app.ts";
 import { Attempt, errorLine } from "./attempt.ts";
 import { type Connection, ConnectionProblem } from "./connection.ts";
 import { type AttemptMessage, type Channel, type Context, LIMITS, type Limits } from "./context.ts";
-import { SpawnFailed } from "./outcomes.ts";
+import type { Bundle } from "./declare.ts";
+import { type Outcome, Retry, SpawnFailed } from "./outcomes.ts";
 import { encode } from "./schema.ts";
 import type { Task } from "./task.ts";
 import { VERSION } from "./version.ts";
@@ -40,7 +41,7 @@ export class Session implements Channel {
   state: unknown;
   readonly #connection: Connection;
   readonly #slots: number;
-  readonly #tasks = new Map<string, Task<never, unknown>>();
+  readonly #tasks = new Map<string, Task<never, unknown> | Bundle>();
   readonly #running = new Map<number, Attempt>();
   readonly #calls = new Map<number, Call>();
   readonly #waiting: string[] = [];
@@ -136,15 +137,25 @@ export class Session implements Channel {
   }
 
   #start(message: AttemptMessage, line: string): void {
-    const task = this.#tasks.get(message.type);
-    if (!task) {
-      return this.send(errorLine(message.n, "retry", "unknown_type", `the app does not declare \`${message.type}\``));
+    let task: Task<never, unknown>;
+    try {
+      task = this.#select(message);
+    } catch (error) {
+      const { outcome, kind, message: reason } = error as Outcome;
+      return this.send(errorLine(message.n, outcome, kind, reason));
     }
     const problem = unrepresentable(message.params, line);
     if (problem) return this.send(errorLine(message.n, "dead", "bad_params", `the params cannot be read: ${problem}`));
     const attempt = new Attempt(task, message, this);
     this.#running.set(message.n, attempt);
     void attempt.run().then((lines) => this.#answer(attempt, lines));
+  }
+
+  /** Returns the task that runs an attempt. Throws the outcome of an attempt that none runs. */
+  #select({ type, params }: AttemptMessage): Task<never, unknown> {
+    const declared = this.#tasks.get(type);
+    if (declared) return declared.select(params);
+    throw new Retry(`the app does not declare \`${type}\``, { kind: "unknown_type" });
   }
 
   #answer(attempt: Attempt, lines: string): void {

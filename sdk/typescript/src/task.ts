@@ -3,17 +3,12 @@
 import type { AnyApp } from "./app.ts";
 import { Handle, refuseInAttempt } from "./client.ts";
 import type { Context, Joined } from "./context.ts";
-import type { ApiError } from "./errors.ts";
+import { type ApiError, DeclarationError } from "./errors.ts";
 import { type CallOptions, type ErrorClass, type Scope, type SplitPolicy, type SubmitOptions, taskFields } from "./options.ts";
 import { jsonSchema, type Schema, validated } from "./schema.ts";
 
 /** Arguments of a call: the params may be omitted if they may be `undefined`. */
 export type Arguments<P, O> = undefined extends P ? [params?: P, options?: O] : [params: P, options?: O];
-
-/** A task type is declared wrongly. */
-export class DeclarationError extends TypeError {
-  override readonly name = "DeclarationError";
-}
 
 /** One task to create: a type with its params and options. */
 export class Call<R> {
@@ -29,15 +24,15 @@ export class Call<R> {
 
   /** Returns the task as the API and the worker accept it. */
   document(scope: Scope): Record<string, unknown> {
-    const { name, joined } = this.target;
+    const { name, type, joined } = this.target;
     if (joined && scope !== "then") {
       throw new TypeError(`\`${name}\` is declared with \`app.joined\` and runs as a continuation only; hint: use \`cx.then\``);
     }
-    const fields = taskFields(name, this.options, scope);
+    const fields = this.target.labelled(taskFields(name, this.options, scope));
     if (this.options.then) {
       fields["then"] = this.options.then.map((next) => (next instanceof Call ? next.document("then") : next));
     }
-    return { type: name, params: this.params ?? null, ...(joined && { with_results: true }), ...fields };
+    return { type, params: this.target.wrapped(this.params ?? null), ...(joined && { with_results: true }), ...fields };
   }
 }
 
@@ -45,12 +40,35 @@ export class Call<R> {
 export abstract class Target<P, R> {
   readonly app: AnyApp;
   readonly name: string;
+  /** Name of the type: that of the bundle, if the task is in one. */
+  readonly type: string;
   /** Whether the type runs as a continuation only, with the results of other tasks. */
   readonly joined: boolean = false;
+  /** Whether the task is in a bundle. */
+  protected readonly bundled: boolean;
 
-  constructor(app: AnyApp, name: string) {
+  constructor(app: AnyApp, name: string, bundle?: string) {
     this.app = app;
     this.name = name;
+    this.type = bundle ?? name;
+    this.bundled = bundle !== undefined;
+  }
+
+  /** Returns the params as Kafka has them: those of a task in a bundle name it. */
+  wrapped(params: unknown): unknown {
+    return this.bundled ? { task: this.name, params } : params;
+  }
+
+  /** Returns the params of the handler. */
+  unwrapped(params: unknown): unknown {
+    return this.bundled ? (params as { params: unknown }).params : params;
+  }
+
+  /** Returns the fields of a task. Those of a bundle have its name and tag, since their type does not tell them apart. */
+  labelled(fields: Record<string, unknown>): Record<string, unknown> {
+    const tags = fields["tags"] ?? [];
+    if (!this.bundled || !Array.isArray(tags)) return fields;
+    return { name: this.name, ...fields, tags: [...new Set<unknown>([this.name, ...tags])] };
   }
 
   /** Returns a result from the JSON that is stored with a task. */
@@ -105,11 +123,9 @@ export class Task<P, R, F = Handler> extends Target<P, R> {
   readonly definition: Definition;
   override readonly joined: boolean;
 
-  constructor(app: AnyApp, name: string, definition: Definition, fn: F) {
-    super(app, name);
-    if (!/^[a-z0-9-]{1,64}$/.test(name)) {
-      throw new DeclarationError(`\`${name}\` is not a name of a type: 1 to 64 characters of \`a-z 0-9 -\``);
-    }
+  constructor(app: AnyApp, name: string, definition: Definition, fn: F, bundle?: string) {
+    super(app, name, bundle);
+    checkName(name);
     this.fn = fn;
     this.definition = definition;
     this.joined = definition.joined;
@@ -124,17 +140,26 @@ export class Task<P, R, F = Handler> extends Target<P, R> {
     const { output, doc, policy } = this.definition;
     return {
       name: this.name,
-      params: this.#schemaOf("params"),
-      output: output && this.#schemaOf("output"),
+      params: this.schema("params"),
+      output: output && this.schema("output"),
       doc,
       policy: Object.keys(policy.fields).length ? policy.fields : undefined,
     };
   }
 
-  #schemaOf(part: "params" | "output"): Record<string, unknown> | undefined {
+  /** Returns the task that runs an attempt with these params. */
+  select(_: unknown): this {
+    return this;
+  }
+
+  /** Returns the JSON Schema of the params as Kafka has them, or of the result; nothing if its library has none. */
+  schema(part: "params" | "output"): Record<string, unknown> | undefined {
     try {
       const schema = jsonSchema(this.definition[part]);
-      return schema && part === "params" && this.joined ? joinedSchema(schema) : schema;
+      if (!schema || part === "output" || !(this.bundled || this.joined)) return schema;
+      const own = embedded(this.name, schema);
+      const params = this.bundled ? { properties: { params: own } } : own;
+      return this.joined ? joinedSchema(params) : params;
     } catch (error) {
       const reason = error instanceof Error ? error.message : String(error);
       throw new DeclarationError(`the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${reason}`);
@@ -142,12 +167,22 @@ export class Task<P, R, F = Handler> extends Target<P, R> {
   }
 }
 
+/** Throws a `DeclarationError` for an invalid name of a type, or of a task in a bundle. */
+export function checkName(name: string): void {
+  if (/^[a-z0-9-]{1,64}$/.test(name)) return;
+  throw new DeclarationError(`\`${name}\` is not a name of a type: 1 to 64 characters of \`a-z 0-9 -\``);
+}
+
+/** Returns a schema as a part of another one. An id keeps its references valid: they are relative to it. */
+function embedded(id: string, { $schema, ...schema }: Record<string, unknown>): Record<string, unknown> {
+  return JSON.stringify(schema).includes('"$ref"') ? { $id: id, ...schema } : schema;
+}
+
 /** Schema of the params of a continuation with results. */
 function joinedSchema(params: Record<string, unknown>): Record<string, unknown> {
-  const { $schema, $defs, ...own } = params;
   const ended = { type: "object", required: ["id", "state"] };
-  const properties = { params: own, task: ended, results: { type: "array", items: ended } };
-  return { $schema, $defs, type: "object", properties, required: Object.keys(properties) };
+  const properties = { params, task: ended, results: { type: "array", items: ended } };
+  return { type: "object", properties, required: Object.keys(properties) };
 }
 
 /** Handler of a type. */

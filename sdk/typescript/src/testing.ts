@@ -110,8 +110,9 @@ export async function trial<P, R>(
   const { id = "trial", run = 1, number = 1, state, cancelled } = options;
   const channel = new Trial<R>(state);
   const { task: before = { id, state: "succeeded" }, results = [] } = options;
-  const given = task.joined ? { params, task: before, results } : params;
-  const message = { n: 1, type: task.name, id, run, number, left_ms: 60_000, params: JSON.parse(encode(given)) as unknown };
+  const own = task.wrapped(params);
+  const given = task.joined ? { params: own, task: before, results } : own;
+  const message = { n: 1, type: task.type, id, run, number, left_ms: 60_000, params: JSON.parse(encode(given)) as unknown };
   const attempt = new Attempt(task as Task<never, unknown, Handler>, message, channel);
   if (cancelled) attempt.cx.cancel(cancelled);
   captureOutput();

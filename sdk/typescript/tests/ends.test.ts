@@ -182,6 +182,7 @@ describe("app that cannot serve", () => {
       /`a`: `retrys` is not a key of a policy/,
     );
     assert.match(await unable(t, program(`${APP_LINE}app.task("a", {});`)), /`a` has no handler/);
+    assert.match(await unable(t, program(`${APP_LINE}app.bundle("small");`)), /the bundle `small` has no tasks; hint: add one/);
     const date = 'import { z } from "zod";\napp.task("a", { params: z.date() }, () => 1);';
     assert.match(await unable(t, program(APP_LINE + date)), /the schema of the params of `a` has no JSON Schema: Date cannot/);
   });

@@ -88,6 +88,64 @@ test("params are checked when a task is submitted", async () => {
   });
 });
 
+test("results of bundled tasks are typed", async () => {
+  const handle = await tasks.resize.submit({ path: "a.jpg", width: 5 }, { tags: ["shop"] });
+  assert.deepEqual(await handle.result(PATIENCE), { path: "a.jpg at 5", made: new Date("2026-01-31") });
+  const { type, name, tags } = await handle.status();
+  assert.deepEqual([type, name, tags], ["small", "resize", ["resize", "shop"]]);
+  const thumbs = [{ path: "a.jpg", parts: [{ path: "b.jpg", parts: [] }] }];
+  assert.deepEqual(await tasks.copies.run(thumbs), thumbs);
+});
+
+test("bundled continuation has the results of bundled children", async () => {
+  const handle = await tasks.bundledAlbum.submit({ paths: ["a.jpg", "b.jpg"] });
+  await handle.result(PATIENCE);
+  const sheet = tasks.contactSheet.handle(`${handle.id}:then`);
+  assert.deepEqual(await sheet.result(PATIENCE), ["summer", "a.jpg at 200, 2026", "b.jpg at 200, 2026"]);
+  assert.equal((await sheet.status())["name"], "contact-sheet");
+});
+
+test("unknown task of a bundle is retried and shown", async () => {
+  const handle = await tasks.app.remote("small").submit({ task: "rezise", params: { path: 5 } });
+  await assert.rejects(handle.result(PATIENCE), (error: TaskFailed) => {
+    assert.match(error.message, /the bundle `small` has no task `rezise`, but `resize`, `copy-all`, /);
+    return error.kind === "unknown_task";
+  });
+  assert.equal((await handle.status()).attempt, 3);
+});
+
+for (const error of ["range", "type"]) {
+  test(`an error of class ${error} of a bundled task is not retried`, async () => {
+    const handle = await tasks.divides.submit({ error });
+    await assert.rejects(handle.result(PATIENCE), TaskFailed);
+    assert.equal((await handle.status()).attempt, 1);
+  });
+}
+
+const wrong: [unknown, string][] = [
+  [{ task: "resize", params: { path: 5 } }, "/params/params/path"],
+  [{ task: "copy-all", params: [{ path: "a", parts: [{ path: "b" }] }] }, "/params/params/0/parts/0"],
+  [{ task: "resize" }, "/params"],
+  [{ params: {} }, "/params"],
+];
+for (const [params, pointer] of wrong) {
+  test(`params ${JSON.stringify(params)} of a bundled task are refused when it is submitted`, async () => {
+    await assert.rejects(tasks.app.remote("small").submit(params), (error: Invalid) => {
+      assert.deepEqual([error.code, error.pointer], ["schema", pointer]);
+      return true;
+    });
+  });
+}
+
+test("schema of a bundle of two hundred tasks is known to the api", async () => {
+  const many = tasks.app.remote("many");
+  const params = { recipient: "a@example.org", subject: "hello" };
+  await assert.rejects(many.submit({ task: "task-199", params: { ...params, subject: 1 } }), (error: Invalid) => {
+    return error.pointer === "/params/params/subject";
+  });
+  assert.equal(await many.run({ task: "task-199", params }), 199);
+});
+
 test("results of many tasks are awaited together", async () => {
   const numbers = Array.from({ length: 30 }, (_, n) => n);
   assert.deepEqual(await Promise.all(numbers.map((n) => tasks.leaf.run({ n }))), numbers);

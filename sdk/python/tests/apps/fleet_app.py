@@ -1,11 +1,14 @@
 """Test app that runs on a real fleet."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
-from kafleet import App, Context, Fail, Joined, Retry
+from kafleet import App, Bundle, Context, Fail, Joined, Params, Retry
 
 app = App()
 
@@ -72,3 +75,54 @@ def fails() -> None:
 @app.task
 def submits() -> str:
     return leaf.submit(5).id
+
+
+small = app.bundle("small", retries=2, min_backoff="10ms", max_backoff="20ms", fail_on=[LookupError])
+
+
+@dataclass
+class Thumb:
+    path: str
+    parts: list[Thumb]
+
+
+@small.task
+def resize(cx: Context, path: str, width: int = 200) -> Thumb:
+    print(cx.type, cx.task_name)
+    return Thumb(f"{path} at {width}", [Thumb(path, [])])
+
+
+@small.task(name="copy-all")
+async def copies(thumbs: Params[list[Thumb]]) -> list[Thumb]:
+    return thumbs
+
+
+@small.task
+def album(cx: Context, paths: list[str]) -> None:
+    for number, path in enumerate(paths):
+        cx.spawn(resize.using(id=f"{number}"), path)
+    cx.then(contact_sheet, title="summer")
+
+
+@small.task
+def contact_sheet(cx: Joined[Thumb], title: str) -> str:
+    return title + "".join(sorted(f", {result.output.path}" for result in cx.results if result.output))
+
+
+@small.task(fail_on=[ZeroDivisionError])
+def divides(key: str) -> float:
+    return {"one": 1.0}[key] if key else 1 / 0
+
+
+many, too_many = app.bundle("many"), app.bundle("too-many")
+
+
+def _task(bundle: Bundle, number: int) -> None:
+    @bundle.task(name=f"task-{number}")
+    def handler(recipient: str, subject: str, attempts: int = number) -> int:
+        return attempts
+
+
+for number in range(400):
+    _task(many if number < 200 else too_many, number)
+    _task(too_many, 400 + number)

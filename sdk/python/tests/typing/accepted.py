@@ -53,6 +53,26 @@ async def whole(params: Params[dict[str, int]]) -> None:
     assert_type(params, dict[str, int])
 
 
+small = app.bundle("small", concurrency=4, retries=3, timeout="30s", fail_on=[ValueError])
+
+
+@small.task
+def resize(cx: Context, path: str, width: int = 200) -> Thumb:
+    print(cx.task_name.upper())
+    return Thumb(path)
+
+
+@small.task(name="send-mail", fail_on=[ValueError], retry_on=[KeyError])
+async def send_mail(to: str) -> None: ...
+
+
+@small.task
+def mosaic(cx: Joined[Thumb], title: str) -> str:
+    cx.spawn(resize.using(name="a"), "a.jpg", width=5)
+    cx.then(send_mail, to="a@example.org")
+    return title
+
+
 @app.around
 def measured(cx: Context) -> Iterator[None]:
     yield
@@ -74,5 +94,11 @@ assert_type(trial(album, Path("a")), Trial[int])
 assert_type(trial.using(number=2)(thumbnail, "a").output, Thumb)
 with recorded() as submitted:
     assert_type(len(submitted), int)
+assert_type(resize.submit("a.jpg", width=64), Handle[Thumb])
+assert_type(resize.using(tags=["shop"]).submit("a.jpg").result(timeout=30), Thumb)
+assert_type(send_mail.submit("a@example.org"), Handle[None])
+assert_type(mosaic.call("title").target.handle("a").result(), str)
+assert_type(trial(resize, "a"), Trial[Thumb])
+bundled: Task[..., Thumb] = resize
 app.remote("elsewhere").submit(anything=1)
 any_task: Task[..., Thumb] = thumbnail

@@ -39,6 +39,38 @@ sheet.call(1)  # error
 App(slot=1)  # error
 
 
+small = app.bundle("small", retries=3)
+app.bundle("other", retrys=3)  # error
+
+
+@small.task
+def resize(cx: Context, path: str, width: int = 200) -> str:
+    return path
+
+
+@small.task(name="send-mail", fail_on=[ValueError])
+async def send_mail(to: str) -> int:
+    return 1
+
+
+@small.task
+def mosaic(cx: Joined[str], title: str) -> str:
+    return cx.results[0].output.upper()  # error
+
+
+resize.submit()  # error
+resize.submit(5)  # error
+resize.submit("a.jpg", height=64)  # error
+resize("a.jpg")  # error
+send_mail.submit("a").result().upper()  # error
+send_mail.using(tag="shop")  # error
+mosaic.call(1)  # error
+
+
+@small.task(retrys=3)  # error
+def misspelt_in_a_bundle() -> None: ...
+
+
 @app.task(retrys=3)  # error
 def misspelt() -> None: ...
 
@@ -56,3 +88,5 @@ def handler(cx: Context) -> None:
     cx.spawn(album, folder="a")  # error
     cx.then(sheet, heading="a")  # error
     cx.spawn(handler)  # error
+    cx.spawn(resize, 5)  # error
+    cx.then(mosaic, heading="a")  # error

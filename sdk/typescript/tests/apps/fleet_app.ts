@@ -58,3 +58,44 @@ export const submits = app.task("submits", async () => {
   const waited = await handle.result().catch((error: Error) => error.message);
   return { id: handle.id, waited };
 });
+
+const small = app.bundle("small", { retries: 2, minBackoff: "10ms", maxBackoff: "20ms", failOn: [RangeError] });
+
+const Thumb = z.object({
+  path: z.string(),
+  get parts() {
+    return z.array(Thumb);
+  },
+});
+
+export const resize = small.task(
+  "resize",
+  {
+    params: z.object({ path: z.string(), width: z.int().default(200) }),
+    output: z.object({ path: z.string(), made: z.iso.date().transform((text) => new Date(text)) }),
+  },
+  ({ path, width }) => ({ path: `${path} at ${width}`, made: "2026-01-31" }),
+);
+
+export const copies = small.task("copy-all", { params: z.array(Thumb) }, (thumbs) => thumbs);
+
+export const bundledAlbum = small.task("album", async ({ paths }: { paths: string[] }, cx) => {
+  for (const [number, path] of paths.entries()) await cx.spawn(resize, { path }, { id: `${number}` });
+  cx.then(contactSheet, { title: "summer" });
+});
+
+export const contactSheet = small.joined(
+  "contact-sheet",
+  { params: z.object({ title: z.string() }), results: resize },
+  ({ title }, cx) => [title, ...cx.results.map(({ output }) => `${output?.path}, ${output?.made.getFullYear()}`).sort()],
+);
+
+export const divides = small.task("divides", { failOn: [TypeError] }, ({ error }: { error: string }) => {
+  throw error === "range" ? new RangeError("zero") : new TypeError("no number");
+});
+
+export const many = app.bundle("many");
+for (let number = 0; number < 200; number++) {
+  const params = z.object({ recipient: z.string(), subject: z.string() });
+  many.task(`task-${number}`, { params }, () => number);
+}

@@ -67,6 +67,27 @@ export const plain = app.task("plain", () => current().id);
 
 export const described = app.task("described", { doc: "Adds.", retries: 0 }, (numbers: number[]) => Math.max(...numbers));
 
+const small = app.bundle("small", { concurrency: 4, retries: 3, timeout: "30s", failOn: [TypeError, "bad_width"] });
+
+export const resize = small.task(
+  "resize",
+  { params: z.object({ path: z.string(), width: z.int().default(200) }), output: Thumb, failOn: [TypeError] },
+  async ({ path, width }, cx) => {
+    same<typeof width>().as<number>(true);
+    same<typeof cx>().as<Context<Pool>>(true);
+    same<typeof cx.taskName>().as<string>(true);
+    return { path, made: new Date().toISOString() };
+  },
+);
+
+export const mosaic = small.joined("mosaic", { params: z.object({ title: z.string() }), results: resize }, ({ title }, cx) => {
+  same<typeof cx.results>().as<readonly Ended<{ path: string; made: Date }>[]>(true);
+  cx.then(resize, { path: title });
+  return title;
+});
+
+export const pinged = small.task("ping", () => 1);
+
 app.around(async (cx, next) => {
   same<typeof cx>().as<Context<Pool>>(true);
   return next();
@@ -86,6 +107,11 @@ export async function uses(): Promise<void> {
   same<boolean>().as<Awaited<ReturnType<typeof ark.run>>>(true);
   await plain.submit();
   await described.submit([1, 2], { then: [plain.call(undefined, { on: "failed" })] });
+  const bundled = await resize.submit({ path: "a.jpg" }, { tags: ["shop"] });
+  same<typeof bundled>().as<Handle<{ path: string; made: Date }>>(true);
+  same<number>().as<Awaited<ReturnType<typeof pinged.run>>>(true);
+  same<string>().as<Awaited<ReturnType<typeof mosaic.run>>>(true);
+  (await trial(resize, { path: "a" })).output.made.getTime();
   await app.remote("elsewhere").submit({ anything: 1 });
   same<number>().as<Awaited<ReturnType<typeof described.run>>>(true);
   const run = await trial(thumbnail, { path: "a" }, { number: 2 });

@@ -38,6 +38,17 @@ new App({ slot: 1 }); // error
 new Retry("busy", { after: "thirty seconds" }); // error
 new Fail("busy", { after: "30s" }); // error
 
+const small = app.bundle("small", { retries: 3 });
+const resize = small.task("resize", { params: z.object({ path: z.string() }) }, ({ path }) => path.length);
+await resize.submit(); // error
+await resize.submit({ path: 5 }); // error
+await resize.submit({ path: "a.jpg" }, { tag: "shop" }); // error
+(await resize.run({ path: "a.jpg" })).toUpperCase(); // error
+app.bundle("misspelt", { retrys: 3 }); // error
+small.task("policy", { retries: 3 }, () => 1); // error
+small.task("kinds", { failOn: ["bad_width"] }, () => 1); // error
+small.task("handler", { params: z.string() }, (path: number) => path); // error
+
 app.task("misspelt", { retrys: 3 }, () => 1); // error
 app.task("duration", { params: z.string(), timeout: "30 sec" }, () => 1); // error
 app.task("handler", { params: z.string() }, (path: number) => path); // error

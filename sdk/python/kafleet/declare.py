@@ -1,0 +1,124 @@
+"""Declaration of tasks: the decorator, and bundles, which are task types of many tasks."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+
+from .codec import Mismatch
+from .context import Joined
+from .task import DeclarationError, Policy, Task, check_name, declared_type, error_at, split_policy
+
+if TYPE_CHECKING:
+    from .app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MAX_DOC_CHARS = 10_000
+_SHOWN_NAMES = 20
+
+
+class TaskDecorator:
+    """Declares a function as a task: its annotated parameters are the params.
+
+    The name is that of the function with `-` for `_`; the keywords are the policy, as in `[types.NAME]`.
+    """
+
+    def __init__(self, owner: App | Bundle, name: str | None = None, policy: Any = None) -> None:
+        self._owner, self._name, self._policy = owner, name, policy or {}
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Joined[Any], P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Joined[Any], P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, /, *, name: str = ..., **policy: Unpack[Policy]) -> TaskDecorator: ...
+    def __call__(self, fn: Any = None, /, *, name: str | None = None, **policy: Any) -> Any:
+        name, policy = name or self._name, {**self._policy, **policy}
+        if fn is None:
+            return TaskDecorator(self._owner, name, policy)
+        if not inspect.isfunction(fn):
+            raise DeclarationError(f"`{fn!r}` is not a function: put the decorator directly above `def`")
+        task = self._owner.new_task(fn, name, policy)
+        add(self._owner.tasks, task)
+        task.app.handlers.append(task)
+        return task
+
+
+class UnknownTask(LookupError):
+    """The params name a task that the bundle does not have."""
+
+
+class Bundle:
+    """Task type of many tasks, which share its topic, policy and concurrency. The params name the task."""
+
+    def __init__(self, app: App, name: str, policy: Policy) -> None:
+        self.app, self.name = app, name
+        self.place = "{0.filename}:{0.lineno}".format(inspect.getframeinfo(sys._getframe(2), 0))
+        check_name(name, self.place)
+        self.policy, self.fail_on, self.retry_on = split_policy(policy, self.place)
+        self.tasks: dict[str, Task[..., Any]] = {}
+        """Tasks by name."""
+        self.task = TaskDecorator(self)
+        """Adds a function to the bundle, as `App.task`; its keywords are `name`, and classes in `fail_on` and `retry_on`."""
+
+    def select(self, params: Any) -> Task[..., Any]:
+        """Returns the task that params name. Raises `Mismatch`, or `UnknownTask`."""
+        if type(params) is dict and type(params.get("task")) is dict:  # A continuation with results.
+            params = params.get("params")
+        name = params.get("task") if type(params) is dict else None
+        if type(name) is not str:
+            raise Mismatch("`task` is missing, or not the name of a task")
+        if name not in self.tasks:
+            names = [f"`{known}`" for known in self.tasks]
+            more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+            raise UnknownTask(
+                f"the bundle `{self.name}` has no task `{name[:64]}`, but {', '.join(names[:_SHOWN_NAMES])}{more}; "
+                "hint: correct the name, or restart the worker with code that declares it"
+            )
+        return self.tasks[name]
+
+    def declaration(self) -> dict[str, Any]:
+        """Returns the type as the `ready` message declares it. Its schema accepts any params of tasks that it does not know."""
+        if not self.tasks:
+            raise DeclarationError(f"{self.place}: the bundle `{self.name}` has no tasks; hint: put `@….task` above a function")
+        form = {"type": "object", "properties": {"task": {"type": ["string", "object"]}}, "required": ["task", "params"]}
+        schema = {**form, "dependentSchemas": {"task": {"allOf": [_case(task) for task in self.tasks.values()]}}}
+        lines = [f"{task.name}: {(task.doc or '').partition(chr(10))[0]}".rstrip(": ") for task in self.tasks.values()]
+        return declared_type(self.name, schema, "\n".join(lines)[:_MAX_DOC_CHARS], self.policy)
+
+    def new_task(self, fn: Callable[..., Any], name: str | None, policy: dict[str, Any]) -> Task[..., Any]:
+        """Returns a task for the bundle. Raises `DeclarationError` for a key that a task cannot have for itself."""
+        task: Task[..., Any] = Task(self.app, fn, name, policy, self.name)
+        for key in task.policy:  # What is left after the classes is decided by the worker, for the whole type.
+            problem = f"`{key}` is for the whole bundle; a task has only `name`, and classes in `fail_on` and `retry_on`"
+            raise error_at(task.place, problem, f'`app.bundle("{self.name}", {key}=…)`')
+        # For one class, the task's own list counts.
+        task.fail_on += tuple(kind for kind in self.fail_on if kind not in task.retry_on)
+        task.retry_on += self.retry_on
+        return task
+
+
+def _case(task: Task[..., Any]) -> dict[str, Any]:
+    """Schema of the params of one task; it accepts those of all others. Short, because 200 of them fit into a declaration."""
+    named: dict[str, Any] = {"properties": {"task": {"const": task.name}}}
+    if task.joined:
+        named = {"properties": {"task": {"type": "object"}, "params": {**named, "required": ["task"]}}}
+    own = task.declaration()["params"]
+    # An id makes it a schema of its own, so that its references stay valid.
+    return {"if": named, "then": {"$id": task.name, **own} if "$defs" in own else own}
+
+
+def add(declared: dict[str, Any], new: Task[..., Any] | Bundle) -> None:
+    """Adds a type, or a task of a bundle. Raises `DeclarationError` if its name is taken."""
+    earlier = declared.setdefault(new.name, new)
+    if earlier is not new:
+        twice = f"{new.place}: `{new.name}` is declared twice, first in {earlier.place}"
+        raise DeclarationError(f'{twice}; hint: rename one, or give the function a name with `name="…"` in its decorator')

@@ -1,0 +1,180 @@
+/** Declaration of tasks: as types of an app, or in bundles, which are types of many tasks. */
+
+import type { AnyApp } from "./app.ts";
+import { DeclarationError } from "./errors.ts";
+import { type ErrorClass, type Policy, splitPolicy, type SplitPolicy } from "./options.ts";
+import { Dead, Retry } from "./outcomes.ts";
+import type { InputOf, OutputOf, Schema, Wire } from "./schema.ts";
+import { checkName, type Definition, type Handler, type Run, type RunJoined, type Target, Task } from "./task.ts";
+
+/** Length of a description that the worker accepts. */
+const MAX_DOC_CHARS = 10_000;
+
+/** Number of known tasks that the message about an unknown one names. */
+const SHOWN_NAMES = 20;
+
+/** Declaration of a task besides its handler and its policy. */
+interface SchemaOptions {
+  /** Schema of the params. Without it, the annotation of the handler's parameter is their type, and nothing checks them. */
+  params?: Schema;
+  /** Schema of the result. Without it, the result is what the handler returns. */
+  output?: Schema;
+  /** Description for people. */
+  doc?: string;
+}
+
+/** Declaration of a task type besides its handler. */
+export interface TaskOptions extends SchemaOptions, Policy {}
+
+/** Declaration of a task in a bundle besides its handler. Its classes of errors count before those of the bundle. */
+export interface BundledOptions extends SchemaOptions {
+  retryOn?: readonly ErrorClass[];
+  failOn?: readonly ErrorClass[];
+}
+
+type Params<O> = O extends { params: infer S extends Schema } ? OutputOf<S> : never;
+type Input<O> = O extends { params: infer S extends Schema } ? InputOf<S> : never;
+type Result<O, R> = O extends { output: infer S extends Schema } ? OutputOf<S> : Wire<Awaited<R>>;
+type Returned<O> = O extends { output: infer S extends Schema } ? InputOf<S> | Promise<InputOf<S>> : unknown;
+
+/** Type of the results that a continuation joins: that of a task, or of a schema. */
+type Results<O> = O extends { results: infer T }
+  ? T extends Target<never, infer R>
+    ? R
+    : T extends Schema
+      ? OutputOf<T>
+      : unknown
+  : unknown;
+
+/** Tasks by name. `S`: value of `cx.state`; `Allowed`: options of a task; `D`: what is declared. */
+export abstract class Declarations<S, Allowed extends SchemaOptions, D extends { readonly name: string }> {
+  /** What is declared, by name. */
+  readonly tasks = new Map<string, D>();
+
+  /** Declares a task type: a name, options, and the handler. The options are the schemas and the policy of the type. */
+  task<const O extends Allowed & { params: Schema }, R extends Returned<O>>(
+    name: string,
+    options: O & Exact<O, Allowed>,
+    handler: Run<Params<O>, R, S>,
+  ): Task<Input<O>, Result<O, R>, Run<Params<O>, R, S>>;
+  task<P, const O extends Allowed & { params?: undefined }, R extends Returned<O>>(
+    name: string,
+    options: O & Exact<O, Allowed>,
+    handler: Run<P, R, S>,
+  ): Task<P, Result<O, R>, Run<P, R, S>>;
+  task<P, R>(name: string, handler: Run<P, R, S>): Task<P, Wire<Awaited<R>>, Run<P, R, S>>;
+  task(name: string, ...rest: unknown[]): unknown {
+    return this.#declare(name, rest, false);
+  }
+
+  /**
+   * Declares a type that runs as a continuation only, with the results of the tasks before it: `cx.task` and `cx.results`.
+   * `results`: the type, or the schema, of those results; without it the annotation of `cx` is their type.
+   */
+  joined<const O extends Allowed & { params: Schema; results?: Schema | Target<never, unknown> }, R extends Returned<O>>(
+    name: string,
+    options: O & Exact<O, Allowed & { results?: unknown }>,
+    handler: RunJoined<Params<O>, Results<O>, R, S>,
+  ): Task<Input<O>, Result<O, R>, RunJoined<Params<O>, Results<O>, R, S>>;
+  joined<P, T, R>(name: string, handler: RunJoined<P, T, R, S>): Task<P, Wire<Awaited<R>>, RunJoined<P, T, R, S>>;
+  joined(name: string, ...rest: unknown[]): unknown {
+    return this.#declare(name, rest, true);
+  }
+
+  /** Adds a declaration. Throws a `DeclarationError` if its name is taken. */
+  protected add<T extends D>(declared: T): T {
+    const { name } = declared;
+    if (this.tasks.has(name)) throw new DeclarationError(`the type \`${name}\` is declared twice; hint: rename one`);
+    this.tasks.set(name, declared);
+    return declared;
+  }
+
+  protected abstract create(name: string, definition: Definition, handler: Handler): D;
+
+  #declare(name: string, rest: unknown[], joined: boolean): unknown {
+    const [options, handler] = rest.length > 1 ? rest : [{}, rest[0]];
+    if (typeof handler !== "function") {
+      throw new DeclarationError(
+        `\`${name}\` has no handler; hint: write \`app.task("${name}", { … }, async (params, cx) => …)\``,
+      );
+    }
+    const { params, output, doc, results, ...policy } = options as TaskOptions & { results?: Schema };
+    const definition = { params, output, results: joined ? results : undefined, doc, joined, policy: splitPolicy(name, policy) };
+    return this.add(this.create(name, definition, handler as Handler));
+  }
+}
+
+/** Task type of many tasks, which share its topic, policy and concurrency. The params name the task. */
+export class Bundle<S = unknown> extends Declarations<S, BundledOptions, Task<never, unknown>> {
+  readonly app: AnyApp;
+  readonly name: string;
+  readonly #policy: SplitPolicy;
+
+  constructor(app: AnyApp, name: string, policy: Policy) {
+    super();
+    checkName(name);
+    this.app = app;
+    this.name = name;
+    this.#policy = splitPolicy(name, policy);
+  }
+
+  /** Returns the task that params name. Throws the outcome of an attempt whose params name none. */
+  select(params: unknown): Task<never, unknown> {
+    const { task, params: inner } = (params ?? {}) as { task?: unknown; params?: { task?: unknown } | null };
+    // The params of a continuation with results contain those of its task.
+    const name = typeof task === "object" ? inner?.task : task;
+    if (typeof name !== "string") throw new Dead("`task` is missing, or not the name of a task", { kind: "bad_params" });
+    const found = this.tasks.get(name);
+    if (found) return found;
+    const names = [...this.tasks.keys()].map((known) => `\`${known}\``);
+    const more = names.length > SHOWN_NAMES ? ` and ${names.length - SHOWN_NAMES} more` : "";
+    throw new Retry(
+      `the bundle \`${this.name}\` has no task \`${name.slice(0, 64)}\`, but ${names.slice(0, SHOWN_NAMES).join(", ")}${more}; ` +
+        "hint: correct the name, or restart the worker with code that declares it",
+      { kind: "unknown_task" },
+    );
+  }
+
+  /** Returns the type as the `ready` message declares it. Its schema accepts any params of tasks that it does not know. */
+  declaration(): Record<string, unknown> {
+    const tasks = [...this.tasks.values()];
+    if (!tasks.length) throw new DeclarationError(`the bundle \`${this.name}\` has no tasks; hint: add one with its \`task(…)\``);
+    const params = {
+      type: "object",
+      properties: { task: { type: ["string", "object"] } },
+      required: ["task", "params"],
+      dependentSchemas: { task: { allOf: tasks.flatMap((task) => conditionalSchema(task)) } },
+    };
+    const lines = tasks.map(({ name, definition: { doc } }) => (doc ? `${name}: ${doc.split("\n")[0]}` : name));
+    const { fields } = this.#policy;
+    const policy = Object.keys(fields).length ? fields : undefined;
+    return { name: this.name, params, doc: lines.join("\n").slice(0, MAX_DOC_CHARS), policy };
+  }
+
+  protected override create(name: string, definition: Definition, handler: Handler): Task<never, unknown> {
+    const { fields, failOn, retryOn } = definition.policy;
+    const key = Object.keys(fields)[0]?.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase());
+    // What is left after the classes is decided by the worker, for the whole type.
+    if (key) {
+      const own = "a task has only its schemas, `doc`, and classes in `failOn` and `retryOn`";
+      const hint = `hint: use \`app.bundle("${this.name}", { ${key}: … })\``;
+      throw new DeclarationError(`\`${name}\`: \`${key}\` is for the whole bundle; ${own}; ${hint}`);
+    }
+    // For one class, the task's own list counts.
+    const inherited = this.#policy.failOn.filter((kind) => !retryOn.includes(kind));
+    const policy = { fields, failOn: [...failOn, ...inherited], retryOn: [...retryOn, ...this.#policy.retryOn] };
+    return new Task(this.app, name, { ...definition, policy }, handler, this.name);
+  }
+}
+
+/** Schema of the params of one task, which accepts those of all others; none if its library has no JSON Schema. */
+function conditionalSchema(task: Task<never, unknown>): Record<string, unknown>[] {
+  const schema = task.schema("params");
+  if (!schema) return [];
+  const named = { properties: { task: { const: task.name } } };
+  const ofResults = { properties: { task: { type: "object" }, params: { ...named, required: ["task"] } } };
+  return [{ if: task.joined ? ofResults : named, then: schema }];
+}
+
+/** Refuses keys that the options do not have, which a type parameter would permit. */
+type Exact<O, Allowed> = { [K in Exclude<keyof O, keyof Allowed>]: never };
