@@ -161,7 +161,7 @@ class Session:
         try:
             attempt = Attempt(declared.select(message["params"]), message, self)
         except UnknownTask as error:
-            self.send(error_line(n, "retry", "unknown_task", str(error)))
+            self.send(error_line(n, "wait", "unknown_task", str(error)))
         except Mismatch as error:
             self.send(bad_params(n, error))
         except Exception as error:  # For example from a dataclass's `__post_init__`.

@@ -218,13 +218,13 @@ def test_app_with_an_empty_bundle_cannot_serve(tmp_path: Path) -> None:
     assert re.search(r"tasks.py:3: the bundle `small` has no tasks", unable(tmp_path, tasks=f'{APP}app.bundle("small")\n'))
 
 
-def test_unknown_task_is_answered_with_a_retry_that_names_some_known_ones(tmp_path: Path) -> None:
+def test_unknown_task_is_answered_with_a_wait_that_names_some_known_ones(tmp_path: Path) -> None:
     lines = 'many = app.bundle("many")\nfor n in range(25):\n    @many.task(name=f"task-{n}")\n    async def run() -> None: ...\n'
     write(tmp_path, {"tasks": APP + lines})
     with Worker("tasks.py", cwd=tmp_path) as worker:
         assert worker.welcome()["slots"] == 10
         error = worker.run("many", {"task": "x" * 5000, "params": None})["error"]
-        assert (error["outcome"], error["kind"]) == ("retry", "unknown_task")
+        assert (error["outcome"], error["kind"]) == ("wait", "unknown_task")
         message = f"the bundle `many` has no task `{'x' * 64}`, but `task-0`, "
         assert error["message"].startswith(message) and "`task-19` and 5 more; hint:" in error["message"]
         assert worker.run("many", joined({"task": "new", "params": None}))["error"]["kind"] == "unknown_task"

@@ -102,11 +102,12 @@ def test_bundled_continuation_has_the_results_of_bundled_children() -> None:
     assert sheet.status()["name"] == "contact-sheet"
 
 
-def test_unknown_task_of_a_bundle_is_retried_and_shown() -> None:
+def test_unknown_task_of_a_bundle_waits_for_new_code_and_is_shown() -> None:
     handle = tasks.app.remote("small").submit(task="rezise", params={"path": 5})
-    with pytest.raises(TaskFailed, match="the bundle `small` has no task `rezise`, but `resize`, `copy-all`, ") as failed:
-        handle.result(PATIENCE)
-    assert (failed.value.kind, handle.status()["attempt"]) == ("unknown_task", 3)
+    status = next(status for status in handle.watch(PATIENCE) if status.get("waits", 0) >= 2)
+    assert (status["error"]["kind"], status["attempt"]) == ("unknown_task", 0), "the attempts are not counted"
+    assert "the bundle `small` has no task `rezise`, but `resize`, `copy-all`, " in status["error"]["message"]
+    handle.cancel()
 
 
 @pytest.mark.parametrize(("key", "kind"), [("", "ZeroDivisionError"), ("two", "KeyError")])

@@ -3,7 +3,7 @@
 import type { AnyApp } from "./app.ts";
 import { DeclarationError } from "./errors.ts";
 import { type ErrorClass, type Policy, splitPolicy, type SplitPolicy } from "./options.ts";
-import { Dead, Retry } from "./outcomes.ts";
+import { Dead, Wait } from "./outcomes.ts";
 import type { InputOf, OutputOf, Schema, Wire } from "./schema.ts";
 import { checkName, type Definition, type Handler, type Run, type RunJoined, type Target, Task } from "./task.ts";
 
@@ -128,7 +128,7 @@ export class Bundle<S = unknown> extends Declarations<S, BundledOptions, Task<ne
     if (found) return found;
     const names = [...this.tasks.keys()].map((known) => `\`${known}\``);
     const more = names.length > SHOWN_NAMES ? ` and ${names.length - SHOWN_NAMES} more` : "";
-    throw new Retry(
+    throw new Wait(
       `the bundle \`${this.name}\` has no task \`${name.slice(0, 64)}\`, but ${names.slice(0, SHOWN_NAMES).join(", ")}${more}; ` +
         "hint: correct the name, or restart the worker with code that declares it",
       { kind: "unknown_task" },

@@ -146,11 +146,11 @@ test("wrong declarations name the remedy", () => {
   }
 });
 
-test("unknown task is answered with a retry that names some known ones", async (t) => {
+test("unknown task is answered with a wait that names some known ones", async (t) => {
   const worker = await Worker.start(t, "bundled.ts");
   assert.deepEqual((await worker.welcome())["types"][0].policy, { retries: 1 });
   const unknown = await worker.run("many", { task: "x".repeat(5000), params: null });
-  assert.deepEqual([unknown["outcome"], unknown["kind"]], ["retry", "unknown_task"]);
+  assert.deepEqual([unknown["outcome"], unknown["kind"]], ["wait", "unknown_task"]);
   assert.ok(unknown["message"].startsWith(`the bundle \`many\` has no task \`${"x".repeat(64)}\`, but \`task-0\`, `));
   assert.match(unknown["message"], /`task-19` and 5 more; hint:/);
   assert.equal((await worker.run("many", joined({ task: "new", params: null })))["kind"], "unknown_task");
