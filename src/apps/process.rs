@@ -2,29 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Fuse, FusedFuture};
-use nix::libc;
 use nix::sys::signal::Signal;
-use tokio::net::unix::pipe;
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::declaration::Declaration;
+use super::launch::{Launcher, RunningProgram, Simulated};
 use super::protocol::Welcome;
 use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
 use super::socket;
 use crate::handlers::context::Restart;
-use crate::handlers::output_tail::OutputTail;
-use crate::handlers::reaper::{self, Group, describe_status};
+use crate::handlers::output_tail::quote;
+use crate::handlers::reaper::describe_status;
 use crate::runtime::{self, now_ms};
 
 /// Interval of pings.
@@ -38,12 +36,12 @@ const MAX_REASON_CHARS: usize = 500;
 /// Maximum time to read the rest of the stream after the exit: a program started by the app may keep it open.
 const REST_DEADLINE: Duration = Duration::from_millis(50);
 
-/// Program of an app.
+/// RunningProgram of an app.
 #[derive(Clone, Debug)]
 pub struct AppProgram {
     /// Name of the app.
     pub name: String,
-    /// Program and arguments; no shell.
+    /// RunningProgram and arguments; no shell.
     pub command: Vec<String>,
     pub cwd: PathBuf,
     /// Environment variables, added to those of the worker.
@@ -56,15 +54,15 @@ pub struct AppProgram {
     pub slots: Option<u32>,
     /// Tasks of some type run in order: a late attempt must not run beside the next one.
     pub has_order: bool,
+    /// Starts the processes in a simulation. `None`: the operating system does.
+    pub launcher: Option<Arc<dyn Launcher>>,
 }
 
 /// Running process. Dropping it kills its process group.
 pub struct AppProcess {
     app: String,
     session: Session,
-    child: Child,
-    group: Group,
-    output: OutputTail,
+    program: Box<dyn RunningProgram>,
     driver: Fuse<BoxFuture<'static, StreamEndReason>>,
     events: mpsc::UnboundedReceiver<SessionEvent>,
     pid: u32,
@@ -73,15 +71,6 @@ pub struct AppProcess {
     has_order: bool,
     /// The event loop was blocked at the last ping.
     is_blocked: bool,
-}
-
-/// Started process without a session. Dropping it kills its process group.
-pub(super) struct Launched {
-    pub child: Child,
-    pub group: Group,
-    pub output: OutputTail,
-    /// The worker's end of the socket, in non-blocking mode.
-    pub socket: Option<UnixStream>,
 }
 
 /// Request to a process.
@@ -165,54 +154,44 @@ impl AppProgram {
         Ok((process, declaration))
     }
 
-    /// Starts a process without a session.
-    pub(super) async fn launch(&self, number: u32) -> io::Result<Launched> {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let (output, output_writer) = io::pipe()?;
-        let command = self.command(number, theirs.into(), output_writer.into())?;
-        // Forking a large process takes milliseconds.
-        let (child, group) = tokio::task::spawn_blocking(|| reaper::spawn(command)).await??;
-        let label = format!("{}[{}]: ", self.name, child.id().unwrap_or_default());
-        let output = OutputTail::start(pipe::Receiver::from_owned_fd(output.into())?, Some(label));
-        Ok(Launched { child, group, output, socket: Some(ours) })
+    async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
+        if let Some(simulated) = &self.launcher {
+            let Simulated { program, reader, writer } = simulated.launch(number);
+            return Ok(self.connect(program, reader, writer, welcome));
+        }
+        let mut launched = self.launch(number).await?;
+        let socket = launched.socket.take().ok_or(io::ErrorKind::NotConnected)?;
+        let (reader, writer) = socket::split(socket)?;
+        Ok(self.connect(Box::new(launched), reader, writer, welcome))
     }
 
-    async fn spawn(&self, number: u32, welcome: &Welcome) -> io::Result<(AppProcess, Declared)> {
-        let Launched { child, group, output, socket } = self.launch(number).await?;
-        let socket = socket.ok_or(io::ErrorKind::NotConnected)?;
-        let pid = child.id().unwrap_or_default();
-        let (reader, writer) = socket::split(socket)?;
+    /// Opens the session with a process that has been started.
+    fn connect<R, W>(
+        &self,
+        program: Box<dyn RunningProgram>,
+        reader: R,
+        writer: W,
+        welcome: &Welcome,
+    ) -> (AppProcess, Declared)
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
         let (sender, events) = mpsc::unbounded_channel();
         let (session, declared, driver) = Session::open(reader, writer, welcome, sender);
         let process = AppProcess {
             app: self.name.clone(),
             session,
-            child,
-            group,
-            output,
+            pid: program.pid(),
+            program,
             driver: in_own_task(driver).boxed().fuse(),
             events,
-            pid,
             slots: 1,
             responsive: false,
             has_order: self.has_order,
             is_blocked: false,
         };
-        Ok((process, declared))
-    }
-
-    fn command(&self, number: u32, socket: OwnedFd, output: OwnedFd) -> io::Result<Command> {
-        let Some((program, arguments)) = self.command.split_first() else {
-            return Err(io::Error::other("the command is empty"));
-        };
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.cwd).envs(&self.env);
-        command.env("KAFLEET_APP", &self.name).env("KAFLEET_APP_PROCESS", number.to_string());
-        command.stdin(Stdio::from(socket)).stdout(Stdio::from(output.try_clone()?)).stderr(Stdio::from(output));
-        // SAFETY: the function makes async-signal-safe calls only.
-        unsafe { command.pre_exec(prefer_as_victim) };
-        Ok(command)
+        (process, declared)
     }
 }
 
@@ -272,7 +251,7 @@ impl AppProcess {
                     on_event(SessionEvent::Ended);
                     break self.stream_ended(end).await;
                 }
-                _ = self.child.wait() => {
+                _ = self.program.exit() => {
                     let end = timeout(REST_DEADLINE, &mut self.driver).await.unwrap_or(StreamEndReason::Closed);
                     self.session.refuse_attempts();
                     on_event(SessionEvent::Ended);
@@ -333,9 +312,8 @@ impl AppProcess {
     }
 
     async fn kill(&mut self, cause: Cause, message: String) -> ProcessEnd {
-        self.group.signal(Signal::SIGKILL);
-        self.wait(EXIT_DEADLINE).await;
-        self.group.finish();
+        self.program.signal(Signal::SIGKILL);
+        self.wait().await;
         ProcessEnd { cause, is_expected: false, message }
     }
 
@@ -344,14 +322,14 @@ impl AppProcess {
         self.session.close();
         let mut status = timeout(EXIT_GRACE, self.exit()).await.ok();
         if status.is_none() {
-            self.group.signal(Signal::SIGTERM);
+            self.program.signal(Signal::SIGTERM);
             status = timeout(EXIT_GRACE, self.exit()).await.ok();
         }
         if status.is_none() {
-            self.group.signal(Signal::SIGKILL);
-            self.wait(EXIT_DEADLINE).await;
+            self.program.signal(Signal::SIGKILL);
+            self.wait().await;
         }
-        self.group.finish();
+        self.program.finish();
         let how = match status {
             Some(Ok(status)) => describe_status(status),
             _ => "it was killed".to_owned(),
@@ -366,7 +344,7 @@ impl AppProcess {
             tokio::select! {
                 biased;
                 _ = &mut self.driver, if !self.driver.is_terminated() => {}
-                status = self.child.wait() => {
+                status = self.program.exit() => {
                     if !self.driver.is_terminated() {
                         let _ = timeout(REST_DEADLINE, &mut self.driver).await;
                     }
@@ -376,30 +354,31 @@ impl AppProcess {
         }
     }
 
-    async fn wait(&mut self, deadline: Duration) -> Option<ExitStatus> {
-        timeout(deadline, self.child.wait()).await.ok()?.ok()
+    /// Waits for the exit of a process that has been killed or has ended its stream, and kills the rest of it.
+    async fn wait(&mut self) -> Option<ExitStatus> {
+        let status = timeout(EXIT_DEADLINE, self.program.exit()).await;
+        self.program.finish();
+        status.ok()?.ok()
     }
 
     /// Describes the end with the last output. A process that has closed its stream and does not exit is killed.
     async fn describe_end(&mut self) -> String {
-        let status = self.wait(EXIT_DEADLINE).await;
-        self.group.finish();
+        let status = self.wait().await;
         let how = status.map_or_else(|| "it closed its socket".to_owned(), describe_status);
-        match self.output.last_lines().await {
+        match quote(&self.program.output().await) {
             lines if lines.is_empty() => format!("{how}, without output"),
             lines => format!("{how}; last output: {lines}"),
         }
     }
 
     async fn describe_failed_start(&mut self, cwd: &std::path::Path) -> String {
-        let status = self.wait(EXIT_DEADLINE).await;
-        self.group.finish();
+        let status = self.wait().await;
         let code = status.and_then(|status| status.code());
         let how = match code {
             Some(code) => format!("exit code {code}"),
             None => status.map_or_else(|| "it closed its socket".to_owned(), describe_status),
         };
-        let output = self.output.text().await;
+        let output = self.program.output().await;
         let reason: String = reason_line(&output).unwrap_or_default().chars().take(MAX_REASON_CHARS).collect();
         let hint = start_hint(code, &reason, cwd).map(|hint| format!("; hint: {hint}")).unwrap_or_default();
         let separator = if reason.is_empty() { "" } else { ": " };
@@ -441,20 +420,6 @@ fn location_line(output: &str) -> Option<&str> {
         line.starts_with("file:///") && line.rsplit_once(':').is_some_and(|(_, number)| is_number(number))
     };
     output.lines().rev().find(is_location)
-}
-
-/// Makes the process the preferred victim of the kernel's OOM killer. Async-signal-safe.
-fn prefer_as_victim() -> io::Result<()> {
-    const SCORE: &[u8] = b"1000";
-    // SAFETY: the path is a C string and the buffer is valid for its size; a failure has no effect.
-    unsafe {
-        let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if file >= 0 {
-            libc::write(file, SCORE.as_ptr().cast(), SCORE.len());
-            libc::close(file);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

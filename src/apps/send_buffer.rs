@@ -24,6 +24,7 @@ pub(super) struct SendBuffer {
     more: Notify,
 }
 
+#[derive(Default)]
 struct Buffer {
     /// `None` after an error or the end of the stream.
     writer: Option<Box<dyn AsyncWrite + Send + Unpin>>,
@@ -47,18 +48,7 @@ struct Buffer {
 
 impl SendBuffer {
     pub(super) fn new(writer: Box<dyn AsyncWrite + Send + Unpin>) -> Self {
-        let buffer = Buffer {
-            writer: Some(writer),
-            bytes: Vec::new(),
-            sent: 0,
-            closing: false,
-            written: 0,
-            end: 0,
-            attempt_end: 0,
-            replies: VecDeque::new(),
-            replies_bytes: 0,
-            is_overfull: false,
-        };
+        let buffer = Buffer { writer: Some(writer), ..Buffer::default() };
         Self { buffer: Mutex::new(buffer), more: Notify::new() }
     }
 

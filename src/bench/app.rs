@@ -305,6 +305,7 @@ impl BenchApp {
             types: types.clone(),
             slots: Some(self.slots),
             has_order: false,
+            launcher: None,
         };
         let welcome = Welcome {
             protocol: VERSION,

@@ -171,6 +171,7 @@ fn program(name: &str, section: &AppConfig, environment: &[(&str, String)]) -> A
         types: section.types.clone(),
         slots: section.slots,
         has_order: false,
+        launcher: None,
     }
 }
 

@@ -83,7 +83,7 @@ fn append(tail: &mut VecDeque<u8>, bytes: &[u8]) {
 }
 
 /// Last non-empty lines, within the bounds.
-fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n");
     let surplus = last.chars().count().saturating_sub(QUOTED_CHARS);

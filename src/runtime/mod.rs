@@ -107,9 +107,20 @@ pub fn spawn<F>(task: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
-    let Some(host) = host() else { return tokio::spawn(task) };
+    if host().is_none() {
+        return tokio::spawn(task);
+    }
+    spawn_on(&Handle::current(), task)
+}
+
+/// Spawns a task on another runtime.
+pub fn spawn_on<F>(runtime: &Handle, task: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    let Some(host) = host() else { return runtime.spawn(task) };
     let process = host.begun();
-    let handle = tokio::spawn(Hosted::new(process, task));
+    let handle = runtime.spawn(Hosted::new(process, task));
     host.ends(process, handle.abort_handle());
     handle
 }
@@ -154,11 +165,14 @@ pub struct RuntimeThread {
 }
 
 impl RuntimeThread {
-    /// Starts the thread.
+    /// Starts the thread. A simulation has none: the tasks run on its own.
     ///
     /// # Errors
     /// The runtime or the thread cannot be created.
     pub fn start(name: &str) -> std::io::Result<Self> {
+        if host().is_some() {
+            return Ok(Self { handle: Handle::current(), _stop: CancellationToken::new().drop_guard() });
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (handle, stop) = (runtime.handle().clone(), CancellationToken::new());
         let stopped = stop.clone();

@@ -57,7 +57,7 @@ pub(super) struct InFlight {
     /// Child processes that crashed while running the task in quarantine.
     pub crashes: u8,
     /// Repetitions of the current attempt, which ended through no fault of its own.
-    pub restarts: u8,
+    pub restarts: Restarts,
     /// Headers to be copied to the result, if the task has one for other systems.
     pub correlation: Option<Headers>,
     /// Headers that the type keeps for its handler.
@@ -66,12 +66,20 @@ pub(super) struct InFlight {
     pub trace: Option<Box<TaskTrace>>,
 }
 
+/// Repetitions of an attempt whose process has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Restarts {
+    pub number: u8,
+    /// The attempt may have caused the death of a process of an app, and runs without others.
+    pub is_alone: bool,
+}
+
 impl InFlight {
     /// Returns whether no attempt of this run has started yet, as far as this worker knows.
     pub(super) fn is_first_start(&self) -> bool {
         let has_used = self.attempts > self.task.attempts_used || self.waits != self.task.waits;
         // An attempt that is repeated because its process died has started before.
-        !has_used && self.restarts == 0
+        !has_used && self.restarts.number == 0
     }
 
     /// Time in the queue, in milliseconds: since the record was written, or since the task was to start at the earliest.
@@ -196,7 +204,7 @@ impl PollBatch {
             admitted: false,
             suspect: false,
             crashes: 0,
-            restarts: 0,
+            restarts: Restarts::default(),
             correlation: decoder.correlation(record, &task),
             kept_headers,
             trace: None,

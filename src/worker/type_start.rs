@@ -45,7 +45,7 @@ impl TypeStart<'_> {
         runtime::spawn(forward_changes(changes, commands.clone()));
         let own = self.registered.handler.permits().and_then(|permits| permits.runtime());
         let dispatcher = match own {
-            Some(own) => own.spawn(dispatcher.run()),
+            Some(own) => runtime::spawn_on(&own, dispatcher.run()),
             None => runtime::spawn(dispatcher.run()),
         };
         (consumer, StartedType { task_type: self.task_type.clone(), commands, dispatcher })

@@ -35,6 +35,7 @@ fn program(command: &[&str]) -> AppProgram {
         types: None,
         slots: None,
         has_order: false,
+        launcher: None,
     }
 }
 

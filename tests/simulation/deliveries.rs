@@ -24,7 +24,8 @@ use serde_json::Value;
 
 use crate::fleet::Fleet;
 use crate::host::START_MS;
-use crate::task_types::{Journal, Script};
+use crate::journal::{Execution, Journal};
+use crate::task_types::Script;
 use crate::verdict::{Records, logged};
 
 const RETRIES: u32 = 2;
@@ -67,7 +68,7 @@ impl Task for EmailTask {
 fn receive<T: Task>(cx: &Context, address: Option<&str>, body: &Value) -> TaskResult<()> {
     let fails = fails(address.unwrap_or_default());
     let journal = cx.state::<Arc<Journal>>();
-    let _running = journal.record_attempt::<T>(cx, fails == 0);
+    let _running = journal.record_attempt(&Execution::of::<T>(cx), fails == 0);
     journal.received.lock().entry(cx.id.to_string()).or_default().push(body.clone());
     if cx.number <= fails { Err(Failure::retry("not now")) } else { Ok(()) }
 }
@@ -295,7 +296,7 @@ impl TaskHistory {
 
 // ---- verdict
 
-fn is_delivery(id: &str) -> bool {
+pub fn is_delivery(id: &str) -> bool {
     id.starts_with("callback-") || id.starts_with("email-")
 }
 

@@ -25,13 +25,14 @@ use tokio::task::JoinHandle;
 
 use crate::faulty_backend::FaultRng;
 use crate::host::System;
+use crate::journal::Journal;
 use crate::offset_oracle::OffsetOracle;
 use crate::request_oracle::Answers;
 use crate::roles;
 use crate::scenario::Scenario;
 use crate::schedules::ExpectedSchedule;
 use crate::step::ProcessId;
-use crate::task_types::{Journal, registry};
+use crate::task_types::registry;
 use crate::tree_oracle::{TaskSpec, task_specs};
 use crate::verdict::Records;
 
@@ -208,7 +209,11 @@ impl Fleet {
         match process_id {
             ProcessId::Worker(n) => {
                 *self.journal.service.worker_starts.lock() += 1;
-                runtime::spawn(worker::run(roles::worker(self, n), shutdown))
+                let (setup, app) = roles::worker(self, n);
+                match app {
+                    Some(app) => runtime::spawn(app.run_worker(setup, shutdown)),
+                    None => runtime::spawn(worker::run(setup, shutdown)),
+                }
             }
             ProcessId::Tracker(_) => runtime::spawn(tracker::run(roles::tracker(self, process_id), shutdown)),
             ProcessId::Api => {

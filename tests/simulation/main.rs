@@ -6,11 +6,13 @@
 #[allow(unused, reason = "each test crate uses a part of it")]
 mod support;
 
+mod apps;
 mod deliveries;
 mod faults;
 mod faulty_backend;
 mod fleet;
 mod host;
+mod journal;
 mod offset_oracle;
 mod outages;
 mod request_oracle;

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::fleet::Fleet;
+use crate::journal::{Execution, Journal};
 use crate::requests::Client;
 use crate::scenario::{FaultMode, Scenario};
 use crate::step::Step;
-use crate::task_types::Journal;
 use crate::verdict::Records;
 
 /// Error kind that opens the circuits of callers.
@@ -52,7 +52,7 @@ impl Task for Caller {
 
     async fn run(self, cx: Context) -> TaskResult<()> {
         let journal = cx.state::<Arc<Journal>>();
-        let _running = journal.record_start::<Self>(&cx);
+        let _running = journal.record_start(&Execution::of::<Self>(&cx));
         journal.service.calls.lock().push(now_ms());
         if self.ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.ms)).await;

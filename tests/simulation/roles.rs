@@ -11,12 +11,15 @@ use kafleet::telemetry::Metrics;
 use kafleet::tracker::TrackerSetup;
 use kafleet::worker::WorkerSetup;
 
+use crate::apps::SimulatedApp;
 use crate::faulty_backend::{FaultyBroker, FaultyStore};
 use crate::fleet::{Fleet, lifetimes};
+use crate::journal::RunningAttempts;
 use crate::step::ProcessId;
 use crate::task_types::{self, Unordered};
 
-pub fn worker(fleet: &Fleet, number: usize) -> WorkerSetup {
+/// Worker, and the app that runs its types, if the scenario has one.
+pub fn worker(fleet: &Fleet, number: usize) -> (WorkerSetup, Option<Arc<SimulatedApp>>) {
     let scenario = &fleet.scenario;
     let is_newer = scenario.newer.contains(&number);
     let config = WorkerConfig {
@@ -27,10 +30,11 @@ pub fn worker(fleet: &Fleet, number: usize) -> WorkerSetup {
         ..WorkerConfig::default()
     };
     let types = scenario.single_type.contains(&number).then(|| Unordered::TYPE.to_owned());
-    WorkerSetup {
+    let running = Arc::<RunningAttempts>::default();
+    let setup = WorkerSetup {
         broker: broker(fleet, is_newer.then(|| fleet.names.events())),
         policies: Default::default(),
-        registry: registry(fleet),
+        registry: task_types::worker_registry(&fleet.journal, scenario, &running),
         types: types.into_iter().collect(),
         config,
         names: fleet.names.clone(),
@@ -39,7 +43,9 @@ pub fn worker(fleet: &Fleet, number: usize) -> WorkerSetup {
         tracer: None,
         health: Health::default(),
         reentry: None,
-    }
+    };
+    let app = scenario.app.clone().map(|spec| SimulatedApp::new(spec, scenario, &fleet.journal, running));
+    (setup, app)
 }
 
 pub fn tracker(fleet: &Fleet, process_id: ProcessId) -> TrackerSetup {

@@ -6,6 +6,7 @@ use fastrand::Rng;
 use kafleet::model::schedule::Overlap;
 use serde::{Deserialize, Serialize};
 
+use crate::apps::{self, AppSpec};
 use crate::deliveries;
 use crate::outages;
 use crate::step::{ProcessId, ScheduleChange, ScheduleSpec, Step, SubmitVia, TaskRequest, TimedStep};
@@ -67,6 +68,9 @@ pub struct Scenario {
     pub shared_group: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<Upgrade>,
+    /// App that runs types instead of the workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<AppSpec>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub batches: Vec<Vec<BatchTask>>,
     pub steps: Vec<TimedStep>,
@@ -105,6 +109,7 @@ impl Scenario {
             shared_group: seed.is_multiple_of(3),
             upgrade: (fault_mode == FaultMode::All && rng.u8(..6) == 0)
                 .then(|| Upgrade { separate_store: rng.bool(), completes: rng.bool() }),
+            app: None,
             batches: Vec::new(),
             steps: Vec::new(),
         };
@@ -127,6 +132,7 @@ impl Scenario {
             scenario.add_upgrades(rng);
         }
         outages::add_outages(&mut scenario);
+        apps::add_app(&mut scenario);
         scenario.steps.sort_by_key(|step| step.at_ms);
         // Not from the generator, so that seeds keep the rest of their scenario.
         let waits = &mut Rng::with_seed(seed.rotate_left(32) ^ 0x5741_4954);
@@ -137,6 +143,11 @@ impl Scenario {
     /// Whether any task has notifications.
     pub fn has_notifications(&self) -> bool {
         self.roots.iter().any(|(_, script)| deliveries::has_notifications(script))
+    }
+
+    /// Whether an app runs the type.
+    pub fn app_runs(&self, unordered: bool) -> bool {
+        self.app.as_ref().is_some_and(|app| app.runs(unordered))
     }
 
     /// Whether any task calls the service.
@@ -326,6 +337,7 @@ impl fmt::Display for Scenario {
             self.retention_ms,
             self.upgrade
         )?;
+        self.app.iter().try_for_each(|app| writeln!(f, "  {app:?}"))?;
         let root_of = |step: &TimedStep| match step.step {
             Step::Submit { root, .. } | Step::External { root, .. } => Some(root),
             _ => None,

@@ -140,6 +140,24 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// Whether the step is a fault of processes, the broker or the store.
+    pub fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::Crash { .. }
+                | Self::Restart { .. }
+                | Self::Freeze { .. }
+                | Self::ChangeBuild { .. }
+                | Self::StoreOutage { .. }
+                | Self::WipeStore
+                | Self::RollBackStore
+                | Self::FailCalls { .. }
+                | Self::HoldTransactions { .. }
+        )
+    }
+}
+
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum TaskRequest {
     Cancel,

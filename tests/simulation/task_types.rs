@@ -1,6 +1,5 @@
 //! Task types of a simulated fleet. The params of a task are a script, from which its expected outcome follows.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use kafleet::model::record::state::State;
 use kafleet::model::task::Rules;
 use kafleet::model::task::action::{Action, Check};
 use kafleet::runtime::now_ms;
-use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::deliveries::{CallbackTask, EmailTask};
-use crate::outages::{Caller, Service};
+use crate::journal::{Attempt, Execution, Journal, RunningAttempts};
+use crate::outages::Caller;
 use crate::scenario::Scenario;
 
 /// Longest wait that a failed attempt chooses, in milliseconds.
@@ -88,50 +87,6 @@ pub struct ContinuationSpec {
     pub from_handler: bool,
 }
 
-/// Attempts as seen by their handlers.
-#[derive(Default)]
-pub struct Journal {
-    pub attempts: Mutex<BTreeMap<(String, u32, u32), u32>>,
-    /// Executions that ended with a wait.
-    pub waits: Mutex<BTreeMap<(String, u32, u32), u32>>,
-    /// Starts of attempts with id and run, epoch milliseconds.
-    pub start_times: Mutex<Vec<(String, u32, i64)>>,
-    /// Tasks whose attempts cannot fail, so that none is retried.
-    pub infallible: Mutex<BTreeSet<String>>,
-    /// States received by continuations with results, by the continuation's id.
-    pub joined: Mutex<BTreeMap<String, JoinedStates>>,
-    /// Bodies of callbacks and emails per attempt, by the id of the delivery.
-    pub received: Mutex<BTreeMap<String, Vec<Value>>>,
-    /// Called at the start of each attempt.
-    pub on_attempt: Mutex<Option<OnAttempt>>,
-    /// Slots per worker of types that an operator has limited.
-    pub limits: Mutex<BTreeMap<&'static str, u32>>,
-    /// Attempts that started beyond the slots of their worker.
-    pub excess: Mutex<Vec<String>>,
-    /// Service that callers call.
-    pub service: Service,
-}
-
-/// Attempts that a worker is running, by type.
-#[derive(Default)]
-pub struct RunningAttempts(Mutex<BTreeMap<&'static str, u32>>);
-
-/// Ends a running attempt on drop.
-pub struct RunningAttempt(Arc<RunningAttempts>, &'static str);
-
-impl Drop for RunningAttempt {
-    fn drop(&mut self) {
-        *self.0.0.lock().entry(self.1).or_default() -= 1;
-    }
-}
-
-/// State of the task before a continuation, and of its other children by id.
-pub type JoinedStates = (State, BTreeMap<String, State>);
-
-/// Callback with the id, run and number of an attempt, and whether it is the first execution of the run as far as waits
-/// are concerned.
-pub type OnAttempt = Box<dyn Fn(&str, u32, u32, bool) + Send>;
-
 /// Params of a task: its script, alone or with results.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, try_from = "Value")]
@@ -196,8 +151,24 @@ pub fn task_type(unordered: bool) -> &'static str {
 
 /// Registers the task types of a scenario.
 pub fn registry(journal: &Arc<Journal>, scenario: &Scenario) -> Registry {
+    let mut registry = worker_registry(journal, scenario, &Arc::default());
+    for unordered in [true, false] {
+        if scenario.app_runs(unordered) {
+            registry.add(task_type(unordered), registered(unordered));
+        }
+    }
+    registry
+}
+
+/// Registers the task types of a worker, without those that its app runs.
+pub fn worker_registry(journal: &Arc<Journal>, scenario: &Scenario, running: &Arc<RunningAttempts>) -> Registry {
     let mut registry = Registry::default();
-    registry.share(journal.clone()).share(Arc::<RunningAttempts>::default()).task::<Unordered>().task::<Keyed>();
+    registry.share(journal.clone()).share(running.clone());
+    for unordered in [true, false] {
+        if !scenario.app_runs(unordered) {
+            registry.add(task_type(unordered), registered(unordered));
+        }
+    }
     if scenario.has_callers() {
         registry.task::<Caller>();
     }
@@ -209,74 +180,26 @@ pub fn registry(journal: &Arc<Journal>, scenario: &Scenario) -> Registry {
     registry
 }
 
-impl Journal {
-    /// Records an attempt; `infallible`: it cannot fail.
-    pub fn record_attempt<T: Task>(&self, cx: &Context, infallible: bool) -> RunningAttempt {
-        *self.attempts.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
-        if infallible {
-            self.infallible.lock().insert(cx.id.to_string());
-        }
-        self.record_start::<T>(cx)
-    }
-
-    /// Records the start of an attempt. It runs until the returned value is dropped.
-    pub fn record_start<T: Task>(&self, cx: &Context) -> RunningAttempt {
-        self.start_times.lock().push((cx.id.to_string(), cx.run, now_ms()));
-        if let Some(on_attempt) = &*self.on_attempt.lock() {
-            let is_first = cx.number == 1 && self.waits_of(cx.id.as_str(), cx.run) == 0;
-            on_attempt(cx.id.as_str(), cx.run, cx.number, is_first);
-        }
-        let running = cx.state::<Arc<RunningAttempts>>();
-        let count = {
-            let mut by_type = running.0.lock();
-            let count = by_type.entry(T::TYPE).or_default();
-            *count += 1;
-            *count
-        };
-        let slots = self.limits.lock().get(T::TYPE).copied().unwrap_or(T::CONCURRENCY);
-        if T::CONCURRENCY > 0 && count > slots {
-            self.excess.lock().push(format!("{count} attempts of {} run in one worker with {slots} slots", T::TYPE));
-        }
-        RunningAttempt((*running).clone(), T::TYPE)
-    }
-}
-
-impl Journal {
-    /// Number of waits of a run.
-    fn waits_of(&self, id: &str, run: u32) -> usize {
-        let of_run = (id.to_owned(), run, 0)..=(id.to_owned(), run, u32::MAX);
-        self.waits.lock().range(of_run).map(|(_, waits)| *waits as usize).sum()
-    }
-
-    /// Attempts that ran more than once. A wait counts as no attempt, so the next execution has the same number.
-    pub fn repeated_attempts(&self) -> Vec<((String, u32, u32), u32)> {
-        let waits = self.waits.lock();
-        let allowed = |attempt| 1 + waits.get(attempt).copied().unwrap_or_default();
-        let attempts = self.attempts.lock();
-        let repeated = attempts.iter().filter(|(attempt, times)| **times > allowed(*attempt));
-        repeated.map(|(attempt, times)| (attempt.clone(), *times)).collect()
-    }
-
-    /// Takes the next wait of a script; the waits are spread over the attempts.
-    fn next_wait(&self, cx: &Context, script: &Script) -> Option<u64> {
-        let used = self.waits_of(cx.id.as_str(), cx.run);
-        let due_in = used as u32 % (script.fails + 1) + 1;
-        let wait_ms = *script.waits.get(used).filter(|_| due_in <= cx.number)?;
-        *self.waits.lock().entry((cx.id.to_string(), cx.run, cx.number)).or_default() += 1;
-        Some(wait_ms)
-    }
+/// Type with its handler in Rust.
+pub fn registered(unordered: bool) -> Registered {
+    if unordered { Registered::of::<Unordered>() } else { Registered::of::<Keyed>() }
 }
 
 impl TaskParams {
     async fn run_script<T: Task>(self, cx: Context) -> TaskResult<u32> {
+        let journal = cx.state::<Arc<Journal>>();
+        self.script(cx.id.as_str(), &journal).run_script::<T>(cx).await
+    }
+
+    /// Returns the script of a task, and records the results that it has received.
+    pub fn script(self, id: &str, journal: &Journal) -> Script {
         match self {
-            Self::Script(script) => script.run_script::<T>(cx).await,
+            Self::Script(script) => script,
             Self::Joined(joined) => {
                 let Joined { params, task, results } = *joined;
                 let results = results.into_iter().map(|ended| (ended.id.to_string(), ended.state)).collect();
-                let journal = cx.state::<Arc<Journal>>();
-                journal.joined.lock().insert(cx.id.to_string(), (task.state, results));
-                params.run_script::<T>(cx).await
+                journal.joined.lock().insert(id.to_owned(), (task.state, results));
+                params
             }
         }
     }
@@ -389,8 +312,8 @@ impl Script {
     }
 
     async fn run_script<T: Task>(self, cx: Context) -> TaskResult<u32> {
-        let journal = cx.state::<Arc<Journal>>();
-        let _running = journal.record_attempt::<T>(&cx, self.fails == 0);
+        let (journal, execution) = (cx.state::<Arc<Journal>>(), Execution::of::<T>(&cx));
+        let _running = journal.record_attempt(&execution, self.fails == 0);
         if self.ms > 0 {
             tokio::time::sleep(Duration::from_millis(self.ms)).await;
         }
@@ -398,26 +321,46 @@ impl Script {
             cx.progress(cx.number);
             cx.log(format!("attempt {}", cx.number));
         }
-        if let Some(wait_ms) = journal.next_wait(&cx, &self) {
-            return Err(Failure::wait((wait_ms > 0).then(|| Duration::from_millis(wait_ms)), "not now"));
+        match self.outcome(&journal, &execution.attempt) {
+            Outcome::Wait { after_ms } => Err(Failure::wait(after_ms.map(Duration::from_millis), "not now")),
+            Outcome::Retry { after_ms } => {
+                journal.charge(&execution.attempt);
+                let retry = |ms| Failure::retry_after("not yet", Duration::from_millis(ms));
+                Err(after_ms.map_or_else(|| Failure::retry("not yet"), retry))
+            }
+            Outcome::Fail => Err(Failure::fail("not in this run")),
+            Outcome::Succeed => {
+                self.children.iter().enumerate().for_each(|(n, child)| cx.spawn_child(child.child(n)));
+                self.added_continuations().for_each(|then| cx.then(then));
+                Ok(cx.run)
+            }
         }
-        if cx.number <= self.fails {
-            let wait = Duration::from_millis(fastrand::u64(..=MAX_CHOSEN_WAIT));
-            return Err(if self.chooses_wait {
-                Failure::retry_after("not yet", wait)
-            } else {
-                Failure::retry("not yet")
-            });
-        }
-        if cx.run < self.succeeds_from_run {
-            return Err(Failure::fail("not in this run"));
-        }
-        for (n, child) in self.children.iter().enumerate() {
-            cx.spawn_child(child.child(n));
-        }
-        self.continuations.iter().filter(|then| then.from_handler).for_each(|then| cx.then(then.continuation()));
-        Ok(cx.run)
     }
+
+    /// Decides the end of an attempt, once for each execution.
+    pub fn outcome(&self, journal: &Journal, attempt: &Attempt) -> Outcome {
+        if let Some(wait_ms) = journal.next_wait(attempt, self) {
+            return Outcome::Wait { after_ms: Some(wait_ms).filter(|ms| *ms > 0) };
+        }
+        if attempt.number <= self.fails {
+            let wait_ms = fastrand::u64(..=MAX_CHOSEN_WAIT);
+            return Outcome::Retry { after_ms: self.chooses_wait.then_some(wait_ms) };
+        }
+        if attempt.run < self.succeeds_from_run { Outcome::Fail } else { Outcome::Succeed }
+    }
+
+    /// Continuations that the handler adds.
+    pub fn added_continuations(&self) -> impl Iterator<Item = Continuation> {
+        self.continuations.iter().filter(|then| then.from_handler).map(ContinuationSpec::continuation)
+    }
+}
+
+/// End of an attempt.
+pub enum Outcome {
+    Wait { after_ms: Option<u64> },
+    Retry { after_ms: Option<u64> },
+    Fail,
+    Succeed,
 }
 
 impl ChildSpec {
@@ -426,7 +369,7 @@ impl ChildSpec {
         Self { unordered, script, ignore_failure, delay_ms: if rng.u8(..6) == 0 { rng.u64(1..6_000) } else { 0 } }
     }
 
-    fn child(&self, n: usize) -> Child {
+    pub fn child(&self, n: usize) -> Child {
         let mut child = Child::new(task_type(self.unordered), json!(self.script)).id(format!("c{n}"));
         if self.ignore_failure {
             child = child.ignore_failure();

@@ -18,6 +18,7 @@ use kafleet::tracker::project::projection::Logged;
 
 use crate::deliveries;
 use crate::fleet::{CALL, Fleet};
+use crate::journal::Attempt;
 use crate::outages;
 use crate::request_oracle;
 use crate::retries;
@@ -144,6 +145,7 @@ pub async fn judge(fleet: &Fleet) -> Vec<String> {
     retries::judge(fleet, &records, &mut violations).await;
     request_oracle::judge(fleet, &records, &mut violations);
     record_count += deliveries::judge(fleet, &records, &log, &mut violations).await;
+    crate::apps::deaths::judge(fleet, &log, &mut violations);
     record_count += outages::judge(fleet, &records, &log, &mut violations);
     if record_count != records.len() {
         violations.push(format!("{} records, {record_count} tasks: {:?}", records.len(), records.keys()));
@@ -285,6 +287,7 @@ fn may_differ(fleet: &Fleet, records: &Records, id: &str, node: &TaskRecord, scr
             script.expires_ms.is_some() && node.run == 1 && (!id.contains(':') || request_oracle::is_batch_task(id))
         }
         State::Failed if is_failed_by_child(node) => script.fail_fast && tripped(fleet, records, id),
+        State::Failed if fleet.journal.deaths.has_exhausted(id) => true,
         // An attempt that failed after its child reports its own error.
         State::Failed if request_oracle::is_batch_task(id) && script.fail_fast && tripped(fleet, records, id) => true,
         State::Failed => {
@@ -431,14 +434,14 @@ fn check_published_once(fleet: &Fleet, log: &[Event], violations: &mut Vec<Strin
     // A retry that waits during a rebalance starts again with the first attempt.
     let single_worker = fleet.scenario.workers == 1;
     // A continuation that fails again in a later run creates its failed children again.
-    let is_recreated = |(id, run, _): &(String, u32, u32)| *run > 1 && id.contains(":then");
+    let is_recreated = |attempt: &Attempt| attempt.run > 1 && attempt.id.contains(":then");
     for (attempt, times) in fleet.journal.repeated_attempts() {
         if is_recreated(&attempt) {
             continue;
         }
-        if fault_mode != FaultMode::All
-            && (infallible.contains(&attempt.0) || (fault_mode == FaultMode::None && single_worker))
-        {
+        // A worker that stops does not wait for repetitions after deaths.
+        let is_infallible = infallible.contains(&attempt.id) && fleet.journal.deaths.count(&attempt) == 0;
+        if fault_mode != FaultMode::All && (is_infallible || (fault_mode == FaultMode::None && single_worker)) {
             violations.push(format!("{attempt:?} ran {times} times without a fault"));
         }
     }

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 
 use super::Step;
 use super::sessions::difference;
-use crate::apps::process::{AppProgram, Launched};
+use crate::apps::launch::Launched;
+use crate::apps::process::AppProgram;
 use crate::apps::protocol::{self, FromApp, MAX_LINE_BYTES};
 use crate::apps::socket::{self, SocketWriter};
 use crate::handlers::reaper::describe_status;

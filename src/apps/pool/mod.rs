@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +30,7 @@ use super::protocol::Welcome;
 use super::session::Session;
 use crate::handlers::resident_memory::tree_bytes;
 use crate::model::units::bytes::Bytes;
-use crate::runtime::{Health, RuntimeThread};
+use crate::runtime::{self, Health, RuntimeThread};
 use crate::telemetry::AppMetrics;
 
 /// Maximum time for all processes to end: two grace periods of a process, and some time to start it.
@@ -72,7 +73,7 @@ pub struct AppPool {
     next_id: AtomicU64,
     /// Process that has declared the types, until the others are started.
     first: Mutex<Option<AppProcess>>,
-    supervisors: Mutex<JoinSet<()>>,
+    supervisors: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
     /// Set when the pool serves.
     metrics: OnceLock<PoolMetrics>,
@@ -109,7 +110,7 @@ impl OpenedApp {
         let thread = RuntimeThread::start(&format!("kafleet-{}", program.name));
         let thread = thread.map_err(|why| failed(format!("gets no thread: {why}")))?;
         let (app, greeting) = (program.clone(), welcome.clone());
-        let started = thread.handle().spawn(async move { app.start(0, &greeting).await });
+        let started = runtime::spawn_on(thread.handle(), async move { app.start(0, &greeting).await });
         let (first, declaration) = started.await.map_err(|why| failed(format!("was not started: {why}")))??;
         Ok(Self { thread, program, welcome, declaration, first })
     }
@@ -212,9 +213,9 @@ impl AppPool {
         self.state.lock().down_since = Some(Instant::now());
         let mut supervisors = self.supervisors.lock();
         for number in 0..self.settings.processes {
-            supervisors.spawn_on(self.clone().keep(number, first.take()), self.runtime());
+            supervisors.push(runtime::spawn_on(self.runtime(), self.clone().keep(number, first.take())));
         }
-        supervisors.spawn_on(status::report(self.clone(), health), self.runtime());
+        supervisors.push(runtime::spawn_on(self.runtime(), status::report(self.clone(), health)));
     }
 
     /// Ends all processes; running attempts may finish for some seconds.
@@ -227,11 +228,13 @@ impl AppPool {
             // A closed channel asks the process to end.
             let _ = timeout(STOP_DEADLINE, first.run(receiver, |_| {})).await;
         }
-        let mut supervisors = std::mem::take(&mut *self.supervisors.lock());
-        let ended = async { while supervisors.join_next().await.is_some() {} };
-        if timeout(STOP_DEADLINE, ended).await.is_err() {
+        let supervisors = std::mem::take(&mut *self.supervisors.lock());
+        let aborts: Vec<_> = supervisors.iter().map(JoinHandle::abort_handle).collect();
+        let mut ended = join_all(supervisors);
+        if timeout(STOP_DEADLINE, &mut ended).await.is_err() {
             // Dropping a process kills it.
-            supervisors.shutdown().await;
+            aborts.iter().for_each(AbortHandle::abort);
+            ended.await;
         }
     }
 

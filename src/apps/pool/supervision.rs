@@ -13,7 +13,7 @@ use super::status::count_end;
 use super::{AppPool, ProcessHandle};
 use crate::apps::process::{AppProcess, ProcessEnd, ProcessRequest, StartError};
 use crate::apps::session::SessionEvent;
-use crate::runtime::Backoff;
+use crate::runtime::{self, Backoff};
 
 /// Waits between failed starts.
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
@@ -124,7 +124,7 @@ impl AppPool {
         let (requests, receiver) = mpsc::unbounded_channel();
         let handle = self.add(&process, requests);
         let (pool, own) = (self.clone(), handle.clone());
-        let supervisor = tokio::spawn(async move {
+        let supervisor = runtime::spawn(async move {
             let end = tokio::select! {
                 biased;
                 end = process.run(receiver, |event| pool.process_event(&own, event)) => end,

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub cx: Context,
     answer: oneshot::Sender<Answered>,
     /// Start of the attempt's message in the stream.
-    start: u64,
+    pub start: u64,
     /// Number and size (bytes) of the children to publish with the result.
     pub children: usize,
     pub children_bytes: usize,
@@ -63,11 +63,6 @@ pub struct RunningAttempt {
 }
 
 impl Entry {
-    /// Start of the attempt's message in the stream.
-    pub(super) fn start(&self) -> u64 {
-        self.start
-    }
-
     fn new(cx: Context, answer: oneshot::Sender<Answered>, start: u64) -> Self {
         Self { cx, answer, start, children: 0, children_bytes: 0, bad_children: None, calls: Vec::new() }
     }

@@ -238,7 +238,7 @@ impl Session {
             (std::mem::take(&mut state.attempts), std::mem::take(&mut state.stuck))
         };
         let (unread, begun): (Vec<_>, Vec<_>) =
-            attempts.into_values().partition(|entry| !self.0.out.is_begun(entry.start()));
+            attempts.into_values().partition(|entry| !self.0.out.is_begun(entry.start));
         unread.into_iter().for_each(|entry| entry.end(AttemptAnswer::unsent()));
         // A stuck attempt still executes, and may be the cause.
         let is_only = begun.len() == 1 && stuck.is_empty();

@@ -15,6 +15,7 @@ use crate::model::retry::Waits;
 use crate::runtime::now_ms;
 use crate::worker::attempt::{self, AttemptEnd, STALLED};
 use crate::worker::child::CRASHED;
+use crate::worker::decode::Restarts;
 
 /// Maximum number of repetitions of an attempt whose process has ended.
 const MAX_RESTARTS: u8 = 3;
@@ -86,7 +87,7 @@ impl Tasks {
         }
         if failure.kind == CRASHED
             && let Some(restart) = running.cx.interruption.restart()
-            && (restart == Restart::Unsent || running.in_flight.restarts < MAX_RESTARTS)
+            && (restart == Restart::Unsent || running.in_flight.restarts.number < MAX_RESTARTS)
         {
             return restart_attempt(self, running, restart, &failure);
         }
@@ -137,7 +138,7 @@ impl Tasks {
             // The next owner of the partition makes the next attempt.
             return self.release(in_flight);
         }
-        in_flight.restarts = 0;
+        in_flight.restarts = Restarts::default();
         self.queue.delay(in_flight, wait);
     }
 
@@ -198,12 +199,16 @@ fn restart_attempt(tasks: &mut Tasks, mut running: Running, restart: Restart, fa
     if tasks.assignments.is_closed(in_flight.tag) {
         return tasks.release(in_flight);
     }
-    in_flight.restarts += u8::from(restart != Restart::Unsent);
     // The rate limit has counted the start.
     in_flight.admitted = true;
-    match restart {
-        Restart::Alone => tasks.queue.quarantine(in_flight),
-        Restart::Shared | Restart::Unsent => tasks.queue.push_front(in_flight),
+    // An attempt that was not sent still has to run alone if it had to before.
+    if restart != Restart::Unsent {
+        in_flight.restarts.number += 1;
+        in_flight.restarts.is_alone = restart == Restart::Alone;
+    }
+    match in_flight.restarts.is_alone {
+        true => tasks.queue.quarantine(in_flight),
+        false => tasks.queue.push_front(in_flight),
     }
 }
 
