@@ -1,4 +1,4 @@
-//! RunningProgram behind a process of an app: started by the operating system, or by a simulation.
+//! Program behind a process of an app: started by the operating system, or by a simulation.
 
 use std::fmt;
 use std::io;
@@ -48,7 +48,7 @@ pub struct Simulated {
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
 }
 
-/// RunningProgram that the operating system has started. Dropping it kills its process group.
+/// Program that the operating system has started. Dropping it kills its process group.
 pub(super) struct Launched {
     pub child: Child,
     pub group: Group,

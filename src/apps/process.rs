@@ -36,12 +36,12 @@ const MAX_REASON_CHARS: usize = 500;
 /// Maximum time to read the rest of the stream after the exit: a program started by the app may keep it open.
 const REST_DEADLINE: Duration = Duration::from_millis(50);
 
-/// RunningProgram of an app.
+/// Program of an app.
 #[derive(Clone, Debug)]
 pub struct AppProgram {
     /// Name of the app.
     pub name: String,
-    /// RunningProgram and arguments; no shell.
+    /// Program and arguments; no shell.
     pub command: Vec<String>,
     pub cwd: PathBuf,
     /// Environment variables, added to those of the worker.

@@ -213,7 +213,10 @@ class Schemas:
         if hasattr(annotation, "__supertype__"):  # NewType
             return self.codec(annotation.__supertype__)
         if hasattr(annotation, "__value__"):  # type X = …
-            return self.codec(annotation.__value__)
+            try:
+                return self.codec(annotation.__value__)
+            except RecursionError:
+                raise UnsupportedType(f"{_name(annotation)}, which contains itself: only classes can") from None
         found = self._container(origin or annotation, arguments)
         if found is not None:
             return found

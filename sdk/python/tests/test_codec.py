@@ -2,6 +2,7 @@
 
 import enum
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -249,3 +250,11 @@ def test_wrong_declarations_name_the_place_and_the_remedy() -> None:
     for declare, message in cases:
         with pytest.raises(DeclarationError, match=message):
             declare()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="`type` needs Python 3.12")
+def test_alias_that_contains_itself_is_refused() -> None:
+    scope: dict[str, Any] = {}
+    exec("type Rec = int | list[Rec]", scope)
+    with pytest.raises(UnsupportedType, match="Rec, which contains itself: only classes can"):
+        Schemas().codec(scope["Rec"])
