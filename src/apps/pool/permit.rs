@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::slots::ProcessId;
 use super::{AppPool, ProcessHandle};
 use crate::apps::session::StuckCounter;
+use crate::handlers::context::Restart;
 use crate::handlers::permit::{Acquired, Permit, PermitSource, Sharing};
 use crate::handlers::{AnswerFuture, Context, Failure, Handler, ParamsError};
 use crate::model::json::RawJson;
@@ -164,7 +165,13 @@ impl Lease {
         let started = self.process.as_ref().map(|process| process.session.start(params, &cx, stuck));
         let attempt = match started {
             Some(Ok(attempt)) => attempt,
-            Some(Err(ended)) => return Box::pin(std::future::ready(ended.settle(&cx))),
+            Some(Err(ended)) => {
+                // The event that closes the process is on its way: until then its slots would be handed out again and again.
+                if ended.restart == Some(Restart::Unsent) {
+                    self.pool.state.lock().close(self.id);
+                }
+                return Box::pin(std::future::ready(ended.settle(&cx)));
+            }
             None => return Box::pin(std::future::ready(crate::apps::session::AttemptAnswer::unsent().settle(&cx))),
         };
         self.is_running = true;
