@@ -146,7 +146,10 @@ impl Start<'_> {
         line.extend_from_slice(b",\"params\":");
         let params = line.len();
         line.extend_from_slice(self.params.text().as_bytes());
-        line[params..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+        // Written for every byte, so that the compiler can vectorise it.
+        for byte in &mut line[params..] {
+            *byte = if matches!(*byte, b'\n' | b'\r') { b' ' } else { *byte };
+        }
         line.extend_from_slice(b"}}\n");
         line
     }
