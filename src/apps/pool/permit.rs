@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::slots::ProcessId;
 use super::{AppPool, ProcessHandle};
-use crate::apps::session::StuckCounter;
+use crate::apps::session::{AttemptAnswer, StuckCounter};
 use crate::handlers::context::Restart;
 use crate::handlers::permit::{Acquired, Permit, PermitSource, Sharing};
 use crate::handlers::{AnswerFuture, Context, Failure, Handler, ParamsError};
@@ -162,17 +162,17 @@ impl Handler for LeasePermit {
 impl Lease {
     /// Sends the attempt at once, and returns the future of its answer.
     fn start(mut self, params: &RawJson, cx: Context, stuck: &StuckCounter) -> AnswerFuture {
-        let started = self.process.as_ref().map(|process| process.session.start(params, &cx, stuck));
+        let unsent = || Err(Box::new(AttemptAnswer::unsent()));
+        let started = self.process.as_ref().map_or_else(unsent, |process| process.session.start(params, &cx, stuck));
         let attempt = match started {
-            Some(Ok(attempt)) => attempt,
-            Some(Err(ended)) => {
+            Ok(attempt) => attempt,
+            Err(ended) => {
                 // The event that closes the process is on its way: until then its slots would be handed out again and again.
                 if ended.restart == Some(Restart::Unsent) {
                     self.pool.state.lock().close(self.id);
                 }
                 return Box::pin(std::future::ready(ended.settle(&cx)));
             }
-            None => return Box::pin(std::future::ready(crate::apps::session::AttemptAnswer::unsent().settle(&cx))),
         };
         self.is_running = true;
         self.count();
