@@ -13,7 +13,7 @@ use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
 use super::id::clip;
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
-use crate::model::json::{check_depth, plain_text};
+use crate::model::json::{RawJson, check_depth, plain_text};
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -339,7 +339,7 @@ fn retries(retries: &Option<u32>) -> Result<(), String> {
 fn object(value: &Option<Value>) -> Result<(), String> {
     match value {
         Some(value) if !value.is_object() => Err("it must be a JSON object".to_owned()),
-        Some(value) => check_depth(value),
+        Some(value) => check_depth(&RawJson::from(value.clone())),
         None => Ok(()),
     }
 }
