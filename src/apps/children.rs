@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::handlers::{Child, Context, Continuation, Failure};
-use crate::model::json::plain_text;
+use crate::model::json::{RawJson, check_document};
 use crate::model::task::document::document;
 use crate::model::task::field::Scope;
 use crate::model::task::{Policy, parse_time};
@@ -20,7 +19,7 @@ struct ChildDocument {
     #[serde(rename = "type")]
     task_type: Arc<str>,
     #[serde(default)]
-    params: Value,
+    params: RawJson,
     /// Last segment of the id, or the whole id.
     #[serde(default)]
     id: Option<String>,
@@ -55,6 +54,7 @@ pub(super) fn read_children(
 }
 
 fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Result<Child, String> {
+    check_document(task.get().as_bytes()).map_err(|why| why.to_string())?;
     let document: ChildDocument = serde_json::from_str(task.get()).map_err(|why| why.to_string())?;
     let start_ms = match (document.delay, &document.at) {
         (Some(_), Some(_)) => return Err("`delay` and `at` are mutually exclusive".to_owned()),
@@ -72,12 +72,9 @@ fn read_child(task: &RawValue, cx: &Context, now_ms: i64, max_params: u64) -> Re
         return Err(format!("`{field}`: {why}"));
     }
     policy.rules.check_all().map_err(|(at, why)| format!("`{}`: {why}", at.trim_start_matches('/')))?;
-    // The params are at most as long as the whole task.
-    if task.get().len() as u64 > max_params {
-        let bytes = plain_text(&document.params).len() as u64;
-        if bytes > max_params {
-            return Err(format!("`params` have {bytes} bytes: at most {max_params} are allowed"));
-        }
+    let bytes = document.params.text().len() as u64;
+    if bytes > max_params {
+        return Err(format!("`params` have {bytes} bytes: at most {max_params} are allowed"));
     }
     let mut child = Child::new(&document.task_type, document.params);
     child.segment = document.id.map(|id| last_segment(&id, cx));
@@ -94,7 +91,9 @@ fn last_segment(id: &str, cx: &Context) -> String {
 
 /// Reads the continuation of a `then`.
 pub(super) fn read_continuation(task: &RawValue) -> Result<Continuation, Failure> {
-    serde_json::from_str(task.get()).map_err(|why| bad_child(&format!("a continuation: {why}")))
+    let refused = |why: &dyn std::fmt::Display| bad_child(&format!("a continuation: {why}"));
+    check_document(task.get().as_bytes()).map_err(|why| refused(&why))?;
+    serde_json::from_str(task.get()).map_err(|why| refused(&why))
 }
 
 /// Failure of an attempt whose children cannot be published.
@@ -132,6 +131,8 @@ mod tests {
             (r#"{"type":"a","retrys":1}"#, "unknown field `retrys`"),
             (r#"{"type":"a","parent":"b"}"#, "unknown field `parent`"),
             (r#"{"type":"a","external":true}"#, "`external`"),
+            (r#"{"type":"a","params":{"n":1,"n":1}}"#, "the name `n` occurs twice in an object (at `/params/n`)"),
+            (r#"{"type":"a","tags":[],"tags":[]}"#, "the name `tags` occurs twice"),
             (&format!(r#"{{"type":"a","params":"{}"}}"#, "x".repeat(99)), "`params` have 101 bytes: at most 100"),
             (r#"{"type":"a","delay":"1s","at":"2026-01-01T00:00:00Z"}"#, "mutually exclusive"),
         ] {

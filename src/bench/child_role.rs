@@ -334,7 +334,7 @@ struct Fan;
 impl Handler for Fan {
     fn start(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {
         let children = serde_json::from_str(params.text()).unwrap_or(0_u64);
-        (0..children).for_each(|n| cx.spawn_child(Child::new(NOOP, n.into())));
+        (0..children).for_each(|n| cx.spawn_child(Child::new(NOOP, serde_json::json!(n))));
         Ok(Box::pin(std::future::ready(Ok(RawJson::null()))))
     }
 }

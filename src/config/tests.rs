@@ -69,6 +69,11 @@ fn invalid_schedules_are_reported_with_allowed_values() {
     }
     refused("[schedules.\"a:b\"]\nevery = \"1h\"\ntask = { type = \"echo\" }", &["`a:b` cannot name a schedule"]);
     refused("[schedules.a]\nevery = \"1h\"", &["`[schedules.a]` needs `task`"]);
+    for number in ["0.1234567890123456789", "9007199254740993.0", "618970019642690137449562111", "1e400", "nan"] {
+        let text =
+            format!("[schedules.a]\nevery = \"1h\"\ntask = {{ type = \"echo\", params = {{ n = [{number}] }} }}");
+        refused(&text, &["`schedules.a.task.params.n[0]`", number]);
+    }
     assert_eq!(problems(&with("cron = \"0 3 * * *\"\ntimezone = \"Europe/Berlin\"")), [""; 0]);
 }
 

@@ -41,7 +41,7 @@ pub struct CreateTask {
     #[serde(rename = "type")]
     pub task_type: String,
     #[serde(default)]
-    pub params: Value,
+    pub params: RawJson,
     /// Task id. Default: a UUIDv7. With a parent: one path segment, or the whole path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
@@ -91,6 +91,7 @@ document!(PatchTask, Scope::Change, changes);
 
 /// Status of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(remote = "Self")]
 pub struct Status {
     pub id: String,
     pub parent: Option<String>,
@@ -106,7 +107,8 @@ pub struct Status {
     /// Waits of the run, which do not count as attempts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: u32,
-    #[serde(flatten)]
+    #[serde(flatten, skip_deserializing)]
+    #[schemars(!skip_deserializing)]
     pub fields: ShownFields,
     /// Notifications sent so far. Only in `GET /v1/tasks/{id}`, and only for tasks with actions or checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,6 +142,8 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
 }
+
+document!(Status, Scope::Status, fields);
 
 fn is_zero(number: &u32) -> bool {
     *number == 0
@@ -310,7 +314,7 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Value>,
+    pub result: Option<RawJson>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

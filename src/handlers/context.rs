@@ -323,8 +323,7 @@ impl Context {
     }
 
     fn default_segment(&self, child: &Child) -> Result<String, JsonDefect> {
-        let params = RawJson::from(child.params.clone());
-        let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &params)?);
+        let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params)?);
         let mut spawned = self.spawned();
         let number = spawned.default_segments.entry(base.clone()).or_default();
         *number += 1;

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::{Child, Context, Failure, Task, TaskResult};
+use crate::model::json::RawJson;
 use crate::model::task::continuation::{Continuation, Ended, MAX_CONTINUATIONS, check_continuations};
 
 impl Continuation {
@@ -26,9 +26,9 @@ impl Continuation {
     }
 }
 
-fn encode(params: impl Serialize) -> TaskResult<Value> {
+fn encode(params: impl Serialize) -> TaskResult<RawJson> {
     let failure = |why| Failure::fail(format!("the params of a continuation are not JSON: {why}")).of_kind("bad_child");
-    serde_json::to_value(params).map_err(failure)
+    RawJson::of(&params).map_err(failure)
 }
 
 impl Child {

@@ -190,5 +190,5 @@ impl<T: Task> Handler for Typed<T> {
 }
 
 fn answer(output: &impl Serialize) -> Answer {
-    RawJson::of(output).map_err(|why| Failure::fail(format!("the result is not JSON: {why}")))
+    RawJson::of(output).map_err(|why| Failure::fail(format!("the result is not JSON: {why}")).of_kind("bad_output"))
 }

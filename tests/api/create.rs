@@ -123,7 +123,7 @@ async fn record_contains_the_requested_options() {
         fleet.request(Method::POST, "/v1/tasks").header("traceparent", trace).json(&body).send().await.unwrap();
     let made: Status = answer.json().await.unwrap();
     let status: Status = fleet.get(&format!("/v1/tasks/a?after={}", made.position)).await;
-    assert_eq!((status.state, &status.fields.rules.options), (State::Queued, &Some(json!({"o": 1}))));
+    assert_eq!((status.state, &status.fields.rules.options), (State::Queued, &Some(json!({"o": 1}).into())));
     let position: Position = status.record.unwrap().parse().unwrap();
     let topic = Partition::new(fleet.names.tasks("echo"), position.partition);
     let record = fleet.record(&topic, position.offset).unwrap();
@@ -173,7 +173,8 @@ async fn repeated_request_returns_the_existing_task() {
     fleet.succeed("a", json!("done")).await;
     fleet.folded().await;
     let partition = fleet.publisher.partition_of(&"a".parse().unwrap());
-    let mark = Reservation { hash: spawn_hash("echo", &json!({"x": 1, "y": 2})), stage: Stage::InDoubt };
+    let mark =
+        Reservation { hash: spawn_hash("echo", &json!({"x": 1, "y": 2}).into()).unwrap(), stage: Stage::InDoubt };
     let held = fleet.store.real.reserve(partition, &"a".parse().unwrap(), 1, &mark).await.unwrap().unwrap();
     assert!(fleet.store.real.replace_reservation(partition, &"a".parse().unwrap(), 1, &held, None).await.unwrap());
     let (status, again) = fleet.post("/v1/tasks", body).await;

@@ -154,8 +154,9 @@ pub fn app() -> App {
 
 /// Hook that counts its runs in the params.
 pub fn count_runs(task: &mut Submission) -> Result<(), String> {
-    if let Some(runs) = task.params["runs"].as_u64() {
-        task.params["runs"] = json!(runs + 1);
+    let runs = task.params.slice().member("runs").and_then(|runs| runs.text().parse::<u64>().ok());
+    if let Some(runs) = runs {
+        task.params.set("runs", json!(runs + 1));
     }
     Ok(())
 }

@@ -101,7 +101,7 @@ fn layers_and_hooks_run_in_the_child_process() {
         send(&fleet, "prepares", Act::Prepare).await;
         for runs in [1, 11] {
             let params = json!({"runs": runs});
-            let id = format!("prepares:leaf-{}", spawn_hash("leaf", &params));
+            let id = format!("prepares:leaf-{}", spawn_hash("leaf", &params.clone().into()).unwrap());
             assert_eq!(output(&fleet, &id).await, params);
         }
         worker.stop().await;

@@ -129,7 +129,7 @@ async fn blocking_work_stops_after_cancellation() {
 #[tokio::test]
 async fn equal_children_get_same_ids_in_every_attempt() {
     let first = resize("family").await;
-    let hash = |width: u32| spawn_hash("resize", &json!({"url": "x", "width": width}));
+    let hash = |width: u32| spawn_hash("resize", &json!({"url": "x", "width": width}).into()).unwrap();
     // The child published early has the first number: numbers count within the attempt, for all kinds of children.
     let segments: Vec<_> = first.children.iter().map(|child| child.segment.clone().unwrap()).collect();
     let expected =

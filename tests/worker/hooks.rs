@@ -145,8 +145,8 @@ fn add_tenant(task: &mut Submission) -> Result<(), String> {
     if task.params == json!("closed") {
         return Err("the tenant is closed".into());
     }
-    let runs = task.params["runs"].as_u64().unwrap_or(0);
-    task.params = json!({"tenant": "acme", "runs": runs + 1});
+    let runs = task.params.slice().member("runs").and_then(|runs| runs.text().parse().ok()).unwrap_or(0_u64);
+    task.params = json!({"tenant": "acme", "runs": runs + 1}).into();
     task.key = Some("acme".into());
     Ok(())
 }
@@ -175,7 +175,7 @@ async fn hook_changes_children_before_they_are_named() {
     let worker = fleet.worker();
     let prepared = json!({"tenant": "acme", "runs": 1});
     for parent in ["later", "now"] {
-        let id = format!("{parent}:leaf-{}", spawn_hash("leaf", &prepared));
+        let id = format!("{parent}:leaf-{}", spawn_hash("leaf", &prepared.clone().into()).unwrap());
         let end = fleet.result_of(&id).await;
         assert_eq!(end.payload.output().unwrap().value().unwrap(), prepared, "run once: {id}");
     }

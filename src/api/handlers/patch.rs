@@ -1,16 +1,16 @@
 //! `PATCH /v1/tasks/{id}`: changes a task after creation.
 
 use axum::response::Response;
-use serde_json::Value;
 
 use crate::api::documents::PatchTask;
 use crate::api::http::problem::{ApiError, Code};
-use crate::api::http::request::{ApiRequest, read_json};
+use crate::api::http::request::ApiRequest;
 use crate::api::http::response::json_answer;
 use crate::api::read::status::status;
 use crate::api::state::Api;
 use crate::api::write::validate::check_policy;
 use crate::model::event::{Event, Payload};
+use crate::model::json::RawJson;
 use crate::model::task::Policy;
 use crate::model::task::field::Change;
 use crate::model::task::id::{BULK_TYPE, clip};
@@ -48,11 +48,12 @@ pub(crate) async fn patch(request: ApiRequest) -> Result<Response, ApiError> {
 }
 
 fn refuse_fixed(body: &[u8]) -> Result<(), ApiError> {
-    let Ok(Value::Object(input)) = read_json::<Value>(body) else { return Ok(()) };
+    let Ok(input) = RawJson::parse(body) else { return Ok(()) };
     let is_fixed = |name: &str| Policy::field(name).is_some_and(|field| field.change == Change::Never);
-    match input.keys().find(|name| FIXED.contains(&name.as_str()) || is_fixed(name)) {
+    let mut names = input.slice().members().map(|(name, _)| name);
+    match names.find(|name| FIXED.contains(&&**name) || is_fixed(name)) {
         Some(field) => {
-            Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(field)))
+            Err(ApiError::new(Code::NotChangeable, format!("`{}` of a task cannot be changed", clip(&field)))
                 .pointer(format!("/{field}"))
                 .hint("mutable are name, tags, link, options, start and expiry times, retries and timeouts"))
         }

@@ -22,7 +22,6 @@ use crate::api::state::Api;
 use crate::control::CONTROL_VERSION;
 use crate::control::schedules::{MAX_REQUESTS, MAX_SCHEDULES, ScheduleKey, ScheduleRequest, ScheduleSpan};
 use crate::model::event::Event;
-use crate::model::json::RawJson;
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::schedule::{self, Schedule, Spec, Times, check_name, run_of, task_of};
 use crate::model::task::id::{TaskId, clip};
@@ -240,9 +239,7 @@ async fn check_spec(api: &Api, spec: &Spec, at: &str) -> Result<(), ApiError> {
     let task = &spec.task;
     let position = |error: ApiError, below: &str| error.pointer(format!("{at}/task/{below}"));
     api.types.check_type_exists(&task.task_type).await.map_err(|error| position(error, "type"))?;
-    let params =
-        RawJson::of(&task.params).map_err(|why| position(ApiError::new(Code::BadField, why.to_string()), "params"))?;
-    api.types.check_params(&task.task_type, &params, &format!("{at}/task/params"))?;
+    api.types.check_params(&task.task_type, &task.params, &format!("{at}/task/params"))?;
     let (rules, at) = (&task.policy.rules, format!("{at}/task"));
     api.types.check_continuation_params(&rules.then, &format!("{at}/then"))?;
     api.types.check_continuation_types(&rules.then).await.map_err(|error| error.below(&at))?;

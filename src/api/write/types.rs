@@ -8,7 +8,6 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::declared::DeclaredTypes;
-use super::validate::bad_field;
 use crate::api::http::problem::{ApiError, Code};
 use crate::broker::{BrokerClient, TopicInfo};
 use crate::config::TypePolicy;
@@ -165,8 +164,7 @@ impl TypeCatalog {
         for (n, then) in continuations.iter().enumerate() {
             let here = format!("{at}/{n}");
             if !then.with_results {
-                let params = RawJson::of(&then.params).map_err(|why| bad_field("then", why.to_string()))?;
-                self.check_params(&then.task_type, &params, &format!("{here}/params"))?;
+                self.check_params(&then.task_type, &then.params, &format!("{here}/params"))?;
             }
             self.check_continuation_params(&then.policy.rules.then, &format!("{here}/then"))?;
         }

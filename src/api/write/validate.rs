@@ -58,14 +58,14 @@ impl Writes {
     ) -> Result<Draft, ApiError> {
         check_type(&input.task_type).map_err(|why| bad_field("type", why))?;
         let (id, generated) = id_of(&input)?;
-        let params = params_of(&input)?;
+        check_size(&input.params)?;
         if input.policy.rules.external {
             check_external(&input)?;
         } else {
-            self.types.check_params(&input.task_type, &params, "/params")?;
+            self.types.check_params(&input.task_type, &input.params, "/params")?;
         }
-        let hash = spawn_hash(&input.task_type, &params).map_err(|why| bad_field("params", why.to_string()))?;
-        let mut new = OutgoingTask::new(&input.task_type, params);
+        let hash = spawn_hash(&input.task_type, &input.params).map_err(|why| bad_field("params", why.to_string()))?;
+        let mut new = OutgoingTask::new(&input.task_type, input.params.clone());
         check_short("key", input.key.as_deref())?;
         new.key = input.key.clone();
         new.policy = self.policy_of(input, now_ms)?;
@@ -140,8 +140,7 @@ fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
     Ok((id, input.id.is_none()))
 }
 
-fn params_of(input: &CreateTask) -> Result<RawJson, ApiError> {
-    let params = RawJson::of(&input.params).map_err(|why| bad_field("params", why.to_string()))?;
+fn check_size(params: &RawJson) -> Result<(), ApiError> {
     let bytes = params.text().len();
     if bytes > MAX_PARAMS_BYTES {
         return Err(ApiError::new(
@@ -151,7 +150,7 @@ fn params_of(input: &CreateTask) -> Result<RawJson, ApiError> {
         .pointer("/params")
         .hint("store the data elsewhere and pass a link"));
     }
-    Ok(params)
+    Ok(())
 }
 
 /// Rejects fields that have no effect on external tasks.

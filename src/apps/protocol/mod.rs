@@ -11,7 +11,6 @@ use serde_json::{Map, Value};
 
 pub use self::to_app::{Limits, Reply, ReplyError, Start, ToApp, TraceFields, Welcome, line};
 use crate::handlers::context::MAX_CHILDREN;
-use crate::model::json::RawJson;
 
 /// Highest version of the protocol that this worker speaks.
 pub const VERSION: u32 = 1;
@@ -97,8 +96,12 @@ pub struct Unable {
 #[derive(Debug, Deserialize)]
 pub struct AttemptSuccess {
     pub n: u64,
-    #[serde(default = "RawJson::null")]
-    pub output: RawJson,
+    #[serde(default = "null")]
+    pub output: Box<RawValue>,
+}
+
+fn null() -> Box<RawValue> {
+    RawValue::NULL.to_owned()
 }
 
 /// Failure of an attempt.
@@ -118,7 +121,7 @@ pub struct AttemptError {
 #[derive(Debug, Deserialize)]
 pub struct Progress {
     pub n: u64,
-    pub value: RawJson,
+    pub value: Box<RawValue>,
     #[serde(default)]
     pub silent: bool,
 }
@@ -303,7 +306,7 @@ mod tests {
     fn unknown_kinds_and_fields_are_ignored() {
         assert!(matches!(parse(br#"{"dance": [1, {"a": 2}]}"#), Ok(FromApp::Unknown)));
         let read = parse(br#"{"ok": {"n": 3, "later": [1], "output": false}}"#).unwrap();
-        assert!(matches!(read, FromApp::Ok(AttemptSuccess { n: 3, output }) if output.text() == "false"));
+        assert!(matches!(read, FromApp::Ok(AttemptSuccess { n: 3, output }) if output.get() == "false"));
         let read = parse(br#" {"ready":{"protocol":1,"types":[{"name":"a"}]}} "#).unwrap();
         assert!(matches!(read, FromApp::Ready(Ready { slots: 1, responsive: false, .. })));
     }

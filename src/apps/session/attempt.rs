@@ -135,7 +135,9 @@ impl Session {
     pub(super) fn succeed(&self, success: AttemptSuccess) -> Result<(), Violation> {
         self.end_attempt(success.n, |bad_children| match bad_children {
             Some(failure) => Err(failure),
-            None => Ok(success.output),
+            None => success.output.try_into().map_err(|why| {
+                Failure::fail(format!("the result has more than one meaning: {why}")).of_kind("bad_output")
+            }),
         })
     }
 

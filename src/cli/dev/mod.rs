@@ -181,7 +181,7 @@ async fn apply_schedules(setup: &Setup, broker: &BrokerClient) -> Result<(), Fai
 
 /// Submits a sample task over the API, waits for its end, and prints it.
 async fn sample(client: &Client, setup: &Setup, globals: &Globals) -> Outcome {
-    let params = json!({"hello": "world"});
+    let params = json!({"hello": "world"}).into();
     let policy = Policy { name: Some("a first task".into()), ..Policy::default() };
     let task = CreateTask { task_type: "echo".into(), params, policy, ..CreateTask::default() };
     let started = Instant::now();

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::number::check_number;
-use super::scan::{Token, TokenKind, Tokens, decoded};
+use super::number::{MAX_EXPONENT_DIGITS, check_number};
+use super::scan::{decoded, end_of_scalar, end_of_string, unescaped};
 use crate::model::task::id::clip_to;
 
 /// Maximum nesting of a value: enough for data, and within the stack of readers that recurse.
@@ -13,7 +13,9 @@ pub(crate) const MAX_LEVELS: usize = 10_000;
 /// Names of an object that are compared one by one; those of a larger object are sorted.
 const FEW_NAMES: usize = 16;
 /// Maximum characters of the pointer of a fault.
-const MAX_POINTER_CHARS: usize = 300;
+const MAX_POINTER_CHARS: usize = 200;
+/// Maximum characters of a quoted name.
+const MAX_NAME_CHARS: usize = 60;
 
 pub(super) const EXPONENT: &str = "the exponent of a number is out of range: at most 9 digits are allowed";
 pub(super) const SURROGATE: &str = "a string has half a surrogate pair as an escape, which is no character";
@@ -36,13 +38,46 @@ impl std::fmt::Display for JsonDefect {
 
 impl std::error::Error for JsonDefect {}
 
-/// Finds the first fault of a valid text, in linear time except for sorting the names of large objects.
+/// Finds a fault of a valid text, in linear time except for sorting the names of large objects. This is on the path of
+/// every record.
 pub(super) fn check(text: &str) -> Result<(), JsonDefect> {
-    let mut checker = Checker { names: SmallVec::new(), open: SmallVec::new() };
-    Tokens::of(text).try_for_each(|token| checker.take(token))
+    let bytes = text.as_bytes();
+    let (names, outer, current) = (SmallVec::new(), SmallVec::new(), Container::new(false, 0));
+    let mut checker = Checker { text, names, outer, current };
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let end = match byte {
+            b'"' => {
+                let (end, has_escapes) = end_of_string(bytes, at + 1);
+                checker.string(at, end, has_escapes)?;
+                end
+            }
+            b'-' | b'0'..=b'9' => {
+                let end = end_of_scalar(bytes, at + 1);
+                checker.number(at, end)?;
+                end
+            }
+            b',' => {
+                checker.separate();
+                at + 1
+            }
+            b'{' | b'[' => {
+                checker.enter(*byte == b'{')?;
+                at + 1
+            }
+            b'}' | b']' => {
+                checker.leave()?;
+                at + 1
+            }
+            // White space, a colon, or a letter of `true`, `false` or `null`.
+            _ => at + 1,
+        };
+        at = end;
+    }
+    Ok(())
 }
 
-/// Array or object that is not closed yet.
+/// Array or object that is not closed yet, or the whole text.
 struct Container {
     is_object: bool,
     /// The next string is a name.
@@ -57,115 +92,117 @@ struct Container {
     seen: u64,
 }
 
+impl Container {
+    fn new(is_object: bool, first_name: usize) -> Self {
+        Self { is_object, expects_name: is_object, is_suspect: false, index: 0, first_name, seen: 0 }
+    }
+}
+
 struct Checker<'a> {
-    /// Names of all open objects.
-    names: SmallVec<[Cow<'a, str>; FEW_NAMES]>,
-    open: SmallVec<[Container; 4]>,
+    text: &'a str,
+    /// Names of all open objects, as written.
+    names: SmallVec<[&'a str; FEW_NAMES]>,
+    /// The whole text, and the open containers around the current one.
+    outer: SmallVec<[Container; 4]>,
+    current: Container,
 }
 
 impl<'a> Checker<'a> {
-    #[inline]
-    fn take(&mut self, token: Token<'a>) -> Result<(), JsonDefect> {
-        match token.kind {
-            TokenKind::Open => self.enter(token.opens_object()),
-            TokenKind::Close => self.leave(),
-            TokenKind::Comma => {
-                if let Some(container) = self.open.last_mut() {
-                    container.expects_name = container.is_object;
-                    container.index = container.index.saturating_add(1);
-                }
-                Ok(())
-            }
-            TokenKind::Text => self.string(token.text),
-            TokenKind::Number if token.text.len() > 9 => {
-                check_number(token.text).map_err(|why| self.defect(why.to_owned()))
-            }
-            TokenKind::Number | TokenKind::Word | TokenKind::Colon => Ok(()),
+    fn separate(&mut self) {
+        self.current.expects_name = self.current.is_object;
+        self.current.index = self.current.index.saturating_add(1);
+    }
+
+    fn number(&self, start: usize, end: usize) -> Result<(), JsonDefect> {
+        if end - start <= MAX_EXPONENT_DIGITS {
+            return Ok(());
         }
+        let number = self.text.get(start..end).unwrap_or_default();
+        check_number(number).map_err(|why| self.defect(why.to_owned()))
     }
 
     fn enter(&mut self, is_object: bool) -> Result<(), JsonDefect> {
-        if self.open.len() >= MAX_LEVELS {
+        if self.outer.len() >= MAX_LEVELS {
             return Err(self.defect(format!("it is nested more than {MAX_LEVELS} levels deep")));
         }
-        self.open.push(Container {
-            is_object,
-            expects_name: is_object,
-            is_suspect: false,
-            index: 0,
-            first_name: self.names.len(),
-            seen: 0,
-        });
+        let inner = Container::new(is_object, self.names.len());
+        self.outer.push(std::mem::replace(&mut self.current, inner));
         Ok(())
     }
 
     fn leave(&mut self) -> Result<(), JsonDefect> {
-        let Some(container) = self.open.last() else { return Ok(()) };
-        let first = container.first_name;
-        if container.is_suspect {
-            let mut names: Vec<&str> = self.names[first..].iter().map(|name| &**name).collect();
+        let first = self.current.first_name;
+        if self.current.is_suspect {
+            let names = self.names[first..].iter();
+            let mut names: Vec<Cow<'_, str>> = names.map(|name| unescaped(name).unwrap_or_default()).collect();
             names.sort_unstable();
             if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(self.doubled(pair[0]));
+                return Err(self.doubled(&pair[0]));
             }
         }
         self.names.truncate(first);
-        self.open.pop();
+        if let Some(outer) = self.outer.pop() {
+            self.current = outer;
+        }
         Ok(())
     }
 
-    fn string(&mut self, quoted: &'a str) -> Result<(), JsonDefect> {
-        let decoded = decoded(quoted).map_err(|why| self.defect(why.to_owned()))?;
-        match self.open.last_mut() {
-            Some(object) if object.expects_name => {
-                object.expects_name = false;
-                self.name(decoded)
-            }
-            _ => Ok(()),
+    fn string(&mut self, start: usize, end: usize, has_escapes: bool) -> Result<(), JsonDefect> {
+        let text = self.text;
+        if has_escapes && decoded(text.get(start..end).unwrap_or_default()).is_err() {
+            return Err(self.defect(SURROGATE.to_owned()));
         }
+        if !self.current.expects_name {
+            return Ok(());
+        }
+        self.current.expects_name = false;
+        self.current.is_suspect |= has_escapes;
+        self.name(text.get(start + 1..end - 1).unwrap_or_default())
     }
 
-    fn name(&mut self, name: Cow<'a, str>) -> Result<(), JsonDefect> {
-        let Some(object) = self.open.last_mut() else { return Ok(()) };
+    fn name(&mut self, name: &'a str) -> Result<(), JsonDefect> {
         let bit = bit_of(name.as_bytes());
-        if object.seen & bit != 0 {
-            let others = &self.names[object.first_name..];
+        if self.current.seen & bit != 0 {
+            let others = &self.names[self.current.first_name..];
             if others.len() > FEW_NAMES {
-                object.is_suspect = true;
+                self.current.is_suspect = true;
             } else if others.contains(&name) {
-                return Err(self.doubled(&name));
+                return Err(self.doubled(&unescaped(name).unwrap_or_default()));
             }
         }
-        object.seen |= bit;
+        self.current.seen |= bit;
         self.names.push(name);
         Ok(())
     }
 
     fn doubled(&self, name: &str) -> JsonDefect {
-        let mut pointer = self.path(self.open.len().saturating_sub(1));
+        let mut pointer = self.path(self.outer.iter());
         push_segment(&mut pointer, name);
-        let reason = format!("the name `{}` occurs twice in an object", clip_to(name, MAX_POINTER_CHARS));
+        let reason = format!("the name `{}` occurs twice in an object", clip_to(name, MAX_NAME_CHARS));
         JsonDefect { pointer: clip_to(&pointer, MAX_POINTER_CHARS), reason }
     }
 
     fn defect(&self, reason: String) -> JsonDefect {
-        JsonDefect { pointer: clip_to(&self.path(self.open.len()), MAX_POINTER_CHARS), reason }
+        let pointer = self.path(self.outer.iter().chain([&self.current]));
+        JsonDefect { pointer: clip_to(&pointer, MAX_POINTER_CHARS), reason }
     }
 
-    /// Pointer to the current value of the innermost of the outer `levels` containers.
-    fn path(&self, levels: usize) -> String {
+    /// Pointer to the current value of the last of these containers.
+    fn path<'b>(&'b self, containers: impl Iterator<Item = &'b Container>) -> String {
         let mut pointer = String::new();
-        for (level, container) in self.open.iter().enumerate().take(levels) {
+        let inner = self.outer.iter().skip(1).chain([&self.current]).map(|inner| inner.first_name);
+        let ends = inner.chain([self.names.len()]);
+        // The first one is the whole text.
+        for (container, end) in containers.zip(ends).skip(1) {
             if pointer.len() > 4 * MAX_POINTER_CHARS {
                 break;
             }
-            let end = self.open.get(level + 1).map_or(self.names.len(), |inner| inner.first_name);
             if !container.is_object {
                 push_segment(&mut pointer, itoa::Buffer::new().format(container.index));
             } else if !container.expects_name
                 && let Some(name) = self.names[container.first_name..end].last()
             {
-                push_segment(&mut pointer, name);
+                push_segment(&mut pointer, &unescaped(name).unwrap_or_default());
             }
         }
         pointer

@@ -1,7 +1,7 @@
 //! Opaque JSON: validated once and kept as text.
 //!
-//! Between the bytes of a user and the eyes of a user no value is decoded, because decoding changes it: numbers are rounded,
-//! and the order of names is lost. Values are shown, taken apart and compared as text.
+//! Between the bytes of a user and the eyes of a user no value is decoded, because decoding changes it: numbers are
+//! rounded, and the order of names is lost. Values are shown, taken apart and compared as text.
 
 mod canonical;
 mod defect;
@@ -10,10 +10,14 @@ mod number;
 mod scan;
 mod slice;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 pub use defect::JsonDefect;
+#[cfg(feature = "fleet")]
+pub(crate) use number::is_exact_float;
 pub use slice::{JsonKind, JsonSlice, pointer_to};
 
 use super::task::id::clip_to;
@@ -39,13 +43,18 @@ pub enum JsonError {
     ByteOrderMark,
     /// The text is not JSON in UTF-8.
     #[error("{0}")]
-    Syntax(#[from] serde_json::Error),
+    Syntax(serde_json::Error),
     /// The text is JSON, but readers differ in its meaning.
     #[error("{0}")]
     Defect(#[from] JsonDefect),
 }
 
 impl JsonError {
+    /// Error of a parser about this text.
+    pub(crate) fn of_parser(text: &[u8], why: serde_json::Error) -> Self {
+        if text.starts_with(b"\xef\xbb\xbf") { Self::ByteOrderMark } else { Self::Syntax(why) }
+    }
+
     /// JSON pointer to the value that is refused, if it is known.
     pub fn pointer(&self) -> Option<&str> {
         match self {
@@ -62,12 +71,8 @@ impl RawJson {
     /// The text is not JSON in UTF-8, or has a defect.
     pub fn parse(text: &[u8]) -> Result<Self, JsonError> {
         match serde_json::from_slice::<Box<RawValue>>(text) {
-            Ok(raw) => {
-                defect::check(raw.get())?;
-                Ok(Self(raw))
-            }
-            Err(_) if text.starts_with(b"\xef\xbb\xbf") => Err(JsonError::ByteOrderMark),
-            Err(why) => Err(why.into()),
+            Ok(raw) => Ok(raw.try_into()?),
+            Err(why) => Err(JsonError::of_parser(text, why)),
         }
     }
 
@@ -76,9 +81,7 @@ impl RawJson {
     /// # Errors
     /// The value has no form in JSON, or two of its fields have the same name.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
-        let raw = serde_json::value::to_raw_value(value)?;
-        defect::check(raw.get()).map_err(serde::ser::Error::custom)?;
-        Ok(Self(raw))
+        serde_json::value::to_raw_value(value)?.try_into().map_err(serde::ser::Error::custom)
     }
 
     /// Copies text that is part of a valid text.
@@ -94,6 +97,7 @@ impl RawJson {
         Self(RawValue::NULL.to_owned())
     }
 
+    /// Returns whether the value is `null`.
     pub fn is_null(&self) -> bool {
         self.text() == "null"
     }
@@ -106,6 +110,31 @@ impl RawJson {
     /// View of the text that gives access to its parts and its layouts.
     pub fn slice(&self) -> JsonSlice<'_> {
         JsonSlice::of(self.text())
+    }
+
+    /// Sets a member of an object, in the place of the old one or at the end. The text of the others stays. Returns
+    /// false for a value that is no object.
+    pub fn set(&mut self, name: &str, value: impl Into<Self>) -> bool {
+        if self.slice().kind() != JsonKind::Object {
+            return false;
+        }
+        let value = value.into();
+        let others = self.slice().members().map(|(other, old)| (other, old.text()));
+        let mut members: Vec<(Cow<'_, str>, &str)> = others.collect();
+        match members.iter_mut().find(|(other, _)| other == name) {
+            Some((_, old)) => *old = value.text(),
+            None => members.push((name.into(), value.text())),
+        }
+        let members = members.iter().map(|(name, value)| format!("{}:{value}", plain_text(name)));
+        let text = format!("{{{}}}", members.collect::<Vec<_>>().join(","));
+        *self = Self::of_valid(&text);
+        true
+    }
+
+    /// Text without white space between its tokens.
+    pub fn into_compact(self) -> Self {
+        let compact = self.slice().compact();
+        if compact.len() == self.text().len() { self } else { Self::of_valid(&compact) }
     }
 
     /// Compares values by their canonical text.
@@ -126,12 +155,22 @@ impl RawJson {
     }
 }
 
+/// Checks text that a parser has accepted.
+impl TryFrom<Box<RawValue>> for RawJson {
+    type Error = JsonDefect;
+
+    fn try_from(raw: Box<RawValue>) -> Result<Self, JsonDefect> {
+        defect::check(raw.get())?;
+        Ok(Self(raw))
+    }
+}
+
 /// Checks a whole document that is decoded afterwards: a decoder does not find every defect.
+#[cfg(feature = "fleet")]
 pub(crate) fn check_document(text: &[u8]) -> Result<(), JsonError> {
     match serde_json::from_slice::<&RawValue>(text) {
         Ok(raw) => Ok(defect::check(raw.get())?),
-        Err(_) if text.starts_with(b"\xef\xbb\xbf") => Err(JsonError::ByteOrderMark),
-        Err(why) => Err(why.into()),
+        Err(why) => Err(JsonError::of_parser(text, why)),
     }
 }
 
@@ -205,10 +244,11 @@ pub(crate) fn check_depth(value: &RawJson) -> Result<(), String> {
     Ok(())
 }
 
-/// Compact form without insignificant white space.
+/// Compact text, or with `{:#}` indented text.
 impl std::fmt::Display for RawJson {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.slice().compact())
+        let slice = self.slice();
+        f.write_str(&if f.alternate() { slice.pretty() } else { slice.compact() })
     }
 }
 
@@ -232,9 +272,7 @@ impl Serialize for RawJson {
 impl<'de> Deserialize<'de> for RawJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if deserializer.is_human_readable() {
-            let raw = Box::<RawValue>::deserialize(deserializer)?;
-            defect::check(raw.get()).map_err(serde::de::Error::custom)?;
-            return Ok(Self(raw));
+            return Box::<RawValue>::deserialize(deserializer)?.try_into().map_err(serde::de::Error::custom);
         }
         let text = String::deserialize(deserializer)?;
         RawValue::from_string(text).map(Self).map_err(serde::de::Error::custom)
@@ -242,7 +280,7 @@ impl<'de> Deserialize<'de> for RawJson {
 }
 
 impl schemars::JsonSchema for RawJson {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
+    fn schema_name() -> Cow<'static, str> {
         "AnyJson".into()
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {

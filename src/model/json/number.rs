@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::defect::EXPONENT;
 
 /// Maximum number of digits of an exponent.
-const MAX_EXPONENT_DIGITS: usize = 9;
+pub(super) const MAX_EXPONENT_DIGITS: usize = 9;
 /// Integers below 10 to the power of this are written without an exponent.
 const MAX_PLAIN_DIGITS: i64 = 21;
 /// Fractions below 1 have fewer zeros behind the point than this, or an exponent.
@@ -27,6 +27,17 @@ fn parts(number: &str) -> Result<(&str, &str, i64), &'static str> {
     let exponent = if exponent.starts_with('-') { -size } else { size };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     Ok((whole, fraction, exponent))
+}
+
+/// Returns whether a float keeps the value of a decimal number, such as `+1.5` or `1e3`.
+#[cfg(feature = "fleet")]
+pub(crate) fn is_exact_float(number: &str) -> bool {
+    let Ok(float) = number.parse::<f64>() else { return false };
+    let same = |shortest: &str| {
+        let given = canonical_number(number.strip_prefix('+').unwrap_or(number));
+        given.is_ok_and(|given| canonical_number(shortest).is_ok_and(|shortest| shortest == given))
+    };
+    float.is_finite() && same(&format!("{float:e}"))
 }
 
 /// Returns whether an integer is its own canonical form.
@@ -120,6 +131,14 @@ mod tests {
         }
         let long = "7".repeat(5_000);
         assert_eq!(canonical(&long), format!("7.{}e+4999", "7".repeat(4_999)));
+    }
+
+    #[test]
+    fn floats_keep_at_most_17_digits() {
+        let exact = ["0.1", "+1.50", "1e3", "-0.0", "9007199254740992.0", "1e22"];
+        let inexact = ["0.1234567890123456789", "9007199254740993.0", "1e400", "inf", "nan"];
+        assert!(exact.iter().all(|number| is_exact_float(number)));
+        assert!(!inexact.iter().any(|number| is_exact_float(number)));
     }
 
     #[test]

@@ -45,11 +45,6 @@ impl<'a> Tokens<'a> {
         Self { text, at: 0 }
     }
 
-    /// Byte offset behind the last token.
-    pub(super) fn offset(&self) -> usize {
-        self.at
-    }
-
     /// Reads a whole value, with everything in it. Returns `None` at a closing bracket and at the end.
     pub(super) fn value(&mut self) -> Option<&'a str> {
         let first = self.next()?;
@@ -86,7 +81,7 @@ impl<'a> Iterator for Tokens<'a> {
             b'}' | b']' => (TokenKind::Close, start + 1),
             b',' => (TokenKind::Comma, start + 1),
             b':' => (TokenKind::Colon, start + 1),
-            b'"' => (TokenKind::Text, end_of_string(bytes, start + 1)),
+            b'"' => (TokenKind::Text, end_of_string(bytes, start + 1).0),
             b'-' | b'0'..=b'9' => (TokenKind::Number, end_of_scalar(bytes, start + 1)),
             _ => (TokenKind::Word, end_of_scalar(bytes, start + 1)),
         };
@@ -97,27 +92,55 @@ impl<'a> Iterator for Tokens<'a> {
 
 /// Decodes a string in quotes.
 pub(super) fn decoded(quoted: &str) -> Result<Cow<'_, str>, &'static str> {
-    if quoted.contains('\\') {
-        return serde_json::from_str(quoted).map(Cow::Owned).map_err(|_| SURROGATE);
-    }
-    Ok(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().into())
+    unescaped(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default())
 }
 
-/// Offset behind the quote that ends a string.
-#[inline]
-fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(byte) = bytes.get(at) {
-        at += match byte {
-            b'"' => return at + 1,
-            b'\\' => 2,
-            _ => 1,
-        };
+/// Decodes the content of a string.
+pub(super) fn unescaped(content: &str) -> Result<Cow<'_, str>, &'static str> {
+    if !content.contains('\\') {
+        return Ok(content.into());
     }
-    bytes.len()
+    serde_json::from_str(&format!("\"{content}\"")).map(Cow::Owned).map_err(|_| SURROGATE)
+}
+
+const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
+const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
+
+/// Marks the bytes of a word that are equal to `byte`; exact for the first one.
+const fn marks(word: u64, byte: u8) -> u64 {
+    let difference = word ^ (LOW_BITS * byte as u64);
+    difference.wrapping_sub(LOW_BITS) & !difference & HIGH_BITS
+}
+
+/// Offset behind the quote that ends a string, whose content begins at `at`, and whether the string has escapes. Looks
+/// at eight bytes at a time.
+#[inline]
+pub(super) fn end_of_string(bytes: &[u8], mut at: usize) -> (usize, bool) {
+    let mut has_escapes = false;
+    loop {
+        while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+            let word = u64::from_le_bytes(*chunk);
+            let found = marks(word, b'"') | marks(word, b'\\');
+            if found != 0 {
+                at += found.trailing_zeros() as usize / 8;
+                break;
+            }
+            at += 8;
+        }
+        match bytes.get(at) {
+            Some(b'"') => return (at + 1, has_escapes),
+            Some(b'\\') => {
+                has_escapes = true;
+                at += 2;
+            }
+            Some(_) => at += 1,
+            None => return (bytes.len(), has_escapes),
+        }
+    }
 }
 
 #[inline]
-fn end_of_scalar(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn end_of_scalar(bytes: &[u8], mut at: usize) -> usize {
     while matches!(bytes.get(at), Some(b'0'..=b'9' | b'a'..=b'z' | b'E' | b'+' | b'-' | b'.')) {
         at += 1;
     }

@@ -13,11 +13,17 @@ pub struct JsonSlice<'a>(&'a str);
 /// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JsonKind {
+    /// `null`.
     Null,
+    /// `true` or `false`.
     Bool,
+    /// Number of any size and precision.
     Number,
+    /// String in quotes.
     String,
+    /// List of values.
     Array,
+    /// List of names and values.
     Object,
 }
 
@@ -32,6 +38,7 @@ impl<'a> JsonSlice<'a> {
         self.0
     }
 
+    /// Returns the kind of the value.
     pub fn kind(self) -> JsonKind {
         match self.0.as_bytes().first() {
             Some(b'{') => JsonKind::Object,
@@ -121,12 +128,12 @@ impl<'a> JsonSlice<'a> {
         layout::pretty(self.0)
     }
 
-    /// Canonical text, which is the same for equal values: `1`, `1.0` and `1e0` are equal, and so are objects with another
-    /// order of names. The rule is in `docs/wire.md`.
+    /// Canonical text, which is the same for equal values: `1`, `1.0` and `1e0` are equal, and so are objects with
+    /// another order of names. The rule is in `docs/wire.md`.
     ///
     /// # Errors
-    /// The exponent of a number has more than 9 digits, or a string has half a surrogate pair. A [`RawJson`] has neither,
-    /// unless it was read from a binary format.
+    /// The exponent of a number has more than 9 digits, or a string has half a surrogate pair. A [`RawJson`] has
+    /// neither, unless it was read from a binary format.
     pub fn canonical(self) -> Result<String, JsonDefect> {
         canonical::canonical(self.0)
     }

@@ -50,6 +50,15 @@ fn text_that_readers_understand_differently_is_refused() {
 }
 
 #[test]
+fn member_is_set_without_a_change_of_the_others() {
+    let mut object = RawJson::parse(br#"{ "b": 1.10, "a": 1e400 }"#).unwrap();
+    assert!(object.set("c", serde_json::json!("x")) && object.set("b", RawJson::null()));
+    assert_eq!(object.text(), r#"{"b":null,"a":1e400,"c":"x"}"#);
+    assert!(!RawJson::null().set("a", RawJson::null()));
+    assert_eq!(RawJson::parse(b"[ 1.10 ]").unwrap().into_compact().text(), "[1.10]");
+}
+
+#[test]
 fn equal_values_are_the_same_value() {
     let of = |text: &str| RawJson::parse(text.as_bytes()).unwrap();
     assert!(of("{\"a\":1,\"b\":1e2}").is_same_value(&of("{\"b\":100,\"a\":1.0}")));

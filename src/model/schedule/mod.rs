@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use super::json::RawJson;
 use super::task::action::NotificationRules;
 use super::task::continuation::check_continuations;
 use super::task::document::{ScheduleFields, document};
@@ -95,7 +95,7 @@ pub struct Template {
     #[serde(rename = "type")]
     pub task_type: String,
     #[serde(default)]
-    pub params: Value,
+    pub params: RawJson,
     /// Ordering key; default: the task's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,

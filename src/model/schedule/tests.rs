@@ -175,7 +175,7 @@ fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
     assert_refused([
         (Spec { jitter: Some("2d".parse().unwrap()), ..every("1h") }, "jitter"),
         (Spec { task: Template::default(), ..every("1h") }, "task/type"),
-        (with_rules(Rules { options: Some(3.into()), ..Rules::default() }), "task/options"),
+        (with_rules(Rules { options: Some(serde_json::json!(3).into()), ..Rules::default() }), "task/options"),
         (telling(vec![Action { on: ends(), callback: None, email: None }], Vec::new()), "task/actions: `actions/0`: give exactly one of"),
         (telling(Vec::new(), vec![check(None)]), "task/checks: `checks/0`: give `after` or `at`"),
         (telling(Vec::new(), vec![check(Some("2030-01-01T00:00:00Z"))]), "task/checks: `at` is a single time"),
@@ -191,7 +191,7 @@ fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
         ),
         (
             Spec {
-                task: Template { params: "x".repeat(MAX_SPEC_BYTES).into(), task_type: "a".into(), ..Template::default() },
+                task: Template { params: serde_json::json!("x".repeat(MAX_SPEC_BYTES)).into(), task_type: "a".into(), ..Template::default() },
                 ..every("1h")
             },
             "task: the schedule has",

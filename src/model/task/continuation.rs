@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::action::{Action, Check, NotificationRules};
 use super::document::{ContinueFields, document};
@@ -34,8 +33,8 @@ pub struct Continuation {
     #[serde(rename = "type")]
     pub task_type: Arc<str>,
     /// Params, any JSON.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub params: Value,
+    #[serde(default, skip_serializing_if = "RawJson::is_null")]
+    pub params: RawJson,
     /// Changes the params to `{"params": …, "task": {…}, "results": [{…}, …]}`: the given params, the outcome of the
     /// task, and the outcomes of its children.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -106,11 +105,11 @@ pub struct Ended {
 
 impl Continuation {
     /// Creates a continuation of any type, which starts after success.
-    pub fn new(task_type: &str, params: Value) -> Self {
+    pub fn new(task_type: &str, params: impl Into<RawJson>) -> Self {
         Self {
             on: On::Succeeded,
             task_type: task_type.into(),
-            params,
+            params: params.into(),
             with_results: false,
             key: None,
             policy: Policy::default(),
@@ -199,7 +198,7 @@ fn check_one(then: &Continuation, at: String) -> Result<(), (String, String)> {
     if then.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
         return Err((format!("{at}/key"), format!("it has more than {MAX_TEXT_CHARS} characters")));
     }
-    if let Err(why) = check_depth(&RawJson::from(then.params.clone())) {
+    if let Err(why) = check_depth(&then.params) {
         return Err((format!("{at}/params"), why));
     }
     if let Some((field, why)) = then.policy.errors().into_iter().next() {

@@ -1,6 +1,5 @@
 //! Decoding of records on task topics.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::id::{IdError, TaskId, clip};
@@ -9,7 +8,7 @@ use super::{
     DecodedTask, MAX_ATTEMPTS, MAX_POLICY_BYTES, MAX_RUN, MAX_TEXT_CHARS, Policy, Position, Reject, Rules, STRUCTURED,
     Trace, header, parse_time,
 };
-use crate::model::json::RawJson;
+use crate::model::json::{JsonError, RawJson};
 use crate::model::retry::Waits;
 use crate::model::units::duration::Millis;
 
@@ -152,17 +151,19 @@ impl<'a> Draft<'a> {
 
     /// Decodes a structured-mode CloudEvent: its attributes are the headers, its `data` the params.
     fn read_structured(self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
-        let envelope: Envelope = serde_json::from_slice(value).map_err(|why| {
-            self.reject(Reject::new("bad_json", format!("the value is not a CloudEvent in JSON: {why}")), source)
-        })?;
-        let attributes: Vec<(Cow<'_, str>, String)> = envelope.headers().collect();
+        let refuse = |reject: Reject| Err(self.reject(reject, source));
+        let envelope = match Envelope::parse(value) {
+            Ok(envelope) if envelope.is_object() => envelope,
+            Ok(_) => return refuse(Reject::new("bad_json", "the value is not a CloudEvent: it is no JSON object")),
+            Err(why) => return refuse(bad_json("the value is not a CloudEvent in JSON", &why)),
+        };
+        let attributes: Vec<(String, String)> = envelope.headers().collect();
         let mut draft: Draft<'_> = self;
         draft.structured = false;
         for (name, text) in &attributes {
             draft.take(name, text.as_bytes());
         }
-        let data = envelope.data.as_ref().map_or("null", RawJson::text);
-        draft.finish(source, data.as_bytes())
+        draft.finish(source, envelope.data().text().as_bytes())
     }
 
     fn finish(mut self, source: &Source<'_>, value: &[u8]) -> Result<DecodedTask, Reject> {
@@ -177,8 +178,7 @@ impl<'a> Draft<'a> {
                 format!("`{}` does not match the topic, which holds tasks of type `{}`", clip(named), source.task_type);
             return Err(known(bad_header(header::TYPE, &why)));
         }
-        let params = RawJson::parse(value)
-            .map_err(|why| known(Reject::new("bad_json", format!("the params are not JSON: {why}"))))?;
+        let params = RawJson::parse(value).map_err(|why| known(bad_json("the params are not JSON", &why)))?;
         let created_at_ms = self.time_ms.unwrap_or(source.timestamp_ms);
         if let Some(expires) = &self.expires {
             let at = match expires {
@@ -224,6 +224,11 @@ impl<'a> Draft<'a> {
         let task = id.map(|id| (id, self.run.unwrap_or(1)));
         Reject { task, ..reject }
     }
+}
+
+fn bad_json(problem: &str, why: &JsonError) -> Reject {
+    let pointer = why.pointer().map(str::to_owned);
+    Reject { pointer, ..Reject::new("bad_json", format!("{problem}: {why}")) }
 }
 
 fn bad_header(name: &str, why: &str) -> Reject {

@@ -38,6 +38,7 @@ mod tests {
         #[serde(rename = "type")]
         task_type: String,
         params: String,
+        canonical: String,
         hash: String,
     }
 
@@ -45,8 +46,9 @@ mod tests {
     #[test]
     fn published_vectors_hold() {
         let Vectors { vectors } = serde_json::from_str(include_str!("../../../schemas/spawn-hash.json")).unwrap();
-        for Vector { task_type, params, hash } in vectors {
+        for Vector { task_type, params, canonical, hash } in vectors {
             let text = RawJson::parse(params.as_bytes()).unwrap();
+            assert_eq!(text.slice().canonical().unwrap(), canonical, "params {params}");
             assert_eq!(spawn_hash(&task_type, &text).unwrap(), hash, "params {params}");
         }
     }
@@ -54,8 +56,12 @@ mod tests {
     #[test]
     fn equal_params_have_one_hash() {
         let hash = |text: &str| spawn_hash("echo", &RawJson::parse(text.as_bytes()).unwrap()).unwrap();
-        for equal in [&["1", "1.0", "1e0"][..], &["100", "1e2"], &["0", "-0"], &[r#"{"a":1,"b":"é"}"#, r#"{"b":"\u00e9","a":1}"#]]
-        {
+        for equal in [
+            &["1", "1.0", "1e0"][..],
+            &["100", "1e2"],
+            &["0", "-0"],
+            &[r#"{"a":1,"b":"é"}"#, r#"{"b":"\u00e9","a":1}"#],
+        ] {
             assert!(equal.iter().all(|text| hash(text) == hash(equal[0])), "{equal:?}");
         }
         assert_ne!(hash("618970019642690137449562111"), hash("618970019642690137449562112"));

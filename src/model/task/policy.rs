@@ -13,7 +13,7 @@ use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
 use super::id::clip;
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
-use crate::model::json::{RawJson, check_depth, plain_text};
+use crate::model::json::{JsonKind, RawJson, check_depth, plain_text};
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -31,7 +31,7 @@ const EVERYWHERE: &[Scope] = &[Scope::Create, Scope::Continue, Scope::Schedule];
 
 fields! {
     /// Options of a task beyond type and params. Unset fields default to the settings of the type.
-    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
     #[serde(default)]
     pub struct Policy {
         /// Earliest start (epoch ms).
@@ -132,7 +132,7 @@ fields! {
         table {
             /// Free-form JSON object. Schedules add `schedule` and `scheduled_for` to it; a change replaces it as a
             /// whole.
-            options: Option<Value>, check object,
+            options: Option<RawJson>, check object,
             Field::at(&[Scope::Create, Scope::Schedule]).change(Change::Always).visible(Visibility::Label)
                 .argument(Argument::json("options", "JSON object stored with the task and returned with its status")
                     .update("JSON object stored with the task, replaced as a whole"));
@@ -336,10 +336,10 @@ fn retries(retries: &Option<u32>) -> Result<(), String> {
     }
 }
 
-fn object(value: &Option<Value>) -> Result<(), String> {
+fn object(value: &Option<RawJson>) -> Result<(), String> {
     match value {
-        Some(value) if !value.is_object() => Err("it must be a JSON object".to_owned()),
-        Some(value) => check_depth(&RawJson::from(value.clone())),
+        Some(value) if value.slice().kind() != JsonKind::Object => Err("it must be a JSON object".to_owned()),
+        Some(value) => check_depth(value),
         None => Ok(()),
     }
 }

@@ -2,35 +2,46 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
-
 use super::{STRUCTURED, header};
-use crate::model::json::RawJson;
+use crate::model::json::{JsonError, JsonKind, JsonSlice, RawJson};
 
 /// Headers of a record.
 pub type RecordHeaders = Vec<(String, Option<Vec<u8>>)>;
 
-#[derive(Deserialize)]
-pub(super) struct Envelope {
-    pub data: Option<RawJson>,
-    #[serde(flatten)]
-    attributes: serde_json::Map<String, serde_json::Value>,
-}
+/// Name of the member with the params.
+const DATA: &str = "data";
+
+/// Document of a structured-mode CloudEvent.
+pub(super) struct Envelope(RawJson);
 
 impl Envelope {
+    pub(super) fn parse(text: &[u8]) -> Result<Self, JsonError> {
+        RawJson::parse(text).map(Self)
+    }
+
+    pub(super) fn is_object(&self) -> bool {
+        self.0.slice().kind() == JsonKind::Object
+    }
+
+    /// Params; `null` if there are none.
+    pub(super) fn data(&self) -> RawJson {
+        self.0.slice().member(DATA).map(RawJson::from).unwrap_or_default()
+    }
+
     /// Attributes as headers of a record.
-    pub(super) fn headers(&self) -> impl Iterator<Item = (Cow<'_, str>, String)> {
-        let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        self.attributes.iter().map(move |(name, value)| (header_of(name), text(value)))
+    pub(super) fn headers(&self) -> impl Iterator<Item = (String, String)> {
+        let text = |value: JsonSlice<'_>| value.string().map_or_else(|| value.compact(), Cow::into_owned);
+        let attributes = self.0.slice().members().filter(|(name, _)| name != DATA);
+        attributes.map(move |(name, value)| (header_of(&name), text(value)))
     }
 }
 
 /// Header with the meaning of an attribute.
-fn header_of(attribute: &str) -> Cow<'_, str> {
+fn header_of(attribute: &str) -> String {
     match attribute {
-        "datacontenttype" => header::CONTENT_TYPE.into(),
-        "traceparent" | "tracestate" => attribute.into(),
-        _ => format!("ce_{attribute}").into(),
+        "datacontenttype" => header::CONTENT_TYPE.to_owned(),
+        "traceparent" | "tracestate" => attribute.to_owned(),
+        _ => format!("ce_{attribute}"),
     }
 }
 
@@ -47,13 +58,13 @@ pub fn unwrap_structured(headers: &RecordHeaders, value: &[u8]) -> Option<(Recor
     if media_type(std::str::from_utf8(content_type.as_deref()?).ok()?) != STRUCTURED {
         return None;
     }
-    let envelope: Envelope = serde_json::from_slice(value).ok()?;
-    let attributes = envelope.headers().map(|(name, text)| (name.into_owned(), Some(text.into_bytes())));
+    let envelope = Envelope::parse(value).ok().filter(Envelope::is_object)?;
+    let attributes = envelope.headers().map(|(name, text)| (name, Some(text.into_bytes())));
     let attributes: RecordHeaders = attributes.collect();
     let is_kept = |name: &str| name != header::CONTENT_TYPE && attributes.iter().all(|(other, _)| other != name);
     let mut all: RecordHeaders = headers.iter().filter(|(name, _)| is_kept(name)).cloned().collect();
     all.extend(attributes);
-    Some((all, envelope.data.unwrap_or_else(RawJson::null)))
+    Some((all, envelope.data()))
 }
 
 #[cfg(test)]

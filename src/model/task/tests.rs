@@ -101,7 +101,7 @@ fn all_headers_are_decoded() {
         creator: Some("me".into()),
         tags: ["a", "b", "c"].map(str::to_owned).into(),
         link: Some("https://example.org".into()),
-        rules: Rules { options: Some(serde_json::json!({"k": 1})), ..Rules::default() },
+        rules: Rules { options: Some(serde_json::json!({"k": 1}).into()), ..Rules::default() },
     };
     assert_eq!(*task.policy.unwrap(), expected);
 }
@@ -134,10 +134,13 @@ fn invalid_records_are_rejected_with_the_reason() {
     let many = vec!["t"; 33].join(",");
     let big = format!("{{\"options\":{{\"k\":\"{}\"}}}}", "x".repeat(17_000));
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, &'a str);
-    let cases: [Case<'_>; 35] = [
+    let cases: [Case<'_>; 38] = [
         (&[], "{\"a\":", "bad_json", "the params are not JSON"),
         (&[], "{\"a\":1} x", "bad_json", "trailing characters"),
         (&[], "not json", "bad_json", "the params are not JSON"),
+        (&[], "\u{feff}{}", "bad_json", "it begins with a byte order mark"),
+        (&[], "{\"a\":[{\"b\":1,\"b\":1}]}", "bad_json", "the name `b` occurs twice in an object (at `/a/0/b`)"),
+        (&[], "{\"a\":\"\\ud800\"}", "bad_json", "half a surrogate pair"),
         (&[], "", "empty_value", "at least `null`"),
         (&[("ce_id", "")], "1", "bad_id", "the id is empty"),
         (&[("ce_id", "a b")], "1", "bad_id", "character ` `"),
@@ -182,6 +185,16 @@ fn invalid_records_are_rejected_with_the_reason() {
         assert!(refusal.message.contains(reason), "{headers:?} {value:?} gave {:?}", refusal.message);
         assert!(refusal.message.len() < 400, "a message of {} bytes for {code}", refusal.message.len());
     }
+}
+
+#[test]
+fn refused_value_has_a_pointer() {
+    let doubled = "{\"a\":{\"b\":1,\"b\":1}}";
+    assert_eq!(read(&[], doubled).unwrap_err().pointer.as_deref(), Some("/a/b"));
+    let envelope = format!("{{\"id\":\"x\",\"data\":{doubled}}}");
+    let refusal = read(&[("content-type", STRUCTURED), ("ce_id", "x")], &envelope).unwrap_err();
+    assert_eq!((refusal.code, refusal.pointer.as_deref()), ("bad_json", Some("/data/a/b")));
+    assert_eq!(refusal.task.map(|(id, _)| id.to_string()).as_deref(), Some("x"));
 }
 
 #[test]

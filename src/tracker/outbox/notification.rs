@@ -61,7 +61,7 @@ fn policy(id: &TaskId, delivery: NotificationDelivery, (retries, timeout): (Opti
         timeout,
         name: Some(name),
         creator: Some(CREATOR.to_owned()),
-        rules: Rules { options: Some(options), ..Rules::default() },
+        rules: Rules { options: Some(options.into()), ..Rules::default() },
         ..Policy::default()
     }
 }

@@ -21,6 +21,7 @@ use crate::api::state::Api;
 use crate::api::write::idempotency::Submitted;
 use crate::api::write::validate::bad_field;
 use crate::model::event::{Event, Payload};
+use crate::model::json::RawJson;
 use crate::model::projection::audit::MAX_AUDIT;
 use crate::model::record::state::State;
 use crate::model::task::Policy;
@@ -72,7 +73,7 @@ pub(crate) async fn order(request: ApiRequest) -> Result<Response, ApiError> {
 /// Creates the task of a bulk action in the state `running`, so that other API servers find it in the index of running
 /// tasks, and runs the action here.
 async fn create(api: &Api, id: &str, spec: &BulkSpec) -> Result<TaskView, ApiError> {
-    let options = serde_json::to_value(spec).map_err(|_| ApiError::internal())?;
+    let options = RawJson::of(spec).map_err(|_| ApiError::internal())?;
     let mut policy = Policy { name: Some(title(spec)), ..Policy::default() };
     policy.creator = spec.by.as_deref().map(Into::into);
     (policy.rules.external, policy.rules.options) = (true, Some(options));

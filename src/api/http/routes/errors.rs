@@ -7,6 +7,7 @@ pub(super) const FIND: &[Code] =
 
 pub(super) const CREATE: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -30,6 +31,7 @@ pub(super) const CREATE: &[Code] = &[
 /// Includes the item errors that reject the whole batch with `atomic`.
 pub(super) const BATCH: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::TooManyItems,
     Code::TooLarge,
     Code::UnsupportedMedia,
@@ -85,6 +87,7 @@ pub(super) const REDRIVE_ONE: &[Code] = &[
 
 pub(super) const SETTLE_MANY: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::UnknownType,
@@ -99,6 +102,7 @@ pub(super) const SETTLE_MANY: &[Code] = &[
 
 pub(super) const REPORT: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -118,6 +122,7 @@ pub(super) const REPORT: &[Code] = &[
 /// Endpoints that append to an existing task.
 pub(super) const TELL: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -168,6 +173,7 @@ pub(super) const DETACH: &[Code] = &[
 
 pub(super) const PATCH: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -185,6 +191,7 @@ pub(super) const PATCH: &[Code] = &[
 
 pub(super) const CANCEL: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -202,6 +209,7 @@ pub(super) const CANCEL: &[Code] = &[
 
 pub(super) const OPERATE: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::UnknownType,
@@ -217,6 +225,7 @@ pub(super) const OPERATE: &[Code] = &[
 
 pub(super) const BULK: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,
@@ -233,6 +242,7 @@ pub(super) const BULK: &[Code] = &[
 
 pub(super) const KILL: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadKillSwitch,
@@ -248,6 +258,7 @@ pub(super) const KILL: &[Code] = &[
 
 pub(super) const SCHEDULE: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::UnknownSchedule,
@@ -277,6 +288,7 @@ pub(super) const SCHEDULED: &[Code] = &[
 
 pub(super) const RETRY: &[Code] = &[
     Code::BadJson,
+    Code::AmbiguousJson,
     Code::UnknownField,
     Code::BadField,
     Code::BadId,

@@ -123,7 +123,10 @@ fn second_cancel_covers_tasks_exempt_from_the_first() {
     let follower = with_policy(
         "r:a",
         Policy {
-            rules: Rules { then: vec![Continuation::new("after", 1.into()).on(On::Ended)], ..Rules::default() },
+            rules: Rules {
+                then: vec![Continuation::new("after", serde_json::json!(1)).on(On::Ended)],
+                ..Rules::default()
+            },
             ..Policy::default()
         },
     );

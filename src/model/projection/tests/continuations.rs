@@ -8,7 +8,7 @@ fn followed(task: &str, then: Vec<Continuation>) -> Event {
 }
 
 fn then(on: On) -> Continuation {
-    Continuation::new("after", 1.into()).on(on)
+    Continuation::new("after", serde_json::json!(1)).on(on)
 }
 
 fn effects(folded: &Folded, task: &str) -> String {

@@ -307,10 +307,12 @@ const IDS: [&str; 12] =
 
 fn some_continuations(number: usize) -> Vec<Continuation> {
     match number {
-        1 => vec![Continuation::new("after", 1.into()).then(Continuation::new("echo", 2.into()))],
+        1 => {
+            vec![Continuation::new("after", serde_json::json!(1)).then(Continuation::new("echo", serde_json::json!(2)))]
+        }
         2 => vec![
-            Continuation::new("after", 1.into()).on(On::Ended),
-            Continuation::new("clean", 1.into()).on(On::Failed),
+            Continuation::new("after", serde_json::json!(1)).on(On::Ended),
+            Continuation::new("clean", serde_json::json!(1)).on(On::Failed),
         ],
         _ => Vec::new(),
     }
