@@ -13,7 +13,7 @@ mod manual;
 mod offline;
 mod operate;
 mod reload;
-mod run;
+pub mod run;
 mod runbook;
 mod schedules;
 mod services;

@@ -32,6 +32,7 @@ mod dead_letter_listing;
 mod dead_letters;
 mod delays_and_retries;
 mod end_to_end;
+mod exact_values;
 mod failure_policies;
 mod fault_proxy;
 mod http_receiver;
