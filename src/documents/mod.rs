@@ -104,12 +104,12 @@ pub struct Status {
     pub run: u32,
     pub attempt: u32,
     /// Waits of the run, which do not count as attempts.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub waits: u32,
     #[serde(flatten)]
     pub fields: ShownFields,
     /// Notifications sent so far. Only in `GET /v1/tasks/{id}`, and only for tasks with actions or checks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub deliveries: Option<Deliveries>,
     /// Creation time, as given by the producer.
     pub created_at: Option<String>,
@@ -134,15 +134,11 @@ pub struct Status {
     /// Terminal events after the first one of a run.
     pub duplicates: u32,
     /// The task, or one of its ancestors, belongs to an earlier run of its parent and is excluded from its counts.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub superseded: bool,
     /// Trace of the task's run, if it is sampled: 32 hexadecimal digits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub trace_id: Option<String>,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 /// Counts of direct children.
@@ -184,31 +180,31 @@ pub struct StateDocument {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPage {
     pub tasks: Vec<Status>,
-    /// Cursor of the next page; absent on the last page.
+    /// Cursor of the next page; null on the last page.
     pub next: Option<String>,
     /// Number of tasks that match, on all pages together; null unless counters know it.
     #[serde(default)]
     pub total: Option<u64>,
     /// Index or tree from which the page was filled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub source: Option<ListSource>,
     /// Records scanned to fill this page, if a filter required a scan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub scanned: Option<u64>,
     /// With `scanned`: time at which the last record scanned was first seen or, in a list of all trees, its root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub scanned_to: Option<String>,
     /// The scan limit was reached before the page was full; continue with `next`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub stopped_early: bool,
     /// With `stopped_early`: how to continue, and which filters shorten the search.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub hint: Option<String>,
     /// Ids of the query that do not exist.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub missing: Vec<String>,
     /// Only if no scanned task matches: the conditions that exclude some of them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub excluded: Vec<Excluded>,
 }
 
@@ -271,7 +267,7 @@ pub struct HistoryItem {
     #[serde(default)]
     pub error_kind: Option<String>,
     /// Waits of the run, if this event reports one.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub waits: u32,
     /// Start of the attempt that this event ends, if there is no `started` event for it.
     #[serde(default)]
@@ -345,13 +341,13 @@ pub struct RetryOutcome {
 pub struct BatchItem {
     /// Index of the item in the request, from 0.
     pub index: usize,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub id: Option<String>,
     pub outcome: ItemOutcome,
     /// Position of the task's `submitted` event, or of a later event if the task existed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub position: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub problem: Option<Problem>,
 }
 
@@ -425,8 +421,8 @@ pub struct TypeDocument {
     /// Limits in effect.
     #[serde(default)]
     pub limits: TypeLimits,
-    /// State of the circuit that an operator has set; each worker decides if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// State of the circuit that an operator has set; null: each worker decides.
+    #[serde(default)]
     pub circuit: Option<CircuitDocument>,
     /// Names of kill switches that can match tasks of this type.
     #[serde(default)]
@@ -435,19 +431,19 @@ pub struct TypeDocument {
     #[serde(default)]
     pub worker_totals: Option<WorkerTotals>,
     /// Name of the app that declares the type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub app: Option<String>,
     /// Description of the type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub doc: Option<String>,
     /// JSON Schema of the params, if this API has the type or `kafleet topics apply` has declared it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub schema: Option<Value>,
     /// JSON Schema of the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub output: Option<Value>,
     /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub queue: Option<QueueDocument>,
 }
 

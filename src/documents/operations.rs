@@ -21,12 +21,12 @@ pub struct QueueDocument {
     /// Number of unfinished records, also of those that the tracker does not know yet.
     pub lag: u64,
     /// `lag` is an upper bound: some of the counted offsets may hold no task, such as transaction markers.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub at_most: bool,
     /// Time of the oldest unfinished record.
     pub oldest_at: Option<String>,
     /// Not all partitions were looked at: an older record is possible.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub oldest_at_least: bool,
     /// Partitions, at most 256.
     pub partitions: Vec<PartitionQueue>,
@@ -41,7 +41,7 @@ pub struct PartitionQueue {
     /// Offset below which all tasks are finished.
     pub done: i64,
     pub lag: u64,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub at_most: bool,
     pub oldest_at: Option<String>,
     /// Id of the task that has not ended although later ones of the partition have.

@@ -21,26 +21,26 @@ pub struct Finding {
     /// Human-readable explanation and remedy.
     pub message: String,
     /// Id of the task concerned, if it is another one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub task: Option<String>,
     /// Number of tasks ahead of this one in its partition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub ahead: Option<u64>,
     /// `ahead` and `lag` are upper bounds: some of the counted offsets may not hold tasks, for example transaction
     /// markers.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub at_most: bool,
     /// Throughput of the task's partition in tasks per second, measured during this request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub rate: Option<f64>,
     /// Consumer lag of the task's type in tasks, over all partitions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub lag: Option<u64>,
     /// Milliseconds since the last event of a running task or the last heartbeat that lists it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub quiet_ms: Option<u64>,
     /// Estimated milliseconds until the task starts, at the measured rate.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub expected_in_ms: Option<u64>,
 }
 

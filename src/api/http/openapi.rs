@@ -188,6 +188,40 @@ mod tests {
         assert_eq!(ids.len(), count, "operation ids are not unique");
     }
 
+    /// Adds the components that a schema refers to, directly and indirectly.
+    fn reachable<'a>(document: &'a Value, schema: &'a Value, names: &mut std::collections::BTreeSet<&'a str>) {
+        let mut found = Vec::new();
+        references(schema, &mut found);
+        for name in found.into_iter().filter_map(|reference| reference.rsplit('/').next()) {
+            if names.insert(name) {
+                reachable(document, &document["components"]["schemas"][name], names);
+            }
+        }
+    }
+
+    /// Documents of responses in which a field may be absent: problems (RFC 9457), and parts of requests that are returned as given.
+    const PARTIAL: &[&str] = &["Problem"];
+
+    #[test]
+    fn responses_contain_every_field() {
+        let document = document();
+        let mut names = std::collections::BTreeSet::new();
+        for route in routes() {
+            let responses = &document["paths"][route.path][route.method().to_ascii_lowercase()]["responses"];
+            for (status, _) in route.successes {
+                reachable(&document, &responses[status.to_string()], &mut names);
+            }
+        }
+        assert!(names.contains("Status") && names.contains("TypeDocument"), "{names:?}");
+        for name in names.into_iter().filter(|name| !PARTIAL.contains(name)) {
+            let schema = &document["components"]["schemas"][name];
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let optional: Vec<&String> = schema["properties"].as_object().into_iter().flatten().map(|(field, _)| field)
+                .filter(|field| !required.contains(&json!(field))).collect();
+            assert!(optional.is_empty(), "{name} may lack {optional:?}");
+        }
+    }
+
     #[test]
     fn schemas_compile_and_reject_invalid_documents() {
         let document = document();

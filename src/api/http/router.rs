@@ -64,6 +64,8 @@ async fn dispatch(api: Arc<Api>, route: &'static Route, segments: Segments, requ
             ApiError::internal().into_response()
         }
     };
+    #[cfg(debug_assertions)]
+    let response = super::self_check::checked(route, response).await;
     let status = response.status().as_u16();
     let took = started.elapsed();
     api.ops.record_request(&route.label(), status, took);

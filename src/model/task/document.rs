@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, forward_to_deserialize_any};
 use serde_json::{Value, json};
 
 use super::Policy;
-use super::field::{Field, Scope, Visibility};
+use super::field::{Field, Scope};
 
 /// Receiver of the policy fields of a document.
 pub(crate) trait FieldReader {
@@ -236,9 +236,7 @@ impl Serialize for ShownFields {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(None)?;
         for field in Policy::fields().filter(|field| field.is_in(Scope::Status)) {
-            if field.visibility != Visibility::IfSet || self.0.is_set(field) {
-                self.0.write(field, &mut map)?;
-            }
+            self.0.write(field, &mut map)?;
         }
         map.end()
     }
@@ -259,7 +257,7 @@ impl JsonSchema for ShownFields {
         let may_be_null = |field: &Field| !properties[field.name]["type"].is_string();
         let is_written = generator.contract().is_serialize();
         let required: Vec<&str> = Policy::fields()
-            .filter(|field| field.is_in(Scope::Status) && field.visibility != Visibility::IfSet)
+            .filter(|field| field.is_in(Scope::Status))
             .filter(|field| is_written || !may_be_null(field))
             .map(|field| field.name)
             .collect();

@@ -110,7 +110,7 @@ fields! {
 
             /// Kafka topic that also receives the result: one of `topics.reply_to`.
             reply_to: Option<String>, header "ce_replyto", check topic,
-            Field::at(&[Scope::Create]).change(Change::BeforePublish).visible(Visibility::IfSet)
+            Field::at(&[Scope::Create]).change(Change::BeforePublish).visible(Visibility::Status)
                 .argument(Argument::text("reply-to", "TOPIC", "Kafka topic that also receives the result"));
 
             /// Effect of the task's failure on its parent or, for a continuation, on the preceding task: `fail`
@@ -160,11 +160,11 @@ fields! {
 
             /// Notifications when the task reaches a state; at most 8.
             actions: Vec<Action>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::IfSet);
+            Field::at(EVERYWHERE).visible(Visibility::Status);
 
             /// State checks at given times; at most 8.
             checks: Vec<Check>, check any,
-            Field::at(EVERYWHERE).visible(Visibility::IfSet);
+            Field::at(EVERYWHERE).visible(Visibility::Status);
         }
     }
 }
