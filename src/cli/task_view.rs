@@ -1,11 +1,9 @@
 //! Text view of a task: one field per line, absent fields omitted.
 
-use serde_json::Value;
-
 use super::output::{Paint, one_line};
 use crate::api::documents::{Children, Deliveries, Delivery, DeliveryOutcome, Status, Tree};
 use crate::model::event::ErrorInfo;
-use crate::model::json::RawJson;
+use crate::model::json::{JsonKind, JsonSlice, RawJson};
 use crate::model::record::state::State;
 use crate::model::task::parse_time;
 use crate::runtime::now_ms;
@@ -90,15 +88,18 @@ impl Fields {
     }
 
     /// Adds a text, a list of texts or other JSON, unless it is empty.
-    fn label(&mut self, name: &str, value: &Value) {
-        match value {
-            Value::Null => {}
-            Value::String(text) => self.add(name, text),
-            Value::Array(items) if items.is_empty() => {}
-            Value::Array(items) => {
-                self.add(name, &items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+    fn label(&mut self, name: &str, value: &RawJson) {
+        let slice = value.slice();
+        match slice.kind() {
+            JsonKind::Null => {}
+            JsonKind::Array => {
+                let items: Vec<_> = slice.elements().filter_map(JsonSlice::string).collect();
+                self.add_optional(name, (!items.is_empty()).then(|| items.join(", ")).as_deref());
             }
-            value => self.json(name, RawJson::of(value).ok().as_ref()),
+            _ => match slice.string() {
+                Some(text) => self.add(name, &text),
+                None => self.json(name, Some(value)),
+            },
         }
     }
 
@@ -108,7 +109,7 @@ impl Fields {
         if short.chars().count() <= INLINE_JSON_CHARS {
             return self.add(name, &short);
         }
-        let long = format!("{value:#}");
+        let long = value.slice().pretty();
         self.add_painted(name, &long.lines().map(one_line).collect::<Vec<_>>().join(&format!("\n{:INDENT$}", "")));
     }
 }

@@ -210,7 +210,7 @@ impl<const SCOPE: u8> JsonSchema for FieldsOf<SCOPE> {
                 properties.values_mut().for_each(allow_null);
             }
             for field in Policy::fields() {
-                let default = Policy::default().value(field);
+                let default = Policy::default().value(field).value().unwrap_or_default();
                 if let Some(property) = properties.get_mut(field.name).filter(|_| default.is_string()) {
                     property["default"] = default;
                 }

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use serde::de::MapAccess;
-use serde::ser::{SerializeMap, Serializer as _};
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use super::action::{Action, Check, NotificationRules};
@@ -13,7 +13,7 @@ use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
 use super::id::clip;
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
-use crate::model::json::{check_depth, plain_text};
+use crate::model::json::{RawJson, check_depth, plain_text};
 use crate::model::units::duration::Millis;
 
 /// Effect of a failed child on its parent.
@@ -169,6 +169,20 @@ fields! {
     }
 }
 
+/// JSON object with one field of a policy.
+struct Entry<'a> {
+    policy: &'a Policy,
+    field: &'a Field,
+}
+
+impl Serialize for Entry<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(1))?;
+        self.policy.write(self.field, &mut map)?;
+        map.end()
+    }
+}
+
 impl Policy {
     /// All fields of the two tables.
     pub fn fields() -> impl Iterator<Item = &'static Field> {
@@ -205,19 +219,13 @@ impl Policy {
     }
 
     /// Value of a field as JSON.
-    pub fn value(&self, field: &Field) -> Value {
-        let mut entry = Value::Null;
-        if let Ok(mut map) = serde_json::value::Serializer.serialize_map(Some(1))
-            && self.write(field, &mut map).is_ok()
-            && let Ok(object) = map.end()
-        {
-            entry = object;
-        }
-        entry[field.name].take()
+    pub fn value(&self, field: &Field) -> RawJson {
+        let entry = RawJson::of_plain(&Entry { policy: self, field });
+        entry.slice().member(field.name).map(RawJson::from).unwrap_or_default()
     }
 
     /// Names and values of the fields that people are shown.
-    pub fn labels(&self) -> impl Iterator<Item = (&'static str, Value)> {
+    pub fn labels(&self) -> impl Iterator<Item = (&'static str, RawJson)> {
         Self::fields().filter(|field| field.is_label()).map(|field| (field.name, self.value(field)))
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::config::Names;
 use crate::model::json::RawJson;
@@ -67,25 +67,32 @@ fn policy(id: &TaskId, delivery: NotificationDelivery, (retries, timeout): (Opti
 }
 
 /// Builds the body of a callback: kind of event, time and task.
-fn body(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> Value {
+fn body(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> BTreeMap<&'static str, RawJson> {
     let mut data = task_data(id, node, delivery, lean);
     let mut kind = "task.state";
     if let Some((number, passed)) = delivery.rule.check() {
         kind = "task.check";
         let check = node.definition.policy.as_ref().and_then(|policy| policy.rules.checks.get(number));
         let expected = check.map(|check| check.expect.clone()).unwrap_or_default();
-        data.insert("check".to_owned(), json!({"number": number, "expected": expected, "passed": passed}));
+        data.insert("check", json!({"number": number, "expected": expected, "passed": passed}).into());
     }
-    json!({"type": kind, "timestamp": time_text(delivery.at_ms), "data": data})
+    let timestamp = json!(time_text(delivery.at_ms)).into();
+    BTreeMap::from([("type", json!(kind).into()), ("timestamp", timestamp), ("data", RawJson::of_plain(&data))])
 }
 
-fn task_data(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lean: bool) -> Map<String, Value> {
+/// Fields of the task. The result and the options are the text that the task has, with all digits.
+fn task_data(
+    id: &TaskId,
+    node: &TaskRecord,
+    delivery: NotificationDelivery,
+    lean: bool,
+) -> BTreeMap<&'static str, RawJson> {
     let policy = node.definition.policy.as_deref().cloned().unwrap_or_default();
     // Omit fields of a later state if the task has changed since then.
     let is_current = node.run == delivery.run && node.state == delivery.state;
     let time = |at: Option<i64>| at.filter(|_| is_current).map(time_text);
-    let result = node.outcome.output.as_ref().filter(|_| is_current && !lean).and_then(|output| output.value().ok());
-    let fields: BTreeMap<&str, Value> = [
+    let result = node.outcome.output.as_ref().filter(|_| is_current && !lean).cloned();
+    let fields = [
         ("id", json!(id)),
         ("parent", json!(id.parent())),
         ("root", json!(id.root())),
@@ -97,13 +104,12 @@ fn task_data(id: &TaskId, node: &TaskRecord, delivery: NotificationDelivery, lea
         ("created_at", json!(node.times.created_at_ms.map(time_text))),
         ("started_at", json!(time(node.times.started_at_ms))),
         ("ended_at", json!(time(node.times.ended_at_ms))),
-        ("result", result.unwrap_or_default()),
         ("error", json!(node.outcome.error.as_deref().filter(|_| is_current))),
-    ]
-    .into();
+    ];
+    let fields = fields.map(|(name, value)| (name, RawJson::from(value)));
     let labels = policy.labels().map(|(name, value)| match (name, lean) {
-        ("options", true) => (name, Value::Null),
+        ("options", true) => (name, RawJson::null()),
         _ => (name, value),
     });
-    fields.into_iter().chain(labels).map(|(name, value)| (name.to_owned(), value)).collect()
+    fields.into_iter().chain([("result", result.unwrap_or_default())]).chain(labels).collect()
 }

@@ -18,7 +18,7 @@ use crate::api::ui::parts::bar::{state_bar, usage};
 use crate::api::ui::parts::command::{commands, curl_get};
 use crate::api::ui::parts::facts::facts;
 use crate::api::ui::parts::failures::{self, group_row};
-use crate::api::ui::parts::json::{json_block, pretty};
+use crate::api::ui::parts::json::json_block;
 use crate::api::ui::parts::notice::{empty, missing};
 use crate::api::ui::parts::queue::{age, lag, queue_columns};
 use crate::api::ui::parts::state::label;
@@ -28,6 +28,7 @@ use crate::api::ui::parts::tasks::{state_counts, task_table, worker_link};
 use crate::api::ui::parts::times::time;
 use crate::api::ui::parts::{View, count, search_text, visible};
 use crate::api::ui::visit::{Answer, Body, Visit, from_kafka, scan_time, stored};
+use crate::model::json::RawJson;
 use crate::config::Role;
 use crate::control::heartbeat::TypeStatus;
 use crate::model::record::state::State;
@@ -259,7 +260,7 @@ fn counts_of(view: &View, known: &TypeDocument) -> Markup {
 
 fn schema_block(id: &str, title: &str, schema: &Value) -> Markup {
     html! {
-        details.panel #(id) { summary { h2 { (title) } } (json_block(&pretty(schema), None)) }
+        details.panel #(id) { summary { h2 { (title) } } (json_block(&RawJson::of_plain(schema), None)) }
     }
 }
 
