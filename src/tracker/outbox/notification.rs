@@ -111,5 +111,7 @@ fn task_data(
         ("options", true) => (name, RawJson::null()),
         _ => (name, value),
     });
-    fields.into_iter().chain([("result", result.unwrap_or_default())]).chain(labels).collect()
+    let omitted: &[&str] = if lean { &["result", "options"] } else { &[] };
+    let values = [("result", result.unwrap_or_default()), ("omitted", json!(omitted).into())];
+    fields.into_iter().chain(values).chain(labels).collect()
 }
