@@ -15,7 +15,7 @@ pub use super::interruption::{CancelReason, Interruption, Restart};
 use super::service::Services;
 use super::{Child, Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
-use crate::model::json::RawJson;
+use crate::model::json::{JsonDefect, RawJson};
 use crate::model::record::attachment::Attachment;
 use crate::model::task::Trace;
 use crate::model::task::continuation::{Continuation, check_continuations, number_of};
@@ -309,7 +309,10 @@ impl Context {
         if let Some(error) = &child.error {
             return Err(bad(error.clone()));
         }
-        let segment = child.segment.clone().unwrap_or_else(|| self.default_segment(child));
+        let segment = match &child.segment {
+            Some(segment) => segment.clone(),
+            None => self.default_segment(child).map_err(|why| bad(why.to_string()))?,
+        };
         if number_of(&segment).is_some() {
             return Err(bad(format!(
                 "`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`"
@@ -319,12 +322,13 @@ impl Context {
         self.id.child(&segment).map_err(|why| bad(why.to_string()))
     }
 
-    fn default_segment(&self, child: &Child) -> String {
-        let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &child.params));
+    fn default_segment(&self, child: &Child) -> Result<String, JsonDefect> {
+        let params = RawJson::from(child.params.clone());
+        let base = format!("{}-{}", child.task_type, spawn_hash(&child.task_type, &params)?);
         let mut spawned = self.spawned();
         let number = spawned.default_segments.entry(base.clone()).or_default();
         *number += 1;
-        if *number == 1 { base } else { format!("{base}-{number}") }
+        Ok(if *number == 1 { base } else { format!("{base}-{number}") })
     }
 
     /// Ends the attempt. Later output of a clone of this context is ignored.

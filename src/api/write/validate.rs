@@ -64,7 +64,7 @@ impl Writes {
         } else {
             self.types.check_params(&input.task_type, &params, "/params")?;
         }
-        let hash = spawn_hash(&input.task_type, &input.params);
+        let hash = spawn_hash(&input.task_type, &params).map_err(|why| bad_field("params", why.to_string()))?;
         let mut new = OutgoingTask::new(&input.task_type, params);
         check_short("key", input.key.as_deref())?;
         new.key = input.key.clone();

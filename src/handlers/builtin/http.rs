@@ -2,6 +2,7 @@
 //! the status is the outcome.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use super::Section;
 use crate::config::TypePolicy;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
-use crate::model::json::RawJson;
+use crate::model::json::{JsonError, RawJson};
 use crate::model::task::id::clip;
 
 /// Upper bound on a server's `Retry-After`.
@@ -226,9 +227,12 @@ fn result(body: &[u8]) -> Answer {
     if body.trim_ascii().is_empty() {
         return Ok(RawJson::null());
     }
-    RawJson::parse(body)
-        .or_else(|_| RawJson::of(&String::from_utf8_lossy(body)))
-        .map_err(|why| Failure::fail(format!("the response is not JSON: {why}")))
+    let refused = |why: &dyn Display| Failure::fail(format!("the response is not JSON: {why}")).of_kind("bad_output");
+    match RawJson::parse(body) {
+        Ok(result) => Ok(result),
+        Err(JsonError::Syntax(_)) => RawJson::of(&String::from_utf8_lossy(body)).map_err(|why| refused(&why)),
+        Err(why) => Err(refused(&why)),
+    }
 }
 
 fn now() -> jiff::Timestamp {

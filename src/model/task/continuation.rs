@@ -199,7 +199,7 @@ fn check_one(then: &Continuation, at: String) -> Result<(), (String, String)> {
     if then.key.as_ref().is_some_and(|key| key.chars().count() > MAX_TEXT_CHARS) {
         return Err((format!("{at}/key"), format!("it has more than {MAX_TEXT_CHARS} characters")));
     }
-    if let Err(why) = check_depth(&then.params) {
+    if let Err(why) = check_depth(&RawJson::from(then.params.clone())) {
         return Err((format!("{at}/params"), why));
     }
     if let Some((field, why)) = then.policy.errors().into_iter().next() {

@@ -347,7 +347,7 @@ fn retries(retries: &Option<u32>) -> Result<(), String> {
 fn object(value: &Option<Value>) -> Result<(), String> {
     match value {
         Some(value) if !value.is_object() => Err("it must be a JSON object".to_owned()),
-        Some(value) => check_depth(value),
+        Some(value) => check_depth(&RawJson::from(value.clone())),
         None => Ok(()),
     }
 }
