@@ -81,6 +81,11 @@ impl RawJson {
         Ok(Self(raw))
     }
 
+    /// Encodes plain data, as [`plain_text`] does.
+    pub(crate) fn of_plain(value: &(impl Serialize + ?Sized)) -> Self {
+        Self::of_valid(&plain_text(value))
+    }
+
     /// Copies text that is part of a valid text.
     fn of_valid(text: &str) -> Self {
         match RawValue::from_string(text.to_owned()) {
