@@ -269,7 +269,7 @@ impl BenchTopics {
                 group: Some(group.to_owned()),
                 topics: Vec::new(),
                 prefetch_bytes: 1 << 20,
-                read_uncommitted: false,
+                ..ConsumerSpec::default()
             })?),
         };
         let offsets = reader.committed(&partitions, CALL_DEADLINE)?;

@@ -243,6 +243,8 @@ pub struct ConsumerSpec {
     pub prefetch_bytes: usize,
     /// Read records of open and aborted transactions too.
     pub read_uncommitted: bool,
+    /// Time after which the group assigns the partitions of a dead member to others. `None`: the broker's default.
+    pub session_timeout: Option<Duration>,
 }
 
 /// Outcome of a commit for each of its partitions: an error of one does not concern the others.

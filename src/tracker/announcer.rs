@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 
+use super::SESSION_TIMEOUT;
 use super::setup::TrackerSetup;
 use crate::broker::shared_producer::SharedProducer;
 use crate::broker::{
@@ -94,6 +95,7 @@ impl Announcer {
             group: Some(self.setup.names.announcer_group()),
             topics: topics.clone(),
             prefetch_bytes: PREFETCH_BYTES,
+            session_timeout: Some(SESSION_TIMEOUT),
             ..ConsumerSpec::default()
         };
         let consumer = self.setup.broker.consumer(&spec)?;
