@@ -36,6 +36,10 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
         }
         begin_run(node, event.run);
     }
+    if event.kind() == Kind::Cancelled && node.own == State::Cancelled {
+        // A worker has come to the record of a task that the tracker has ended: the event confirms that end.
+        return Step { in_history: false, ..Step::of(Verdict::Ignored) };
+    }
     let conflict = event.task.as_ref().and_then(|task| announce(node, &event.id, task));
     let announces =
         event.kind() == Kind::Submitted || (event.kind() == Kind::Scheduled && event.payload.record().is_some());

@@ -26,6 +26,17 @@ fn cancel_applies_to_tasks_created_before_it() {
     assert!(folded.node("r:a").history.entries.last().unwrap().ignored, "a repetition changes nothing");
 }
 
+/// A worker comes to the record of a task that the tracker has ended when its paused type is resumed.
+#[test]
+fn task_is_cancelled_once_although_its_worker_finds_it_later() {
+    let log =
+        [submitted("r"), event(Kind::CancelRequested, "r"), event(Kind::Cancelled, "r"), event(Kind::Cancelled, "r")];
+    let node = fold_log(&log, 1, 9).node("r").clone();
+    let kinds: Vec<Kind> = node.history.entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [Kind::Submitted, Kind::CancelRequested, Kind::Cancelled]);
+    assert_eq!((node.own, node.history.duplicates), (State::Cancelled, 0));
+}
+
 #[test]
 fn cancel_is_withdrawn_when_all_descendants_have_ended() {
     let below = cancelled_below("r:a", 2);
