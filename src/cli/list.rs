@@ -5,7 +5,7 @@ use clap::Args;
 use super::client::{Client, Query};
 use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
-use super::output::{Field, Rows, eprint_line};
+use super::output::{Field, Rows, eprint_incomplete, eprint_line};
 use super::task_view::time_text;
 use crate::api::documents::{Status, TaskPage};
 use crate::api::read::query::TaskQuery;
@@ -94,6 +94,7 @@ pub(super) async fn list(args: ListArgs, globals: &Globals) -> Outcome {
 
 /// Names the tasks that were not found, and the cursor of those not listed.
 fn eprint_rest(found: &TaskPage) {
+    eprint_incomplete(&found.incomplete);
     if !found.missing.is_empty() {
         eprint_line(format_args!("not found: {}", found.missing.join(", ")));
     }
@@ -183,6 +184,7 @@ fn append_page(found: &mut TaskPage, page: TaskPage) {
     found.source = page.source;
     found.scanned_to = page.scanned_to;
     found.missing = page.missing;
+    found.incomplete = page.incomplete;
     found.stopped_early = page.stopped_early;
     found.hint = page.hint;
 }

@@ -40,6 +40,10 @@ pub struct DeadLetterPage {
     pub next: Option<String>,
     /// Records scanned to fill this page, including records that did not match.
     pub scanned: u64,
+    /// Events partitions of which the store has lost data, or which no tracker projects: dead letters are listed whose tasks
+    /// have moved on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<u32>,
 }
 
 /// Resolution of a dead letter.

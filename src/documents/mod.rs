@@ -210,6 +210,9 @@ pub struct TaskPage {
     /// Only if no scanned task matches: the conditions that exclude some of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Excluded>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<u32>,
 }
 
 /// Condition of a search without matches.
@@ -408,6 +411,9 @@ pub enum EndReason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Types {
     pub types: Vec<TypeDocument>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -449,6 +455,9 @@ pub struct TypeDocument {
     /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueDocument>,
+    /// As in the list of types; only in a response with one type.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<u32>,
 }
 
 /// Response of `GET /v1/types/{type}/backlog`.

@@ -12,6 +12,9 @@ pub struct Suggestions {
     pub replace: TextSpan,
     /// At most 10; the commonest values first.
     pub suggestions: Vec<Suggestion>,
+    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<u32>,
 }
 
 /// Qualifier with its colon, or value, quoted if it needs quotes.

@@ -104,6 +104,17 @@ pub trait Store: Send + Sync + 'static {
     /// Reads records of one partition; one result per id, in order.
     async fn nodes(&self, partition: u32, ids: &[TaskId]) -> Result<Vec<Option<TaskRecord>>, StoreError>;
 
+    /// Reads the checkpoint and records of one partition as of one moment. The records of a call with more than 1,000 ids,
+    /// and those of this implementation, may be newer than the checkpoint.
+    async fn nodes_with_checkpoint(
+        &self,
+        partition: u32,
+        ids: &[TaskId],
+    ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
+        let checkpoint = self.checkpoints(&[partition]).await?.pop().flatten();
+        Ok((checkpoint, self.nodes(partition, ids).await?))
+    }
+
     /// Reads the checkpoints of these partitions.
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError>;
 

@@ -7,7 +7,7 @@ pub mod otel;
 
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
@@ -136,6 +136,8 @@ pub struct HttpMetrics {
     pub time: HistogramVec,
     /// Tasks to start or finish, by type; every API has the value of the whole fleet.
     pub backlog: IntGaugeVec,
+    /// Events partitions that the store does not cover.
+    pub incomplete: IntGauge,
 }
 
 /// Creates and registers metrics.
@@ -153,6 +155,10 @@ impl Registrar {
 
     fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
         self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn single_gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.register(IntGauge::new(name, help)?)
     }
 
     fn histogram(
@@ -417,6 +423,10 @@ impl HttpMetrics {
                 "kafleet_type_backlog",
                 "Tasks that workers have to start or finish, in the whole fleet.",
                 &["type"],
+            )?,
+            incomplete: new.single_gauge(
+                "kafleet_api_incomplete_partitions",
+                "Events partitions of which the store has lost data, or which no tracker projects.",
             )?,
         })
     }

@@ -31,6 +31,7 @@ mod continuations;
 mod dead_letter_listing;
 mod dead_letters;
 mod delays_and_retries;
+mod emptied_store;
 mod end_to_end;
 mod failure_policies;
 mod fault_proxy;

@@ -3,7 +3,6 @@
 use axum::response::Response;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use crate::api::backends::stored;
 use crate::api::documents::{Audit, AuditDocument, Failures, Slowest, Stats};
 use crate::api::http::problem::ApiError;
 use crate::api::http::request::{ApiRequest, bad_parameter};
@@ -115,7 +114,7 @@ pub(crate) async fn audit_document(request: &ApiRequest) -> Result<Audit, ApiErr
 pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, ApiError> {
     let found: Vec<_> = stream::iter(reads.partitions())
         .map(|partition| async move {
-            let requests = stored(reads.store.requests(partition, limit)).await?;
+            let requests = reads.requests(partition, limit).await?;
             Ok::<_, ApiError>(requests.into_iter().map(move |entry| (partition, entry)))
         })
         .buffer_unordered(16)
@@ -133,5 +132,6 @@ pub(crate) async fn read_audit(reads: &Reads, limit: usize) -> Result<Audit, Api
         reason: entry.reason,
         position: format!("{partition}:{}", entry.offset),
     };
-    Ok(Audit { requests: found.into_iter().take(limit).map(document).collect() })
+    let incomplete = reads.incomplete().await?;
+    Ok(Audit { requests: found.into_iter().take(limit).map(document).collect(), incomplete })
 }

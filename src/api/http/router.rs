@@ -152,7 +152,7 @@ pub(crate) fn wrong_method(request: &Request) -> ApiError {
 pub(crate) fn ops_router(ops: Ops) -> Router {
     Router::new()
         .route("/healthz", get(|| async { ok_response() }))
-        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response()) }))
+        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response(&[])) }))
         .route("/metrics", get(|State(ops): State<Ops>| async move { ops.render_metrics() }))
         .fallback(|request| async move { unknown_route(&request) })
         .method_not_allowed_fallback(|request| async move { wrong_method(&request) })

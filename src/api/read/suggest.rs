@@ -65,7 +65,7 @@ pub(crate) async fn suggest(
     suggestions.retain(|suggestion| suggestion.text.trim_start_matches('"').to_lowercase().starts_with(&prefix));
     suggestions.truncate(MAX_SUGGESTIONS);
     let replace = TextSpan { start: completion.chars.start, end: completion.chars.end };
-    Ok(Suggestions { replace, suggestions })
+    Ok(Suggestions { replace, suggestions, incomplete: reads.incomplete().await? })
 }
 
 fn qualifiers() -> Vec<Suggestion> {

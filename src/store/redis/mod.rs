@@ -227,6 +227,25 @@ impl Store for Redis {
         Ok(nodes)
     }
 
+    async fn nodes_with_checkpoint(
+        &self,
+        partition: u32,
+        ids: &[TaskId],
+    ) -> Result<(Option<Checkpoint>, Vec<Option<TaskRecord>>), StoreError> {
+        let keys = self.keys(partition);
+        let (first, rest) = ids.split_at(ids.len().min(CHUNK));
+        let mut command = cmd("MGET");
+        command.arg(keys.checkpoint());
+        for id in first {
+            command.arg(keys.record(id));
+        }
+        let mut values: Vec<Value> = values::read(&keys.all(), self.ask(partition, &mut command).await?)?;
+        let checkpoint = values::read_checkpoint(&keys, values.remove(0))?;
+        let mut nodes = values::read_records(&keys, partition, first, vec![Value::Array(values)])?;
+        nodes.extend(self.nodes(partition, rest).await?);
+        Ok((checkpoint, nodes))
+    }
+
     async fn checkpoints(&self, partitions: &[u32]) -> Result<Vec<Option<Checkpoint>>, StoreError> {
         try_join_all(partitions.iter().map(|&partition| self.checkpoint(partition))).await
     }
