@@ -28,6 +28,7 @@ fn render_task_at(task: &Status, paint: Paint, now_ms: i64) -> String {
     task.fields.labels().for_each(|(name, value)| fields.label(name, &value));
     fields.add_optional("attempt", attempt_text(task).as_deref());
     fields.add_optional("waits", (task.waits > 0).then(|| task.waits.to_string()).as_deref());
+    fields.add_optional("restarts", interruptions_text(task).as_deref());
     fields.add_optional("created", task.created_at.as_deref());
     fields.add_optional("seen", task.seen_at.as_deref());
     fields.add_optional("due", task.due_at.as_deref());
@@ -122,6 +123,12 @@ fn state_text(task: &Status, paint: Paint) -> String {
         text.push_str(" (superseded: not spawned again by a later run of its parent)");
     }
     text
+}
+
+/// Number of starts that ended without an outcome.
+fn interruptions_text(task: &Status) -> Option<String> {
+    (task.interruptions > 0)
+        .then(|| format!("{} (ended without an outcome, not counted as attempts)", task.interruptions))
 }
 
 fn attempt_text(task: &Status) -> Option<String> {

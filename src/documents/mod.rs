@@ -133,6 +133,10 @@ pub struct Status {
     pub position: String,
     /// Terminal events after the first one of a run.
     pub duplicates: u32,
+    /// Starts of attempts of the run that ended without an outcome, such as by a stop of their worker, and do not count as
+    /// attempts.
+    #[serde(default)]
+    pub interruptions: u32,
     /// The task, or one of its ancestors, belongs to an earlier run of its parent and is excluded from its counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,

@@ -81,6 +81,8 @@ pub enum Reason {
     /// A retry was requested; the task's record has not been published again yet.
     RepublishPending,
     Running,
+    /// Attempts ended without an outcome, such as by a stop of their worker; the task waits for a worker again.
+    Interrupted,
     /// The task's worker sends no heartbeats.
     WorkerSilent,
     /// The last attempt failed; the task waits for the next one.

@@ -9,7 +9,8 @@ use super::results::{Headers, correlation, kept_headers};
 use super::spans::TaskTrace;
 use crate::broker::{Record, RecordRef};
 use crate::config::{self, Names};
-use crate::handlers::context::KeptHeaders;
+use crate::handlers::context::{KeptHeaders, Restart};
+use crate::model::offsets::PendingRetry;
 use crate::model::retry::Waits;
 use crate::model::task::header::REPLY_TO;
 use crate::model::task::partition::partition_of;
@@ -58,6 +59,8 @@ pub(super) struct InFlight {
     pub crashes: u8,
     /// Repetitions of the current attempt, which ended through no fault of its own.
     pub restarts: Restarts,
+    /// Set once the task has used an attempt or a wait in this worker, or in the one before.
+    pub retry: Option<Box<HeldRetry>>,
     /// Headers to be copied to the result, if the task has one for other systems.
     pub correlation: Option<Headers>,
     /// Headers that the type keeps for its handler.
@@ -74,7 +77,39 @@ pub(super) struct Restarts {
     pub is_alone: bool,
 }
 
+impl Restarts {
+    /// Returns whether another repetition is counted.
+    pub(super) fn counts(restart: Restart) -> bool {
+        !matches!(restart, Restart::Unsent | Restart::Blameless)
+    }
+
+    /// Adds a repetition. After one that is not counted, an attempt still has to run alone if it had to before.
+    pub(super) fn add(&mut self, restart: Restart) {
+        if Self::counts(restart) {
+            self.number += 1;
+            self.is_alone = restart == Restart::Alone;
+        }
+    }
+}
+
+/// Retry of a task that this worker keeps.
+#[derive(Debug)]
+pub(super) enum HeldRetry {
+    /// The task has been taken over from another worker, with the start of its next attempt, epoch milliseconds.
+    Resumed { due_ms: i64 },
+    /// The used attempts and waits were recorded under this number. The next attempt waits for the commit.
+    Recorded { sequence: u64, _counted: Arc<()> },
+}
+
 impl InFlight {
+    /// Continues with what the task has used in the worker before.
+    pub(super) fn resume(&mut self, retry: &PendingRetry) {
+        self.attempts = self.attempts.max(retry.attempts);
+        self.waits = retry.waits;
+        self.backoff_from = retry.backoff_from;
+        self.retry = Some(Box::new(HeldRetry::Resumed { due_ms: retry.due_ms }));
+    }
+
     /// Returns whether no attempt of this run has started yet, as far as this worker knows.
     pub(super) fn is_first_start(&self) -> bool {
         let has_used = self.attempts > self.task.attempts_used || self.waits != self.task.waits;
@@ -205,6 +240,7 @@ impl PollBatch {
             suspect: false,
             crashes: 0,
             restarts: Restarts::default(),
+            retry: None,
             correlation: decoder.correlation(record, &task),
             kept_headers,
             trace: None,

@@ -2,7 +2,7 @@
 
 use kafleet::api::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
-use kafleet::model::event::{AttemptFailure, Kind, Payload};
+use kafleet::model::event::{AttemptFailure, InterruptionReason, Kind, Payload};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -394,4 +394,42 @@ async fn lost_task_reports_its_cause() {
     let late = why(&fleet, "gone").await;
     let message = &late.findings[0].message;
     assert!(message.contains("`w-7`, which had been disconnected, reported succeeded"), "{message}");
+}
+
+/// Writes a start of the first attempt in a worker.
+async fn start(fleet: &Fleet, id: &str, worker: &str, at_ms: i64) {
+    let position = fleet.publish_event(id, Kind::Started, |event| {
+        (event.attempt, event.worker, event.at_ms) = (1, Some(worker.into()), at_ms);
+    });
+    position.await;
+}
+
+async fn interrupt(fleet: &Fleet, id: &str, worker: &str, reason: InterruptionReason) {
+    let failure = AttemptFailure::new(reason.code(), reason.message(), 1);
+    let position = fleet.publish_event(id, Payload::Interrupted(failure), |event| {
+        (event.attempt, event.worker) = (1, Some(worker.into()));
+    });
+    position.await;
+}
+
+#[tokio::test]
+async fn interrupted_task_reports_its_interruptions_and_its_last_start() {
+    let fleet = fleet().await;
+    fleet.announce("t", "echo", Some(Position { partition: 1, offset: 3 })).await;
+    for reason in InterruptionReason::ALL {
+        start(&fleet, "t", "w-1", 1_800_000_000_000).await;
+        interrupt(&fleet, "t", "w-1", reason).await;
+        let queued = why(&fleet, "t").await;
+        assert_eq!(queued.state, State::Queued);
+        let finding = queued.findings.iter().find(|finding| finding.code == Reason::Interrupted).unwrap();
+        assert!(finding.message.ends_with(&format!(", last by {}", reason.cause("w-1"))), "{}", finding.message);
+    }
+    start(&fleet, "t", "w-2", 1_800_000_001_000).await;
+    let running = why(&fleet, "t").await;
+    let (count, since) = (InterruptionReason::ALL.len(), kafleet::publish::time_text(1_800_000_001_000));
+    let text =
+        format!("interrupted {count} times, last by the loss of `w-1`; attempt 1 is running on `w-2` since {since}");
+    assert!(running.findings[0].message.starts_with(&text), "{}", running.findings[0].message);
+    let status: Value = fleet.get("/v1/tasks/t").await;
+    assert_eq!((&status["interruptions"], &status["state"]), (&json!(count), &json!("running")));
 }

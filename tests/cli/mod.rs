@@ -1,5 +1,6 @@
 //! The command line: the built binary, its output and its exit codes.
 
+mod app_deaths;
 mod app_test;
 mod apps;
 mod atomic;

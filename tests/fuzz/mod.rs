@@ -124,7 +124,8 @@ fn commit_metadata() {
     fuzz("metadata", |bytes| {
         for offset in [0, 1, 1_000_000, i64::MAX / 2] {
             let Some(read) = Metadata::decode(offset, &text(bytes)) else { continue };
-            let again = Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean_takeovers);
+            let again =
+                Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean_takeovers, &read.retries);
             let Some(again) = Metadata::decode(read.completed.watermark(), &again) else {
                 panic!("{again} cannot be read")
             };

@@ -415,6 +415,13 @@ fn example_metadata_is_decoded() {
             (example["clean"].clone(), example["window_end"].clone(), example["unclean"].clone()),
             "{about}"
         );
+        let retries = example["retries"].as_array().cloned().unwrap_or_default();
+        assert_eq!(read.retries.len(), retries.len(), "{about}");
+        for retry in &retries {
+            let known = read.retries.get(retry[0].as_i64().unwrap()).unwrap();
+            let used = json!([retry[0], known.attempts, known.waits.number, known.due_ms]);
+            assert_eq!(used, *retry, "{about}");
+        }
         for (list, is_done) in [("done", true), ("open", false)] {
             for offset in example[list].as_array().unwrap() {
                 assert_eq!(read.completed.is_done(offset.as_i64().unwrap()), is_done, "{about}: offset {offset}");

@@ -28,7 +28,7 @@ pub struct BatchTask {
 pub enum FaultMode {
     /// Without faults and with a single worker, no attempt runs twice.
     None,
-    /// Graceful restarts only: no infallible attempt runs twice.
+    /// Graceful restarts only: no attempt runs twice.
     Restarts,
     All,
 }
@@ -137,6 +137,7 @@ impl Scenario {
         // Not from the generator, so that seeds keep the rest of their scenario.
         let waits = &mut Rng::with_seed(seed.rotate_left(32) ^ 0x5741_4954);
         scenario.roots.iter_mut().for_each(|(_, script)| script.add_waits(waits));
+        scenario.add_restarts_under_retries();
         scenario
     }
 
@@ -281,6 +282,25 @@ impl Scenario {
             let (at_ms, process_id, back_ms) = (rng.u64(..self.fault_ms), self.random_process(rng), rng.u64(1..4_000));
             self.add(at_ms, Step::Restart { process_id, back_ms });
         }
+    }
+
+    /// Restarts workers one after the other while their tasks wait for retries. Not from the generator of the rest, so that
+    /// the other seeds keep it.
+    fn add_restarts_under_retries(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed.rotate_left(32) ^ 0x5245_5452);
+        if self.fault_mode == FaultMode::None || rng.bool() {
+            return;
+        }
+        for (_, script) in &mut self.roots {
+            (script.fails, script.chooses_wait) = (script.fails.max(1), true);
+        }
+        for worker in 0..self.workers {
+            for _ in 0..rng.usize(1..5) {
+                let step = Step::Restart { process_id: ProcessId::Worker(worker), back_ms: rng.u64(1..1_500) };
+                self.add(rng.u64(..self.fault_ms), step);
+            }
+        }
+        self.steps.sort_by_key(|step| step.at_ms);
     }
 
     fn add_faults(&mut self, rng: &mut Rng) {

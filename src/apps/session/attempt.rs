@@ -50,6 +50,8 @@ pub struct AttemptAnswer {
     pub answer: Answer,
     /// The attempt is repeated if it has not been repeated too often; the answer applies otherwise.
     pub restart: Option<Restart>,
+    /// The process ended soon after its start, with this attempt alone: the app may be to blame.
+    pub is_early: bool,
 }
 
 /// Attempt in a process. If it is dropped before its end, its slot in the process is lost.
@@ -75,7 +77,7 @@ impl Entry {
 
 impl AttemptAnswer {
     pub(super) fn of_answer(answer: Answer) -> Self {
-        Self { answer, restart: None }
+        Self { answer, restart: None, is_early: false }
     }
 
     /// End of an attempt that was not sent.
@@ -83,6 +85,7 @@ impl AttemptAnswer {
         Self {
             answer: Err(death(&Cause::Unread, "the process of the app ended before the attempt was sent")),
             restart: Some(Restart::Unsent),
+            is_early: false,
         }
     }
 
@@ -99,10 +102,11 @@ impl AttemptAnswer {
         let restart = match cause {
             Cause::Unread => Some(Restart::Shared),
             Cause::Killed(restart) => Some(*restart),
-            Cause::Crashed | Cause::OutOfMemory if !is_only => Some(Restart::Alone),
-            Cause::Crashed | Cause::OutOfMemory | Cause::Garbled => None,
+            Cause::Crashed | Cause::CrashedEarly | Cause::OutOfMemory if !is_only => Some(Restart::Alone),
+            Cause::Crashed | Cause::CrashedEarly | Cause::OutOfMemory | Cause::Garbled => None,
         };
-        Self { answer: Err(death(cause, message)), restart }
+        let is_early = restart.is_none() && matches!(cause, Cause::CrashedEarly);
+        Self { answer: Err(death(cause, message)), restart, is_early }
     }
 }
 

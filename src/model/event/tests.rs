@@ -149,6 +149,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
                 Kind::Log => Payload::Log { lines: text.into_iter().collect(), dropped: u32::from(flag) },
                 Kind::Retrying => Payload::Retrying { failure, due_ms: number, record, waits },
                 Kind::Succeeded => Payload::Succeeded { started_at_ms: number, output },
+                Kind::Interrupted => Payload::Interrupted(failure),
                 Kind::Failed => Payload::Failed(failure),
                 Kind::Cancelled => Payload::Cancelled(failure),
                 Kind::Expired => Payload::Expired(failure),
@@ -181,7 +182,7 @@ fn any_payload() -> impl Strategy<Value = Payload> {
     )
 }
 
-const KINDS: [Kind; 26] = [
+const KINDS: [Kind; 27] = [
     Kind::Submitted,
     Kind::Scheduled,
     Kind::Released,
@@ -192,6 +193,7 @@ const KINDS: [Kind; 26] = [
     Kind::Retrying,
     Kind::Succeeded,
     Kind::Failed,
+    Kind::Interrupted,
     Kind::Cancelled,
     Kind::Expired,
     Kind::CancelRequested,

@@ -22,6 +22,7 @@ mod deferred_record;
 mod diff;
 mod expiry;
 mod fold;
+mod interruptions;
 mod load_set;
 mod notifications;
 mod records;
@@ -37,7 +38,7 @@ pub(crate) mod tests;
 mod working_set;
 
 /// Version of the projection and of the stored formats. A store written by a higher version is left alone.
-pub const FOLD_VERSION: u32 = 15;
+pub const FOLD_VERSION: u32 = 16;
 
 /// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Applies one event to the record of its own task.
 
+use super::interruptions::{add_unreported, interrupt};
 use super::reports::{attach, history_entry, late_announcement, report};
 use super::state_machine::advance;
 use super::step_outcome::Step;
@@ -52,7 +53,11 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
     let verdict = match event.kind() {
         Kind::Progress | Kind::Log => attach(node, event),
         Kind::Reported => report(node, event),
-        _ => advance(node, event, position),
+        Kind::Interrupted => interrupt(node, event),
+        _ => {
+            add_unreported(node, event, position);
+            advance(node, event, position)
+        }
     };
     if verdict == Verdict::Ignored {
         passed.clear();

@@ -15,6 +15,7 @@ mod permits;
 mod quarantine;
 mod queue;
 mod reporter;
+mod retries;
 mod running;
 mod start;
 mod tasks;

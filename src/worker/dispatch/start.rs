@@ -10,7 +10,7 @@ use super::failure_policy::time_left;
 use super::inline::Clock;
 use super::running::Running;
 use super::tasks::Tasks;
-use super::{Dispatcher, HAND_OUT};
+use super::{Dispatcher, HAND_OUT, retries};
 use crate::handlers::context::AttemptStart;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure};
 use crate::model::event::Announcement;
@@ -91,8 +91,11 @@ impl Dispatcher {
         if let Some(verdict) = blocked_by(&self.control, &in_flight) {
             return self.tasks.cancel_unstarted(in_flight, verdict).await;
         }
-        let Some(in_flight) = self.tasks.queue.acquire_key(in_flight) else { return };
+        let Some(mut in_flight) = self.tasks.queue.acquire_key(in_flight) else { return };
         let now = self.clock.now_ms();
+        if let Some(wait) = retries::time_left(&self.tasks.assignments, &mut in_flight, now) {
+            return self.tasks.queue.delay(in_flight, wait);
+        }
         let policy = in_flight.task.policy.as_deref();
         let expires_at_ms = policy.and_then(|policy| policy.expires_at_ms);
         if expires_at_ms.is_some_and(|at| at <= now) && in_flight.is_first_start() {

@@ -10,7 +10,7 @@ use crate::api::http::response::json_answer;
 use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
 use crate::broker::Watermarks;
-use crate::model::event::{ErrorInfo, Kind};
+use crate::model::event::{ErrorInfo, InterruptionReason, Kind};
 use crate::model::record::state::{Category, State};
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::retention::{NEVER_ANNOUNCED, REMOVED};
@@ -55,6 +55,7 @@ pub(crate) async fn why_document(request: &ApiRequest, recent: Option<&RecentQue
             let mut findings = blocking_commands(api, &task).await?;
             let is_blocked = !findings.is_empty();
             findings.extend(explain_queued(&reads, &task, is_blocked).await?);
+            findings.extend(interruptions(&task.record).map(|text| Finding::new(Reason::Interrupted, text)));
             findings
         }
         State::WaitingForChildren => explain_waiting(api, &task).await?,
@@ -123,10 +124,31 @@ fn running(task: &TaskView) -> String {
     let node = &task.record;
     let now = now_ms();
     let worker = node.worker.as_deref().unwrap_or("an unknown worker");
-    let since = node.times.started_at_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
+    let started_ms = last_of(node, Kind::Started).map(|entry| entry.at_ms).or(node.times.started_at_ms);
+    let since = started_ms.map_or_else(String::new, |at| format!(" since {}", time_text(at)));
     let received = node.history.entries.iter().map(|entry| entry.at_ms).max();
     let received = received.map_or_else(String::new, |at| format!("; its last event is {} old", age(now - at)));
-    format!("attempt {} is running on `{worker}`{since}{received}", node.attempt.max(1))
+    let before = interruptions(node).map_or_else(String::new, |text| format!("{text}; "));
+    format!("{before}attempt {} is running on `{worker}`{since}{received}", node.attempt.max(1))
+}
+
+/// Describes the starts of the run that ended without an outcome, and the last of them.
+fn interruptions(node: &TaskRecord) -> Option<String> {
+    let times = match node.history.interruptions {
+        0 => return None,
+        1 => "interrupted once".to_owned(),
+        times => format!("interrupted {times} times"),
+    };
+    let last = last_of(node, Kind::Interrupted).and_then(|entry| {
+        let reason = InterruptionReason::of_code(entry.error_kind.as_deref()?)?;
+        Some(format!(", last by {}", reason.cause(entry.worker.as_deref().unwrap_or("an unknown worker"))))
+    });
+    Some(times + &last.unwrap_or_default())
+}
+
+/// Newest entry of the run in the history that is an event of this kind and has not been ignored.
+fn last_of(node: &TaskRecord, kind: Kind) -> Option<&HistoryEntry> {
+    node.history.entries.iter().rev().find(|entry| entry.run == node.run && entry.kind == kind && !entry.ignored)
 }
 
 fn ended(state: State) -> String {
@@ -327,7 +349,10 @@ fn removed(node: &TaskRecord, noticed: &str) -> String {
 
 fn summarize_record(task: &TaskView) -> String {
     match task.record.own {
-        State::Queued if !task.record.is_external() => "no worker has started it".to_owned(),
+        State::Queued if !task.record.is_external() => match interruptions(&task.record) {
+            Some(text) => format!("{text}; no worker has started it again"),
+            None => "no worker has started it".to_owned(),
+        },
         _ => explain_record(task).message,
     }
 }

@@ -8,7 +8,7 @@ use crate::api::documents::{Finding, Reason};
 use crate::api::http::problem::ApiError;
 use crate::api::read::consistency::TaskView;
 use crate::broker::{Committed, Partition, Record, Watermarks};
-use crate::model::offsets::{Completed, FULL_METADATA_BYTES, MAX_SPAN, Metadata};
+use crate::model::offsets::{Completed, MAX_SPAN, Metadata};
 use crate::model::task::id::TaskId;
 use crate::model::task::{Position, Source, read_task};
 
@@ -41,7 +41,7 @@ fn queue_position_of(offset: i64, ends: Watermarks, committed: Option<&Committed
         return QueuePosition::Consumed;
     }
     let span = completed.end() - completed.watermark();
-    let full = committed.metadata.len() > FULL_METADATA_BYTES || span > MAX_SPAN;
+    let full = Metadata::is_nearly_full(&committed.metadata) || span > MAX_SPAN;
     QueuePosition::Pending { completed: Box::new(completed), full }
 }
 

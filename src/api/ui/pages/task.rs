@@ -387,6 +387,9 @@ fn definition(visit: &Visit, status: &Status) -> Markup {
                 ("Duplicates", (status.duplicates > 0).then(|| html! {
                     (status.duplicates) " terminal events were ignored"
                 })),
+                ("Interruptions", (status.interruptions > 0).then(|| html! {
+                    (status.interruptions) " starts ended without an outcome"
+                })),
             ]))
             @if let Some((topic, partition, offset)) = &source {
                 pre {

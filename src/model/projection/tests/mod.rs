@@ -29,6 +29,7 @@ mod continuations;
 mod deferred;
 mod folded;
 mod history;
+mod interruptions;
 mod notifications;
 mod oracle;
 mod retries;
@@ -289,6 +290,7 @@ fn event_about_an_unknown_task_creates_no_record() {
         Kind::RetryRequested,
         Kind::Progress,
         Kind::Log,
+        Kind::Interrupted,
         Kind::Patched,
         Kind::EffectDone,
         Kind::WorkerSilent,
@@ -339,6 +341,7 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
         Kind::Log,
         Kind::Warned,
         Kind::Retrying,
+        Kind::Interrupted,
         Kind::Succeeded,
         Kind::Failed,
         Kind::Cancelled,
