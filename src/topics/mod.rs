@@ -84,7 +84,7 @@ pub enum ApplyError {
     Fixed { recorded: u32, wanted: u32 },
     #[error(
         "the topic `{topic}` has {present} partitions, but {recorded} were applied: the topic was changed, and existing trees are \
-         no longer in the expected partitions\n\nhint: use another `prefix`, or recreate the topic with {recorded} partitions"
+         no longer in the expected partitions\n\nhint: use another `prefix` for new tasks, and keep the topic until the trees in it have ended"
     )]
     Changed { topic: String, present: u32, recorded: u32 },
     #[error(transparent)]

@@ -133,10 +133,10 @@ impl MemoryStore {
             let records = contents.partitions.get(&partition).map(|partition| &partition.records);
             ids.iter().map(|id| records.and_then(|records| records.get(id)).cloned()).collect()
         };
-        let wipe = "start with an empty store";
+        let remedy = "start with an empty store";
         ids.iter()
             .zip(records)
-            .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, wipe)).transpose())
+            .map(|(id, bytes)| bytes.map(|bytes| decode(partition, id, &bytes, remedy)).transpose())
             .collect()
     }
 }

@@ -17,8 +17,8 @@ use super::inspect::{Inspect, Inspector};
 use super::keys::{self, Keys};
 use super::log_tail::LogTail;
 use super::{
-    Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, Store, StoreError,
-    TaskRecord, TypeCount,
+    Checkpoint, Entry, Index, LogPage, MemoryUse, Notice, Outbox, PartitionWriter, Reservation, RiskySetting, Store,
+    StoreError, TaskRecord, TypeCount,
 };
 use super::{ErrorGroups, PartitionStatistics};
 use super::{LEASE_TTL, MAX_PAGE, RESERVATION_TTL, Stage};
@@ -35,12 +35,15 @@ pub use usage::Usage;
 
 mod audit;
 mod cluster;
+#[doc(hidden)]
+pub mod commands;
 mod connection;
 mod inspect;
 mod notices;
 mod page;
 mod reader;
 mod server_checks;
+mod server_settings;
 mod server_state;
 mod statistics;
 mod torn_writes;
@@ -402,6 +405,14 @@ impl Store for Redis {
 
     async fn memory(&self) -> Result<Vec<MemoryUse>, StoreError> {
         server_checks::memory(&self.connector).await
+    }
+
+    async fn risky_settings(&self) -> Result<Vec<RiskySetting>, StoreError> {
+        server_settings::risky_settings(&self.connector).await
+    }
+
+    async fn probe(&self, partitions: u32) -> Result<(), StoreError> {
+        commands::probe(self, partitions).await
     }
 }
 
