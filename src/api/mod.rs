@@ -45,6 +45,13 @@ pub struct Open {
     _following: [control::follow::TopicFollower; 2],
 }
 
+impl Open {
+    /// Prepares the answers to the first requests.
+    pub async fn load(&self) {
+        self.api.fleet.load().await;
+    }
+}
+
 /// Starts the background tasks of the API and returns its router. `address` is the address that the caller listens
 /// on: on any but a loopback address tokens are required, unless the configuration waives them.
 pub fn open(setup: ApiSetup, address: std::net::SocketAddr, shutdown: &Shutdown) -> anyhow::Result<Open> {
@@ -79,7 +86,7 @@ pub async fn run(setup: ApiSetup, listener: TcpListener, shutdown: Shutdown) -> 
     let address = listener.local_addr()?;
     setup.metrics.set_role("api");
     let api = open(setup, address, &shutdown)?;
-    shutdown.drain.run_until_cancelled(api.api.fleet.load()).await;
+    shutdown.drain.run_until_cancelled(api.load()).await;
     tracing::info!(%address, "API listening");
     http::serve::serve(listener, api.router.clone(), &shutdown).await;
     Ok(api.producer.flush(FLUSH_DEADLINE).await?)

@@ -198,6 +198,7 @@ impl BenchTopics {
                 true => vec![
                     ("message.timestamp.type".into(), "LogAppendTime".into()),
                     ("retention.ms".into(), "-1".into()),
+                    ("max.message.bytes".into(), crate::topics::MAX_RECORD_BYTES.to_string()),
                 ],
                 false => Vec::new(),
             },

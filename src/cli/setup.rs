@@ -25,7 +25,7 @@ use crate::error_text::{single_line, split_hint};
 use crate::handlers::Registry;
 use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use crate::model::units::duration::Millis;
-use crate::runtime::{Backoff, Health, Shutdown};
+use crate::runtime::{self, Backoff, Health, Shutdown};
 use crate::store::Store;
 use crate::store::redis::{Redis, RedisOptions};
 use crate::telemetry::otel::Exporter;
@@ -202,6 +202,7 @@ impl Setup {
     }
 
     pub(super) fn kafka(&self) -> Result<Arc<dyn Broker>, Failure> {
+        runtime::follow_broker_clock();
         let section = self.config.kafka.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
         let kafka =
             Kafka::new(&section).map_err(|why| Failure::usage(format_args!("`[kafka]` cannot be used: {why}")))?;

@@ -46,6 +46,8 @@ pub struct PartitionQueue {
     pub oldest_at: Option<String>,
     /// Id of the task that has not ended although later ones of the partition have.
     pub held_by: Option<String>,
+    /// Begin of an open transaction of a producer, behind which no worker sees anything. Null if there is none.
+    pub open_transaction_since: Option<String>,
 }
 
 /// State of the circuit of a type that an operator has set.
@@ -209,6 +211,10 @@ pub struct WorkerDocument {
     /// Milliseconds since the last heartbeat.
     pub age_ms: i64,
     pub last_heartbeat_at: String,
+    /// Milliseconds by which the clock of its machine was ahead of the brokers' at the last heartbeat; negative if behind. The
+    /// clock is not used to decide anything.
+    #[serde(default)]
+    pub clock_ahead_ms: i64,
     pub started_at: String,
     pub host: String,
     pub pid: u32,

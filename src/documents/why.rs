@@ -76,6 +76,12 @@ pub enum Reason {
     QueuedBehind,
     /// The oldest unfinished task of the partition blocks the tasks behind it (head-of-line blocking).
     HeadOfLineBlocked,
+    /// An open transaction of a producer holds back the task's partition.
+    OpenTransaction,
+    /// Keys of the task's type are in other partitions than they belong into: their attempts may overlap.
+    MisplacedKeys,
+    /// Another task was submitted with the same id; the first one counts.
+    SameId,
     /// A worker is done with the task; its result is not visible yet.
     ResultPending,
     /// A retry was requested; the task's record has not been published again yet.

@@ -31,6 +31,10 @@ pub struct TypeStatus {
     /// Reason why no process of the type's app has served for long. Null if one does, and for types of no app.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_down: Option<String>,
+    /// First record whose key belongs into another partition: attempts of one key may overlap. Null if there is none, and for
+    /// types without order or rate by key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misplaced_keys: Option<String>,
     /// Assigned partitions that the worker refuses to process until an operator sets a start offset.
     #[serde(default)]
     pub refused: Vec<i32>,

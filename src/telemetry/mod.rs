@@ -10,6 +10,7 @@ use prometheus::{
     CounterVec, Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use crate::runtime;
 pub use logs::{LOG_FILTER, LOG_FORMAT, environment_sets_log_filter, init_logs, logs_are_text, set_log_filter};
 pub use otel::{TraceMetrics, Tracer};
 
@@ -31,6 +32,8 @@ pub struct Metrics {
     pub process_info: IntGaugeVec,
     /// Reloads of the configuration, by outcome.
     pub config_reloads: IntCounterVec,
+    /// Time by which the clock of this machine is ahead of the brokers'.
+    clock_ahead: IntGaugeVec,
     /// Consumer lag of workers and trackers.
     pub lag: IntGaugeVec,
     pub tasks: TaskMetrics,
@@ -83,6 +86,8 @@ pub struct WorkerMetrics {
     pub unclean_takeovers: IntCounterVec,
     /// Observers of the application that were removed because they panicked.
     pub observers_removed: IntCounterVec,
+    /// Records whose keys belong into other partitions.
+    pub misplaced_keys: IntCounterVec,
 }
 
 /// Metrics of a tracker, by events partition.
@@ -176,6 +181,11 @@ impl Metrics {
         )?;
         let process_info =
             new.gauge("kafleet_process_info", "1 for each role of the process.", &["role", "version"])?;
+        let clock_ahead = new.gauge(
+            "kafleet_clock_ahead_seconds",
+            "Time by which the clock of this machine is ahead of the brokers'; negative if it is behind.",
+            &[],
+        )?;
         let config_reloads =
             new.counter("kafleet_config_reloads_total", "Reloads of the configuration, by outcome.", &["outcome"])?;
         for outcome in RELOAD_OUTCOMES {
@@ -184,6 +194,7 @@ impl Metrics {
         Ok(Self {
             process_info,
             config_reloads,
+            clock_ahead,
             lag,
             tasks: TaskMetrics::new(&new)?,
             worker: WorkerMetrics::new(&new)?,
@@ -203,6 +214,7 @@ impl Metrics {
 
     /// Renders all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
+        self.clock_ahead.with_label_values::<&str>(&[]).set(runtime::clock_ahead_ms() / 1_000);
         let mut text = Vec::new();
         if TextEncoder::new().encode(&self.registry.gather(), &mut text).is_err() {
             text.clear();
@@ -287,6 +299,11 @@ impl WorkerMetrics {
                 "kafleet_observers_removed_total",
                 "Observers of the application that were removed because they panicked.",
                 &["observer"],
+            )?,
+            misplaced_keys: new.counter(
+                "kafleet_misplaced_keys_total",
+                "Records whose keys belong into other partitions, of types with order or a rate by key.",
+                &["type"],
             )?,
         })
     }

@@ -16,6 +16,7 @@ use crate::broker::{
 use crate::control::GroupRecords;
 use crate::control::settings::{FleetSettingsError, read_control_blocking};
 use crate::model::event::Event;
+use crate::model::task::hash::spawn_hash_of;
 use crate::model::task::{Position, Source, header, read_task};
 use crate::publish::Publisher;
 use crate::runtime::{self, Backoff, Shutdown, now_ms};
@@ -198,8 +199,15 @@ impl Announcer {
             timestamp_ms: record.timestamp_ms,
             value: record.value,
         };
-        let task = read_task(&source, record.headers()).ok()?;
-        (!task.announced).then(|| Event::submitted(&task, now_ms()))
+        let mut task = read_task(&source, record.headers()).ok()?;
+        if task.announced {
+            return None;
+        }
+        // Compared with that of other records of this id: a second task of the name is found.
+        if task.hash.is_none() {
+            task.hash = spawn_hash_of(&task_type, &task.params).ok().map(Into::into);
+        }
+        Some(Event::submitted(&task, now_ms()))
     }
 }
 

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Consumer, ConsumerSpec, Partition};
+use crate::control;
 use crate::runtime::{self, Shutdown};
 use announcer::Announcer;
 use consume::poll_loop::PollLoop;
@@ -47,6 +48,11 @@ pub async fn run(setup: TrackerSetup, shutdown: Shutdown) -> anyhow::Result<()> 
     let setup = Arc::new(setup);
     let consumer = open_consumer(&setup).await?;
     let (shared, task_setup) = (TrackerShared::open(&setup), setup.clone());
+    if runtime::follows_broker_clock()
+        && let Ok(producer) = shared.producer(&setup).await
+    {
+        shutdown.drain.run_until_cancelled(control::learn_broker_time(producer, &setup.names)).await;
+    }
     let spawn = move |post| drop(runtime::spawn(PartitionTask::new(task_setup.clone(), shared.clone(), post).run()));
     let reader = PollLoop::new(setup.clone(), consumer, shutdown.clone(), Box::new(spawn));
     let end = runtime::thread("kafleet-tracker", reader.run()).map_err(TrackerStopped::PollThread)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::completions::DeliveryTag;
+use super::key_check::KeyCheck;
 use super::memory_budget::{Account, Charge, MemoryBudget};
 use super::results::{Headers, correlation, kept_headers};
 use super::spans::TaskTrace;
@@ -137,6 +138,7 @@ pub(super) struct Decoder {
     /// Names of headers that are kept for the handler.
     pub keep_headers: Arc<[String]>,
     pub names: Names,
+    pub key_check: KeyCheck,
 }
 
 /// The records of one poll, whose memory is charged together.
@@ -181,6 +183,9 @@ impl PollBatch {
         tag: DeliveryTag,
     ) -> InFlight {
         let kept_headers = decoder.kept_headers(record, &task);
+        if decoder.order == config::Order::Key || decoder.has_rate_per_key {
+            decoder.key_check.check(record);
+        }
         // Headers are kept in the policy, and by types that ask for them; most tasks have almost none.
         let size = if task.policy.is_some() || kept_headers.is_some() {
             record.size()

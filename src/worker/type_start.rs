@@ -10,6 +10,7 @@ use super::consumer::{TypeConsumer, TypeDeps};
 use super::dead_letter::DeadLetterWriter;
 use super::decode::{Decoder, Input};
 use super::dispatch::{Command, Dispatcher, DispatcherDeps};
+use super::key_check::KeyCheck;
 use super::spans::AttemptSpans;
 use crate::handlers::Registered;
 use crate::runtime::{self, watch};
@@ -104,6 +105,12 @@ impl TypeStart<'_> {
                 correlation_headers: setup.config.correlation_headers.as_slice().into(),
                 keep_headers: policy.keep_headers.as_slice().into(),
                 names: setup.names.clone(),
+                key_check: KeyCheck {
+                    task_type: self.task_type.clone(),
+                    partitions: 0,
+                    counter: setup.metrics.worker.misplaced_keys.with_label_values(&[&**self.task_type]),
+                    found: self.shared.misplaced_keys.clone(),
+                },
             },
             completions: completions[self.type_index].clone(),
             work,

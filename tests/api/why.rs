@@ -2,7 +2,7 @@
 
 use kafleet::api::documents::{Reason, Types, Why};
 use kafleet::broker::{Broker, Commit, Partition, ProducerRecord};
-use kafleet::model::event::{AttemptFailure, Kind, Payload};
+use kafleet::model::event::{AttemptFailure, Event, Kind, Payload};
 use kafleet::model::offsets::FULL_METADATA_BYTES;
 use kafleet::model::record::state::State;
 use kafleet::model::task::Position;
@@ -225,7 +225,12 @@ pub async fn send_heartbeat_of(fleet: &Fleet, worker: &str, slots: u32, in_fligh
 }
 
 async fn send_heartbeat(fleet: &Fleet, worker: &str, part: Value, running: Vec<Value>) {
-    let (now, in_flight) = (kafleet::runtime::now_ms(), part["in_flight"].clone());
+    send_heartbeat_by(fleet, worker, part, running, 0).await;
+}
+
+/// Sends the heartbeat of a worker whose clock is ahead by so much.
+async fn send_heartbeat_by(fleet: &Fleet, worker: &str, part: Value, running: Vec<Value>, ahead_ms: i64) {
+    let (now, in_flight) = (kafleet::runtime::now_ms() + ahead_ms, part["in_flight"].clone());
     let send_heartbeat_of = json!({"v": 1, "id": worker, "host": "host-1", "pid": 42, "version": "0", "state": "running", "started_ms": now,
         "at_ms": now, "every_ms": 60_000, "held_bytes": 0, "types": [part], "running": running});
     let (topic, value) = (fleet.names.workers(), send_heartbeat_of.to_string());
@@ -348,6 +353,44 @@ async fn app_without_a_process_is_named_with_its_reason() {
     assert_eq!(codes(&answer), [Reason::AppDown, Reason::QueuedBehind]);
     let message = &answer.findings[0].message;
     assert!(message.contains(why_down) && message.contains("fix the app"), "{message}");
+}
+
+#[tokio::test]
+async fn keys_in_other_partitions_are_named_with_an_example() {
+    let fleet = fleet().await;
+    let partition = backlog(&fleet, 3).await;
+    commit(&fleet, &partition, 1, "");
+    let example = "key `k3` in partition 2 instead of 5, at offset 7";
+    let status = json!({"type": "echo", "slots": 9, "in_flight": 0, "waiting": 2, "paused": false, "partitions": [0, 1],
+        "misplaced_keys": example, "finished": {}});
+    send_heartbeat(&fleet, "w-1", status, Vec::new()).await;
+    let answer = why(&fleet, "q2").await;
+    assert_eq!(codes(&answer), [Reason::MisplacedKeys, Reason::QueuedBehind]);
+    let message = &answer.findings[0].message;
+    assert!(message.contains(example) && message.contains("murmur2_random"), "{message}");
+}
+
+/// The clock of a worker decides neither its state nor the age of its heartbeat, and is shown.
+#[tokio::test]
+async fn worker_with_a_wrong_clock_is_alive_and_its_clock_is_named() {
+    for ahead_ms in [-86_400_000_i64, -90_000, 90_000, 86_400_000] {
+        let fleet = fleet().await;
+        fleet.echo("a").await;
+        let started = |event: &mut Event| (event.attempt, event.worker) = (1, Some("w-7".into()));
+        fleet.publish_event("a", Kind::Started, started).await;
+        let part = json!({"type": "echo", "slots": 4, "in_flight": 1, "waiting": 0, "paused": false, "partitions": [0, 1],
+            "finished": {}});
+        send_heartbeat_by(&fleet, "w-7", part, Vec::new(), ahead_ms).await;
+        let workers: Value = fleet.get("/v1/workers").await;
+        let worker = &workers["workers"][0];
+        assert_eq!(worker["state"], "alive", "{worker}");
+        assert!(worker["age_ms"].as_i64().is_some_and(|age| (0..60_000).contains(&age)), "{worker}");
+        let shown = worker["clock_ahead_ms"].as_i64().unwrap();
+        assert!((shown - ahead_ms).abs() < 60_000, "{worker}");
+        let message = why(&fleet, "a").await.findings.remove(0).message;
+        let direction = if ahead_ms > 0 { "s ahead of the brokers'" } else { "s behind the brokers'" };
+        assert!(message.contains("the clock of that machine is ") && message.contains(direction), "{message}");
+    }
 }
 
 #[tokio::test]

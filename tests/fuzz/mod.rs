@@ -277,7 +277,8 @@ impl FuzzServices {
         let inside = runtime.enter();
         let broker = MemoryBroker::new(MemoryBrokerOptions::default());
         let names = Names::new("t");
-        let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
+        let size = ("max.message.bytes", "4194304");
+        let keeps = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1"), size];
         let keeps = keeps.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let topics = [names.events(), names.control(), names.workers(), names.tasks("echo"), names.dead("echo")];
         let specs = topics.map(|name| TopicSpec { name, partitions: 1, replication: None, config: keeps.clone() });

@@ -127,6 +127,10 @@ impl Producer for NewerProducer {
 struct FilteredSink(Arc<dyn DeliverySink>);
 
 impl DeliverySink for FilteredSink {
+    fn appended(&self, token: u64, append_ms: i64) {
+        self.0.appended(token, append_ms);
+    }
+
     fn delivered(&self, token: u64, outcome: Result<(i32, i64), (BrokerError, &RecordRef<'_>)>) {
         if token != UNTRACKED {
             self.0.delivered(token, outcome);

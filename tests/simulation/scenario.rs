@@ -42,6 +42,15 @@ pub struct Upgrade {
     pub completes: bool,
 }
 
+/// Change of the clock of a process's machine.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ClockChange {
+    pub process: ProcessId,
+    pub at_ms: u64,
+    /// Time by which it is ahead from then on.
+    pub ahead_ms: i64,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
     pub seed: u64,
@@ -73,6 +82,9 @@ pub struct Scenario {
     pub app: Option<AppSpec>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub batches: Vec<Vec<BatchTask>>,
+    /// Wrong clocks, in the order of their times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clocks: Vec<ClockChange>,
     pub steps: Vec<TimedStep>,
 }
 
@@ -111,6 +123,7 @@ impl Scenario {
                 .then(|| Upgrade { separate_store: rng.bool(), completes: rng.bool() }),
             app: None,
             batches: Vec::new(),
+            clocks: Vec::new(),
             steps: Vec::new(),
         };
         if rng.u8(..4) == 0 {
@@ -137,7 +150,31 @@ impl Scenario {
         // Not from the generator, so that seeds keep the rest of their scenario.
         let waits = &mut Rng::with_seed(seed.rotate_left(32) ^ 0x5741_4954);
         scenario.roots.iter_mut().for_each(|(_, script)| script.add_waits(waits));
+        scenario.add_clocks(&mut Rng::with_seed(seed.rotate_left(32) ^ 0x434c_4f43));
         scenario
+    }
+
+    /// Makes the clocks of some machines wrong, in a third of the scenarios. Half of these clocks jump.
+    fn add_clocks(&mut self, rng: &mut Rng) {
+        if rng.u8(..3) > 0 {
+            return;
+        }
+        const DAY_MS: i64 = 86_400_000;
+        let workers = (0..self.workers).map(ProcessId::Worker);
+        let processes = workers.chain((0..self.trackers).map(ProcessId::Tracker)).chain([ProcessId::Api]);
+        for process in processes {
+            let jump_ms = rng.bool().then(|| rng.u64(1..self.fault_ms));
+            for at_ms in [Some(0), jump_ms].into_iter().flatten() {
+                let ahead_ms = [0, 3_000, 90_000, -90_000, DAY_MS, -DAY_MS][rng.usize(..6)];
+                self.clocks.push(ClockChange { process, at_ms, ahead_ms });
+            }
+        }
+    }
+
+    /// Changes of the clock of a process's machine: times, and by how much it is ahead.
+    pub fn clock_of(&self, process: ProcessId) -> Vec<(u64, i64)> {
+        let of_process = self.clocks.iter().filter(|change| change.process == process);
+        of_process.map(|change| (change.at_ms, change.ahead_ms)).collect()
     }
 
     /// Whether any task has notifications.

@@ -378,7 +378,7 @@ fn document(
     error: Option<String>,
 ) -> ScheduleDocument {
     let times = Times::of(&schedule.spec).ok();
-    let next = times.map(|times| times.upcoming(now_ms(), NEXT)).unwrap_or_default();
+    let next = times.map(|times| state.upcoming(schedule, &times, now_ms(), NEXT)).unwrap_or_default();
     ScheduleDocument {
         id,
         spec: schedule.spec.clone(),

@@ -12,17 +12,14 @@ use super::exit::{Code, Failure, Outcome};
 use super::globals::Globals;
 use super::output::{Paint, one_line};
 use super::setup::{CALL_DEADLINE, Setup, SetupOptions, load_config};
-use crate::broker::{BrokerClient, Partition, Watermarks};
+use crate::broker::BrokerClient;
 use crate::config::{Config, Names};
 use crate::control::{ControlState, ControlWatch, keep};
 use crate::handlers::Registry;
 use crate::model::record::state::State;
-use crate::runtime::now_ms;
 use crate::telemetry::{init_logs, otel};
 use crate::topics::{self, Severity};
 
-/// Maximum time by which the brokers' clock may be ahead of this machine's without a warning.
-const CLOCK_SLACK_MS: i64 = 5_000;
 /// Number of cancels on the control topic from which a warning is given.
 const MANY_CANCELS: usize = 10_000;
 /// Sections without an effect on the checks; the first one if Redis is not checked.
@@ -97,7 +94,7 @@ pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Regist
         found.extend(traces(&setup).await);
     }
     if !args.no_api {
-        found.push(api(globals).await);
+        found.extend(api(globals).await);
     }
     show(&found, globals)
 }
@@ -175,20 +172,14 @@ async fn kafka(setup: &Setup, client: &BrokerClient, found: &mut Vec<Finding>) -
         Err(why) => found.push(Finding::error("offsets", why.to_string())),
     }
     let log = EventsLog::new(client.clone(), setup);
-    let Some(watermarks) = log.watermarks().await else { return false };
-    found.extend(clock_finding(&log, &watermarks).await);
+    if log.watermarks().await.is_none() {
+        return false;
+    }
+    found.push(live::check_clock(client, &setup.names).await);
+    found.extend(live::check_transactions(client, &present).await);
     found.push(check_cancels(client, &setup.names).await);
     found.extend(declarations::check(client, setup).await);
     true
-}
-
-/// Compares the clock of this host with the newest event.
-async fn clock_finding(log: &EventsLog, watermarks: &[Watermarks]) -> Option<Finding> {
-    let mut newest = None;
-    for (partition, watermarks) in log.partitions.iter().zip(watermarks) {
-        newest = newest.max(newest_ms(&log.client, partition, *watermarks).await);
-    }
-    newest.and_then(|newest_ms| check_clock(newest_ms, now_ms()))
 }
 
 /// Reports the number of cancels that every worker holds in memory.
@@ -230,35 +221,20 @@ impl From<topics::TopicFinding> for Finding {
     }
 }
 
-/// Reads the append time of the newest event, if one of the last three offsets holds an event.
-async fn newest_ms(client: &BrokerClient, partition: &Partition, watermarks: Watermarks) -> Option<i64> {
-    // The last offsets may be transaction markers.
-    for offset in (watermarks.low..watermarks.high).rev().take(3) {
-        if let Ok(Some(record)) = client.read_at(partition, offset).await {
-            return Some(record.timestamp_ms);
-        }
-    }
-    None
-}
-
-/// Reports a broker clock that is ahead; one that is behind looks like an idle log.
-fn check_clock(newest_ms: i64, now_ms: i64) -> Option<Finding> {
-    let ahead_ms = newest_ms - now_ms;
-    (ahead_ms > CLOCK_SLACK_MS).then(|| {
-        Finding::warning("clock", format!("the brokers' clock is {} s ahead of this machine's", ahead_ms / 1_000))
-            .hint("synchronise the clocks: delays and expiries are wrong by the difference")
-    })
-}
-
-async fn api(globals: &Globals) -> Finding {
+/// Checks the API, and the workers as it knows them.
+async fn api(globals: &Globals) -> Vec<Finding> {
     let client = match globals.client() {
         Ok(client) => client,
-        Err(why) => return Finding::of("api", why),
+        Err(why) => return vec![Finding::of("api", why)],
     };
     match client.get::<Value>(&["v1", "types"], &Vec::new()).await {
-        Ok(_) => Finding::ok("api", format!("`{}` answers", client.base())),
-        Err(why) if why.code == Code::Denied => Finding::of("api", why),
-        Err(why) => Finding { verdict: Verdict::Warning, ..Finding::of("api", why) },
+        Ok(_) => {
+            let mut found = live::check_workers(&client).await;
+            found.push(Finding::ok("api", format!("`{}` answers", client.base())));
+            found
+        }
+        Err(why) if why.code == Code::Denied => vec![Finding::of("api", why)],
+        Err(why) => vec![Finding { verdict: Verdict::Warning, ..Finding::of("api", why) }],
     }
 }
 
@@ -286,6 +262,7 @@ fn text(found: &[Finding], paint: Paint) -> String {
 }
 
 mod declarations;
+mod live;
 mod positions;
 mod redis;
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::positions::{EventsLog, check_progress, observe_progress};
 use super::Finding;
+use super::positions::{EventsLog, check_progress, observe_progress};
 use crate::error_text::split_hint;
 use crate::store::{MemoryUse, Store, StoreError};
 

@@ -55,7 +55,10 @@ fn many_cancels_are_a_warning() {
 }
 
 #[test]
-fn only_a_clock_that_is_ahead_is_reported() {
-    assert_eq!(check_clock(1_000, 1_000_000), None);
-    assert!(check_clock(60_000, 0).is_some_and(|finding| finding.what.contains("60 s ahead")));
+fn wrong_clock_is_reported_in_both_directions() {
+    for (ahead_ms, expected) in [(0, "is the brokers'"), (-90_000, "90 s behind"), (86_400_000, "86400 s ahead of")] {
+        let finding = live::clock_finding(ahead_ms);
+        assert!(finding.what.contains(expected), "{finding:?}");
+        assert_eq!(finding.verdict == Verdict::Warning, ahead_ms != 0);
+    }
 }

@@ -11,6 +11,7 @@ use crate::model::task::id::TaskId;
 
 pub use diff::IndexedFields;
 pub use expiry::Expired;
+pub use step::CONFLICT;
 pub use working_set::WorkingSet;
 
 mod attachments;

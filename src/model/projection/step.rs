@@ -64,6 +64,9 @@ pub(super) fn step(node: &mut TaskRecord, event: &Event, position: LogPosition, 
     Step { in_history, started, conflict, passed, is_late_announcement, ..Step::of(verdict) }
 }
 
+/// Begin of the message about a second task with the id of another.
+pub const CONFLICT: &str = "spawn_conflict";
+
 /// Adds the event to the history.
 pub(super) fn add_to_history(node: &mut TaskRecord, event: &Event, position: LogPosition, step: &Step) {
     if step.is_late_announcement {
@@ -135,11 +138,15 @@ fn announce_again(node: &mut TaskRecord, id: &TaskId, task: &Announcement) -> Op
         // The same task was published again, after a wait or for a retry.
         node.definition.position = newest(node.definition.position, task.position);
         node.definition.trace = task.trace.or(node.definition.trace);
+        if node.definition.hash.is_none() {
+            // The first announcement was a worker's, of a record without a hash.
+            node.definition.hash = task.hash.clone();
+        }
         return None;
     }
     let have = node.task_type.as_deref().unwrap_or_default();
     Some(format!(
-        "spawn_conflict: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
+        "{CONFLICT}: `{id}` was submitted again with another type or params (first `{have}`, then `{}`)",
         task.task_type
     ))
 }

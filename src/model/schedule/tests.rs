@@ -291,6 +291,21 @@ fn times_older_than_catch_up_are_missed() {
 }
 
 #[test]
+fn next_times_have_not_been_decided_even_after_a_jump_of_the_clock() {
+    let mut play = Play::new(Overlap::Allow, "2026-11-20T03:00:00Z");
+    play.at("2026-11-20T05:30:00Z", false);
+    let Play { schedule, state } = &play;
+    let times = times(&schedule.spec);
+    for now in ["2026-11-20T03:00:00Z", "2026-11-20T04:30:00Z", "2026-11-20T05:30:00Z"] {
+        let next: Vec<String> = state.upcoming(schedule, &times, ms(now), 2).into_iter().map(text).collect();
+        let first = state.next(schedule, &times).map(text);
+        assert_eq!(next.first(), first.as_ref(), "{now}");
+    }
+    let later = state.upcoming(schedule, &times, ms("2026-11-20T09:15:00Z"), 1);
+    assert!(later[0] > ms("2026-11-20T09:15:00Z"));
+}
+
+#[test]
 fn changed_or_resumed_schedule_starts_afresh() {
     let mut play = Play::new(Overlap::Allow, "2026-11-20T00:00:00Z");
     play.at("2026-11-20T00:01:00Z", false);

@@ -21,6 +21,14 @@ pub struct Source<'a> {
     pub value: Option<&'a [u8]>,
 }
 
+impl Source<'_> {
+    /// Returns a time that a producer states, or that of the record if it is earlier: a task that is said to begin after its
+    /// record was written has a producer whose clock is ahead.
+    fn no_later(&self, stated_ms: i64) -> i64 {
+        if self.timestamp_ms > 0 { stated_ms.min(self.timestamp_ms) } else { stated_ms }
+    }
+}
+
 /// Decodes a record. Unknown headers are ignored; a known header that is invalid is an error.
 pub fn read_task<'a>(
     source: &Source<'_>,
@@ -183,7 +191,7 @@ impl<'a> Draft<'a> {
         if let Some(expires) = &self.expires {
             let at = match expires {
                 Expiry::At(at) => *at,
-                Expiry::After(span) => created_at_ms.saturating_add(span.as_i64()),
+                Expiry::After(span) => source.no_later(created_at_ms).saturating_add(span.as_i64()),
             };
             self.policy.get_or_insert_default().expires_at_ms = Some(at);
         }
@@ -242,7 +250,7 @@ fn time(name: &str, text: &str) -> Result<i64, Reject> {
     parse_time(text).map_err(|why| bad_header(name, &why))
 }
 
-/// Parses an expiry. A duration counts from the task's creation; a bare number is a duration in milliseconds.
+/// Parses an expiry. A duration counts from the task's creation, at the latest from its record; a bare number is a duration in milliseconds.
 fn expiry(name: &str, text: &str) -> Result<Expiry, Reject> {
     Millis::parse(text).map(Expiry::After).or_else(|_| time(name, text).map(Expiry::At)).map_err(|_| {
         bad_header(name, &format!("`{}` is neither a duration, such as 10m, nor an RFC 3339 time", clip(text)))

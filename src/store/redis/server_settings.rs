@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn risky_values_are_found() {
-        let normal = |normal: &str| format!("normal {normal} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60");
+        let normal =
+            |normal: &str| format!("normal {normal} 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60");
         for (key, value, is_risky) in [
             ("timeout", "0".to_owned(), false),
             ("timeout", "300".to_owned(), false),

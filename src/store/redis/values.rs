@@ -126,7 +126,9 @@ pub(super) fn reservation_text(reservation: &Reservation) -> String {
 
 pub(super) fn read_reservation(key: &str, value: Value) -> Result<Option<Reservation>, StoreError> {
     let Some(text) = read::<Option<String>>(key, value)? else { return Ok(None) };
-    parse_reservation(&text).map(Some).ok_or_else(|| unreadable(key, &text, "another application or version wrote it; it expires by itself"))
+    parse_reservation(&text)
+        .map(Some)
+        .ok_or_else(|| unreadable(key, &text, "another application or version wrote it; it expires by itself"))
 }
 
 fn parse_reservation(text: &str) -> Option<Reservation> {

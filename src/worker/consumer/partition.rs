@@ -319,6 +319,12 @@ mod tests {
             correlation_headers: [].into(),
             keep_headers: [].into(),
             names: crate::config::Names::new("kafleet"),
+            key_check: crate::worker::key_check::KeyCheck {
+                task_type: "t".into(),
+                partitions: 0,
+                counter: prometheus::IntCounter::new("misplaced", "Misplaced keys.").unwrap(),
+                found: Default::default(),
+            },
         };
         for offset in state.next_offset()..end {
             let headers = OwnedHeaders::new();

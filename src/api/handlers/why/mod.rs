@@ -11,6 +11,7 @@ use crate::api::read::consistency::TaskView;
 use crate::api::state::Api;
 use crate::broker::Watermarks;
 use crate::model::event::{ErrorInfo, Kind};
+use crate::model::projection::CONFLICT;
 use crate::model::record::state::{Category, State};
 use crate::model::record::{HistoryEntry, TaskRecord};
 use crate::model::retention::{NEVER_ANNOUNCED, REMOVED};
@@ -61,6 +62,7 @@ pub(crate) async fn why_document(request: &ApiRequest, recent: Option<&RecentQue
         state if state.is_terminal() => explain_ended(api, &task).await?,
         _ => vec![explain_taken(api, &task)],
     };
+    findings.extend(explain_same_id(&task));
     findings.extend(explain_lag(&reads, &task).await?);
     Ok(Why { id: task.id.to_string(), state: task.record.state, findings })
 }
@@ -73,6 +75,19 @@ impl Finding {
     fn about(self, task: &TaskId) -> Self {
         Self { task: Some(task.to_string()), ..self }
     }
+}
+
+/// Explains that another task was submitted with the id of this one. A worker runs each of their records that it does not
+/// know as finished, but only one result counts.
+fn explain_same_id(task: &TaskView) -> Option<Finding> {
+    let of_another = |entry: &&HistoryEntry| entry.message.as_deref().is_some_and(|text| text.starts_with(CONFLICT));
+    let entry = task.record.history.entries.iter().rev().find(of_another)?;
+    let message = format!(
+        "another task was submitted with this id at {}: the first one counts, and the other one's result is ignored; give each \
+         task an id of its own",
+        time_text(entry.at_ms)
+    );
+    Some(Finding::new(Reason::SameId, message))
 }
 
 /// Explains a task from its own record.

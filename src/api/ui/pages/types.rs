@@ -377,7 +377,15 @@ fn partition_row(view: &View, partition: &PartitionQueue, worker: Option<&Worker
             td.number { (count(partition.done)) }
             td.number { (lag(partition.lag, partition.at_most)) }
             td.time { @match &partition.oldest_at { Some(at) => { (time(at)) } None => { (none()) } } }
-            td.id { @match &partition.held_by { Some(id) => { a href=(view.task(id)) { (id) } } None => { (none()) } } }
+            td.id {
+                @if let Some(since) = &partition.open_transaction_since {
+                    (label("bad", "open transaction")) " since " (time(since)) " "
+                }
+                @match &partition.held_by {
+                    Some(id) => { a href=(view.task(id)) { (id) } }
+                    None => { @if partition.open_transaction_since.is_none() { (none()) } }
+                }
+            }
             td { @match worker { Some(worker) => { (worker_link(view, &worker.id)) } None => { (none()) } } }
         }
     }
