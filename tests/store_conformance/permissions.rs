@@ -11,7 +11,7 @@ const OPTIONAL: [&str; 3] = ["CLUSTER", "ASKING", "CONFIG"];
 
 /// Probes as a user with these rules.
 async fn probe(server: &Server, rules: &[&str]) -> Result<(), StoreError> {
-    let words = [&["ACL", "SETUSER", "item", "reset", "on", ">secret"], rules].concat();
+    let words = [&["ACL", "SETUSER", "item", "reset", "on", ">secret"][..], rules].concat();
     let _: String = server.call(&words).unwrap();
     let (username, password) = (Some("item".to_owned()), Some("secret".to_owned()));
     let options = RedisOptions { username, password, prefix: "t".to_owned(), ..patient(server.url()) };
@@ -38,7 +38,7 @@ async fn each_missing_permission_is_noticed() {
     let needed = COMMANDS.iter().flat_map(|group| group.names).filter(|name| !OPTIONAL.contains(name));
     for name in needed {
         let without = format!("-{}", name.to_lowercase());
-        let message = probe(&server, &["~*", "&*", "+@all", &without]).await.unwrap_err().to_string();
+        let message = probe(&server, &["~*", "&*", "+@all", without.as_str()]).await.unwrap_err().to_string();
         assert!(message.to_lowercase().contains(&name.to_lowercase()), "{without}: {message}");
     }
     let message = probe(&server, &["~*", "resetchannels", "+@all"]).await.unwrap_err().to_string();
