@@ -38,6 +38,7 @@ fn code_keeps_the_rules() {
     all.extend(broken("crate-folder", &rules::misplaced_crates(&code)));
     all.extend(broken("model-purity", &rules::impure_model(&code)));
     all.extend(broken("wake-ups", &rules::random_wake_ups(&code)));
+    all.extend(broken("clock", &rules::wrong_clocks(&code)));
     all.extend(broken("dead-file", &rules::dead_files(&code)));
     all.extend(broken("circle", &structure::circles(&code)));
     all.extend(broken("shared-name", &structure::shared_names(&code)));

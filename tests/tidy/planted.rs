@@ -105,6 +105,18 @@ fn tokio_watch_is_found() {
 }
 
 #[test]
+fn clock_of_the_machine_is_found() {
+    for (bad, named) in [
+        ("fn f() { std::time::SystemTime::now(); }", "`SystemTime::now`"),
+        ("fn f() { jiff::Timestamp::now(); }", "`Timestamp::now`"),
+        ("use crate::runtime::local_ms;", "`local_ms`"),
+    ] {
+        let expected = format!("src/worker/x.rs:1: {named}");
+        assert_finds(rules::wrong_clocks, "src/worker/x.rs", (bad, &expected), "use crate::runtime::now_ms;");
+    }
+}
+
+#[test]
 fn file_of_no_module_is_found() {
     let files = |declared: &str| {
         let file = SourceFile::new;

@@ -166,6 +166,18 @@ pub fn random_wake_ups(files: &[SourceFile]) -> Vec<Violation> {
     code.flat_map(|file| matches(file, &watch, |_| message.to_owned())).collect()
 }
 
+/// Reads of the machine's clock, which may be wrong: `runtime::now_ms` is the brokers' time. `src/runtime/` has the only
+/// read, and heartbeats report it.
+pub fn wrong_clocks(files: &[SourceFile]) -> Vec<Violation> {
+    const ALLOWED: &[&str] = &["src/runtime/", "src/worker/heartbeat.rs", "src/broker/memory/", "src/bench/"];
+    let clock = Regex::new(r"\b(SystemTime|Timestamp|Zoned)::now|\blocal_ms\b").unwrap();
+    let is_checked = |file: &&SourceFile| {
+        file.path.starts_with("src/") && !file.is_test() && !ALLOWED.iter().any(|path| file.path.starts_with(path))
+    };
+    let message = |text: &str| format!("`{text}` is the clock of this machine, use `crate::runtime::now_ms`");
+    files.iter().filter(is_checked).flat_map(|file| matches(file, &clock, message)).collect()
+}
+
 /// Matches outside of comments.
 fn matches(file: &SourceFile, pattern: &Regex, message: impl Fn(&str) -> String) -> Vec<Violation> {
     let code = file.text.lines().zip(1..).map(|(text, line)| (text.split("//").next().unwrap_or_default(), line));

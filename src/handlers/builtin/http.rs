@@ -14,6 +14,7 @@ use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
 use crate::model::json::RawJson;
 use crate::model::task::id::clip;
+use crate::runtime::now_ms;
 
 /// Upper bound on a server's `Retry-After`.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
@@ -231,8 +232,9 @@ fn result(body: &[u8]) -> Answer {
         .map_err(|why| Failure::fail(format!("the response is not JSON: {why}")))
 }
 
-fn now() -> jiff::Timestamp {
-    jiff::Timestamp::now()
+/// Current time by the brokers' clock, with which dates of services are compared.
+pub(in crate::handlers) fn now() -> jiff::Timestamp {
+    jiff::Timestamp::from_millisecond(now_ms()).unwrap_or_default()
 }
 
 /// Parses `Retry-After`, seconds or an HTTP date, capped at [`MAX_RETRY_AFTER`]. `None` if it is neither.

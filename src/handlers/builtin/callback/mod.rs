@@ -15,7 +15,7 @@ use reqwest::{Client, StatusCode, Url};
 use sha2::Sha256;
 use url::Position;
 
-use super::http::retry_after;
+use super::http::{now, retry_after};
 use crate::config::{CallbacksConfig, TypePolicy};
 use crate::handlers::egress::secrets::fill;
 use crate::handlers::failure::UNREACHABLE;
@@ -123,7 +123,7 @@ async fn call(
     let request = client.post(url).headers(headers).timeout(timeout).body(params.body.text().to_owned());
     let response = request.send().await.map_err(|why| no_response(&host, &why))?;
     slot.responded();
-    let (status, wait) = (response.status(), retry_after(response.headers(), jiff::Timestamp::now()));
+    let (status, wait) = (response.status(), retry_after(response.headers(), now()));
     if !status.is_success() {
         return Err(error_status(&host, status, wait));
     }
@@ -154,7 +154,7 @@ async fn headers(policy: &CallbackPolicy, params: &CallbackParams, cx: &Context)
             value,
         );
     }
-    let seconds = jiff::Timestamp::now().as_second().to_string();
+    let seconds = now().as_second().to_string();
     let mut set = |name: &'static str, value: &str| {
         // Ids, numbers and base64 are always valid header values.
         headers.extend(value.parse::<HeaderValue>().ok().map(|value| (HeaderName::from_static(name), value)));
