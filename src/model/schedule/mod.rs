@@ -15,6 +15,7 @@ use super::task::id::{TaskId, check_type, clip};
 use super::task::{MAX_TEXT_CHARS, Policy, Rules};
 use super::units::duration::Millis;
 
+mod cron;
 pub mod step;
 mod times;
 

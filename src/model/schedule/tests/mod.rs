@@ -1,3 +1,5 @@
+mod clock_changes;
+
 use proptest::prelude::*;
 
 use super::step::{Fire, ScheduleOutcome, ScheduleProgress};
