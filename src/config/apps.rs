@@ -18,7 +18,7 @@ use crate::model::units::duration::Millis;
 /// Maximum length of an app's name.
 const MAX_NAME_CHARS: usize = 64;
 /// Keys of `[types.<name>]` that are not part of a policy.
-const NOT_POLICY: [&str; 13] = [
+const NOT_POLICY: [&str; 14] = [
     "handler",
     "schema",
     "command",
@@ -29,6 +29,7 @@ const NOT_POLICY: [&str; 13] = [
     "url",
     "method",
     "headers",
+    "resend_on_close",
     "isolation_tasks",
     "isolation_memory",
     "keep_headers",

@@ -146,6 +146,7 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         ("url", HandlerKind::Http, kind.url.is_some()),
         ("method", HandlerKind::Http, kind.method.is_some()),
         ("headers", HandlerKind::Http, !kind.headers.is_empty()),
+        ("resend_on_close", HandlerKind::Http, kind.resend_on_close.is_some()),
     ];
     let wrong = keys.into_iter().filter(|(_, owner, set)| *set && kind.handler != Some(*owner));
     wrong

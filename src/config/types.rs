@@ -135,6 +135,9 @@ pub struct TypeConfig {
     /// `http`: request headers; `${VARIABLE}` reads secrets from the environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// `http`: send a request once more if the service closes a kept connection instead of answering. Default true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resend_on_close: Option<bool>,
 }
 
 /// Built-in handler of a type without Rust code.

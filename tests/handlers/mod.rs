@@ -3,6 +3,7 @@
 mod callback;
 mod exec;
 mod http;
+mod kept_connections;
 
 use std::collections::BTreeMap;
 use std::path::Path;

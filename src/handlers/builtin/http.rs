@@ -10,6 +10,7 @@ use reqwest::{Client, Method, Response, StatusCode, Url};
 
 use super::Section;
 use crate::config::TypePolicy;
+use crate::handlers::egress::kept_connections::KeepAliveClient;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure, Handler, ParamsError, Registered};
 use crate::model::json::RawJson;
@@ -32,27 +33,30 @@ pub struct Call {
     pub headers: HeaderMap,
     /// Maximum bytes of the response body.
     pub max_output: usize,
+    /// Send the request once more if the service closes a kept connection without an answer.
+    pub resend_on_close: bool,
 }
 
 /// Makes a [`Call`] per attempt.
 pub struct Http {
-    client: Client,
+    client: KeepAliveClient,
     call: Arc<Call>,
 }
 
 /// Creates the client shared by all `http` types of a process. It follows no redirects: a moved address is a
 /// configuration change.
-pub fn client() -> Result<Client, String> {
-    Client::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|why| format!("cannot create an http client: {}", root_cause(&why)))
+pub fn client() -> Result<KeepAliveClient, String> {
+    let settings = || {
+        Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("kafleet/", env!("CARGO_PKG_VERSION")))
+    };
+    KeepAliveClient::new(settings).map_err(|why| format!("cannot create an http client: {}", root_cause(&why)))
 }
 
 impl Http {
-    pub fn new(client: Client, call: Call) -> Self {
+    pub fn new(client: KeepAliveClient, call: Call) -> Self {
         Self { client, call: Arc::new(call) }
     }
 
@@ -66,13 +70,15 @@ impl Http {
     }
 }
 
-fn call(section: &mut Section<'_>) -> Option<(Client, Call)> {
+fn call(section: &mut Section<'_>) -> Option<(KeepAliveClient, Call)> {
     let (url, method, headers) = (url(section), method(section), headers(section));
     if section.client.is_none() {
         *section.client = client().map_err(|why| section.problem("", why)).ok();
     }
     let client = section.client.clone();
-    Some((client?, Call { url: url?, method: method?, headers: headers?, max_output: section.max_output() }))
+    let resend_on_close = section.config.resend_on_close.unwrap_or(true);
+    let max_output = section.max_output();
+    Some((client?, Call { url: url?, method: method?, headers: headers?, max_output, resend_on_close }))
 }
 
 fn url(section: &mut Section<'_>) -> Option<Url> {
@@ -136,12 +142,12 @@ impl Handler for Http {
 }
 
 impl Call {
-    async fn send(&self, client: &Client, params: RawJson, cx: &Context) -> Answer {
+    async fn send(&self, client: &KeepAliveClient, params: RawJson, cx: &Context) -> Answer {
         let timeout = cx.deadline.map_or(DEFAULT_TIMEOUT, |at| at.saturating_duration_since(Instant::now()));
         let body = params.text().to_owned();
         let request =
             client.request(self.method.clone(), self.url.clone()).headers(self.headers(cx)).timeout(timeout).body(body);
-        let mut response = request.send().await.map_err(|why| self.no_response(why))?;
+        let mut response = client.send(request, self.resend_on_close).await.map_err(|why| self.no_response(why))?;
         let (status, wait) = (response.status(), retry_after(response.headers(), now()));
         let body = self.body(&mut response).await.map_err(|why| self.no_response(why))?;
         if !status.is_success() {

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use reqwest::Client;
 use serde_json::Value;
 
 use super::builtin::callback::Callbacks;
@@ -22,6 +21,7 @@ use super::builtin::email::Emails;
 use super::builtin::exec::Exec;
 use super::builtin::foreach::Foreach;
 use super::builtin::http::Http;
+use super::egress::kept_connections::KeepAliveClient;
 use super::{Registered, Registry, Schema, Task};
 use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::task::id::check_own_type;
@@ -99,7 +99,7 @@ struct Section<'a> {
     config: &'a TypeConfig,
     env: &'a HandlerEnv<'a>,
     /// Created for the first `http` type and shared by all.
-    client: &'a mut Option<Client>,
+    client: &'a mut Option<KeepAliveClient>,
     problems: &'a mut Vec<String>,
 }
 

@@ -93,7 +93,11 @@ impl CronTimes {
             AmbiguousOffset::Gap { before, after } => (before, after),
         };
         let change = self.change(after.to_timestamp(time).ok()?, |offset| offset == after)?;
-        Some(if before.duration_until(after) > MAX_GAP { Instant::Missing(after.to_datetime(change)) } else { Instant::At(change) })
+        Some(if before.duration_until(after) > MAX_GAP {
+            Instant::Missing(after.to_datetime(change))
+        } else {
+            Instant::At(change)
+        })
     }
 
     /// End of a range of times that the clock shows for the second time at this instant.

@@ -101,8 +101,7 @@ fn expected(pattern: &Pattern, is_recurring: bool, zone: &TimeZone, begin: i64, 
     }
     // Each minute of the calendar: its first instant or, if it has none, the end of the gap.
     let margin = 26 * 3_600;
-    let shown: Vec<(i64, i64)> =
-        (begin - margin..end + margin).step_by(60).map(|at| (clock(zone, at), at)).collect();
+    let shown: Vec<(i64, i64)> = (begin - margin..end + margin).step_by(60).map(|at| (clock(zone, at), at)).collect();
     let mut first = BTreeMap::new();
     for (clock, at) in &shown {
         first.entry(*clock).or_insert(*at);
