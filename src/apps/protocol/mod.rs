@@ -46,12 +46,11 @@ pub enum FromApp {
     Spawn(Spawn),
     Continue(Continue),
     Retire(Retire),
-    /// Message of a kind that this worker does not know, which is ignored.
-    Unknown,
 }
 
 /// First message of an app that can serve.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ready {
     pub protocol: u32,
     #[serde(default)]
@@ -71,6 +70,7 @@ fn one_slot() -> u32 {
 
 /// Task type as an app declares it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeclaredType {
     pub name: String,
     /// JSON Schema of the params.
@@ -87,14 +87,33 @@ pub struct DeclaredType {
     pub policy: Option<Map<String, Value>>,
 }
 
+/// Kinds of messages of an app.
+const KINDS: [&str; 13] = [
+    "attach",
+    "error",
+    "heartbeat",
+    "log",
+    "ok",
+    "pong",
+    "progress",
+    "ready",
+    "retire",
+    "spawn",
+    "then",
+    "unable",
+    "warn",
+];
+
 /// Reason why the app cannot serve.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Unable {
     pub message: String,
 }
 
 /// Success of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AttemptSuccess {
     pub n: u64,
     #[serde(default = "RawJson::null")]
@@ -103,9 +122,10 @@ pub struct AttemptSuccess {
 
 /// Failure of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AttemptError {
     pub n: u64,
-    pub outcome: String,
+    pub outcome: ErrorOutcome,
     pub kind: String,
     pub message: String,
     #[serde(default)]
@@ -114,8 +134,20 @@ pub struct AttemptError {
     pub stack: Option<String>,
 }
 
+/// Consequence of a failure, as an app requests it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorOutcome {
+    Retry,
+    Wait,
+    Fail,
+    Dead,
+    Cancelled,
+}
+
 /// Progress of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Progress {
     pub n: u64,
     pub value: RawJson,
@@ -125,6 +157,7 @@ pub struct Progress {
 
 /// Lines of the task's log.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Log {
     pub n: u64,
     pub lines: Vec<String>,
@@ -134,6 +167,7 @@ pub struct Log {
 
 /// Warning, shown until the task ends.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Warn {
     pub n: u64,
     pub message: String,
@@ -143,6 +177,7 @@ pub struct Warn {
 
 /// Small value stored with the task.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attach {
     pub n: u64,
     pub name: String,
@@ -153,18 +188,21 @@ pub struct Attach {
 
 /// Message about an attempt without other fields.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Numbered {
     pub n: u64,
 }
 
 /// Answer to a `ping`.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Pong {
     pub at: i64,
 }
 
 /// Children of an attempt.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spawn {
     pub n: u64,
     pub tasks: SpawnedTasks,
@@ -215,6 +253,7 @@ impl<'de> Visitor<'de> for TasksVisitor {
 
 /// Continuation of a task.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Continue {
     pub n: u64,
     pub task: Box<RawValue>,
@@ -222,6 +261,7 @@ pub struct Continue {
 
 /// Request for no more attempts.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Retire {
     pub reason: String,
 }
@@ -274,7 +314,7 @@ impl<'de> Visitor<'de> for MessageVisitor {
             "retire" => FromApp::Retire(map.next_value()?),
             "ready" => FromApp::Ready(map.next_value()?),
             "unable" => FromApp::Unable(map.next_value()?),
-            _ => map.next_value::<IgnoredAny>().map(|_| FromApp::Unknown)?,
+            kind => return Err(M::Error::unknown_variant(kind, &KINDS)),
         };
         match map.next_key::<IgnoredAny>()? {
             None => Ok(message),
@@ -300,10 +340,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_kinds_and_fields_are_ignored() {
-        assert!(matches!(parse(br#"{"dance": [1, {"a": 2}]}"#), Ok(FromApp::Unknown)));
-        let read = parse(br#"{"ok": {"n": 3, "later": [1], "output": false}}"#).unwrap();
-        assert!(matches!(read, FromApp::Ok(AttemptSuccess { n: 3, output }) if output.text() == "false"));
+    fn unknown_kinds_and_fields_are_violations_that_name_them() {
+        for (line, part) in [
+            (r#"{"dance":[1,{"a":2}]}"#, "unknown variant `dance`, expected one of `attach`"),
+            (r#"{"ok":{"n":3,"later":[1],"output":false}}"#, "unknown field `later`"),
+            (r#"{"error":{"n":1,"outcome":"retry","kind":"a","message":"b","after":5}}"#, "unknown field `after`"),
+            (r#"{"ready":{"protocol":1,"slot":2,"types":[]}}"#, "unknown field `slot`"),
+            (r#"{"ready":{"protocol":1,"types":[{"name":"a","parmas":{}}]}}"#, "unknown field `parmas`"),
+        ] {
+            let why = parse(line.as_bytes()).unwrap_err().0;
+            assert!(why.contains(part), "{line}: {why}");
+        }
+        for kind in KINDS {
+            let why = parse(format!(r#"{{"{kind}":{{"no such field":1}}}}"#).as_bytes()).unwrap_err().0;
+            assert!(why.contains("unknown field `no such field`"), "{kind}: {why}");
+        }
         let read = parse(br#" {"ready":{"protocol":1,"types":[{"name":"a"}]}} "#).unwrap();
         assert!(matches!(read, FromApp::Ready(Ready { slots: 1, responsive: false, .. })));
     }

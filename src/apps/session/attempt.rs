@@ -5,7 +5,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Cause, Phase, Session, SessionEvent, StuckCounter, death};
-use crate::apps::protocol::{self, AttemptError, AttemptSuccess, Start, ToApp, TraceFields, Violation, valid_kind};
+use crate::apps::protocol::{
+    self, AttemptError, AttemptSuccess, ErrorOutcome, Start, ToApp, TraceFields, Violation, valid_kind,
+};
 use crate::handlers::context::Restart;
 use crate::handlers::failure::excerpt;
 use crate::handlers::{Answer, Context, Fail, Failure};
@@ -242,12 +244,12 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
 
 fn failure_of(error: AttemptError) -> Failure {
     let after = error.after_ms.map(std::time::Duration::from_millis);
-    let then = match error.outcome.as_str() {
-        "fail" => Fail::Final,
-        "dead" => Fail::Dead,
-        "cancelled" => Fail::Cancelled,
-        "wait" => Fail::Wait { after },
-        _ => Fail::Retry { after },
+    let then = match error.outcome {
+        ErrorOutcome::Retry => Fail::Retry { after },
+        ErrorOutcome::Wait => Fail::Wait { after },
+        ErrorOutcome::Fail => Fail::Final,
+        ErrorOutcome::Dead => Fail::Dead,
+        ErrorOutcome::Cancelled => Fail::Cancelled,
     };
     let message = excerpt(error.message.as_bytes(), MAX_MESSAGE_CHARS);
     Failure { then, message, kind: valid_kind(error.kind).into() }

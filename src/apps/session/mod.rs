@@ -347,7 +347,6 @@ impl MessageReader {
                 }
                 Ok(())
             }
-            FromApp::Unknown => Ok(()),
         }
     }
 
