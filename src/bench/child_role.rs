@@ -214,6 +214,7 @@ fn worker(
         config: services.worker.clone(),
         names: Names::new(prefix),
         events_partitions,
+        max_tree_age: TopicsConfig::default().max_tree_age,
         metrics: Metrics::new()?,
         health: Health::default(),
         tracer: None,

@@ -297,10 +297,36 @@ mod documented;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::units::duration::Millis;
 
     #[test]
     fn parser_definition_is_valid() {
         Cli::command().debug_assert();
+    }
+
+    fn arguments<'a>(command: &'a clap::Command, all: &mut Vec<(String, &'a clap::Arg)>) {
+        all.extend(command.get_arguments().map(|arg| (command.get_name().to_owned(), arg)));
+        command.get_subcommands().for_each(|verb| arguments(verb, all));
+    }
+
+    /// [`Millis`] is parsed as a person types it: with its unit.
+    #[test]
+    fn every_duration_needs_its_unit() {
+        let command = Cli::command();
+        let mut all = Vec::new();
+        arguments(&command, &mut all);
+        let is_duration = |arg: &clap::Arg| {
+            let names = arg.get_value_names().unwrap_or_default();
+            names.iter().any(|name| name.contains("DURATION"))
+        };
+        let durations: Vec<_> = all.into_iter().filter(|(_, arg)| is_duration(arg)).collect();
+        assert!(durations.len() >= 15, "{}", durations.len());
+        for (verb, arg) in durations {
+            let is_millis = arg.get_value_parser().type_id() == std::any::TypeId::of::<Millis>();
+            assert!(is_millis, "`{verb} --{}`", arg.get_id());
+        }
+        let error = Cli::try_parse_from(["kafleet", "submit", "echo", "--timeout", "30"]).unwrap_err().to_string();
+        assert!(error.contains("`30` has no unit: write, for example, `30s`"), "{error}");
     }
 
     #[test]

@@ -305,6 +305,7 @@ impl Setup {
             config: self.config.worker.clone(),
             names: self.names.clone(),
             events_partitions,
+            max_tree_age: self.config.topics.max_tree_age,
             metrics: self.metrics.clone(),
             health: self.health.clone(),
             policies: self.policies.clone(),

@@ -150,7 +150,7 @@ macro_rules! options {
 
         /// Lets the task expire if it has not started within this time.
         pub fn expires(self, within: Duration) -> Self {
-            self.edit(|task| task.expires = Some(within.into()))
+            self.edit(|task| task.expires = Some($crate::model::units::time::Expires::After(within.into())))
         }
 
         /// Sets the display name.

@@ -28,7 +28,7 @@ use crate::config::{Names, Rate};
 use crate::model::schedule::Schedule;
 use crate::model::schedule::step::ScheduleProgress;
 use crate::model::task::Position;
-use crate::model::task::id::check_type;
+use crate::model::task::id::{check_type, is_path_step};
 use crate::publish::PUBLISH_DEADLINE;
 use crate::runtime::now_ms;
 
@@ -109,9 +109,10 @@ impl std::fmt::Display for ControlKey {
 
 /// Checks the name of a kill switch: a tag, or a prefix of ids.
 pub fn check_kill(name: &str) -> Result<(), String> {
-    if name.is_empty() || name.len() > MAX_KILL_BYTES || name.chars().any(|c| c.is_control() || c == ',') {
+    let is_broken = name.chars().any(|c| c.is_control() || c == ',') || is_path_step(name);
+    if name.is_empty() || name.len() > MAX_KILL_BYTES || is_broken {
         return Err(format!(
-            "a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma"
+            "a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma, not `.` or `..`"
         ));
     }
     Ok(())

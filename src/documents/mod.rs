@@ -14,6 +14,7 @@ use crate::model::task::document::{ChangeFields, CreateFields, ShownFields, docu
 use crate::model::task::field::Scope;
 use crate::model::task::patch::{FieldChanges, given};
 use crate::model::units::duration::Millis;
+use crate::model::units::time::Expires;
 
 mod bulk;
 mod dead_letters;
@@ -56,9 +57,9 @@ pub struct CreateTask {
     /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Expire the task if it has not started within this time after creation.
+    /// Expire the task if it has not started within this time after creation, or at this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Millis>,
+    pub expires: Option<Expires>,
     /// External tasks: ignore reports after the task has ended. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_when_done: Option<bool>,
@@ -79,9 +80,9 @@ pub struct PatchTask {
     /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Expire the task if it has not started within this time from now.
+    /// Expire the task if it has not started within this time from now, or at this time.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub expires: Option<Option<Millis>>,
+    pub expires: Option<Option<Expires>>,
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing, with = "ChangeFields")]
     pub changes: FieldChanges,

@@ -18,10 +18,12 @@ use crate::model::event::Kind;
 use crate::model::json::RawJson;
 use crate::model::record::attachment::Attachment;
 use crate::model::task::Trace;
-use crate::model::task::continuation::{Continuation, check_continuations, number_of};
+use crate::model::task::continuation::{Continuation, number_of};
 use crate::model::task::hash::spawn_hash;
 use crate::model::task::id::{TaskId, clip};
+use crate::model::task::limits::TaskLimits;
 use crate::model::trace::MAX_CHILDREN_IN_TRACE;
+use crate::runtime::now_ms;
 
 /// Maximum children spawned by one attempt, and by one call of [`Context::spawn_now`]. Exceeding it fails the attempt
 /// or the call.
@@ -81,6 +83,8 @@ pub struct TypeEnv {
     pub state: SharedState,
     /// Receives progress, log lines and immediate children while an attempt runs.
     pub sink: Arc<dyn AttemptSink>,
+    /// Limits of children and continuations.
+    pub limits: TaskLimits,
     /// Pool for blocking calls of attempts.
     pub(crate) blocking_pool: BlockingPool,
 }
@@ -315,8 +319,10 @@ impl Context {
                 "`{segment}` is reserved for continuations; hint: choose another id, or use `cx.then`"
             )));
         }
-        check_continuations(&child.policy.rules.then).map_err(|(at, why)| bad(format!("`then{at}`: {why}")))?;
-        self.id.child(&segment).map_err(|why| bad(why.to_string()))
+        let id = self.id.child(&segment).map_err(|why| bad(why.to_string()))?;
+        let checked = self.limits().check(&id, &child.policy, now_ms());
+        checked.map_err(|(at, why)| bad(format!("`{}`: {why}", at.trim_start_matches('/'))))?;
+        Ok(id)
     }
 
     fn default_segment(&self, child: &Child) -> String {
@@ -371,6 +377,11 @@ impl Attempt {
     /// Name of the type.
     pub fn task_type(&self) -> &str {
         &self.env.task_type
+    }
+
+    /// Limits of children and continuations.
+    pub fn limits(&self) -> &TaskLimits {
+        &self.env.limits
     }
 
     /// Name of the worker.

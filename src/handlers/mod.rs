@@ -23,6 +23,7 @@ pub mod builtin;
 mod child;
 pub mod context;
 mod continuations;
+pub(crate) use continuations::BAD_THEN;
 #[doc(hidden)]
 pub mod egress;
 pub(crate) mod failure;

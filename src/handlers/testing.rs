@@ -28,6 +28,7 @@ use crate::model::json::RawJson;
 use crate::model::task::Trace;
 use crate::model::task::continuation::Continuation;
 use crate::model::task::id::TaskId;
+use crate::model::task::limits::TaskLimits;
 
 /// Setup of an attempt. Defaults: id `test`, run 1, attempt 1, a deadline in 120 s, no state.
 pub struct TestRun {
@@ -137,6 +138,7 @@ impl TestRun {
                 worker: "test".into(),
                 state: self.registry.state().clone(),
                 sink: recorder.clone(),
+                limits: TaskLimits::default(),
                 blocking_pool: BlockingPool::new(task_type),
             }),
         });
@@ -180,7 +182,7 @@ impl Outcome {
     /// Evaluates the attempt like a worker: children that cannot be published fail it.
     fn of(answer: Answer, cx: &Context, recorder: &Recorder) -> Self {
         let settled =
-            answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_continuations()?)));
+            answer.and_then(|output| Ok((output, name_all(cx, cx.take_spawned())?, cx.take_continuations(0)?)));
         let (answer, children, continuations) = match settled {
             Ok((output, children, continuations)) => (Ok(output), children, continuations),
             Err(failure) => (Err(failure), Vec::new(), Vec::new()),

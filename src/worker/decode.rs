@@ -8,12 +8,14 @@ use super::memory_budget::{Account, Charge, MemoryBudget};
 use super::results::{Headers, correlation, kept_headers};
 use super::spans::TaskTrace;
 use crate::broker::{Record, RecordRef};
-use crate::config::{self, Names};
+use crate::config::{self, Names, TypePolicy};
 use crate::handlers::context::KeptHeaders;
 use crate::model::retry::Waits;
-use crate::model::task::header::REPLY_TO;
+use crate::model::task::header;
+use crate::model::task::limits::{Flaw, TaskLimits};
 use crate::model::task::partition::partition_of;
-use crate::model::task::{DecodedTask, Position, Reject, Source, read_task};
+use crate::model::task::{DecodedTask, Policy, Position, Reject, Source, read_task};
+use crate::runtime::now_ms;
 
 /// Approximate memory that a task in flight costs beyond its record, in bytes.
 const OVERHEAD: usize = 512;
@@ -123,8 +125,10 @@ impl Input {
 pub(super) struct Decoder {
     pub task_type: Arc<str>,
     pub order: config::Order,
-    /// Maximum size of params, in bytes.
-    pub max_params: usize,
+    /// Limits of new tasks.
+    pub limits: TaskLimits,
+    /// Policy of the type.
+    pub policy: TypePolicy,
     pub memory: Arc<MemoryBudget>,
     /// Index of the task type in the worker.
     pub type_index: usize,
@@ -227,17 +231,30 @@ impl Decoder {
     /// Checks what the configuration limits.
     fn check(&self, task: &DecodedTask, size: usize) -> Result<(), Reject> {
         let reject = |code, message| Reject { task: Some((task.id.clone(), task.run)), ..Reject::new(code, message) };
-        if let Some(topic) = task.policy.as_deref().and_then(|policy| policy.reply_to.as_deref())
-            && let Err(why) = self.names.check_reply_topic(topic)
+        if let Some(policy) = task.policy.as_deref()
+            && let Err((at, why)) = self.check_policy(task, policy)
         {
-            return Err(reject("bad_header", format!("header `{REPLY_TO}`: {why}")));
+            let header = header::of_pointer(&at);
+            let at = at.trim_start_matches('/');
+            let why = if header == header::POLICY { format!("`{at}`: {why}") } else { why };
+            return Err(reject("bad_header", format!("header `{header}`: {why}")));
         }
-        if size <= self.max_params {
+        let params = self.limits.check_params(size);
+        params.map_err(|why| reject("too_large", format!("{why}; pass a link instead")))
+    }
+
+    /// Checks the options of a task. What another process of the fleet has published was checked there, and what has been
+    /// started before by a worker, with the settings of that time.
+    fn check_policy(&self, task: &DecodedTask, policy: &Policy) -> Result<(), Flaw> {
+        if let Some(topic) = &policy.reply_to {
+            self.names.check_reply_topic(topic).map_err(|why| ("/reply_to".to_owned(), why))?;
+        }
+        if task.announced || task.attempts_used > 0 || task.waits != Waits::default() {
             return Ok(());
         }
-        let limit = self.max_params;
-        let message = format!("the params have {size} bytes: at most {limit} are allowed; pass a link instead");
-        Err(reject("too_large", message))
+        self.limits.check(&task.id, policy, now_ms())?;
+        let contradiction = self.policy.contradiction(policy);
+        contradiction.map_or(Ok(()), |(field, why)| Err((format!("/{field}"), why)))
     }
 
     /// Copies the headers for the result of a task, if it has one for other systems.

@@ -40,6 +40,8 @@ use crate::broker::{Broker, BrokerError, Partition};
 use crate::config::{Isolation, Names, WorkerConfig};
 use crate::control::{self, ControlState, ControlWatch, PolicyUpdates};
 use crate::handlers::{Registered, Registry};
+use crate::model::task::limits::TaskLimits;
+use crate::model::units::duration::Millis;
 use crate::publish::Publisher;
 use crate::runtime::{self, Health, Shutdown, now_ms};
 use crate::telemetry::{Metrics, Tracer};
@@ -72,6 +74,8 @@ pub struct WorkerSetup {
     pub config: WorkerConfig,
     pub names: Names,
     pub events_partitions: u32,
+    /// Longest time that a tree may stay open.
+    pub max_tree_age: Millis,
     pub metrics: Metrics,
     pub health: Health,
     /// Policies that replace those of the types while the worker runs.
@@ -80,6 +84,13 @@ pub struct WorkerSetup {
     pub tracer: Option<Tracer>,
     /// Executable of child processes. `None`: the worker does not start with a type that has `isolation = "process"`.
     pub reentry: Option<Reentry>,
+}
+
+impl WorkerSetup {
+    /// Limits of new tasks.
+    fn limits(&self) -> TaskLimits {
+        TaskLimits { max_tree_age: self.max_tree_age, max_params: self.config.max_params.as_usize() }
+    }
 }
 
 /// Resources that all types of a worker share.

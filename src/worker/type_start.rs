@@ -69,6 +69,7 @@ impl TypeStart<'_> {
             registered: self.registered.clone(),
             state: setup.registry.state().clone(),
             config: setup.config.clone(),
+            limits: setup.limits(),
             events: events.clone(),
             dead_letters: DeadLetterWriter {
                 broker: setup.broker.clone(),
@@ -96,7 +97,8 @@ impl TypeStart<'_> {
             decoder: Decoder {
                 task_type: self.task_type.clone(),
                 order: policy.order,
-                max_params: setup.config.max_params.as_usize(),
+                limits: setup.limits(),
+                policy: policy.clone(),
                 memory: memory.clone(),
                 type_index: self.type_index,
                 has_rate_per_key: false,

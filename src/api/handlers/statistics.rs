@@ -15,7 +15,6 @@ use crate::model::projection::audit::MAX_AUDIT;
 use crate::model::statistics::ALL;
 use crate::model::statistics::aggregate::{AggregateKey, Level, hour_of, minute_of};
 use crate::model::task::id::check_type;
-use crate::model::units::duration::Millis;
 use crate::publish::time_text;
 use crate::runtime::now_ms;
 
@@ -47,7 +46,7 @@ fn range_of(request: &ApiRequest) -> Result<StatsRange, ApiError> {
         (Some(task_type), None) => Some(task_type.to_owned()),
         (None, None) => Some(ALL.to_owned()),
     };
-    let step = request.query.parsed::<Millis>("step")?;
+    let step = request.query.duration("step")?;
     let level = match step {
         None => Level::ALL.into_iter().find(|level| refusal(*level, from_ms, to_ms).is_none()),
         Some(step) => Level::ALL.into_iter().find(|level| level.length_ms() == step.as_i64()),

@@ -17,6 +17,7 @@ use crate::api::state::{Api, BODY_BUDGET_KIB};
 use crate::model::event::Event;
 use crate::model::task::id::{TaskId, clip};
 use crate::model::task::{Position, parse_time};
+use crate::model::units::duration::Millis;
 use crate::runtime::now_ms;
 
 /// Deadline for receiving a body.
@@ -164,6 +165,11 @@ impl Query {
         self.text(name)
             .map(|text| text.parse().map_err(|why: T::Err| bad_parameter(name, &why.to_string())))
             .transpose()
+    }
+
+    /// Parses a duration, also one in whole milliseconds.
+    pub(crate) fn duration(&self, name: &str) -> Result<Option<Millis>, ApiError> {
+        self.text(name).map(|text| Millis::parse(text).map_err(|why| bad_parameter(name, &why))).transpose()
     }
 
     /// Parses `from` and `to` to epoch milliseconds.

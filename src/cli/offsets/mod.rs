@@ -94,7 +94,7 @@ impl std::str::FromStr for At {
         if let Ok(offset) = text.parse::<u32>().map(i64::from).or_else(|_| text.parse::<i64>()) {
             return if offset >= 0 { Ok(Self::Offset(offset)) } else { Err(format!("`{offset}` is negative")) };
         }
-        if let Ok(ago) = Millis::parse(text) {
+        if let Some(ago) = Millis::parse_age(text) {
             return Ok(Self::Time(now_ms().saturating_sub(ago.as_i64())));
         }
         parse_time(text).map(Self::Time).map_err(|_| {

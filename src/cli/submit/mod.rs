@@ -19,6 +19,7 @@ use crate::model::task::continuation::Continuation;
 use crate::model::task::field::Scope;
 use crate::model::task::{OnFailure, Policy, parse_time};
 use crate::model::units::duration::Millis;
+use crate::model::units::time::Expires;
 use crate::publish::time_text;
 
 mod atomic;
@@ -272,7 +273,7 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
         key: options.task.key,
         delay: options.delay,
         at: at.map(time_text),
-        expires: options.task.expires,
+        expires: options.task.expires.map(Expires::After),
         policy,
         ..CreateTask::default()
     })
@@ -304,7 +305,7 @@ mod tests {
             (task.policy.tags.join(" ").as_str(), task.at.as_deref()),
             ("b c", Some("2026-01-31T12:00:00.000Z"))
         );
-        assert_eq!(task.expires, Some(Millis::secs(3600)));
+        assert_eq!(task.expires, Some(Expires::After(Millis::secs(3600))));
         assert_eq!((task.policy.min_backoff, task.policy.max_backoff), (Some(Millis::secs(2)), Some(Millis::secs(60))));
     }
 

@@ -70,6 +70,10 @@ pub fn register_config(
             registry.add(name, registered);
         }
     }
+    for (name, registered) in registry.types() {
+        let found = registered.policy.contradictions().into_iter();
+        problems.extend(found.map(|(key, why)| format!("`types.{name}.{key}`: {why}")));
+    }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 

@@ -37,7 +37,7 @@ pub(crate) mod tests;
 mod working_set;
 
 /// Version of the projection and of the stored formats. A store written by a higher version is left alone.
-pub const FOLD_VERSION: u32 = 15;
+pub const FOLD_VERSION: u32 = 16;
 
 /// Position of an event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -159,7 +159,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() <= MAX_NAME_CHARS && !name.contains(':') && TaskId::parse(name).is_ok() {
         return Ok(());
     }
-    let allowed = format!("1 to {MAX_NAME_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -");
+    let allowed = format!("1 to {MAX_NAME_CHARS} characters of A-Z a-z 0-9 . _ ~ @ -, not `.` or `..`");
     Err(format!("`{}` cannot name a schedule: write {allowed}", clip(name)))
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::action::{Action, Check, NotificationRules};
 use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
-use super::id::clip;
+use super::id::{clip, is_path_step};
 use super::{MAX_RETRIES, MAX_TAGS, MAX_TEXT_CHARS, header};
 use crate::model::json::{check_depth, plain_text};
 use crate::model::units::duration::Millis;
@@ -243,14 +243,26 @@ impl Policy {
                 errors.push((field.to_owned(), "it must be greater than zero".to_owned()));
             }
         }
-        if self.min_backoff.zip(self.max_backoff).is_some_and(|(min, max)| min > max) {
-            errors.push(("min_backoff".to_owned(), "it is longer than `max_backoff`".to_owned()));
+        for (short, span, long, limit) in [
+            ("min_backoff", self.min_backoff, "max_backoff", self.max_backoff),
+            ("timeout", self.timeout, "total_timeout", self.total_timeout),
+            ("max_wait", self.max_wait, "total_timeout", self.total_timeout),
+            ("backoff_reset", self.backoff_reset, "timeout", self.timeout),
+        ] {
+            if let Some((span, limit)) = span.zip(limit).filter(|(span, limit)| span > limit) {
+                errors.push((short.to_owned(), format!("`{span}` is longer than `{long}`, {limit}")));
+            }
         }
         errors
     }
 }
 
 impl Rules {
+    /// Names of the members in JSON.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::TABLE.iter().map(|field| field.name).chain(["block_when_done"])
+    }
+
     /// Checks all rules, with the continuations and notifications. The error has the JSON pointer of the invalid field
     /// and the reason.
     pub fn check_all(&self) -> Result<(), (String, String)> {
@@ -304,7 +316,7 @@ fn short(text: &Option<String>) -> Result<(), String> {
 /// Checks the form of a topic's name.
 fn topic(text: &Option<String>) -> Result<(), String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let fits = |name: &str| (1..=249).contains(&name.len()) && name.bytes().all(allowed);
+    let fits = |name: &str| (1..=249).contains(&name.len()) && name.bytes().all(allowed) && !is_path_step(name);
     match text.as_deref().filter(|name| !fits(name)) {
         Some(name) => {
             Err(format!("`{}` is not a topic: 1 to 249 characters of A-Z a-z 0-9 . _ - are allowed", clip(name)))
@@ -318,8 +330,11 @@ pub fn check_tags(tags: &[String]) -> Result<(), String> {
     if tags.len() > MAX_TAGS {
         return Err(format!("{} tags: at most {MAX_TAGS} are allowed", tags.len()));
     }
-    match tags.iter().find(|tag| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',')) {
-        Some(tag) => Err(format!("the tag `{}` must have 1 to 128 characters and no comma", clip(tag))),
+    let is_bad = |tag: &&String| tag.is_empty() || tag.chars().count() > 128 || tag.contains(',') || is_path_step(tag);
+    match tags.iter().find(is_bad) {
+        Some(tag) => {
+            Err(format!("the tag `{}` must have 1 to 128 characters, no comma, and not be `.` or `..`", clip(tag)))
+        }
         None => Ok(()),
     }
 }

@@ -58,6 +58,7 @@ impl TypeConsumer {
     fn apply_settings(&mut self, state: &ControlState) -> Vec<ChosenStart> {
         let task_type = &self.deps.task_type;
         if let Some(policy) = self.deps.policies.newer(task_type, &self.deps.policy) {
+            self.deps.decoder.policy = policy.clone();
             self.deps.policy = policy;
         }
         let rate = state.rates.get(&**task_type).map(|limit| limit.rate).or(self.deps.policy.rate);

@@ -293,7 +293,8 @@ fn commit_with(partition: &Partition, completed: &Completed, metadata: String) -
 mod tests {
     use super::*;
     use crate::broker::{OwnedHeaders, RecordRef};
-    use crate::config::Order;
+    use crate::config::{Order, TypePolicy};
+    use crate::model::task::limits::TaskLimits;
     use crate::worker::decode::{Decoder, InFlight};
     use crate::worker::memory_budget::MemoryBudget;
 
@@ -311,7 +312,8 @@ mod tests {
         let decoder = Decoder {
             task_type: "t".into(),
             order: Order::None,
-            max_params: 100,
+            limits: TaskLimits { max_params: 100, ..TaskLimits::default() },
+            policy: TypePolicy::default(),
             memory: MemoryBudget::new(1, 1 << 20),
             type_index: 0,
             has_rate_per_key: false,

@@ -112,10 +112,14 @@ pub(super) fn backoff_starts_again(policy: &TypePolicy, in_flight: &InFlight, to
 
 fn retry_policy(policy: &TypePolicy, in_flight: &InFlight) -> RetryPolicy {
     let Some(own) = in_flight.task.policy.as_deref() else { return policy.retry };
+    // The settings of the type may have changed since the task was accepted: its own count.
+    let of_type = policy.retry;
+    let min_backoff =
+        own.min_backoff.unwrap_or(of_type.min_backoff.min(own.max_backoff.unwrap_or(of_type.min_backoff)));
     RetryPolicy {
-        retries: own.retries.unwrap_or(policy.retry.retries),
-        min_backoff: own.min_backoff.unwrap_or(policy.retry.min_backoff),
-        max_backoff: own.max_backoff.unwrap_or(policy.retry.max_backoff),
+        retries: own.retries.unwrap_or(of_type.retries),
+        min_backoff,
+        max_backoff: own.max_backoff.unwrap_or(of_type.max_backoff.max(min_backoff)),
         backoff_reset: own.backoff_reset.or(policy.retry.backoff_reset),
     }
 }

@@ -168,7 +168,7 @@ async fn output_reaches_the_context_of_its_attempt() {
     assert!(matches!(&notes[..3], [Note::Log(_), Note::Progress(_), Note::Warning(_)]), "{notes:?}");
     assert!(matches!(&notes[3..], [Note::Attachment(_), Note::Log(why)] if why.contains("not base64")), "{notes:?}");
     assert!(cx.activity() >= 6);
-    assert_eq!((cx.take_spawned().len(), cx.take_continuations().unwrap().len()), (1, 1));
+    assert_eq!((cx.take_spawned().len(), cx.take_continuations(0).unwrap().len()), (1, 1));
 }
 
 #[tokio::test]

@@ -203,7 +203,7 @@ fn invalid_tasks_of_schedules_are_refused_with_the_reason() {
 
 #[test]
 fn schedule_names_are_checked() {
-    for bad in ["", "a:b", "a/b", "a b", &"x".repeat(MAX_NAME_CHARS + 1)] {
+    for bad in ["", ".", "..", "a:b", "a/b", "a b", &"x".repeat(MAX_NAME_CHARS + 1)] {
         assert!(check_name(bad).is_err(), "{bad}");
     }
     assert_eq!(
