@@ -12,11 +12,13 @@ pub const MAX_FUNCTION_LINES: usize = 60;
 pub const MAX_FIELDS: usize = 20;
 pub const MAX_METHODS: usize = 25;
 
-/// Crates with the folders that may use them.
+/// Crates and modules with the folders that may use them.
 const CRATES: &[(&str, &[&str])] = &[
     ("rdkafka", &["src/broker/", "src/bench/"]),
     ("redis", &["src/store/", "src/bench/"]),
     ("axum", &["src/api/"]),
+    // All streams are made in one place, which gives them the headers that keep proxies from buffering.
+    ("axum::response::sse", &["src/api/handlers/watch.rs"]),
     ("maud", &["src/api/ui/"]),
 ];
 
@@ -156,6 +158,21 @@ pub fn impure_model(files: &[SourceFile]) -> Vec<Violation> {
     model
         .flat_map(|file| matches(file, &impure, |text| format!("`{text}` may not be used in the model, which is pure")))
         .collect()
+}
+
+/// Programs started without the environment that withholds secrets. Tests start programs of their own.
+pub fn programs_with_secrets(files: &[SourceFile]) -> Vec<Violation> {
+    const HOMES: [&str; 2] = ["src/handlers/program_env.rs", "src/bench/"];
+    let start = Regex::new(r"\bCommand::new\(").unwrap();
+    let is_home = |file: &SourceFile| HOMES.iter().any(|home| file.path.starts_with(home));
+    let code = files.iter().filter(|file| file.path.starts_with("src/") && !is_home(file) && !file.is_test());
+    let tests_from = |file: &SourceFile| file.text.lines().position(|line| line == "#[cfg(test)]").unwrap_or(usize::MAX);
+    let message = "`Command::new` starts a program with the worker's secrets, use `ProgramEnv::command`";
+    let found = |file| {
+        let tests_from = tests_from(file);
+        matches(file, &start, |_| message.to_owned()).into_iter().filter(move |violation| violation.line <= tests_from)
+    };
+    code.flat_map(found).collect()
 }
 
 /// Tokio's `watch` wakes waiting tasks in random order.
