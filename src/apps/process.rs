@@ -1,6 +1,5 @@
 //! Process of an app: start, supervision and end.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -22,6 +21,7 @@ use super::session::{Cause, Declared, Session, SessionEvent, StreamEndReason};
 use super::socket;
 use crate::handlers::context::Restart;
 use crate::handlers::output_tail::quote;
+use crate::handlers::program_env::ProgramEnv;
 use crate::handlers::reaper::describe_status;
 use crate::runtime::{self, now_ms};
 
@@ -44,8 +44,7 @@ pub struct AppProgram {
     /// Program and arguments; no shell.
     pub command: Vec<String>,
     pub cwd: PathBuf,
-    /// Environment variables, added to those of the worker.
-    pub env: BTreeMap<String, String>,
+    pub env: ProgramEnv,
     /// Time until the app is ready.
     pub start_timeout: Duration,
     /// Types to use. `None`: all declared ones.

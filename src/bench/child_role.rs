@@ -23,6 +23,7 @@ use crate::telemetry::otel::{self, Exporter};
 use crate::telemetry::{Metrics, Tracer};
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
+use crate::handlers::program_env::WithheldVariables;
 use crate::worker::child::Reentry;
 
 /// A role with its parameters.
@@ -146,7 +147,7 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         ChildRole::Worker { services, prefix, events_partitions, slots, order, isolation, layers, fan } => {
             let registry = registry(slots, order, isolation, layers, fan);
             let setup = worker(&services, &prefix, events_partitions, registry)?;
-            let reentry = Reentry::of_this_process();
+            let reentry = Reentry::of_this_process(WithheldVariables::default());
             let (tracer, exporter) = start_tracing(&services, &setup.metrics)?.unzip();
             let outcome = crate::worker::run(WorkerSetup { reentry, tracer, ..setup }, shutdown).await;
             if let Some(exporter) = exporter {

@@ -131,15 +131,18 @@ impl Document {
         above.filter_map(|pointer| self.locations.get(pointer)).next()
     }
 
-    /// Expands `${VARIABLE}` in every string. Variables may be unset in the sections of `unused`.
+    /// Expands `${VARIABLE}` in every string. Variables may be unset in the tables at the pointers of `unused`.
     pub(super) fn expand(
         &mut self,
         env: &dyn Fn(&str) -> Option<String>,
-        unused: &[&str],
+        unused: &[String],
     ) -> Vec<(String, Unexpanded)> {
         let mut failed = Vec::new();
         expand_value(&mut self.value, "", env, &mut failed);
-        let is_unused = |pointer: &str| keys(pointer).first().is_some_and(|section| unused.contains(&section.as_str()));
+        let is_below = |table: &String, pointer: &str| {
+            pointer.strip_prefix(table.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_unused = |pointer: &str| unused.iter().any(|table| is_below(table, pointer));
         let (unset, failed): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|(pointer, why)| matches!(why, Unexpanded::NotSet(_)) && is_unused(pointer));
         self.unset = unset.into_iter().map(|(pointer, _)| pointer).collect();

@@ -1,6 +1,6 @@
 //! Execution policy of a type.
 
-use super::{Bytes, Isolation, OnError, Order, Rate, TypeConfig};
+use super::{Bytes, Isolation, OnError, Order, ProgramVariables, Rate, TypeConfig};
 use crate::model::retry::{DEFAULT_MAX_WAIT, RetryPolicy};
 use crate::model::units::duration::Millis;
 
@@ -39,6 +39,8 @@ pub struct TypePolicy {
     pub isolation: Isolation,
     /// Limits of child processes; only with [`Isolation::Process`].
     pub child_limits: ChildLimits,
+    /// Environment variables of child processes.
+    pub variables: ProgramVariables,
     /// Whether results are published to the type's results topic.
     pub publish_results: bool,
 }
@@ -110,6 +112,7 @@ impl Default for TypePolicy {
             keep_headers: Vec::new(),
             isolation: Isolation::None,
             child_limits: ChildLimits::default(),
+            variables: ProgramVariables::default(),
             publish_results: false,
         }
     }
@@ -145,6 +148,7 @@ impl TypePolicy {
             keep_headers: self.keep_headers.clone(),
             isolation: self.isolation,
             child_limits: self.child_limits,
+            variables: self.variables.clone(),
             publish_results: self.publish_results,
         }
     }
@@ -182,6 +186,7 @@ impl TypePolicy {
                 tasks: config.isolation_tasks.unwrap_or(self.child_limits.tasks),
                 memory: config.isolation_memory.unwrap_or(self.child_limits.memory),
             },
+            variables: if config.variables().is_default() { self.variables } else { config.variables() },
             publish_results: config.publish_results || self.publish_results,
         }
     }

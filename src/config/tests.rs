@@ -283,6 +283,7 @@ fn command_line_overrides_the_file() {
         ops_listen: Some("localhost:81".into()),
         prefix: Some("mine".into()),
         unused: &[],
+        types: Vec::new(),
     };
     let config =
         load_text(folder.path(), "[kafka]\nbootstrap.servers = \"x:1\"\n[topics]\nprefix = \"a\"", &overrides).unwrap();

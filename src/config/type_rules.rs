@@ -128,7 +128,7 @@ fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
         }
         Some(_) => {
             let set = [("handler", kind.handler.is_some()), ("schema", kind.schema.is_some())];
-            let (key, _) = set.into_iter().find(|(_, set)| *set)?;
+            let (key, _) = set.into_iter().chain(variable_keys(kind)).find(|(_, set)| *set)?;
             let what = format!("`{key}` in {} cannot be set: the type is built in", table(&at));
             Some(Finding::new(join(&at, key), what).hint("remove it"))
         }
@@ -139,7 +139,6 @@ fn reserved(name: &str, kind: &TypeConfig, config: &Config) -> Option<Finding> {
 fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
     let keys = [
         ("command", HandlerKind::Exec, !kind.command.is_empty()),
-        ("env", HandlerKind::Exec, !kind.env.is_empty()),
         ("cwd", HandlerKind::Exec, kind.cwd.is_some()),
         ("retry_exit_codes", HandlerKind::Exec, kind.retry_exit_codes.is_some()),
         ("wait_exit_codes", HandlerKind::Exec, !kind.wait_exit_codes.is_empty()),
@@ -155,7 +154,20 @@ fn misplaced(at: &str, kind: &TypeConfig) -> Vec<Finding> {
         })
         .chain(useless_isolation(at, kind))
         .chain(useless_headers(at, kind))
+        .chain(useless_variables(at, kind))
         .collect()
+}
+
+fn useless_variables(at: &str, kind: &TypeConfig) -> Option<Finding> {
+    let handler = kind.handler.filter(|handler| *handler != HandlerKind::Exec)?;
+    let (key, _) = variable_keys(kind).into_iter().find(|(_, is_set)| *is_set)?;
+    let what = format!("`{key}` in {} has no effect: the handler `{}` starts no program", table(at), handler.name());
+    Some(Finding::new(join(at, key), what).hint("remove it"))
+}
+
+/// Keys about environment variables, and whether they are set.
+fn variable_keys(kind: &TypeConfig) -> [(&'static str, bool); 2] {
+    [("env", !kind.env.is_empty()), ("inherit", kind.inherit.is_some())]
 }
 
 fn useless_isolation(at: &str, kind: &TypeConfig) -> Option<Finding> {

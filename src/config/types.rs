@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, Rate};
+use super::{Bytes, ProgramVariables, Rate};
 use crate::model::units::duration::Millis;
 
 /// Maximum of `concurrency`.
@@ -114,9 +114,14 @@ pub struct TypeConfig {
     /// `exec`: program and arguments, run without a shell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// `exec`: additional environment variables.
+    /// Environment variables of `exec` programs, and of child processes of types in Rust, in addition to those that are
+    /// inherited.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Inherit the worker's environment variables, except for those that kafleet.toml expands and kafleet's own secrets
+    /// (default). `false`: only `PATH`, `HOME` and other ordinary ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inherit: Option<bool>,
     /// `exec`: working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
@@ -135,6 +140,13 @@ pub struct TypeConfig {
     /// `http`: request headers; `${VARIABLE}` reads secrets from the environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+}
+
+impl TypeConfig {
+    /// Environment variables of the programs of the type.
+    pub fn variables(&self) -> ProgramVariables {
+        ProgramVariables { own: self.env.clone(), inherit: self.inherit.unwrap_or(true) }
+    }
 }
 
 /// Built-in handler of a type without Rust code.

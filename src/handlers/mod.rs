@@ -32,6 +32,8 @@ mod interruption;
 pub mod layer;
 pub(crate) mod output_tail;
 pub mod permit;
+#[doc(hidden)]
+pub mod program_env;
 pub(crate) mod reaper;
 mod registry;
 pub(crate) mod resident_memory;

@@ -55,7 +55,7 @@ impl TypeStart<'_> {
     fn children(&self) -> Option<ChildPool> {
         let Registered { policy, handler, .. } = self.registered;
         let setup = &self.shared.setup;
-        ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy.child_limits, &setup.metrics)
+        ChildPool::new(setup.reentry.as_ref()?, self.task_type, &**handler, policy, &setup.metrics)
     }
 
     fn dispatcher_deps(

@@ -16,5 +16,6 @@ mod reload;
 mod run;
 mod runbook;
 mod schedules;
+mod secrets;
 mod services;
 mod watch;

@@ -58,6 +58,8 @@ pub enum Act {
     DelayedAbort,
     /// Spawns children that the hook of the app changes.
     Prepare,
+    /// Returns the variables with a secret in its environment, and in that of a program that it starts.
+    Environment,
 }
 
 impl Task for Crashing {
@@ -83,6 +85,7 @@ impl Task for Crashing {
             Act::Panic => panic!("on purpose"),
             Act::Devour => drop(vec![1_u8; 512 << 20]),
             Act::Report => report(&cx).await?,
+            Act::Environment => return Ok(json!(visible_secrets().await)),
             Act::Prepare => {
                 cx.spawn_now(vec![Child::new("leaf", json!({"runs": 0}))]).await?;
                 cx.spawn_child(Child::new("leaf", json!({"runs": 10})));
@@ -127,6 +130,16 @@ impl Task for Crashing {
         let (pid, key, tenant) = (std::process::id(), cx.idempotency_key(), cx.header("x-tenant"));
         Ok(json!({"pid": pid, "key": key, "attempt": cx.number, "greeting": greeting, "tenant": tenant}))
     }
+}
+
+/// Value of the variables of this test that programs must not see.
+pub const SECRET: &str = "crash-test-secret";
+
+async fn visible_secrets() -> Vec<String> {
+    let program = tokio::process::Command::new("env").output().await.unwrap();
+    let own = std::env::vars().map(|(name, value)| format!("{name}={value}"));
+    let of_program: Vec<String> = String::from_utf8(program.stdout).unwrap().lines().map(str::to_owned).collect();
+    own.chain(of_program).filter(|line| line.contains(SECRET)).collect()
 }
 
 #[allow(unconditional_recursion, reason = "the test needs the overflow")]

@@ -13,6 +13,7 @@ use kafleet::handlers::builtin::echo::Echo;
 use kafleet::handlers::builtin::foreach::Foreach;
 use kafleet::handlers::builtin::{HandlerEnv, register_config, register_samples};
 use kafleet::handlers::context::{MAX_CHILDREN, Note};
+use kafleet::handlers::program_env::WithheldVariables;
 use kafleet::handlers::testing::TestRun;
 use kafleet::handlers::{Child, Context, Fail, Failure, OrFail, Registered, Registry, Task, TaskResult};
 use kafleet::model::json::RawJson;
@@ -207,7 +208,14 @@ fn register(registry: &mut Registry, toml: &str, dir: &Path) -> Result<(), Vec<S
     register_config(
         registry,
         &types(toml),
-        &HandlerEnv { dir, worker: &WorkerConfig::default(), callbacks: None, email: None, has_unknown_types: false },
+        &HandlerEnv {
+            dir,
+            worker: &WorkerConfig::default(),
+            callbacks: None,
+            email: None,
+            withheld: &WithheldVariables::default(),
+            has_unknown_types: false,
+        },
     )
 }
 

@@ -45,6 +45,9 @@ pub(super) struct DoctorArgs {
     /// Do not check Redis
     #[arg(long)]
     pub no_redis: bool,
+    /// Types whose apps are started for their declarations [default: all]
+    #[arg(long, value_name = "TYPE,…", value_delimiter = ',')]
+    pub types: Vec<String>,
     #[command(flatten)]
     pub app: TargetArgs,
 }
@@ -97,7 +100,7 @@ impl Finding {
 pub(super) async fn doctor(args: DoctorArgs, globals: &Globals, registry: Registry) -> Outcome {
     init_logs("error");
     let unused = &UNUSED[usize::from(!args.no_redis)..];
-    let options = SetupOptions { unused, app: args.app.section()?, ..SetupOptions::default() };
+    let options = SetupOptions { unused, app: args.app.section()?, types: args.types, ..SetupOptions::default() };
     let mut found = vec![configuration(globals, &options)];
     if let Ok(mut setup) = Setup::load(globals, registry, options) {
         found.extend(apps::check(&mut setup).await.err().map(|why| Finding::of("apps", why)));

@@ -22,6 +22,7 @@ use super::builtin::email::Emails;
 use super::builtin::exec::Exec;
 use super::builtin::foreach::Foreach;
 use super::builtin::http::Http;
+use super::program_env::WithheldVariables;
 use super::{Registered, Registry, Schema, Task};
 use crate::config::{CallbacksConfig, EmailConfig, HandlerKind, TypeConfig, WorkerConfig};
 use crate::model::task::id::check_own_type;
@@ -36,6 +37,8 @@ pub struct HandlerEnv<'a> {
     pub worker: &'a WorkerConfig,
     pub callbacks: Option<&'a CallbacksConfig>,
     pub email: Option<&'a EmailConfig>,
+    /// Variables of the worker that programs do not inherit.
+    pub withheld: &'a WithheldVariables,
     /// There are apps that have not been started: sections without a handler may belong to their types.
     pub has_unknown_types: bool,
 }

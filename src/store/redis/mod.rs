@@ -4,6 +4,7 @@
 //! reads share one that does (`reader`); change notices use a third (`notices`).
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,10 @@ pub struct RedisOptions {
     pub password: Option<String>,
     /// Password of the sentinels.
     pub sentinel_password: Option<String>,
+    /// Files (PEM) with the authorities of the server's certificate, and with the client's certificate and key.
+    pub ca: Option<PathBuf>,
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
     /// Prefix of all keys: `[A-Za-z0-9._:-]{1,64}`. Default `kafleet`.
     pub prefix: String,
     /// Deadline for opening a connection. Default 5 s.
@@ -98,6 +103,9 @@ impl From<&RedisConfig> for RedisOptions {
             username: config.username.clone(),
             password: config.password.clone(),
             sentinel_password: config.sentinel_password.clone(),
+            ca: config.ca.clone(),
+            certificate: config.certificate.clone(),
+            key: config.key.clone(),
             response_timeout: config.response_timeout.into(),
             ..Self::new(&config.url)
         }
@@ -111,6 +119,9 @@ impl RedisOptions {
             username: None,
             password: None,
             sentinel_password: None,
+            ca: None,
+            certificate: None,
+            key: None,
             prefix: "kafleet".into(),
             connect_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
