@@ -77,8 +77,5 @@ fn conflict(own: Option<&TypeConfig>, is_registered: bool) -> Option<&'static st
              the app",
         );
     }
-    if !own.keep_headers.is_empty() {
-        return Some("its section in `[types]` has `keep_headers`, which is for Rust types; hint: remove it");
-    }
     own.schema.is_some().then_some("its section in `[types]` has a `schema`, which comes from the app; hint: remove it")
 }

@@ -242,7 +242,11 @@ pub(super) fn rows(tasks: &[Status], id: &'static str, now_ms: i64) -> Rows {
 fn children(task: &Status) -> Field {
     match task.children.total {
         0 => Field::Empty,
-        total => Field::Text(format!("{}/{total}", total - task.children.pending.min(total))),
+        total => {
+            let failed = task.children.failed;
+            let failed = if failed > 0 { format!(", {failed} unsuccessful") } else { String::new() };
+            Field::Text(format!("{}/{total}{failed}", total - task.children.pending.min(total)))
+        }
     }
 }
 
@@ -306,11 +310,14 @@ mod tests {
         parent.children.total = 3;
         parent.children.pending = 1;
         parent.state = State::Running;
+        let mut failing = parent.clone();
+        failing.children.failed = 1;
         let expected = "\
-ID (ROOTS)  TYPE  STATE      CHILDREN  SEEN                      TIME        NAME
-cover-42    echo  succeeded  -         2026-01-31T12:00:00.500Z  1.2 s       -
-cover-42    echo  running    2/3       2026-01-31T12:00:00.500Z  for 59.0 s  cover";
-        let rows = rows(&[samples::status(), parent], Levels::Roots.header(), NOON + 60_000);
+ID (ROOTS)  TYPE  STATE      CHILDREN             SEEN                      TIME        NAME
+cover-42    echo  succeeded  -                    2026-01-31T12:00:00.500Z  1.2 s       -
+cover-42    echo  running    2/3                  2026-01-31T12:00:00.500Z  for 59.0 s  cover
+cover-42    echo  running    2/3, 1 unsuccessful  2026-01-31T12:00:00.500Z  for 59.0 s  cover";
+        let rows = rows(&[samples::status(), parent, failing], Levels::Roots.header(), NOON + 60_000);
         assert_eq!(rows.draw(Paint(false), false), expected);
     }
 

@@ -117,7 +117,12 @@ impl<O> Clone for NewTask<O> {
 
 /// Returns a new id, a UUIDv7.
 pub fn new_id() -> String {
-    uuid::Uuid::now_v7().to_string()
+    new_id_after(None)
+}
+
+/// Returns a new id that begins with a prefix, as `id_prefix` requests it from the API.
+pub fn new_id_after(prefix: Option<&str>) -> String {
+    format!("{}{}", prefix.unwrap_or_default(), uuid::Uuid::now_v7())
 }
 
 /// Generates the methods that set the id and options of a task, for types with `document_mut`.

@@ -86,7 +86,7 @@ pub struct TypeConfig {
     /// the type has no circuit. Default: `unreachable`, `overloaded` and `timeout` for `http`, otherwise none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trip_on: Option<Vec<String>>,
-    /// Names of headers of the task's record that handlers in Rust can read, such as `x-tenant`. Default: none.
+    /// Names of headers of the task's record that handlers in Rust and apps can read, such as `x-tenant`. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub keep_headers: Vec<String>,

@@ -45,6 +45,9 @@ pub struct CreateTask {
     /// Task id. Default: a UUIDv7. With a parent: one path segment, or the whole path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Beginning of the id, to which a UUIDv7 is added: `order-` gives `order-0192…`. Mutually exclusive with `id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id_prefix: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Ordering key. Default: the task id.

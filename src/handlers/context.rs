@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::blocking_pool::BlockingPool;
 pub use super::interruption::{CancelReason, Interruption, Restart};
 use super::service::Services;
+use super::task_labels::TaskLabels;
 use super::{Child, Failure, SharedState, Task, TaskResult};
 use crate::model::event::Kind;
 use crate::model::json::RawJson;
@@ -51,6 +52,7 @@ pub struct Attempt {
     /// Offset in the tree's events partition up to which cancels do not apply to the task (`ce_asof`). Inherited by its
     /// children.
     pub asof: Option<i64>,
+    labels: Option<Arc<TaskLabels>>,
     headers: Option<KeptHeaders>,
     env: Arc<TypeEnv>,
     cancel: OnceLock<CancellationToken>,
@@ -149,6 +151,8 @@ pub struct AttemptStart {
     pub trace: Option<Box<Trace>>,
     /// The task's `ce_asof`, inherited by its children.
     pub asof: Option<i64>,
+    /// Labels of the task, if it has any.
+    pub labels: Option<Arc<TaskLabels>>,
     /// Headers of the task's record that its type keeps.
     pub headers: Option<KeptHeaders>,
     /// State of the type.
@@ -158,7 +162,7 @@ pub struct AttemptStart {
 impl Context {
     /// Creates the context of a new attempt.
     pub fn begin(with: AttemptStart) -> Self {
-        let AttemptStart { id, run, number, deadline, trace, asof, headers, env } = with;
+        let AttemptStart { id, run, number, deadline, trace, asof, labels, headers, env } = with;
         Self(Arc::new(Attempt {
             id,
             run,
@@ -167,6 +171,7 @@ impl Context {
             trace,
             traced_children: AtomicU32::new(0),
             asof,
+            labels,
             headers,
             env,
             cancel: OnceLock::new(),
@@ -378,11 +383,38 @@ impl Attempt {
         &self.env.worker
     }
 
-    /// Returns the value of a header of the task's record, if the type keeps it (`keep_headers`). Upper and lower case are
-    /// the same; of several headers with the name the first counts.
+    /// Returns the value of a header of the task's record, if the type keeps it (`keep_headers`), or else of one that was
+    /// given with the task (`headers`). Upper and lower case are the same; of several headers with the name the first
+    /// counts.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter().flat_map(|headers| headers.iter());
-        headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+        let kept = headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| &**value);
+        kept.or_else(|| self.labels.as_ref()?.header(name))
+    }
+
+    /// Labels of the task. `None` if it has none.
+    pub fn labels(&self) -> Option<&TaskLabels> {
+        self.labels.as_deref()
+    }
+
+    /// Display name of the task.
+    pub fn name(&self) -> Option<&str> {
+        self.labels()?.name.as_deref()
+    }
+
+    /// Tags of the task.
+    pub fn tags(&self) -> &[String] {
+        self.labels().map_or(&[], |labels| &labels.tags)
+    }
+
+    /// Creator of the task.
+    pub fn creator(&self) -> Option<&str> {
+        self.labels()?.creator.as_deref()
+    }
+
+    /// Options of the task: the JSON object that was stored with it.
+    pub fn options(&self) -> Option<&RawJson> {
+        self.labels()?.options.as_ref()
     }
 
     /// Headers of the task's record that its type keeps.

@@ -40,6 +40,7 @@ pub(crate) mod resident_memory;
 mod schema;
 pub mod service;
 mod shared_state;
+pub mod task_labels;
 pub mod testing;
 
 pub use child::Child;

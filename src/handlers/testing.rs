@@ -23,9 +23,10 @@ use serde_json::Value;
 use super::blocking_pool::BlockingPool;
 use super::context::{Attempt, AttemptSink, AttemptStart, MAX_CHILDREN, Note, TypeEnv};
 use super::hooks::Submission;
+use super::task_labels::TaskLabels;
 use super::{Answer, Child, Context, Failure, Registered, Registry, Task};
 use crate::model::json::RawJson;
-use crate::model::task::Trace;
+use crate::model::task::{Policy, Trace};
 use crate::model::task::continuation::Continuation;
 use crate::model::task::id::TaskId;
 
@@ -36,6 +37,7 @@ pub struct TestRun {
     timeout: Duration,
     trace: Option<Box<Trace>>,
     headers: Vec<(Box<str>, Box<str>)>,
+    policy: Policy,
     registry: Registry,
 }
 
@@ -71,7 +73,8 @@ impl TestRun {
     /// Creates a setup with the defaults.
     pub fn new() -> Self {
         let (timeout, registry) = (Duration::from_secs(120), Registry::default());
-        Self { id: "test".into(), number: 1, timeout, trace: None, headers: Vec::new(), registry }
+        let (headers, policy) = (Vec::new(), Policy::default());
+        Self { id: "test".into(), number: 1, timeout, trace: None, headers, policy, registry }
     }
 
     /// Sets the task's id.
@@ -104,6 +107,12 @@ impl TestRun {
         self
     }
 
+    /// Sets the name, tags, creator, options and headers of the task, as its creator would.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
     /// Adds a header of the task's record, as if `KEEP_HEADERS` of the type listed it.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
@@ -131,6 +140,7 @@ impl TestRun {
             deadline: Instant::now().checked_add(self.timeout),
             trace: self.trace.clone(),
             asof: None,
+            labels: TaskLabels::of(&self.policy),
             headers: (!self.headers.is_empty()).then(|| self.headers.clone().into()),
             env: Arc::new(TypeEnv {
                 task_type: task_type.into(),

@@ -12,8 +12,8 @@ import yaml
 from rendering import CHART, KUBERNETES, REFUSED, ROOT, VALUES, configs, matches, named, objects, of_kind, one, pod_specs, run, template
 
 EVERY = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-# The security contexts that single entries add.
-OWN_USERS = {("apps", "images"): {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000}}
+# What single entries, and the Jobs of their images, add to the security context.
+OWN_USERS = {("apps", name): {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 2000} for name in ("shop-images", "shop-topics-2")}
 BUILT_IN = {"apps/v1", "autoscaling/v2", "batch/v1", "networking.k8s.io/v1", "policy/v1", "v1"}
 
 
@@ -81,8 +81,8 @@ def test_names_are_short_and_unique(values):
 
 @EVERY
 def test_pods_have_least_privileges(values):
-    for name, labels, spec in pod_specs(values):
-        own = OWN_USERS.get((values.stem, labels.get("kafleet/worker")), {})
+    for name, _, spec in pod_specs(values):
+        own = OWN_USERS.get((values.stem, name), {})
         assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} | own, name
         assert spec["automountServiceAccountToken"] is False, name
         for container in spec["containers"]:
@@ -283,6 +283,20 @@ def test_each_image_applies_the_topics_of_its_types():
     assert env["KAFLEET_API"]["value"] == "http://shop-api:8080"
     assert env["KAFLEET_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "shop", "key": "api-token"}
     assert one(named("apps"), "Job", "shop-schedules")["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+
+
+def test_variable_of_one_entry_reaches_its_pods_and_the_jobs_of_its_image(tmp_path):
+    values = tmp_path / "values.yaml"
+    given = yaml.safe_load(named("apps").read_text())
+    for worker in given["workers"]:
+        worker.pop("image", None)
+    values.write_text(yaml.safe_dump(given))
+    rendered = template(values)
+    assert rendered.returncode == 0, rendered.stderr
+    documents = [doc for doc in yaml.safe_load_all(rendered.stdout) if doc and doc["kind"] in ("Deployment", "Job")]
+    env = {doc["metadata"]["name"]: doc["spec"]["template"]["spec"]["containers"][0]["env"] for doc in documents}
+    having = {name for name, variables in env.items() if "STORE_KEY" in [variable["name"] for variable in variables]}
+    assert having == {"shop-images", "shop-topics"}
 
 
 @EVERY

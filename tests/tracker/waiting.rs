@@ -296,8 +296,8 @@ async fn cancelled_children_name_parent_requester_and_reason() {
     fixture.write(&[submitted("r"), of_type("r:a", "child"), external, asked]).await;
     for (task, error) in [
         ("r", "cancelled on request, before a worker took it: too dear"),
-        ("r:a", "cancelled with `r`, before a worker took it: too dear"),
-        ("r:x", "cancelled with `r`: too dear"),
+        ("r:a", "Job was cancelled. With `r`, before a worker took it: too dear"),
+        ("r:x", "Job was cancelled. With `r`: too dear"),
     ] {
         let ended = until_state(&fixture, task, State::Cancelled).await;
         assert_eq!(ended.outcome.error.unwrap().message, error, "{task}");

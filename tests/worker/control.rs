@@ -88,7 +88,7 @@ async fn subtree(fleet: Fleet, journal: Journal, cancelled: CancelTimes) {
         summary(&fleet.result_of("r:a").await),
         (EventKind::Cancelled, 1, "cancelled", "cancelled on request: enough")
     );
-    assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "cancelled with `r:a`: enough");
+    assert_eq!(summary(&fleet.result_of("r:a:b").await).3, "Job was cancelled. With `r:a`: enough");
     // A cancel without the subtree leaves the children running.
     fleet.cancel("r", 9, false).await;
     fleet.result_of("r").await;

@@ -249,6 +249,26 @@ async fn layer_that_waits_runs_within_the_attempt() {
     worker.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn handler_sees_the_labels_of_its_task() {
+    let kind = Kind::new("labels", |_, cx| async move {
+        let header = cx.header("X-TENANT");
+        ok(json!([cx.name(), cx.tags(), cx.creator(), cx.options().map(RawJson::text), header]))
+    });
+    let (fleet, _) = memory(1, &[kind]).await;
+    let policy = r#"{"options": {"n": 1}, "headers": {"x-tenant": "acme"}}"#;
+    let headers =
+        [("ce_id", "all"), ("ce_name", "cover"), ("ce_tags", "a,b"), ("ce_creator", "ada"), ("ce_policy", policy)];
+    fleet.send_record("labels", None, None, Some(b"1"), &headers).await;
+    fleet.send("labels", "none", "1").await;
+    let worker = fleet.worker();
+    let of_none = json!([null, [], null, null, null]);
+    for (id, labels) in [("all", json!(["cover", ["a", "b"], "ada", "{\"n\":1}", "acme"])), ("none", of_none)] {
+        assert_eq!(fleet.result_of(id).await.payload.output().unwrap().value().unwrap(), labels, "{id}");
+    }
+    worker.stop().await;
+}
+
 /// A type that returns two headers; its first attempt fails.
 fn reading_headers() -> Kind {
     Kind::new("headers", |_, cx| async move {

@@ -4,6 +4,7 @@
 
 mod attempt_services;
 mod backoff;
+mod balance;
 mod blocking;
 mod blocking_calls;
 mod children;

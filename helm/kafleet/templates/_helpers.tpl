@@ -79,7 +79,7 @@ automountServiceAccountToken: false
 
 {{/*
 The Jobs that apply topics and declare types, as {jobs: [{role, types}]}: one per image of workers, because only the image of an
-app can start it for its declaration. Empty types: all types of the configuration.
+app can start it for its declaration, for which it has the variables of its workers. Empty types: all types of the configuration.
 */}}
 {{- define "kafleet.topicsJobs" -}}
 {{- $own := .Values.topics.image -}}
@@ -93,16 +93,23 @@ app can start it for its declaration. Empty types: all types of the configuratio
 {{- if and .image (not $own) -}}
 {{- $role = mergeOverwrite $role (dict "image" .image "pod" (mergeOverwrite (deepCopy .pod) $role.pod)) -}}
 {{- end -}}
-{{- $_ := set $jobs $image (dict "role" $role "types" list "all" false) -}}
+{{- $_ := set $jobs $image (dict "role" $role "types" list "all" false "env" list) -}}
 {{- end -}}
 {{- $job := get $jobs $image -}}
-{{- $_ := set $job "types" (concat $job.types .types | uniq) -}}
+{{- $_ := set $job "env" (concat $job.env (default $.Values.pod.extraEnv .pod.extraEnv)) -}}
+{{- $_ := set $job "types" (concat $job.types (.types | default list) | uniq) -}}
 {{- $_ := set $job "all" (or $job.all (empty .types)) -}}
 {{- end -}}
 {{- $list := list -}}
 {{- range $images -}}
 {{- $job := get $jobs . -}}
 {{- $types := ternary list $job.types (or $job.all (eq (len $images) 1)) -}}
+{{- $env := list -}}
+{{- $names := list -}}
+{{- range concat ($.Values.topics.pod.extraEnv | default list) $job.env -}}
+{{- if not (has .name $names) }}{{ $names = append $names .name }}{{ $env = append $env . }}{{ end -}}
+{{- end -}}
+{{- $_ := set $job.role "pod" (merge (dict "extraEnv" $env) $job.role.pod) -}}
 {{- $list = append $list (dict "role" $job.role "types" $types) -}}
 {{- end -}}
 {{ dict "jobs" $list | toJson }}

@@ -129,7 +129,13 @@ fn id_of(input: &CreateTask) -> Result<(TaskId, bool), ApiError> {
     if let Some(parent) = &input.parent {
         TaskId::parse(parent).map_err(bad("/parent"))?;
     }
-    let made = uuid::Uuid::now_v7().to_string();
+    if input.id.is_some() && input.id_prefix.is_some() {
+        return Err(bad_field("id_prefix", "`id` and `id_prefix` are mutually exclusive".into()));
+    }
+    let made = format!("{}{}", input.id_prefix.as_deref().unwrap_or_default(), uuid::Uuid::now_v7());
+    if input.id_prefix.is_some() {
+        TaskId::resolve(&made, None).map_err(bad("/id_prefix"))?;
+    }
     let id = TaskId::resolve(input.id.as_deref().unwrap_or(&made), input.parent.as_deref()).map_err(bad("/id"))?;
     if !id.is_root() && number_of(id.segment()).is_some() {
         let why = format!("`{}` is reserved for continuations of the parent", id.segment());

@@ -1,5 +1,7 @@
 //! Attempts of a session: start, cancellation, answer, and the end without an answer.
 
+use std::borrow::Cow;
+
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -8,6 +10,7 @@ use super::{Cause, Phase, Session, SessionEvent, StuckCounter, death};
 use crate::apps::protocol::{self, AttemptError, AttemptSuccess, Start, ToApp, TraceFields, Violation, valid_kind};
 use crate::handlers::context::Restart;
 use crate::handlers::failure::excerpt;
+use crate::handlers::task_labels::TaskLabels;
 use crate::handlers::{Answer, Context, Fail, Failure};
 use crate::model::json::RawJson;
 
@@ -230,6 +233,7 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
         number: cx.number,
         left_ms: left.map_or(u64::from(u32::MAX), |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         trace,
+        labels: labels_of(cx),
         params,
     };
     let line = start.line();
@@ -238,6 +242,15 @@ fn attempt_line(n: u64, params: &RawJson, cx: &Context) -> Result<Vec<u8>, Failu
     }
     let why = format!("the attempt has {} bytes: at most {} are allowed", line.len(), protocol::MAX_LINE_BYTES);
     Err(Failure::fail(why).of_kind("too_large"))
+}
+
+/// Labels of the task, with the headers of its record that its type keeps.
+fn labels_of(cx: &Context) -> Option<Cow<'_, TaskLabels>> {
+    let labels = cx.labels().map(Cow::Borrowed);
+    let Some(kept) = cx.kept_headers() else { return labels };
+    let mut labels = labels.unwrap_or_default().into_owned();
+    labels.headers.extend(kept.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    Some(Cow::Owned(labels))
 }
 
 fn failure_of(error: AttemptError) -> Failure {

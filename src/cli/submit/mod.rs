@@ -59,6 +59,9 @@ pub(super) struct TaskOptions {
     /// Id of the task [default: a UUID]; resubmitting the same id, type and params has no effect
     #[arg(long)]
     pub id: Option<String>,
+    /// Beginning of the id, to which a UUID is added
+    #[arg(long, value_name = "PREFIX", conflicts_with = "id")]
+    pub id_prefix: Option<String>,
     /// Id of the parent task
     #[arg(long, value_name = "ID")]
     pub parent: Option<String>,
@@ -168,8 +171,10 @@ fn interpret(args: SubmitArgs) -> Result<Submission, Failure> {
             // An external task has no params: the system that runs it keeps them.
             let none = if task.policy.rules.external { Value::Null } else { json!({}) };
             let params = args.params.as_deref().map_or(Ok(none), json)?;
-            let id = task.id.clone().or_else(|| Some(crate::client::new_id()));
-            Ok(Submission::One(Box::new(CreateTask { params, id, ..task })))
+            // Made here, so that the request can be repeated.
+            let made = || crate::client::new_id_after(task.id_prefix.as_deref());
+            let id = Some(task.id.clone().unwrap_or_else(made));
+            Ok(Submission::One(Box::new(CreateTask { params, id, id_prefix: None, ..task })))
         }
         (None, None) => {
             Err(Failure::usage("the type of the task is missing").hint("write `kafleet submit TYPE PARAMS`"))
@@ -268,6 +273,7 @@ fn document(options: TaskOptions, task_type: String) -> Result<CreateTask, Failu
     Ok(CreateTask {
         task_type,
         id: options.id,
+        id_prefix: options.id_prefix,
         parent: options.parent,
         key: options.task.key,
         delay: options.delay,

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::api::documents::CreateTask;
 use crate::cli::exit::{Code, Failure};
-use crate::client::new_id;
+use crate::client::new_id_after;
 
 /// Maximum length of a line. Larger params do not fit into a Kafka record.
 const MAX_LINE_BYTES: usize = 4 << 20;
@@ -133,7 +133,8 @@ impl Shape {
             Self::Documents => with_id(line)?,
             Self::Params(template) => {
                 let params = serde_json::from_slice(line).map_err(|why| not_json(&why))?;
-                let task = CreateTask { params, id: Some(new_id()), ..(**template).clone() };
+                let id = Some(new_id_after(template.id_prefix.as_deref()));
+                let task = CreateTask { params, id, id_prefix: None, ..(**template).clone() };
                 serde_json::to_value(task).map_err(|why| why.to_string())?
             }
         };
@@ -152,7 +153,11 @@ fn with_id(line: &[u8]) -> Result<Value, String> {
         }
     };
     if document.get("id").is_none_or(Value::is_null) {
-        document.insert("id".into(), new_id().into());
+        let prefix = document.get("id_prefix").and_then(Value::as_str).map(str::to_owned);
+        document.insert("id".into(), new_id_after(prefix.as_deref()).into());
+        if prefix.is_some() {
+            document.remove("id_prefix");
+        }
     }
     Ok(Value::Object(document))
 }

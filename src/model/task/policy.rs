@@ -2,13 +2,14 @@
 //! continuations, schedules, changes, command-line arguments and `docs/task-fields.md` follow from them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::de::MapAccess;
 use serde::ser::{SerializeMap, Serializer as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::action::{Action, Check, NotificationRules};
+use super::action::{Action, Check, MAX_HEADERS, NotificationRules};
 use super::continuation::{Continuation, check_continuations};
 use super::field::{Argument, Change, Field, HeaderValue, Scope, Visibility, fields, first, is_default};
 use super::id::clip;
@@ -26,6 +27,9 @@ pub enum OnFailure {
     /// The parent is not affected.
     Ignore,
 }
+
+/// Maximum length of the name of a header.
+const MAX_HEADER_NAME_CHARS: usize = 128;
 
 const EVERYWHERE: &[Scope] = &[Scope::Create, Scope::Continue, Scope::Schedule];
 
@@ -100,6 +104,13 @@ fields! {
             Field::at(EVERYWHERE).change(Change::BeforePublish)
                 .argument(Argument::duration("timeout", "Time limit of one attempt"));
 
+            /// Time without progress, log line or heartbeat after which an attempt fails. Default: the type's.
+            stall_timeout: Option<Millis>, header "ce_stalltimeout", check any,
+            Field::at(EVERYWHERE).change(Change::BeforePublish)
+                .argument(Argument::duration(
+                    "stall-timeout", "Time without progress, log line or heartbeat after which an attempt fails",
+                ));
+
             /// Timeout of all attempts and waits together, counted from creation or, if later, from the earliest start.
             /// Default: the type's.
             total_timeout: Option<Millis>, header "ce_totaltimeout", check any,
@@ -136,6 +147,11 @@ fields! {
             Field::at(&[Scope::Create, Scope::Schedule]).change(Change::Always).visible(Visibility::Label)
                 .argument(Argument::json("options", "JSON object stored with the task and returned with its status")
                     .update("JSON object stored with the task, replaced as a whole"));
+
+            /// Headers for the handlers of the task, such as a tenant or a correlation id: names and values, at most 32.
+            headers: BTreeMap<String, String>, check task_headers,
+            Field::at(EVERYWHERE).change(Change::BeforePublish).visible(Visibility::IfSet)
+                .argument(Argument::json("headers", "Headers for the handlers, as a JSON object of texts"));
 
             /// The task is run by an external system, which reports its state. It needs no topic and no handler.
             external: bool, check any,
@@ -238,7 +254,9 @@ impl Policy {
         let mut errors = Vec::new();
         self.errors_own(&mut errors);
         self.rules.errors_own(&mut errors);
-        for (field, span) in [("timeout", self.timeout), ("total_timeout", self.total_timeout)] {
+        let spans =
+            [("timeout", self.timeout), ("stall_timeout", self.stall_timeout), ("total_timeout", self.total_timeout)];
+        for (field, span) in spans {
             if span == Some(Millis(0)) {
                 errors.push((field.to_owned(), "it must be greater than zero".to_owned()));
             }
@@ -342,6 +360,24 @@ fn object(value: &Option<Value>) -> Result<(), String> {
         Some(value) => check_depth(value),
         None => Ok(()),
     }
+}
+
+/// Checks headers: at most 32, with names as in HTTP and values of one line.
+fn task_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if headers.len() > MAX_HEADERS {
+        return Err(format!("{} headers: at most {MAX_HEADERS} are allowed", headers.len()));
+    }
+    for (name, value) in headers {
+        if !(1..=MAX_HEADER_NAME_CHARS).contains(&name.len()) || !name.bytes().all(is_token) {
+            let why = format!("1 to {MAX_HEADER_NAME_CHARS} characters of A-Z a-z 0-9 - _ . are allowed");
+            return Err(format!("`{}` is not the name of a header: {why}", clip(name)));
+        }
+        if value.chars().count() > MAX_TEXT_CHARS || value.contains(char::is_control) {
+            return Err(format!("the header `{name}` must have one line of at most {MAX_TEXT_CHARS} characters"));
+        }
+    }
+    Ok(())
 }
 
 fn is_true(value: &bool) -> bool {

@@ -92,6 +92,7 @@ fn all_headers_are_decoded() {
         min_backoff: Some(Millis(100)),
         max_backoff: Some(Millis(2000)),
         timeout: Some(Millis::secs(7200)),
+        stall_timeout: None,
         total_timeout: Some(Millis::secs(86_400)),
         max_wait: Some(Millis::secs(21_600)),
         backoff_reset: None,

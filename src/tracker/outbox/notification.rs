@@ -9,7 +9,7 @@ use crate::config::Names;
 use crate::model::json::RawJson;
 use crate::model::record::TaskRecord;
 use crate::model::record::notifications::NotificationDelivery;
-use crate::model::task::action::{CALLBACK_TYPE, EMAIL_TYPE, Notification};
+use crate::model::task::action::{CALLBACK_TYPE, Callback, EMAIL_TYPE, Notification};
 use crate::model::task::delivery::{CallbackParams, EmailParams};
 use crate::model::task::id::TaskId;
 use crate::model::task::{MAX_TEXT_CHARS, Policy, Rules};
@@ -37,7 +37,11 @@ pub(crate) fn delivery_event(
 ) -> Result<Option<TracedEvent>, TrackerError> {
     let rules = node.definition.policy.as_deref().map(|policy| &policy.rules);
     let Some(notification) = rules.and_then(|rules| delivery.rule.notification(rules)) else { return Ok(None) };
-    let body = RawJson::of(&body(id, node, delivery, lean))?;
+    let mut body = body(id, node, delivery, lean);
+    if let Notification::Callback(Callback { payload: Some(payload), .. }) = notification {
+        body["payload"] = payload.clone();
+    }
+    let body = RawJson::of(&body)?;
     let (kind, params, attempts) = match notification {
         Notification::Callback(callback) => {
             (CALLBACK_TYPE, RawJson::of(&CallbackParams::new(callback, body)), (callback.retries, callback.timeout))

@@ -101,6 +101,7 @@ impl AttemptRunner {
             deadline: assignment.left.map(|left| Instant::now() + left),
             trace: assignment.trace.map(|(parent, state)| Box::new(Trace { parent, state })),
             asof: assignment.asof,
+            labels: assignment.labels.map(Arc::new),
             headers: assignment.headers,
             env: Arc::new(TypeEnv {
                 task_type: self.handshake.task_type.as_str().into(),
@@ -297,6 +298,7 @@ mod tests {
             deadline: None,
             trace: None,
             asof: None,
+            labels: None,
             headers: None,
             env: Arc::new(TypeEnv {
                 task_type: "echo".into(),

@@ -205,6 +205,7 @@ pub(super) fn assignment_message(params: &RawJson, cx: &Context) -> Result<Vec<u
         left: cx.deadline.map(|at| at.saturating_duration_since(Instant::now())),
         trace: cx.trace.as_ref().map(|trace| (trace.parent.clone(), trace.state.clone())),
         asof: cx.asof,
+        labels: cx.labels().cloned(),
         headers: cx.kept_headers().cloned(),
         params: params.clone(),
     };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Dispatcher;
 use super::failure_policy::{self, Disposition};
 use super::inline::Clock;
@@ -179,6 +181,16 @@ impl Tasks {
             let attempt = running.cx.number;
             let (trace_id, span_id) = attempt::trace_ids(&running.cx);
             tracing::warn!(%task, %task_type, attempt, kind = %failure.kind, reason = %failure.message, suppressed, trace_id, span_id, "an attempt failed");
+        }
+    }
+}
+
+impl Tasks {
+    /// Logs the number of failures that were not logged, once no further ones follow.
+    pub(super) fn report_suppressed_failures(&mut self, now: Instant) {
+        if let Some(suppressed) = self.failure_log.take_report(now) {
+            let task_type = &self.task_type;
+            tracing::warn!(%task_type, suppressed, "further attempts failed; the events of their tasks have the reasons");
         }
     }
 }

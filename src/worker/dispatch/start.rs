@@ -12,6 +12,7 @@ use super::running::Running;
 use super::tasks::Tasks;
 use super::{Dispatcher, HAND_OUT};
 use crate::handlers::context::AttemptStart;
+use crate::handlers::task_labels::TaskLabels;
 use crate::handlers::{Answer, AnswerFuture, Context, Failure};
 use crate::model::event::Announcement;
 use crate::runtime;
@@ -129,6 +130,7 @@ impl Dispatcher {
             deadline: Some(deadline.into_std()),
             trace: in_flight.attempt_trace(span.as_deref()),
             asof: in_flight.task.asof,
+            labels: in_flight.task.policy.as_deref().and_then(TaskLabels::of),
             headers: in_flight.kept_headers.clone(),
             env: self.env.clone(),
         });
@@ -189,7 +191,8 @@ impl Dispatcher {
         let stop = running.stop_token();
         let publisher = self.tasks.publisher.clone();
         let announcement = Announcement::of(&running.in_flight.task);
-        let stall = self.tasks.policy.stall_timeout.map(Duration::from);
+        let own = running.in_flight.task.policy.as_deref().and_then(|policy| policy.stall_timeout);
+        let stall = own.or(self.tasks.policy.stall_timeout).map(Duration::from);
         let limits = TimeLimits { deadline, stall, grace: self.tasks.config.grace.into() };
         let ends = self.running.end_sender();
         let id = self.insert_running(running);

@@ -210,12 +210,12 @@ fn cancelled_child_records_ancestor_requester_and_reason() {
         let shown = (entry.message.as_deref(), entry.by.as_deref());
         assert_eq!(shown, (Some("with `r`: too dear"), Some("ann")), "{task}");
         let message = node.requests.cancel.unwrap().request.message("");
-        assert_eq!(message, "cancelled with `r`: too dear", "{task}");
+        assert_eq!(message, "Job was cancelled. With `r`: too dear", "{task}");
         let error = node.outcome.error.map(|error| error.message);
         assert_eq!(error, task.starts_with("r:x").then_some(message.clone()).or(error.clone()), "{task}");
     }
     let error = |task: &str| folded.node(task).outcome.error.unwrap().message;
-    assert_eq!([error("r:x"), error("r:later")], ["cancelled with `r`: too dear"; 2].map(str::to_owned));
+    assert_eq!([error("r:x"), error("r:later")], ["Job was cancelled. With `r`: too dear"; 2].map(str::to_owned));
     let named = folded.node("r");
     assert_eq!(named.history.entries.last().unwrap().message.as_deref(), Some("too dear"));
     assert_eq!(named.requests.cancel.unwrap().request.message(""), "cancelled on request: too dear");
