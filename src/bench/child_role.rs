@@ -14,6 +14,7 @@ use crate::api::ApiSetup;
 use crate::broker::kafka::baseline::RawLoop;
 use crate::config::{ApiConfig, Isolation, Names, Order, TopicsConfig, TypePolicy};
 use crate::handlers::layer::AttemptRequest;
+use crate::handlers::program_env::WithheldVariables;
 use crate::handlers::{AnswerFuture, Child, Context, Handler, ParamsError, Registered, Registry};
 use crate::model::json::RawJson;
 use crate::model::retention::Lifetimes;
@@ -23,7 +24,6 @@ use crate::telemetry::otel::{self, Exporter};
 use crate::telemetry::{Metrics, Tracer};
 use crate::tracker::TrackerSetup;
 use crate::worker::WorkerSetup;
-use crate::handlers::program_env::WithheldVariables;
 use crate::worker::child::Reentry;
 
 /// A role with its parameters.

@@ -130,7 +130,8 @@ pub(super) async fn open(setup: &mut Setup, environment: &[(&str, String)], dev:
 /// that nothing else has.
 fn needed(setup: &Setup) -> Vec<(String, AppConfig)> {
     let (config, chosen) = (&setup.config, &setup.source.options.types);
-    let is_of_app = |name: &String| config.apps.values().flat_map(|app| app.types.iter().flatten()).any(|own| own == name);
+    let is_of_app =
+        |name: &String| config.apps.values().flat_map(|app| app.types.iter().flatten()).any(|own| own == name);
     let is_of_config = |name: &String| config.types.get(name).is_some_and(|kind| kind.handler.is_some());
     let is_built_in = |name: &String| check_own_type(name).is_err();
     let is_unknown = |name: &String| {

@@ -38,7 +38,8 @@ const BY_HAND: &str = "send the signal yourself: `kill -HUP PID`";
 
 fn other_processes() -> Result<Vec<Pid>, Failure> {
     let entries = fs::read_dir("/proc");
-    let entries = entries.map_err(|why| Failure::failed(format_args!("`/proc` cannot be read: {why}")).hint(BY_HAND))?;
+    let entries =
+        entries.map_err(|why| Failure::failed(format_args!("`/proc` cannot be read: {why}")).hint(BY_HAND))?;
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw);
     Ok(entries.flatten().filter_map(pid).filter(|pid| *pid != Pid::this()).collect())
 }

@@ -23,8 +23,8 @@ use crate::control::PolicyUpdates;
 use crate::control::settings::read_control;
 use crate::error_text::{single_line, split_hint};
 use crate::handlers::Registry;
-use crate::handlers::program_env::WithheldVariables;
 use crate::handlers::builtin::{HandlerEnv, register_config, register_samples};
+use crate::handlers::program_env::WithheldVariables;
 use crate::model::units::duration::Millis;
 use crate::runtime::{Backoff, Health, Shutdown};
 use crate::store::Store;
@@ -137,8 +137,6 @@ impl Setup {
         let file = path.map_or_else(|| "the configuration".to_owned(), |path| path.display().to_string());
         let metrics = Metrics::new().map_err(|why| Failure::failed(format_args!("no metrics: {why}")))?;
         let names = Names::of(&config);
-        let health = Health::default();
-        let shutdown = Shutdown::new();
         let has_handlers = source.options.handlers;
         let mut setup = Self {
             config,
@@ -148,8 +146,8 @@ impl Setup {
             registry,
             names,
             metrics,
-            health,
-            shutdown,
+            health: Health::default(),
+            shutdown: Shutdown::new(),
             apps: Vec::new(),
             source,
             policies: PolicyUpdates::default(),
@@ -168,16 +166,13 @@ impl Setup {
         if let Some((slots, types)) = &self.source.options.slots {
             set_slots(&mut self.config, &self.registry, *slots, types);
         }
-        let has_unknown_types = self.apps.len() < self.config.apps.len();
-        let callbacks = self.config.callbacks.as_ref();
-        let email = self.config.email.as_ref();
         let env = HandlerEnv {
             dir: &self.folder,
             worker: &self.config.worker,
-            callbacks,
-            email,
+            callbacks: self.config.callbacks.as_ref(),
+            email: self.config.email.as_ref(),
             withheld: &self.withheld,
-            has_unknown_types,
+            has_unknown_types: self.apps.len() < self.config.apps.len(),
         };
         register_config(&mut self.registry, &self.config.types, &env).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(|problem| format!("{}: {problem}", self.file)).collect();

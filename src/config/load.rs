@@ -128,7 +128,9 @@ fn read(
 fn unused_tables(document: &Value, overrides: &Overrides) -> Vec<String> {
     let sections = overrides.unused.iter().map(|section| join("", section));
     let is_served = |name: &str| overrides.types.is_empty() || overrides.types.iter().any(|chosen| chosen == name);
-    let serves_none = |app: &Value| app["types"].as_array().is_some_and(|types| !types.iter().filter_map(Value::as_str).any(is_served));
+    let serves_none = |app: &Value| {
+        app["types"].as_array().is_some_and(|types| !types.iter().filter_map(Value::as_str).any(is_served))
+    };
     let tables = |section: &str| document[section].as_object().into_iter().flatten();
     let types = tables("types").filter(|(name, _)| !is_served(name)).map(|(name, _)| join("/types", name));
     let apps = tables("apps").filter(|(_, app)| serves_none(app)).map(|(name, _)| join("/apps", name));

@@ -15,8 +15,10 @@ pub struct TaskLabels {
     /// Display name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Tags, as in searches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// Person or program that has created the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
     /// Free-form JSON object.

@@ -26,9 +26,9 @@ use super::hooks::Submission;
 use super::task_labels::TaskLabels;
 use super::{Answer, Child, Context, Failure, Registered, Registry, Task};
 use crate::model::json::RawJson;
-use crate::model::task::{Policy, Trace};
 use crate::model::task::continuation::Continuation;
 use crate::model::task::id::TaskId;
+use crate::model::task::{Policy, Trace};
 
 /// Setup of an attempt. Defaults: id `test`, run 1, attempt 1, a deadline in 120 s, no state.
 pub struct TestRun {

@@ -246,7 +246,8 @@ async fn fleet_watch_resumes_after_a_disconnect() {
 /// Paths of all streams that the API describes, for the task `a`, and that of the UI.
 async fn stream_paths(fleet: &Fleet) -> Vec<String> {
     let described: Value = fleet.get("/openapi.json").await;
-    let is_stream = |operations: &Value| !operations["get"]["responses"]["200"]["content"]["text/event-stream"].is_null();
+    let is_stream =
+        |operations: &Value| !operations["get"]["responses"]["200"]["content"]["text/event-stream"].is_null();
     let paths = described["paths"].as_object().unwrap().iter();
     let streams = paths.filter(|(_, operations)| is_stream(operations)).map(|(path, _)| path.replace("{id}", "a"));
     streams.chain(["/ui/live?on=fleet".to_owned()]).collect()

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kafleet::config::ProgramVariables;
 use kafleet::handlers::builtin::exec::{Exec, MAX_LINES, Program};
 use kafleet::handlers::context::Note;
-use kafleet::handlers::testing::{Outcome, TestRun};
-use kafleet::config::ProgramVariables;
 use kafleet::handlers::program_env::ProgramEnv;
+use kafleet::handlers::testing::{Outcome, TestRun};
 use kafleet::handlers::{Fail, Handler, Registered};
 use kafleet::model::json::RawJson;
 use nix::sys::signal::{Signal, kill};

@@ -73,6 +73,9 @@ fn documents_keep_the_rules() {
     let mut all = broken("link", &documents::broken_links(&manuals));
     let documents = [texts(&["helm"], "yaml"), texts(&["helm"], "tpl"), manuals].concat();
     all.extend(broken("name", &documents::unknown_names(&documents, &rust_files(&["src"]))));
-    all.extend(broken("promise", &promises::untested(&manuals_of(&["README.md", "docs/concepts.md", "docs/reliability.md"]))));
+    all.extend(broken(
+        "promise",
+        &promises::untested(&manuals_of(&["README.md", "docs/concepts.md", "docs/reliability.md"])),
+    ));
     assert!(all.is_empty(), "{} violations\n{}", all.len(), all.join("\n"));
 }

@@ -20,7 +20,8 @@ pub fn untested(documents: &[(String, String)]) -> Vec<Violation> {
     if !page.ends_with(&table) {
         found.push(Violation::new(PAGE, 1, format!("`{TABLE}` is not the end of the page: copy it there")));
     }
-    let rows: Vec<(usize, Vec<&str>)> = (1..).zip(page.lines()).filter_map(|(line, text)| Some((line, cells(text)?))).collect();
+    let rows: Vec<(usize, Vec<&str>)> =
+        (1..).zip(page.lines()).filter_map(|(line, text)| Some((line, cells(text)?))).collect();
     for (line, cells) in rows.iter().filter(|(_, cells)| cells.len() == 3 && cells[2].starts_with('`')) {
         found.extend(missing_tests(cells[2]).into_iter().map(|why| Violation::new(PAGE, *line, why)));
     }
@@ -49,7 +50,9 @@ fn missing_tests(cell: &str) -> Vec<String> {
         let (file, name) = (&parts[1], &parts[2]);
         let path = if file.starts_with("src/") { PathBuf::from(file) } else { PathBuf::from("tests").join(file) };
         let text = std::fs::read_to_string(root().join(path)).unwrap_or_default();
-        let is_test = [format!("fn {name}("), format!("\"{name}\""), format!("def {name}(")].iter().any(|form| text.contains(form));
+        let is_test = [format!("fn {name}("), format!("\"{name}\""), format!("def {name}(")]
+            .iter()
+            .any(|form| text.contains(form));
         (!is_test).then(|| format!("`{name}` is not a test of {file}"))
     };
     cell.split(", ").filter_map(missing).collect()
@@ -87,5 +90,8 @@ fn promise_without_a_test_is_found() {
     let readme = "## Guarantees\n\n| guaranteed | how |\n|---|---|\n| Nothing is [ever](x.md) late | magic |\n";
     let documents = [("README.md".to_owned(), readme.to_owned()), (PAGE.to_owned(), table)];
     let found: Vec<String> = untested(&documents).iter().map(ToString::to_string).collect();
-    assert!(matches!(&found[..], [one] if one.contains("README.md:5") && one.contains("promised without a test")), "{found:?}");
+    assert!(
+        matches!(&found[..], [one] if one.contains("README.md:5") && one.contains("promised without a test")),
+        "{found:?}"
+    );
 }

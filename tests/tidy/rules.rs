@@ -166,7 +166,8 @@ pub fn programs_with_secrets(files: &[SourceFile]) -> Vec<Violation> {
     let start = Regex::new(r"\bCommand::new\(").unwrap();
     let is_home = |file: &SourceFile| HOMES.iter().any(|home| file.path.starts_with(home));
     let code = files.iter().filter(|file| file.path.starts_with("src/") && !is_home(file) && !file.is_test());
-    let tests_from = |file: &SourceFile| file.text.lines().position(|line| line == "#[cfg(test)]").unwrap_or(usize::MAX);
+    let tests_from =
+        |file: &SourceFile| file.text.lines().position(|line| line == "#[cfg(test)]").unwrap_or(usize::MAX);
     let message = "`Command::new` starts a program with the worker's secrets, use `ProgramEnv::command`";
     let found = |file| {
         let tests_from = tests_from(file);

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use ::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use ::redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, TlsCertificates,
-    TlsMode, io::tcp::TcpSettings,
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult,
+    TlsCertificates, TlsMode, io::tcp::TcpSettings,
 };
 
 use super::RedisOptions;

@@ -107,7 +107,9 @@ fn children(task: &Status) -> Markup {
     html! {
         @if children.total == 0 { span.quiet { "–" } }
         @else { (count(children.total - children.pending)) "/" (count(children.total)) }
-        @if children.failed > 0 { " " span.error title="children that have failed, expired or been cancelled" { (count(children.failed)) " ✘" } }
+        @if children.failed > 0 {
+            " " span.error title="failed, expired or cancelled children" { (count(children.failed)) " ✘" }
+        }
     }
 }
 
