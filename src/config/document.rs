@@ -131,6 +131,13 @@ impl Document {
         above.filter_map(|pointer| self.locations.get(pointer)).next()
     }
 
+    /// Names of the variables that [`Document::expand`] expands.
+    pub(super) fn variables(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        collect_variables(&self.value, &mut found);
+        found
+    }
+
     /// Expands `${VARIABLE}` in every string. Variables may be unset in the tables at the pointers of `unused`.
     pub(super) fn expand(
         &mut self,
@@ -147,6 +154,21 @@ impl Document {
             failed.into_iter().partition(|(pointer, why)| matches!(why, Unexpanded::NotSet(_)) && is_unused(pointer));
         self.unset = unset.into_iter().map(|(pointer, _)| pointer).collect();
         failed
+    }
+}
+
+fn collect_variables(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => {
+            let unset = expand(text, &|_| None).err().unwrap_or_default().into_iter();
+            found.extend(unset.filter_map(|why| match why {
+                Unexpanded::NotSet(name) => Some(name),
+                Unexpanded::Malformed => None,
+            }));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_variables(item, found)),
+        Value::Object(map) => map.values().for_each(|value| collect_variables(value, found)),
+        _ => {}
     }
 }
 

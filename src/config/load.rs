@@ -1,6 +1,5 @@
 //! Loads a [`Config`] from a file, the environment and the command line, or returns the list of all problems.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -84,13 +83,8 @@ pub fn load_with(
     };
     let folder = std::path::absolute(path.unwrap_or(found)).map_err(|why| unreadable(path.unwrap_or(found), &why))?;
     let folder = folder.parent().map(Path::to_owned).unwrap_or_default();
-    let variables = RefCell::new(BTreeSet::new());
-    let env = |name: &str| {
-        variables.borrow_mut().insert(name.to_owned());
-        env(name)
-    };
-    let config = read(&text, path, &folder, overrides, &env)?;
-    Ok(Loaded { config, path: path.map(Path::to_owned), folder, variables: variables.into_inner() })
+    let (config, variables) = read(&text, path, &folder, overrides, env)?;
+    Ok(Loaded { config, path: path.map(Path::to_owned), folder, variables })
 }
 
 fn read(
@@ -99,9 +93,10 @@ fn read(
     folder: &Path,
     overrides: &Overrides,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Config, Problems> {
+) -> Result<(Config, BTreeSet<String>), Problems> {
     let list = ProblemList { file: path.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string()) };
     let mut document = Document::parse(text).map_err(|errors| list.syntax(errors))?;
+    let variables = document.variables();
     let unexpanded = document.expand(env, &unused_tables(&document.value, overrides));
     give(&mut document, overrides);
     let mut found: Vec<Finding> = unexpanded.into_iter().map(|(pointer, why)| missing(pointer, &why)).collect();
@@ -119,7 +114,7 @@ fn read(
     }
     found.retain(|finding| !document.unset.contains(&finding.pointer));
     match config {
-        Some(config) if found.is_empty() => Ok(config),
+        Some(config) if found.is_empty() => Ok((config, variables)),
         _ => Err(list.problems(&document, found)),
     }
 }

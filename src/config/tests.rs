@@ -240,6 +240,36 @@ fn variables_of_unused_sections_may_be_unset() {
 }
 
 #[test]
+fn variables_of_other_types_may_be_unset() {
+    let text = "[types.a]\nhandler = \"http\"\nurl = \"http://${A}\"\n[types.b]\nhandler = \"echo\"\n\
+        [apps.c]\ncommand = [\"c\"]\ntypes = [\"d\"]\nenv = { C = \"${C}\" }";
+    assert_eq!(problems(text).len(), 2);
+    let of = |name: &str| problems_with(text, &Overrides { types: vec![name.to_owned()], ..Overrides::default() });
+    assert_eq!([of("a").len(), of("b").len(), of("d").len()], [1, 0, 1]);
+}
+
+#[test]
+fn expanded_variables_are_named_also_in_unused_sections() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kafleet.toml");
+    let text = "[redis]\npassword = \"${A}-${B}\"\nusername = \"$${C}\"\n[api]\nlisten = \"${UNSET}\"";
+    std::fs::write(&path, text).unwrap();
+    let env = |name: &str| (name != "UNSET").then(|| "x".to_owned());
+    let overrides = Overrides { unused: &["api"], ..Overrides::default() };
+    let named = load_with(Some(&path), &overrides, &env).unwrap().variables;
+    assert_eq!(Vec::from_iter(named), ["A", "B", "UNSET"]);
+}
+
+#[test]
+fn certificates_of_redis_must_fit_its_url() {
+    let tls = "[redis]\nurl = \"rediss://r\"\n";
+    assert!(problems(&format!("{tls}ca = \"ca.pem\"")).is_empty());
+    refused(&format!("{tls}certificate = \"c.pem\""), &["`redis.key` belong together", "set both"]);
+    refused("[redis]\nca = \"ca.pem\"", &["`redis.ca` has no effect", "`rediss://`"]);
+    refused("[redis]\nurl = \"rediss-sentinel://r/m\"\nca = \"ca.pem\"", &["with sentinels", "`SSL_CERT_FILE`"]);
+}
+
+#[test]
 fn secrets_are_never_shown() {
     let text = "[redis]\nurl = \"http://me:hunter2@host\"\npassword = 5\n[kafka]\n\"sasl.password\" = [\"hunter2\"]\n\
         \"ssl.key.pem\" = { a = [\"hunter2\"] }\n[types.a]\nhandler = \"http\"\nurl = \"ftp://me:hunter2@x\"\n\

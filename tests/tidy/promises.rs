@@ -21,12 +21,12 @@ pub fn untested(documents: &[(String, String)]) -> Vec<Violation> {
         found.push(Violation::new(PAGE, 1, format!("`{TABLE}` is not the end of the page: copy it there")));
     }
     let rows: Vec<(usize, Vec<&str>)> =
-        (1..).zip(page.lines()).filter_map(|(line, text)| Some((line, cells(text)?))).collect();
-    for (line, cells) in rows.iter().filter(|(_, cells)| cells.len() == 3 && cells[2].starts_with('`')) {
-        found.extend(missing_tests(cells[2]).into_iter().map(|why| Violation::new(PAGE, *line, why)));
+        (1..).zip(page.lines()).filter_map(|(line, text)| Some((line, columns(text)?))).collect();
+    for (line, columns) in rows.iter().filter(|(_, columns)| columns.len() == 3 && columns[2].starts_with('`')) {
+        found.extend(missing_tests(columns[2]).into_iter().map(|why| Violation::new(PAGE, *line, why)));
     }
     let promises: Vec<String> =
-        rows.iter().filter(|(_, cells)| cells.len() == 3).map(|(_, cells)| words(cells[0])).collect();
+        rows.iter().filter(|(_, columns)| columns.len() == 3).map(|(_, columns)| words(columns[0])).collect();
     for (path, line, promise) in guarantees(documents) {
         // The document may go on where the table stops.
         if !promises.iter().any(|tested| words(&promise).starts_with(tested)) {
@@ -36,14 +36,14 @@ pub fn untested(documents: &[(String, String)]) -> Vec<Violation> {
     found
 }
 
-/// Cells of a row of a table.
-fn cells(line: &str) -> Option<Vec<&str>> {
+/// Columns of a row of a table.
+fn columns(line: &str) -> Option<Vec<&str>> {
     let row = line.strip_prefix("| ")?.strip_suffix(" |")?;
     Some(row.split(" | ").collect())
 }
 
-/// Tests of a cell, as `file: name`, that do not exist.
-fn missing_tests(cell: &str) -> Vec<String> {
+/// Tests of a column, as `file: name`, that do not exist.
+fn missing_tests(column: &str) -> Vec<String> {
     let test = Regex::new(r"^`([\w/]+\.(?:rs|py)): (\w+)`$").unwrap();
     let missing = |named: &str| {
         let Some(parts) = test.captures(named) else { return Some(format!("{named} is not `FILE: TEST`")) };
@@ -55,7 +55,7 @@ fn missing_tests(cell: &str) -> Vec<String> {
             .any(|form| text.contains(form));
         (!is_test).then(|| format!("`{name}` is not a test of {file}"))
     };
-    cell.split(", ").filter_map(missing).collect()
+    column.split(", ").filter_map(missing).collect()
 }
 
 /// Guarantees of the README, which are rows of a table, and of the concepts, which are the first sentences of items.
@@ -65,7 +65,7 @@ fn guarantees(documents: &[(String, String)]) -> Vec<(String, usize, String)> {
         let section = (1..).zip(text.lines()).skip_while(|(_, line)| *line != "## Guarantees").skip(1);
         let section = section.take_while(|(_, line)| !line.starts_with("## ") && !line.starts_with("| not guaranteed"));
         for (number, line) in section {
-            let row = cells(line).filter(|cells| cells[0] != "guaranteed").map(|cells| cells[0]);
+            let row = columns(line).filter(|columns| columns[0] != "guaranteed").map(|columns| columns[0]);
             if let Some(promise) = row.or_else(|| line.strip_prefix("- ")) {
                 found.push((path.clone(), number, promise.to_owned()));
             }
