@@ -9,7 +9,7 @@ use kafleet::model::event::{Kind, Payload};
 use kafleet::model::json::RawJson;
 use kafleet::model::record::state::State;
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::fixture::{DEADLINE, Fleet, fleet, until};
 
@@ -58,7 +58,7 @@ impl Stream {
         }
     }
 
-    async fn status(&mut self) -> Status {
+    pub async fn status(&mut self) -> Status {
         let frame = self.next().await.unwrap();
         assert_eq!(frame.name, "status", "{frame:?}");
         let status: Status = serde_json::from_str(&frame.data).unwrap();
@@ -241,6 +241,33 @@ async fn fleet_watch_resumes_after_a_disconnect() {
     let mut elsewhere = Stream::open_at(&fleet, "/v1/watch", "0badcafe-1").await;
     let change: FleetChange = serde_json::from_str(&elsewhere.next().await.unwrap().data).unwrap();
     assert_eq!(change.ids, None, "event ids of another process are unknown");
+}
+
+/// Paths of all streams that the API describes, for the task `a`, and that of the UI.
+async fn stream_paths(fleet: &Fleet) -> Vec<String> {
+    let described: Value = fleet.get("/openapi.json").await;
+    let is_stream =
+        |operations: &Value| !operations["get"]["responses"]["200"]["content"]["text/event-stream"].is_null();
+    let paths = described["paths"].as_object().unwrap().iter();
+    let streams = paths.filter(|(_, operations)| is_stream(operations)).map(|(path, _)| path.replace("{id}", "a"));
+    streams.chain(["/ui/live?on=fleet".to_owned()]).collect()
+}
+
+#[tokio::test]
+async fn every_stream_keeps_proxies_from_buffering_and_compressing() {
+    let fleet = fleet().await;
+    fleet.echo("a").await;
+    let paths = stream_paths(&fleet).await;
+    assert!(paths.len() >= 4, "{paths:?}");
+    for path in paths {
+        let request = fleet.request(Method::GET, &path).header("accept-encoding", "gzip, br, zstd, deflate");
+        let answer = request.send().await.unwrap();
+        let header = |name: &str| answer.headers().get(name).map(|value| value.to_str().unwrap());
+        assert_eq!((answer.status(), header("content-type")), (StatusCode::OK, Some("text/event-stream")), "{path}");
+        assert_eq!(header("x-accel-buffering"), Some("no"), "{path}");
+        assert_eq!(header("cache-control"), Some("no-store, no-transform"), "{path}");
+        assert_eq!((header("content-encoding"), header("content-length")), (None, None), "{path}");
+    }
 }
 
 #[tokio::test]

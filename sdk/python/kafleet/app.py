@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from .declare import Bundle, TaskDecorator, add
 from .task import DeclarationError, Policy, Remote, Task
+from .values import text_of
 
 if TYPE_CHECKING:
     from .client import Client, Handle
@@ -62,7 +63,8 @@ class App:
     def around(self, fn: F) -> F:
         """Wraps each attempt in a generator function: it receives the context, and yields once."""
         if not inspect.isgeneratorfunction(inspect.unwrap(fn)):
-            raise DeclarationError(f"`{fn.__name__}` is not a generator function: `yield` once, where the attempt runs")
+            name = getattr(fn, "__name__", text_of(fn))
+            raise DeclarationError(f"`{name}` is not a generator function: `yield` once, where the attempt runs")
         self.arounds.append(fn)
         return fn
 

@@ -1,22 +1,32 @@
-"""Execution of one attempt: from the params to the answer."""
+"""Execution of one attempt: from the params to the answer, of which there is exactly one, whatever the handler does."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
+import os
+import sys
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any
 
-from .codec import Mismatch, encode, encode_text
 from .context import Channel, Context, Joined, _current
+from .forks import guard, leave_if_child
+from .hooks import Hooks
 from .outcomes import Cancelled, Outcome, Retry, kind_of
+from .scalars import Mismatch
+from .streams import flush_replaced
 from .task import Task
+from .values import class_name, encode, encode_text, parse, text_of
 
 _MAX_MESSAGE_CHARS = 2000
 _MAX_STACK_CHARS = 16 << 10
-_NO_AROUNDS = nullcontext()
+_MAX_CAUSES = 100
+_MAX_FRAMES = 1000
+_OUTCOMES = ("retry", "wait", "fail", "dead", "cancelled")
+_MAX_AFTER_MS = 1 << 53
 _HIDDEN_FRAMES = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
 
 
@@ -36,61 +46,98 @@ class Attempt:
             self.named = self.cx.join(self.named)
 
     def run(self) -> bytes:
-        """Runs a synchronous handler and returns its last messages."""
-        token = _current.set(self.cx)
+        """Runs a synchronous handler and returns its last messages. Raises nothing."""
+        pid, hooks, token = os.getpid(), Hooks(self.task.app.arounds, self.cx), _current.set(self.cx)
+        value, error = None, None
         try:
-            with self._arounds() if self.task.app.arounds else _NO_AROUNDS:
-                value = self._call()
-            return self._succeeded(value)
-        except BaseException as error:
-            return self._failed(error)
+            hooks.enter()
+            leave_if_child(pid, None)
+            value = self._call()
+        except BaseException as raised:
+            error = raised
+        try:
+            return self._answer(pid, hooks, value, error)
         finally:
             _current.reset(token)
+            del error  # It refers to this frame, which would keep all that the handler used.
 
     async def arun(self) -> bytes:
-        """Runs an asynchronous handler and returns its last messages."""
+        """Runs an asynchronous handler and returns its last messages. Raises nothing."""
+        pid, hooks = os.getpid(), Hooks(self.task.app.arounds, self.cx)
         _current.set(self.cx)
+        guard(sys.modules["asyncio"].get_running_loop())
+        value, error = None, None
         try:
-            with self._arounds() if self.task.app.arounds else _NO_AROUNDS:
-                value = await self._call()
-            return self._succeeded(value)
-        except BaseException as error:
-            return self._failed(error)
+            hooks.enter()
+            leave_if_child(pid, None)
+            value = await self._call()
+        except BaseException as raised:
+            error = raised
+        try:
+            return self._answer(pid, hooks, value, error)
+        finally:
+            del error
 
     def _call(self) -> Any:
         if self.task.context:
             return self.task.fn(self.cx, **self.named)
         return self.task.fn(**self.named)
 
-    @contextmanager
-    def _arounds(self) -> Any:
-        with ExitStack() as stack:
-            for around in self.task.app.arounds:
-                stack.enter_context(contextmanager(around)(self.cx))
-            yield
+    def _answer(self, pid: int, hooks: Hooks, value: Any, error: BaseException | None) -> bytes:
+        """Returns the last messages of every attempt. All code of others that it runs may raise anything."""
+        try:
+            leave_if_child(pid, error)
+            left = hooks.leave(error)
+            leave_if_child(pid, left)
+            flush_replaced()
+            return self._failed(left) if left is not None else self._succeeded(value, is_of_handler=error is None)
+        except BaseException as unexpected:
+            message = f"{class_name(unexpected)} while the attempt was answered: {text_of(unexpected)}"
+            return self._error("retry", class_name(unexpected if error is None else error), message)
 
-    def _succeeded(self, output: Any) -> bytes:
+    def _succeeded(self, output: Any, *, is_of_handler: bool) -> bytes:
         try:
             text = encode(output)
         except ValueError as error:
-            return self._error("fail", "bad_output", f"the result is {error}")
+            return self._error("fail", "bad_output", self._unwritable(output, error))
         limit = self.cx._limits["output"]
         if len(text) > limit:
             message = f"the result has {len(text)} bytes: at most {limit} are allowed"
             return self._error("fail", "result_too_large", message)
+        if is_of_handler and self.task.compiled.checks_output and (problem := self._misfit(text)):
+            return self._error("fail", "bad_output", f"the result does not fit its type: {problem}")
         return self.cx.finish(True) + b'{"ok":{"n":%d,"output":%b}}\n' % (self.cx.n, text)
 
+    def _misfit(self, text: bytes) -> str | None:
+        """Returns why a result is not in the limits of its annotation."""
+        try:
+            if self.task.output:
+                self.task.output.load(parse(text))
+        except Exception as error:  # Also of a dataclass's `__post_init__`.
+            return text_of(error) or class_name(error)
+        return None
+
+    def _unwritable(self, output: Any, error: ValueError) -> str:
+        if not inspect.isawaitable(output):
+            return f"the result is {error}"
+        if inspect.iscoroutine(output):
+            output.close()
+        name = self.task.fn.__name__
+        hint = "hint: `await` it in the decorator, as `async def`"
+        return f"`{name}` is `async` behind a decorator that is not, and has not run; {hint}"
+
     def _failed(self, error: BaseException) -> bytes:
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-        if isinstance(error, Cancelled) or (self.cx.cancelled and type(error).__name__ == "CancelledError"):
+        if isinstance(error, Cancelled) or (self.cx.cancelled and class_name(error) == "CancelledError"):
             reason = f": {self.cx.reason}" if self.cx.reason else ""
             return self._error("cancelled", "cancelled", f"the attempt was cancelled{reason}")
-        kind, message, outcome = kind_of(type(error).__name__), str(error) or type(error).__name__, "retry"
+        kind, message, outcome = class_name(error), text_of(error) or class_name(error), "retry"
         more: dict[str, Any] = {}
         if isinstance(error, Outcome):
-            kind, message, outcome = error.kind, error.message, error.outcome
-            more = {"after_ms": error.after_ms} if isinstance(error, Retry) and error.after_ms is not None else {}
+            kind = self._attribute(error, "kind", str, kind)
+            message = self._attribute(error, "message", str, message)
+            outcome = self._attribute(error, "outcome", str, outcome)
+            after_ms = self._attribute(error, "after_ms", int, None) if isinstance(error, Retry) else None
+            more = {} if after_ms is None else {"after_ms": min(max(after_ms, 0), _MAX_AFTER_MS)}
         else:
             more = {"stack": stack_of(error)}
         # The nearest class decides, as a kind does against `*`.
@@ -98,15 +145,33 @@ class Attempt:
         if listed and outcome != "dead":
             again = "wait" if outcome == "wait" else "retry"
             outcome = "fail" if listed[0] in self.task.fail_on else again
-        return self._error(outcome, kind, message, **more)
+        return self._error(outcome if outcome in _OUTCOMES else "retry", kind, message, **more)
+
+    def _attribute(self, error: Outcome, name: str, kind: type, default: Any) -> Any:
+        """Returns an attribute that a subclass may have replaced; `default`, with a line in the log, if it cannot be used."""
+        try:
+            value = getattr(error, name)
+            if value is None and default is None:
+                return None
+            if kind is str and isinstance(value, str):
+                return str.__str__(value)  # Of a subclass, the text alone.
+            if kind is int and isinstance(value, int) and not isinstance(value, bool):
+                return int.__int__(value)
+            problem = f"it is a `{class_name(value)}`"
+        except BaseException as raised:
+            problem = f"{class_name(raised)}: {text_of(raised)}"
+        self.cx.log(f"`{name}` of the exception `{class_name(error)}` cannot be used: {problem}")
+        return default
 
     def _error(self, outcome: str, kind: str, message: str, **more: Any) -> bytes:
-        return self.cx.finish(False) + error_line(self.cx.n, outcome, kind, message, **more)
+        with contextlib.suppress(BaseException):
+            return self.cx.finish(False) + error_line(self.cx.n, outcome, kind, message, **more)
+        return error_line(self.cx.n, outcome, kind, message, **more)
 
 
 def error_line(n: int, outcome: str, kind: str, message: str, **more: Any) -> bytes:
     """Returns an `error` message."""
-    fields = {"n": n, "outcome": outcome, "kind": kind, "message": message[:_MAX_MESSAGE_CHARS], **more}
+    fields = {"n": n, "outcome": outcome, "kind": kind_of(kind), "message": message[:_MAX_MESSAGE_CHARS], **more}
     return b'{"error":%b}\n' % encode_text(fields)
 
 
@@ -118,13 +183,35 @@ def bad_params(n: int, error: Mismatch | str) -> bytes:
 
 def stack_of(error: BaseException) -> str:
     """Returns the traceback of an error without the frames of the SDK; its newest part, if it is long."""
-    lines = traceback.TracebackException.from_exception(error)
-    _keep_frames(lines, lambda frame: not frame.filename.startswith(_HIDDEN_FRAMES))
-    return "".join(lines.format())[-_MAX_STACK_CHARS:].rstrip()
+    try:
+        if not _is_small(error):
+            return (
+                f"{class_name(error)}: {text_of(error)[:_MAX_MESSAGE_CHARS]}\n(no traceback: over {_MAX_CAUSES} causes and notes)"
+            )
+        lines = traceback.TracebackException.from_exception(error, limit=-_MAX_FRAMES)
+        _keep_frames(lines, lambda frame: not frame.filename.startswith(_HIDDEN_FRAMES))
+        return "".join(lines.format())[-_MAX_STACK_CHARS:].rstrip()
+    except BaseException as unexpected:
+        reason = f"(no traceback: {class_name(unexpected)} while it was formatted)"
+        return f"{class_name(error)}: {text_of(error)[:_MAX_MESSAGE_CHARS]}\n{reason}"
+
+
+def _is_small(error: BaseException) -> bool:
+    """Returns whether a traceback of the error, its causes, its group and their notes ends soon."""
+    pending, seen, count = [error], set[int](), 0
+    while pending and count <= _MAX_CAUSES:
+        found = pending.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        notes = getattr(found, "__notes__", ())
+        count += 1 + (len(notes) if isinstance(notes, Sized) else 0)
+        members = found.exceptions[: _MAX_CAUSES + 1] if isinstance(found, BaseExceptionGroup) else ()
+        pending += [below for below in (found.__cause__, found.__context__, *members) if below is not None]
+    return count <= _MAX_CAUSES
 
 
 def _keep_frames(found: traceback.TracebackException | None, keep: Callable[[Any], bool]) -> None:
-    depth = 0
-    while found and depth < 100:
+    while found:
         found.stack = traceback.StackSummary.from_list([frame for frame in found.stack if keep(frame)])
-        found, depth = found.__cause__ or found.__context__, depth + 1
+        found = found.__cause__ or found.__context__

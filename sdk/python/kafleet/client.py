@@ -6,7 +6,6 @@ Each operation is a generator of steps, which `kafleet.transport` carries out sy
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -15,10 +14,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
-from .codec import encode
 from .context import Context, _current, batches
 from .errors import ApiError, TaskFailed, problem
 from .transport import Line, Request, Response, Status, Steps, Transport
+from .values import decode, encode, parse, settled
 
 if TYPE_CHECKING:
     from .task import Call, Submittable
@@ -97,7 +96,7 @@ class Handle(Generic[R]):
             self.position = document["position"] or self.position
 
     def _watch(self, timeout: float | None) -> Steps[dict[str, Any]]:
-        """Yields each status and returns the last one."""
+        """Yields each status and returns the last one, whose numbers have all their digits."""
         if _current.get():
             raise RuntimeError("an attempt must not wait for another task, which may need its slot; hint: use `cx.then(…)`")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -121,19 +120,19 @@ class Handle(Generic[R]):
             if name == b"event":
                 kind = value.strip().decode()
             elif name == b"data" and kind == "status":
-                status = json.loads(value)
+                status = parse(value)
                 self.position = status["position"] or self.position
-                yield Status(status)
+                yield Status(settled(status))
             elif name == b"data" and kind == "end":
-                return status if json.loads(value)["reason"] == "finished" else None
+                return status if decode(value)["reason"] == "finished" else None
             elif not line and (deadline is None or time.monotonic() < deadline):
                 return None
 
     def _output(self, status: dict[str, Any]) -> R:
         if status["state"] != "succeeded":
-            raise TaskFailed(status)
+            raise TaskFailed(settled(status))
         codec = self._task.output
-        output: R = codec.load(status["result"]) if codec else status["result"]
+        output: R = codec.load(status["result"]) if codec else settled(status["result"])
         return output
 
 
@@ -206,7 +205,7 @@ class Client(Transport):
             left = request.seconds if deadline is None else deadline - time.monotonic()
             response: Response = yield request._replace(seconds=max(0.001, min(left, request.seconds)))
             if 200 <= response.status < 300:
-                return None if request.stream else json.loads(response.body)
+                return None if request.stream else decode(response.body)
             error = self._error(response)
             now = time.monotonic()
             if response.status not in (0, 502, 503, 504):
@@ -222,7 +221,7 @@ class Client(Transport):
 
     def _error(self, response: Response) -> ApiError:
         try:
-            document = json.loads(response.body)
+            document = decode(response.body)
         except ValueError:
             document = {"detail": response.body.decode(errors="replace")[:500]}
         if response.status == 0:
@@ -268,7 +267,7 @@ def record_into(recorder: list[dict[str, Any]] | None) -> list[dict[str, Any]] |
 
 
 def _record(call: Call[R], text: bytes) -> Handle[R]:
-    document = json.loads(text)
+    document = decode(text)
     if _recorder is not None:
         _recorder.append(document)
     return Handle(call.target, document["id"])

@@ -1,46 +1,33 @@
-"""JSON Schemas of annotations, and the conversion of values to and from JSON."""
+"""JSON Schemas of annotations, and the conversion of JSON values to them."""
 
 from __future__ import annotations
 
-import base64
+import copy
 import dataclasses
 import enum
-import json
-import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence, Set
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
-from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeVar
-from uuid import UUID
+from decimal import Decimal
+from typing import Any, NamedTuple
 
-T = TypeVar("T")
-Load = Callable[[Any], Any]
-
-
-class Mismatch(ValueError):
-    """A JSON value does not have the annotated type; `pointer` locates it."""
-
-    def __init__(self, problem: str, pointer: str = "") -> None:
-        super().__init__(f"{pointer or 'the value'}: {problem}")
-        self.problem, self.pointer = problem, pointer
-
-    def below(self, key: object) -> Mismatch:
-        """Returns the same error, seen from the container."""
-        return Mismatch(self.problem, f"/{str(key).replace('~', '~0').replace('/', '~1')}{self.pointer}")
+from .limits import Limit, UnknownLimit, has_limits, kept, limits_of, split_default
+from .models import Model, is_model
+from .scalars import SCALARS, Codec, Load, Mismatch, from_text, shown, whole
+from .values import Number, decode, encode, settled, text_of
 
 
 class UnsupportedType(TypeError):
-    """An annotation has no JSON form."""
+    """An annotation has no JSON form, or a limit that cannot be checked."""
+
+    reason, hint = "which has no JSON form", "a dataclass, or a path or an id"
 
 
-class Codec(NamedTuple):
-    """Schema of an annotation, and the function that converts a JSON value to it."""
+class UnsupportedLimit(UnsupportedType):
+    """An annotation has a limit that cannot be checked."""
 
-    schema: dict[str, Any]
-    load: Load
+    reason = "which kafleet cannot check"
+    hint = "a limit of `annotated_types` for such values, a model of pydantic, or a check in the function"
 
 
 class Field(NamedTuple):
@@ -50,136 +37,15 @@ class Field(NamedTuple):
     codec: Codec
     required: bool
     default: Any = dataclasses.MISSING
+    is_set: bool = False
+    """Whether the loader sets the default, because Python does not know it."""
 
-
-# Values to JSON
-
-
-def to_json(value: Any) -> Any:
-    """Converts a value that the `json` module does not know; used as its `default`."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json", by_alias=True)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, UUID | Decimal | PurePath):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Set):  # Sorted, so that equal sets are equal JSON.
-        return sorted(value, key=repr)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence):
-        return list(value)
-    raise TypeError(f"a value of type `{type(value).__qualname__}` has no JSON form")
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=to_json).encode
-
-
-def encode(value: Any) -> bytes:
-    """Returns a value as compact JSON. Raises `ValueError` if it has no JSON form."""
-    try:
-        return _encode(value).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from error
-
-
-def encode_text(value: Any) -> bytes:
-    """Returns text for people as JSON; characters that UTF-8 cannot represent are replaced."""
-    return _encode(value).encode(errors="replace")
-
-
-# JSON to values
-
-
-def _anything(value: Any) -> Any:
-    return value
-
-
-def _exactly(kind: type, name: str) -> Load:
-    def load(value: Any) -> Any:
-        if type(value) is kind:
-            return value
-        raise Mismatch(f"{_shown(value)} is not {name}")
-
-    return load
-
-
-def _integer(value: Any) -> int:
-    if type(value) is int:
-        return value
-    if type(value) is float and value.is_integer():  # 1.0 is an integer in JSON Schema.
-        return int(value)
-    raise Mismatch(f"{_shown(value)} is not an integer")
-
-
-def _number(value: Any) -> float:
-    if type(value) is float or type(value) is int:
-        return _converted(float, value, "a number that a float can represent")
-    raise Mismatch(f"{_shown(value)} is not a number")
-
-
-def _decimal(value: Any) -> Decimal:
-    if type(value) in (str, int, float):
-        return _converted(Decimal, str(value), "a decimal number")
-    raise Mismatch(f"{_shown(value)} is not a decimal number")
-
-
-def _from_text(convert: Callable[[str], Any], name: str) -> Load:
-    def load(value: Any) -> Any:
-        if type(value) is str:
-            return _converted(convert, value, name)
-        raise Mismatch(f"{_shown(value)} is not {name}")
-
-    return load
-
-
-def _converted(convert: Callable[[Any], T], value: Any, name: str) -> T:
-    try:
-        return convert(value)
-    except (ValueError, OverflowError, InvalidOperation):
-        raise Mismatch(f"{_shown(value)} is not {name}") from None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if len(str(value)) <= 40 else f"{str(value)[:40]}…"
-    return f"`{text}`"
-
-
-def _text(format: str) -> dict[str, Any]:
-    return {"type": "string", "format": format}
-
-
-def _base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
-_SCALARS: dict[Any, Codec] = {
-    Any: Codec({}, _anything),
-    object: Codec({}, _anything),
-    None: Codec({"type": "null"}, _exactly(types.NoneType, "null")),
-    types.NoneType: Codec({"type": "null"}, _exactly(types.NoneType, "null")),
-    bool: Codec({"type": "boolean"}, _exactly(bool, "a boolean")),
-    str: Codec({"type": "string"}, _exactly(str, "a string")),
-    int: Codec({"type": "integer"}, _integer),
-    float: Codec({"type": "number"}, _number),
-    bytes: Codec({"type": "string", "contentEncoding": "base64"}, _from_text(_base64, "base64")),
-    datetime: Codec(_text("date-time"), _from_text(datetime.fromisoformat, "a time such as `2026-01-31T12:00:00Z`")),
-    date: Codec(_text("date"), _from_text(date.fromisoformat, "a date such as `2026-01-31`")),
-    UUID: Codec(_text("uuid"), _from_text(UUID, "a UUID")),
-    Decimal: Codec({"type": ["string", "number"]}, _decimal),
-    Path: Codec({"type": "string"}, _from_text(Path, "a path")),
-    PurePath: Codec({"type": "string"}, _from_text(PurePath, "a path")),
-}
 
 _LISTS: dict[Any, Callable[[Iterable[Any]], Any]] = {
     list: list, Sequence: list, MutableSequence: list, set: set, frozenset: frozenset, Set: frozenset,
 }  # fmt: skip
+
+_MARKERS = {typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required)}
 
 
 class Schemas:
@@ -190,6 +56,8 @@ class Schemas:
         self.mode: Any = "serialization" if of_results else "validation"
         """Side of pydantic models that the schemas describe."""
         self.defs: dict[str, Any] = {}
+        self.has_limits = False
+        """Whether an annotation has limits, so that results have to be checked."""
         self._classes: dict[Any, Codec] = {}
 
     def complete(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -199,12 +67,14 @@ class Schemas:
     def codec(self, annotation: Any) -> Codec:
         """Compiles an annotation. Raises `UnsupportedType` if it has no JSON form."""
         try:
-            if annotation in _SCALARS:
-                return _SCALARS[annotation]
+            if annotation in SCALARS:
+                return SCALARS[annotation]
         except TypeError:  # Unhashable, such as `Annotated[int, {}]`.
             pass
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-        if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+        if origin is typing.Annotated:
+            return self._annotated(arguments[0], annotation.__metadata__)
+        if origin in _MARKERS:
             return self.codec(arguments[0])
         if origin is typing.Literal:
             return _choice({value: value for value in arguments})
@@ -232,6 +102,22 @@ class Schemas:
             schema["additionalProperties"] = False
         return Codec(schema, _object_loader(fields, self.strict))
 
+    def _annotated(self, annotation: Any, metadata: tuple[Any, ...]) -> Codec:
+        """Codec of an annotation with metadata; the limits of a union are those of each member but `None`."""
+        try:
+            if not has_limits(metadata):
+                return self.codec(annotation)
+            base = _base(annotation)
+            if typing.get_origin(base) in (typing.Union, types.UnionType):
+                members = typing.get_args(base)
+                return self._union(tuple(m if m is types.NoneType else typing.Annotated[(m, *metadata)] for m in members))
+            limits = limits_of(base, metadata)
+        except UnknownLimit as error:
+            raise UnsupportedLimit(f"{_name(annotation)} with the limit {error}") from None
+        self.has_limits = True
+        codec = self.codec(annotation)
+        return Codec(kept(codec.schema, limits), _limited_loader(codec.load, limits))
+
     def _container(self, kind: Any, arguments: tuple[Any, ...]) -> Codec | None:
         if kind in _LISTS:
             item, unique = self.codec(arguments[0] if arguments else Any), not issubclass(kind, Sequence)
@@ -255,31 +141,36 @@ class Schemas:
     def _dict(self, key: Any, value: Any) -> Codec:
         item = self.codec(value)
         if key is str:
-            return Codec({"type": "object", "additionalProperties": item.schema}, _dict_loader(_anything, item.load))
+            return Codec({"type": "object", "additionalProperties": item.schema}, _dict_loader(str, item.load))
         if key is int:
             schema = {"type": "object", "patternProperties": {"^-?[0-9]+$": item.schema}, "additionalProperties": False}
-            return Codec(schema, _dict_loader(_from_text(int, "an integer"), item.load))
+            return Codec(schema, _dict_loader(from_text(whole, "an integer"), item.load))
         raise UnsupportedType(f"dict[{_name(key)}, …]: keys are `str` or `int`")
 
     def _union(self, arguments: tuple[Any, ...]) -> Codec:
         options = [(argument, self.codec(argument)) for argument in arguments]
         exact = {argument for argument, _ in options if argument in (str, bool, int, float, types.NoneType)}
-        names, members = ", ".join(_name(a) for a, _ in options), [_member_names(argument) for argument, _ in options]
+        names, members = ", ".join(_name(a) for a, _ in options), [_member_names(_base(argument)) for argument, _ in options]
         loads = [codec.load for _, codec in options]
+        keeps_digits = [_base(argument) in (Decimal, Any, object) for argument in arguments]
 
         def load(value: Any) -> Any:
+            if type(value) is Number and float in exact:
+                value = value.settled()
             if type(value) in exact:
                 return value
             tried: Iterable[int] = range(len(loads))
             if type(value) is dict:
                 # The class that knows the most of the members, since unknown ones are ignored.
                 tried = sorted(tried, key=lambda n: len(value.keys() - (members[n] or value.keys())))
+            elif type(value) in (int, Number):
+                tried = sorted(tried, key=lambda n: not keeps_digits[n]) if _changes_as_float(value) else tried
             for option in tried:
                 try:
                     return loads[option](value)
                 except Mismatch:
                     pass
-            raise Mismatch(f"{_shown(value)} is none of {names}")
+            raise Mismatch(f"{shown(value)} is none of {names}")
 
         return Codec({"anyOf": [codec.schema for _, codec in options]}, load)
 
@@ -288,8 +179,8 @@ class Schemas:
             return self._classes[kind]
         if issubclass(kind, enum.Enum):
             return _choice({member.value: member for member in kind})
-        if hasattr(kind, "model_json_schema"):
-            return self._pydantic(kind)
+        if is_model(kind):
+            return self._model(kind)
         if not dataclasses.is_dataclass(kind) and not typing.is_typeddict(kind):
             raise UnsupportedType(_name(kind))
         name = _definition(kind.__name__, self.defs)
@@ -310,30 +201,20 @@ class Schemas:
         for field in dataclasses.fields(kind):
             if field.init:
                 optional = field.default_factory is not dataclasses.MISSING
-                required = field.default is dataclasses.MISSING and not optional
-                members.append(Field(field.name, self._member(kind, field.name, hints[field.name]), required, field.default))
+                hint, default, is_set = split_default(hints[field.name], field.default, dataclasses.MISSING)
+                required = default is dataclasses.MISSING and not optional
+                members.append(Field(field.name, self._member(kind, field.name, hint), required, default, is_set))
         return members
 
     def _member(self, kind: type, name: str, hint: Any) -> Codec:
         try:
             return self.codec(hint)
         except UnsupportedType as error:
-            raise UnsupportedType(f"{error}, in the field `{name}` of `{kind.__name__}`") from None
+            raise type(error)(f"{error}, in the field `{name}` of `{kind.__name__}`") from None
 
-    def _pydantic(self, kind: Any) -> Codec:
-        schema = kind.model_json_schema(ref_template="#/$defs/{model}", mode=self.mode)
-        self.defs.update(schema.pop("$defs", {}))
-        invalid = sys.modules["pydantic"].ValidationError
-
-        def load(value: Any) -> Any:
-            try:
-                return kind.model_validate(value)
-            except invalid as error:
-                first = error.errors()[0]
-                pointer = "".join(f"/{part}" for part in first["loc"])
-                raise Mismatch(first["msg"], pointer) from None
-
-        self._classes[kind] = Codec(schema, load)
+    def _model(self, kind: type) -> Codec:
+        model = Model(kind)
+        self._classes[kind] = Codec(model.schema(self.mode, self.defs), lambda value: model.load(value, Mismatch))
         return self._classes[kind]
 
 
@@ -360,10 +241,11 @@ def _choice(choices: dict[Any, Any]) -> Codec:
     by_json = {(type(_plain(value)), _plain(value)): choice for value, choice in choices.items()}
 
     def load(value: Any) -> Any:
+        value = settled(value)
         try:
             return by_json[type(value), value]
         except (KeyError, TypeError):
-            raise Mismatch(f"{_shown(value)} is none of {', '.join(_shown(_plain(v)) for v in choices)}") from None
+            raise Mismatch(f"{shown(value)} is none of {', '.join(shown(_plain(v)) for v in choices)}") from None
 
     return Codec({"enum": [_plain(value) for value in choices]}, load)
 
@@ -376,19 +258,19 @@ def _with_default(field: Field) -> dict[str, Any]:
     if field.default is dataclasses.MISSING:
         return field.codec.schema
     try:
-        return {**field.codec.schema, "default": json.loads(encode(field.default))}
+        return {**field.codec.schema, "default": decode(encode(field.default))}
     except ValueError:
         return field.codec.schema
 
 
 def _object_loader(fields: list[Field], strict: bool) -> Load:
     members = [(f.name, f.codec.load, f.required) for f in fields]
-    names = {f.name for f in fields}
+    names, defaults = {f.name for f in fields}, {f.name: f.default for f in fields if f.is_set}
 
     def load(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise Mismatch(f"{_shown(value)} is not an object")
-        loaded = {}
+            raise Mismatch(f"{shown(value)} is not an object")
+        loaded = copy.deepcopy(defaults) if defaults else {}
         for name, convert, required in members:
             if name in value:
                 try:
@@ -404,10 +286,25 @@ def _object_loader(fields: list[Field], strict: bool) -> Load:
     return load
 
 
+def _limited_loader(load: Load, limits: list[Limit]) -> Load:
+    def load_limited(value: Any) -> Any:
+        loaded = load(value)
+        for limit in limits:
+            try:
+                holds = limit.holds(loaded)
+            except Exception as error:
+                raise Mismatch(f"{shown(value)} {limit.problem}: {text_of(error)}") from None
+            if not holds:
+                raise Mismatch(f"{shown(value)} {limit.problem}")
+        return loaded
+
+    return load_limited
+
+
 def _list_loader(build: Callable[[Iterable[Any]], Any], convert: Load) -> Load:
     def load(value: Any) -> Any:
         if type(value) is not list:
-            raise Mismatch(f"{_shown(value)} is not an array")
+            raise Mismatch(f"{shown(value)} is not an array")
         return build(_items(value, [convert] * len(value)))
 
     return load
@@ -416,7 +313,7 @@ def _list_loader(build: Callable[[Iterable[Any]], Any], convert: Load) -> Load:
 def _tuple_loader(converts: list[Load]) -> Load:
     def load(value: Any) -> Any:
         if type(value) is not list or len(value) != len(converts):
-            raise Mismatch(f"{_shown(value)} is not an array of {len(converts)} items")
+            raise Mismatch(f"{shown(value)} is not an array of {len(converts)} items")
         return tuple(_items(value, converts))
 
     return load
@@ -435,16 +332,35 @@ def _items(values: list[Any], converts: list[Load]) -> list[Any]:
 def _dict_loader(convert_key: Load, convert: Load) -> Load:
     def load(value: Any) -> Any:
         if type(value) is not dict:
-            raise Mismatch(f"{_shown(value)} is not an object")
+            raise Mismatch(f"{shown(value)} is not an object")
         loaded = {}
         for key, item in value.items():
             try:
-                loaded[convert_key(key)] = convert(item)
+                kept_key, kept_item = convert_key(key), convert(item)
+                if kept_key in loaded:
+                    raise Mismatch(f"`{kept_key}` is there twice, in different forms")
             except Mismatch as error:
                 raise error.below(key) from None
+            loaded[kept_key] = kept_item
         return loaded
 
     return load
+
+
+def _changes_as_float(value: int | Number) -> bool:
+    return abs(value) > 1 << 53 if isinstance(value, int) else isinstance(value.settled(), Number)
+
+
+def _base(annotation: Any) -> Any:
+    """Returns what an annotation with metadata, or a name of another one, stands for."""
+    for _ in range(100):  # An alias may contain itself.
+        if typing.get_origin(annotation) is typing.Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif hasattr(annotation, "__supertype__") or hasattr(annotation, "__value__"):
+            annotation = getattr(annotation, "__supertype__", None) or annotation.__value__
+        else:
+            break
+    return annotation
 
 
 def _definition(name: str, taken: Mapping[str, Any]) -> str:

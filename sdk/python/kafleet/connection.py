@@ -9,6 +9,9 @@ import sys
 import threading
 from collections.abc import Callable
 
+from .forks import in_children
+from .forks import leave as leave_child
+
 _CHUNK_BYTES = 64 << 10
 _SLACK_BYTES = 1 << 10
 
@@ -31,7 +34,7 @@ class Connection:
         """Whether the worker has ended its stream."""
         self.abandoned = False
         """Whether this process is a fork, which must not use the socket."""
-        os.register_at_fork(after_in_child=self._abandon)
+        in_children(self._abandon)
 
     def fileno(self) -> int:
         """Returns the file descriptor."""
@@ -48,7 +51,9 @@ class Connection:
             self._send(produce())
 
     def read(self) -> list[bytes]:
-        """Waits for data and returns the complete lines; none if there is no complete line yet."""
+        """Waits for data and returns the complete lines; none if there is no complete line yet. A forked child ends here."""
+        if self.abandoned:
+            leave_child(None)
         try:
             chunk = self._sock.recv(_CHUNK_BYTES)
         except ConnectionResetError:

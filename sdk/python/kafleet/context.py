@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import sys
 import threading
 import time
@@ -12,8 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
-from .codec import encode, encode_text
+from .forks import in_children
 from .outcomes import Cancelled, Fail, SpawnFailed
+from .values import encode, encode_text, settled, text_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -39,6 +41,16 @@ _MAX_TEXT_CHARS = 4000
 """Length of a warning and of the reason to retire; the worker keeps no more."""
 
 _current: ContextVar[Context | None] = ContextVar("kafleet", default=None)
+
+
+def _leave_attempt() -> None:
+    """A forked child is outside of the attempt; a thread of the parent may have held the lock."""
+    if cx := _current.get():
+        cx._lock = threading.Lock()
+    _current.set(None)
+
+
+in_children(_leave_attempt)
 
 
 def current() -> Context:
@@ -90,9 +102,9 @@ class Context:
     """Identity of an attempt, and its connection to the task."""
 
     __slots__ = (
-        "n", "type", "task_name", "id", "run", "number", "trace", "state", "reason", "submits", "_deadline", "_channel",
-        "_limits", "_lock", "_lines", "_line_bytes", "_partial", "_silent", "_children", "_children_bytes", "_count",
-        "_total", "_on_cancel",
+        "n", "type", "task_name", "id", "run", "number", "name", "tags", "creator", "options", "headers", "trace", "state",
+        "reason", "submits", "_deadline", "_channel", "_limits", "_lock", "_decoder", "_lines", "_line_bytes", "_partial", "_silent",
+        "_children", "_children_bytes", "_count", "_total", "_on_cancel",
     )  # fmt: skip
 
     def __init__(self, attempt: dict[str, Any], channel: Channel) -> None:
@@ -107,6 +119,16 @@ class Context:
         """Run of the task, from 1: a retry on request starts the next one."""
         self.number: int = attempt["number"]
         """Number of the attempt in its run, from 1."""
+        self.name: str | None = attempt.get("name")
+        """Display name of the task."""
+        self.tags: list[str] = attempt.get("tags") or []
+        """Tags of the task."""
+        self.creator: str | None = attempt.get("creator")
+        """Creator of the task."""
+        self.options: dict[str, Any] = attempt.get("options") or {}
+        """Options of the task: the JSON object that was stored with it."""
+        self.headers: dict[str, str] = attempt.get("headers") or {}
+        """Headers that were given with the task, and those of its record that the type keeps (`keep_headers`)."""
         self.trace: dict[str, str] = attempt.get("trace") or {}
         """W3C trace context of the attempt, or else of the producer: `parent`, and `state` if there is one."""
         self.state: Any = channel.state
@@ -117,6 +139,7 @@ class Context:
         self._deadline: float = time.monotonic() + attempt["left_ms"] / 1000
         self._channel, self._limits = channel, channel.limits
         self._lock = threading.Lock()
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._lines: list[str] = []
         self._line_bytes, self._partial, self._silent = 0, "", False
         self._children: list[bytes] = []
@@ -144,19 +167,31 @@ class Context:
             raise Cancelled(self.reason)
 
     def progress(self, value: object, *, silent: bool = False) -> None:
-        """Publishes the state of the work, any JSON; the newest value replaces earlier ones."""
-        text = encode(value)
+        """Publishes the state of the work, any JSON; the newest value replaces earlier ones. Others are dropped and logged."""
+        try:
+            text = encode(value)
+        except ValueError as error:
+            self.log(f"a progress value was dropped: {error}")
+            return
         if len(text) > self._limits["progress"]:
             self.log(f"a progress value of {len(text)} bytes was dropped: at most {self._limits['progress']} are kept")
         else:
             self._message(b"progress", b'"value":' + text, silent)
 
-    def log(self, *lines: str, silent: bool = False) -> None:
-        """Appends lines to the task's log. `silent` ones do not count as activity for `stall_timeout`."""
+    def log(self, *lines: object, silent: bool = False) -> None:
+        """Appends the text of any values to the task's log. `silent` ones do not count as activity for `stall_timeout`."""
         if silent != self._silent:
             self._channel.send(self.flush())
-        self._silent = silent
-        self._append([part for line in lines for part in line.split("\n")])
+        self._silent = bool(silent)
+        self._append([part for line in lines for part in text_of(line).split("\n")])
+
+    def write_bytes(self, data: bytes) -> None:
+        """Appends UTF-8 to the task's log, as `sys.stdout.buffer.write` does; a character may be split."""
+        with self._lock:
+            if self._decoder is None:
+                self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            text = self._decoder.decode(data)
+        self.write(text)
 
     def write(self, text: str) -> None:
         """Appends text to the task's log, as `print` does; an incomplete line is kept until it is completed.
@@ -172,22 +207,30 @@ class Context:
         if lines:
             self._append(lines)
 
-    def warn(self, message: str, *, silent: bool = False) -> None:
-        """Marks the task with a warning until it ends."""
-        self._message(b"warn", b'"message":' + encode_text(message[:_MAX_TEXT_CHARS]), silent)
+    def warn(self, message: object, *, silent: bool = False) -> None:
+        """Marks the task with a warning until it ends: the text of any value."""
+        self._message(b"warn", b'"message":' + encode_text(text_of(message)[:_MAX_TEXT_CHARS]), silent)
 
     def attach(self, name: str, data: bytes | str, *, media: str = "application/octet-stream") -> None:
-        """Stores a small value with the task, replacing an earlier one of the same name."""
+        """Stores a small value with the task, replacing an earlier one of the same name. Others are dropped and logged."""
+        try:
+            fields = encode(self._attachment(name, data, media))[1:-1]
+        except BaseException as error:  # Code of the values may raise anything.
+            self.log(f"the attachment `{text_of(name)[:100]}` was dropped: {text_of(error)}")
+        else:
+            self._message(b"attach", fields, False)
+
+    def _attachment(self, name: str, data: bytes | str, media: str) -> dict[str, str]:
         if not isinstance(data, bytes | str):
-            raise TypeError("attach takes bytes or str; use json.dumps")
-        value = data.encode() if isinstance(data, str) else data
-        if len(value) > self._limits["attachment"]:
-            limit = self._limits["attachment"]
-            raise Fail(f"the attachment has {len(value)} bytes: at most {limit} are allowed", kind="bad_attachment")
+            raise TypeError("attach takes bytes or str; hint: use json.dumps")
+        if not (isinstance(name, str) and isinstance(media, str)):
+            raise TypeError("its name and its media type are text")
+        value, limit = data.encode() if isinstance(data, str) else data, self._limits["attachment"]
+        if len(value) > limit:
+            raise ValueError(f"it has {len(value)} bytes: at most {limit} are allowed")
         if len(name) + len(media) > _MAX_TEXT_CHARS:
-            raise Fail("the name or the media type of the attachment is too long", kind="bad_attachment")
-        fields = {"name": name, "media": media, "data": base64.b64encode(value).decode()}
-        self._message(b"attach", encode(fields)[1:-1], False)
+            raise ValueError("its name or its media type is too long")
+        return {"name": name, "media": media, "data": base64.b64encode(value).decode()}
 
     def heartbeat(self) -> None:
         """Reports activity, which restarts the type's `stall_timeout`."""
@@ -195,7 +238,7 @@ class Context:
 
     def retire(self, reason: str) -> None:
         """Ends this process once its running attempts have ended; the worker replaces it."""
-        self._channel.send(self.flush() + b'{"retire":{"reason":%b}}\n' % encode_text(reason[:_MAX_TEXT_CHARS]))
+        self._channel.send(self.flush() + b'{"retire":{"reason":%b}}\n' % encode_text(text_of(reason)[:_MAX_TEXT_CHARS]))
 
     def spawn(self, task: Submittable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Spawns a child. It is published before this attempt's result; a failed attempt spawns nothing."""
@@ -252,6 +295,8 @@ class Context:
 
     def finish(self, succeeded: bool) -> bytes:
         """Returns everything that is pending at the end of the attempt as messages."""
+        if self._decoder:
+            self.write(self._decoder.decode(b"", True))
         if self._partial:
             self.write("\n")
         return self.flush() + (self._take_children() if succeeded else b"")
@@ -282,7 +327,14 @@ class Context:
 
     def _checked(self, call: Call[Any], use: Literal["spawn", "then"], name: str) -> bytes:
         """Returns the document of a task, which must fit into a message."""
-        document = call.encoded(use)
+        try:
+            document = call.encoded(use)
+        except ValueError as error:
+            labels = call.unwritable_labels()
+            if not labels:
+                raise
+            self.log(f"`{'`, `'.join(labels)}` of a {name} of type `{call.target.name}` was dropped: {error}")
+            document = call.without(labels).encoded(use)
         if len(document) > self._limits["params"] + (64 << 10):
             raise Fail(f"a {name} of type `{call.target.name}` has {len(document)} bytes", kind="bad_child")
         return document
@@ -329,10 +381,8 @@ class Joined(Context, Generic[T]):
 
 
 def _ended(document: dict[str, Any], load: Callable[[Any], Any] | None) -> Ended[Any]:
-    output = document.get("output")
-    if load and document["state"] == "succeeded":
-        output = load(output)
-    return Ended(document["id"], document.get("type"), document["state"], output, document.get("error"))
+    read = load if load and document["state"] == "succeeded" else settled
+    return Ended(document["id"], document.get("type"), document["state"], read(document.get("output")), document.get("error"))
 
 
 def _truncated(line: str, limit: int) -> str:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from .codec import Mismatch
 from .context import Joined
+from .scalars import Mismatch
 from .task import DeclarationError, Policy, Task, check_name, declared_type, error_at, split_policy
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 from .attempt import Attempt
@@ -23,11 +23,12 @@ class AsyncRunner:
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._aborted = False
 
     def __enter__(self) -> AsyncRunner:
         if isinstance(self._session, AsyncSession):
             return self
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="kafleet-loop")
+        self._thread = threading.Thread(target=lambda: self.run(self._main()), name="kafleet-loop")
         self._thread.start()
         self._ready.wait()
         if self._failure:
@@ -38,6 +39,26 @@ class AsyncRunner:
         if self._loop and self._stop and not isinstance(self._session, AsyncSession):
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Runs a loop until `main` has ended. What user code does in a callback or in a task of its own ends no other task."""
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            task = loop.create_task(main)
+
+            def stop(_: object) -> None:
+                loop.stop()
+
+            task.add_done_callback(stop)
+            while not task.done():
+                try:
+                    loop.run_forever()  # Until `main` ends, or user code stops the loop.
+                except (KeyboardInterrupt, SystemExit) as error:
+                    if not _is_from_callback(error):
+                        self._aborted = True
+                        task.remove_done_callback(stop)
+                        raise
+            task.result()
 
     def start(self, attempt: Attempt) -> None:
         """Runs an attempt on the loop. Called from any thread."""
@@ -78,14 +99,25 @@ class AsyncRunner:
             self._ready.set()
 
     async def _run(self, attempt: Attempt) -> None:
-        self._session.answer(attempt, await attempt.arun())
+        lines = await attempt.arun()
+        if not self._aborted:  # Otherwise its failure is the end of the loop: the worker runs it again.
+            self._session.answer(attempt, lines)
+
+
+def _is_from_callback(error: BaseException) -> bool:
+    """Returns whether a callback or a task has raised an exception, not the loop itself, as at a SIGINT while it waits."""
+    found = error.__traceback__
+    while found and found.tb_frame.f_code is not asyncio.Handle._run.__code__:
+        found = found.tb_next
+    return found is not None
 
 
 class AsyncSession(Session):
     """All handlers are asynchronous: the event loop runs on the main thread and reads the socket."""
 
     def serve(self) -> None:
-        asyncio.run(self._serve())
+        assert self.runner
+        self.runner.run(self._serve())
 
     def start(self, attempt: Attempt) -> None:
         assert self.runner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 Duration = str | timedelta
 """Duration: text such as `30s`, or a `timedelta`."""
@@ -23,15 +24,22 @@ def refuse_number(name: str, duration: object) -> None:
 class Outcome(Exception):
     """Base of the failures that a handler raises on purpose.
 
-    `kind` is the stable name for programs; default: `error`, for subclasses their class name.
+    `kind` is the stable name for programs; default: `error`, for subclasses their class name. Constructors of subclasses
+    need not call this one.
     """
 
     outcome = "retry"
+    kind = "error"
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if cls.__module__ != __name__ and "kind" not in cls.__dict__ and not issubclass(cls, Unsuccessful):
+            cls.kind = kind_of(cls.__name__)
 
     def __init__(self, message: str = "", *, kind: str | None = None) -> None:
         super().__init__(message)
-        base = type(self).__module__ == __name__
-        self.kind = kind_of(kind or ("error" if base else type(self).__name__))
+        if kind:
+            self.kind = kind_of(kind)
 
     @property
     def message(self) -> str:
@@ -46,10 +54,9 @@ class Fail(Outcome):
 
 
 class Unsuccessful(Fail):
-    """Ends work that completed without success, and would end the same way again."""
+    """Ends work that completed without success, and would end the same way again. The `kind` is that of its subclasses too."""
 
-    def __init__(self, message: str = "", *, kind: str = "unsuccessful") -> None:
-        super().__init__(message, kind=kind)
+    kind = "unsuccessful"
 
 
 class Dead(Outcome):
@@ -60,6 +67,8 @@ class Dead(Outcome):
 
 class Retry(Outcome):
     """Requests another attempt, after the backoff of the type or after `after`."""
+
+    after_ms: int | None = None
 
     def __init__(self, message: str = "", *, after: Duration | None = None, kind: str | None = None) -> None:
         super().__init__(message, kind=kind)

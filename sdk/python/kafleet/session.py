@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import json
 import os
 import platform
 import re
@@ -15,15 +14,18 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import streams
 from .attempt import Attempt, bad_params, error_line, stack_of
-from .codec import Mismatch, encode, encode_text
 from .connection import Connection, ConnectionProblem, leave, take_socket
-from .context import LIMITS, Context, _current
+from .context import LIMITS, Context
 from .declare import UnknownTask
+from .forks import leave as leave_child
 from .outcomes import SpawnFailed
+from .scalars import Mismatch
+from .values import class_name, encode, encode_text, parse, text_of
 from .version import VERSION
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class Session:
 
     def begin(self) -> None:
         """Reports that the app can run attempts."""
+        if self.connection.abandoned:  # A fork of the import or of the lifespan.
+            leave_child(None)
         try:
             types = [task.declaration() for task in self.tasks.values()]
         except TypeError as error:
@@ -111,6 +115,8 @@ class Session:
 
     def call(self, cx: Context, tasks: list[bytes]) -> Future[list[str]]:
         """Publishes children at once."""
+        if self.connection.abandoned:
+            raise RuntimeError("a forked child is outside of the attempt: it publishes nothing")
         call, future = next(self._calls), Future[list[str]]()
         message = b'{"spawn":{"n":%d,"call":%d,"tasks":[%b]}}\n' % (cx.n, call, b",".join(tasks))
         self._replies[call] = future
@@ -137,8 +143,7 @@ class Session:
 
     def _handle(self, line: bytes) -> None:
         try:
-            message = json.loads(line.decode())
-            ((kind, fields),) = message.items()
+            ((kind, fields),) = parse(line).items()
         except (ValueError, RecursionError, AttributeError) as error:
             self._unreadable(line, error)
             return
@@ -165,7 +170,9 @@ class Session:
         except Mismatch as error:
             self.send(bad_params(n, error))
         except Exception as error:  # For example from a dataclass's `__post_init__`.
-            self.send(bad_params(n, f"the params do not fit the type: {error or type(error).__name__}"))
+            self.send(bad_params(n, f"the params do not fit the type: {text_of(error) or class_name(error)}"))
+        except BaseException as error:  # A SIGINT, or a `sys.exit` there: says nothing about the params.
+            self.send(error_line(n, "retry", class_name(error), f"while the params were read: {text_of(error)}"))
         else:
             self.running[n] = attempt
             self.start(attempt)
@@ -293,24 +300,39 @@ class InlineSession(Session):
 
 
 class ThreadedSession(Session):
-    """Several slots: synchronous handlers run in threads, and the main thread reads the socket."""
+    """Several slots: synchronous handlers run in threads, and the main thread reads the socket.
+
+    The threads are not those of `concurrent.futures`, which a process that `multiprocessing` forks there tries to join.
+    """
+
+    def __init__(self, connection: Connection, app: App, welcome: dict[str, Any]) -> None:
+        super().__init__(connection, app, welcome)
+        self._threads: list[threading.Thread] = []
+        self._started: SimpleQueue[Attempt | None] = SimpleQueue()
 
     def serve(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(self.slots, "kafleet-slot") as self._pool:
+        try:
             self.begin()
             while not self.connection.ended:
                 self.receive()
+        finally:
+            for _ in self._threads:
+                self._started.put(None)
+            for thread in self._threads:
+                thread.join()
 
     def start(self, attempt: Attempt) -> None:
         if attempt.task.is_async and self.runner:
             self.runner.start(attempt)
-        else:
-            self._pool.submit(self._run, attempt)
+            return
+        self._started.put(attempt)
+        if len(self._threads) < self.slots:
+            self._threads.append(threading.Thread(target=self._run, name=f"kafleet-slot-{len(self._threads)}"))
+            self._threads[-1].start()
 
-    def _run(self, attempt: Attempt) -> None:
-        self.answer(attempt, attempt.run())
+    def _run(self) -> None:
+        while attempt := self._started.get():
+            self.answer(attempt, attempt.run())
 
 
 def serve(load: Callable[[], App]) -> NoReturn:
@@ -320,15 +342,24 @@ def serve(load: Callable[[], App]) -> NoReturn:
     except ConnectionProblem as error:
         sys.exit(f"error: {error}")
     streams.install()
-    os.register_at_fork(after_in_child=lambda: _current.set(None))
     try:
-        _serve(connection, load)
+        _serve_parent(connection, load)
     except Unable as error:
         connection.send(b'{"unable":{"message":%b}}\n' % encode_text(str(error)))
     except ConnectionProblem as error:
         sys.exit(f"error: {error}")
     connection.close()
     sys.exit()
+
+
+def _serve_parent(connection: Connection, load: Callable[[], App]) -> None:
+    """Serves in this process; forked children that return from the user's code end here at the latest."""
+    try:
+        _serve(connection, load)
+    except BaseException as error:
+        if connection.abandoned:
+            leave_child(error)
+        raise
 
 
 def _serve(connection: Connection, load: Callable[[], App]) -> None:
@@ -361,7 +392,7 @@ def _welcome(connection: Connection) -> dict[str, Any]:
         lines = connection.read()
         if connection.ended:
             raise ConnectionProblem("the worker ended before it sent `welcome`")
-    welcome: dict[str, Any] = json.loads(lines[0])["welcome"]
+    welcome: dict[str, Any] = parse(lines[0])["welcome"]
     connection.early = lines[1:]
     if welcome["protocol"] < PROTOCOL:
         raise Unable(f"the worker speaks version {welcome['protocol']} of the app protocol, this SDK {PROTOCOL}")

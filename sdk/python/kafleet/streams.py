@@ -2,46 +2,127 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import io
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
 from .context import _current
 from .outcomes import Fail
 
+_BURST_BYTES = 1 << 20
+_BYTES_PER_SECOND = 64 << 10
 
-class TaskLog(io.TextIOBase):
-    """Text stream that writes to the log of the running task, and outside of attempts to the stream it replaces."""
+
+class Allowance:
+    """Bound of the output outside of attempts, which the worker writes to its own log: a burst, and a rate after it."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._then, self._left = now, now(), float(_BURST_BYTES)
+        self._dropped: int | None = None
+
+    def admit(self, data: bytes) -> bytes:
+        """Returns what is to be written instead of the data: all of it, or nothing, and a line where the output has a gap."""
+        now = self._now()
+        self._left = min(self._left + (now - self._then) * _BYTES_PER_SECOND, _BURST_BYTES)
+        self._then = now
+        if self._dropped is not None and self._left > _BURST_BYTES / 2:
+            data, self._dropped = b"kafleet: %d bytes of output were dropped here\n" % self._dropped + data, None
+        if self._dropped is None and len(data) <= self._left:
+            self._left -= len(data)
+            return data
+        note = b"" if self._dropped else b"kafleet: more output than %d bytes at once is dropped\n" % _BURST_BYTES
+        self._dropped = (self._dropped or 0) + len(data)
+        return note
+
+
+class TaskBytes(io.BufferedIOBase):
+    """Binary stream that writes UTF-8 to the log of the running task, and outside of attempts to the stream it replaces.
+
+    It stays open: whoever wraps and drops it, as `io.TextIOWrapper(sys.stdout.buffer)` does, would close it for all attempts.
+    """
 
     def __init__(self, original: TextIO) -> None:
-        self._original = original
+        self._original, self._allowance = original, Allowance()
+        self.name: str = str(getattr(original, "name", "<stream>"))
+        self.mode = "wb"
 
-    def write(self, text: str) -> int:
+    @property
+    def raw(self) -> Any:
+        """This stream, which has no buffer."""
+        return self
+
+    def write(self, data: Any) -> int:
+        if isinstance(data, str):
+            raise TypeError("a bytes-like object is required, not 'str'")
+        text = bytes(data)
         cx = _current.get()
         if cx is None:
-            return self._original.write(text)
-        cx.write(text)
+            self._write_outside(self._allowance.admit(text))
+        else:
+            cx.write_bytes(text)
         return len(text)
 
+    def _write_outside(self, data: bytes) -> None:
+        binary = getattr(self._original, "buffer", None)
+        if binary is None:
+            self._original.write(data.decode(errors="replace"))
+            return
+        binary.write(data)
+        if getattr(self._original, "line_buffering", False):
+            binary.flush()
+
     def flush(self) -> None:
-        self._original.flush()
+        if not self._original.closed:
+            self._original.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.flush()
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def detach(self) -> Any:
+        return self
 
     def fileno(self) -> int:
         return self._original.fileno()
 
+    def isatty(self) -> bool:
+        return self._original.isatty()
+
     def writable(self) -> bool:
         return True
 
-    @property
-    def buffer(self) -> Any:
-        """Binary stream of the process, which is not part of any task's log."""
-        return self._original.buffer
+
+class TaskLog(io.TextIOWrapper):
+    """Text stream that writes to the log of the running task, and outside of attempts to the stream it replaces."""
+
+    def __init__(self, original: TextIO) -> None:
+        super().__init__(TaskBytes(original), encoding="utf-8", errors="replace", newline="\n", write_through=True)
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
+    def mode(self) -> str:
+        return "w"
+
+    def write(self, text: str) -> int:
+        cx = _current.get()
+        if cx is None or not isinstance(text, str):
+            return super().write(text)
+        cx.write(text)
+        return len(text)
+
+    def reconfigure(
+        self, *, encoding: str | None = None, newline: str | None = None, write_through: Any = None, **more: Any
+    ) -> None:
+        """Changes `errors` and `line_buffering`. The log is UTF-8, and text that is kept could get into that of another task."""
+        super().reconfigure(**more)
 
 
 def install() -> None:
@@ -49,6 +130,14 @@ def install() -> None:
     faulthandler.enable()
     sys.stdout, sys.stderr = TaskLog(sys.stdout), TaskLog(sys.stderr)
     sys.breakpointhook = _no_debugger
+
+
+def flush_replaced() -> None:
+    """Flushes streams that a handler has put in place of ours, and that may keep text of its log."""
+    for stream in (sys.stdout, sys.stderr):
+        if type(stream) is not TaskLog:
+            with contextlib.suppress(BaseException):
+                stream.flush()
 
 
 def configure_logging() -> None:

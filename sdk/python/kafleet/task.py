@@ -10,14 +10,17 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
-from .codec import Codec, Field, Mismatch, Schemas, UnsupportedType, encode
+from .codec import Field, Schemas, UnsupportedType
 from .context import Context, Joined
+from .limits import WHOLE, split_default
 from .outcomes import Duration, milliseconds, refuse_number
+from .scalars import Codec, Mismatch
+from .values import encode
 
 if sys.version_info >= (3, 14):
     import annotationlib
@@ -29,8 +32,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_WHOLE = object()
-Params = Annotated[R, _WHOLE]
+Params = Annotated[R, WHOLE]
 """Annotation of the only parameter of a type whose params are not an object, or are one model: `params: Params[Model]`."""
 
 
@@ -47,6 +49,7 @@ class _Limits(TypedDict, total=False):
     backoff_reset: Duration
     max_wait: Duration
     timeout: Duration
+    stall_timeout: Duration
     total_timeout: Duration
 
 
@@ -57,7 +60,6 @@ class Policy(_Limits, total=False):
     max_concurrency: int
     rate: Mapping[str, Any]
     order: Literal["none", "key", "partition"]
-    stall_timeout: Duration
     retry_on: Sequence[str | type[BaseException]]
     fail_on: Sequence[str | type[BaseException]]
     on_error: Literal["retry", "fail", "skip"]
@@ -82,6 +84,7 @@ class Options(_Limits, total=False):
     reply_to: str
     on_failure: Literal["fail", "ignore"]
     options: Mapping[str, Any]
+    headers: Mapping[str, str]
     fail_fast: bool
     max_failed: int
     then: Sequence[Call[Any] | Mapping[str, Any]]
@@ -128,7 +131,27 @@ class Call(Generic[R]):
         try:
             return encode(self.document(scope))
         except ValueError as error:
-            raise ValueError(f"the params of `{self.target.name}` are {error}") from None
+            raise ValueError(f"the task of type `{self.target.name}` is {error}") from None
+
+    def unwritable_labels(self) -> list[str]:
+        """Returns those options for people that have no JSON form, such as a name with half of an emoji."""
+        return [key for key in _LABELS if not _is_json(self.options.get(key))]
+
+    def without(self, labels: Iterable[str]) -> Call[R]:
+        """Returns the same task without these options."""
+        options: Any = {key: value for key, value in self.options.items() if key not in labels}
+        return replace(self, options=options)
+
+
+_LABELS = ("name", "tags", "creator", "link")
+
+
+def _is_json(value: object) -> bool:
+    try:
+        encode(value)
+    except ValueError:
+        return False
+    return True
 
 
 _DURATIONS = {key for kind in (Policy, Options) for key, hint in typing.get_type_hints(kind).items() if hint == Duration}
@@ -225,7 +248,8 @@ class Task(Submittable[P, R]):
         super().__init__(app, name or fn.__name__.replace("_", "-"), bundle)
         self.fn, self.doc = fn, inspect.getdoc(fn)
         self.is_async = inspect.iscoroutinefunction(fn)
-        self.place = f"{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+        self.place = _place_of(fn)
+        _refuse_generator(fn, self.place)
         check_name(self.name, self.place, '`name="…"` in the decorator')
         self.policy, self.fail_on, self.retry_on = split_policy(policy, self.place)
         self._signature = _signature_of(fn)
@@ -289,7 +313,7 @@ class Task(Submittable[P, R]):
         hints = typing.get_type_hints(self.fn, localns=self._locals, include_extras=True)
         schemas, names = Schemas(self.app.strict), self._signature.parameters.keys() - {self._context_name}
         fields = [self._field(schemas, p, hints) for name, p in self._signature.parameters.items() if name in names]
-        whole = len(fields) == 1 and _WHOLE in getattr(hints[fields[0].name], "__metadata__", ())
+        whole = len(fields) == 1 and WHOLE in getattr(hints[fields[0].name], "__metadata__", ())
         codec = _whole_codec(fields[0]) if whole else _named_codec(schemas.object(fields))
         if self.bundle:  # The params of the handler are the member `params`.
             codec = Codec({"properties": {"params": codec.schema}}, _member_loader("params", codec.load))
@@ -300,9 +324,11 @@ class Task(Submittable[P, R]):
             try:
                 result = output.codec(hints["return"])
             except UnsupportedType as error:
-                raise self._error(f"the result of `{self.fn.__name__}` has the type {error}, which has no JSON form") from None
+                raise self._error(
+                    f"the result of `{self.fn.__name__}` has the type {error}, {error.reason}", error.hint
+                ) from None
         output_schema = output.complete(result.schema) if result else None
-        return _Signature(schemas.complete(codec.schema), codec.load, whole, result, output_schema)
+        return _Signature(schemas.complete(codec.schema), codec.load, whole, result, output_schema, output.has_limits)
 
     def _field(self, schemas: Schemas, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field:
         name = parameter.name
@@ -311,13 +337,14 @@ class Task(Submittable[P, R]):
             raise self._error(f"{at} is `*args`, `**kwargs` or positional-only: params are named values", "a list or a dict")
         if name not in hints:
             raise self._error(f"{at} has no annotation", f"`{name}: str`, or `cx: Context` for the context of the attempt")
+        hint, default, is_set = split_default(hints[name], parameter.default, parameter.empty)
         try:
-            codec = schemas.codec(hints[name])
+            codec = schemas.codec(hint)
         except UnsupportedType as error:
-            raise self._error(f"{at} has the type {error}, which has no JSON form", "a dataclass, or a path or an id") from None
-        if parameter.default is parameter.empty:
+            raise self._error(f"{at} has the type {error}, {error.reason}", error.hint) from None
+        if default is parameter.empty:
             return Field(name, codec, True)
-        return Field(name, codec, False, parameter.default)
+        return Field(name, codec, False, default, is_set)
 
     def _error(self, problem: str, hint: str = "") -> DeclarationError:
         return error_at(self.place, problem, hint)
@@ -331,6 +358,8 @@ class _Signature(typing.NamedTuple):
     whole: bool
     output: Codec | None
     output_schema: dict[str, Any] | None
+    checks_output: bool
+    """Whether the annotation of the result has limits."""
 
 
 def error_at(place: str, problem: str, hint: str = "") -> DeclarationError:
@@ -431,6 +460,20 @@ def _signature_of(fn: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):  # Annotations are evaluated when read: they may name classes that are defined further down.
         return inspect.signature(fn, annotation_format=annotationlib.Format.FORWARDREF)
     return inspect.signature(fn)
+
+
+def _place_of(fn: Callable[..., Any]) -> str:
+    """Returns file and line of a function, not those of its decorators."""
+    code = getattr(inspect.unwrap(fn), "__code__", None) or fn.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _refuse_generator(fn: Callable[..., Any], place: str) -> None:
+    """Raises `DeclarationError` for a generator function, also behind decorators: a call of it runs nothing."""
+    for kind in (fn, inspect.unwrap(fn)):
+        if inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind):
+            problem = f"`{fn.__name__}` is a generator function: its result would be a generator, and nothing would run"
+            raise error_at(place, problem, "`return`, as of a list, or `cx.progress(…)` for values during the work")
 
 
 def _locals_of_caller() -> dict[str, Any]:

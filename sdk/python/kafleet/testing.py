@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import logging
 import os
 import re
@@ -23,10 +22,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from .attempt import Attempt
 from .client import record_into
-from .codec import Mismatch, encode
 from .context import LIMITS, Context, Ended
+from .scalars import Mismatch
 from .streams import TaskLog
 from .task import Submittable, Task, task_of
+from .values import decode, encode, parse, settled
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,14 +72,14 @@ class Trial(Generic[R]):
 
     def send(self, lines: bytes, /) -> None:
         """Takes messages of the attempt."""
-        for line in lines.splitlines():
-            ((kind, fields),) = json.loads(line).items()
-            getattr(self, f"_on_{kind}", lambda fields: None)(fields)
+        for line in lines.split(b"\n")[:-1]:
+            ((kind, fields),) = parse(line).items()
+            getattr(self, f"_on_{kind}", lambda fields: None)(fields if kind == "ok" else settled(fields))
 
     def call(self, cx: Context, tasks: list[bytes]) -> Future[list[str]]:
         """Takes children that are published at once."""
         first, done = len(self.children), Future[list[str]]()
-        self.children += [json.loads(task) for task in tasks]
+        self.children += [decode(task) for task in tasks]
         done.set_result([f"{cx.id}:{child.get('id', first + n)}" for n, child in enumerate(self.children[first:])])
         return done
 
@@ -158,7 +158,7 @@ class Trials:
             params = {"params": params, "task": self._ended(self.task, -1), "results": results}
         message = {"n": 1, "type": task.type, "id": self.id, "run": self.run, "number": self.number, "left_ms": 60_000}
         try:
-            attempt = Attempt(task, {**message, "params": json.loads(encode(params))}, trial)
+            attempt = Attempt(task, {**message, "params": parse(encode(params))}, trial)
         except Mismatch as error:
             trial.failure = Failure("dead", "bad_params", f"the params do not fit the type: {error}")
             return trial, None
@@ -174,8 +174,8 @@ class Trials:
     def _finish(self, trial: Trial[Any], attempt: Attempt, lines: bytes) -> Trial[Any]:
         trial.send(lines)
         output = attempt.task.output
-        if output and not trial.failure:
-            trial._output = output.load(trial._output)
+        if not trial.failure:
+            trial._output = output.load(trial._output) if output else settled(trial._output)
         return trial
 
 

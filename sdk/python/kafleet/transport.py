@@ -6,7 +6,6 @@ An operation is a generator of steps without IO: `Request`, `Line`, a pause in s
 from __future__ import annotations
 
 import http.client
-import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from .context import _current
+from .forks import in_children
 
 if TYPE_CHECKING:
     import asyncio
@@ -174,7 +174,7 @@ class _Idle:
 
 _idle = local()
 """Idle connections of each thread by URL; not of each client, which may be garbage together with its connections."""
-os.register_at_fork(after_in_child=lambda: _idle.__dict__.clear())
+in_children(lambda: _idle.__dict__.clear())
 
 
 class _Driver:

@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from test_loading import APP, unable, write
 
 from kafleet import App, Context, DeclarationError, Ended, Joined, Params
-from kafleet.codec import encode
 from kafleet.testing import recorded, trial
+from kafleet.values import encode
 
 app = App(api="http://127.0.0.1:1")
 small = app.bundle("small", concurrency=4, retries=3, fail_on=[LookupError, ValueError, "bad_width"], retry_on=[KeyError])

@@ -16,7 +16,9 @@ import pydantic
 import pytest
 
 from kafleet import App, DeclarationError
-from kafleet.codec import Mismatch, Schemas, UnsupportedType, encode
+from kafleet.codec import Schemas, UnsupportedType
+from kafleet.scalars import Mismatch
+from kafleet.values import encode
 
 
 class Color(enum.Enum):

@@ -2,12 +2,16 @@
 
 import { Client, DEFAULT_URL } from "./client.ts";
 import type { Context } from "./context.ts";
-import { Bundle, Declarations, type TaskOptions } from "./declare.ts";
+import { Bundle, checkFunction, Declarations, type TaskOptions } from "./declare.ts";
 import { DeclarationError } from "./errors.ts";
-import type { Policy } from "./options.ts";
+import { refuseUnknown } from "./names.ts";
+import { checkNumbers, type Numbers, type Policy } from "./options.ts";
 import { type Call, type Definition, type Handler, Remote, type Submitted, Task } from "./task.ts";
 
-/** Function around each attempt: it calls `next`, which runs the attempt, and returns its result. */
+/**
+ * Function around each attempt: it calls `next` once, which runs the attempt, and returns its result, or another one. If it
+ * returns nothing, the result of `next` counts; null if it has caught its error.
+ */
 export type Around<S> = (cx: Context<S>, next: () => Promise<unknown>) => unknown;
 
 /** Options of an app. */
@@ -20,22 +24,32 @@ export interface AppOptions<S> {
   api?: string;
   /** Bearer token. Default: KAFLEET_TOKEN. */
   token?: string;
+  /** Numbers of the app's tasks, unless they have an option of their own. Default `checked`. */
+  numbers?: Numbers;
 }
+
+const OPTIONS = ["slots", "lifespan", "api", "token", "numbers"];
 
 /** Collection of task types. `S`: value of `cx.state`. */
 export class App<S = undefined> extends Declarations<S, TaskOptions, Task<never, unknown> | Bundle<S>> {
   readonly arounds: Around<S>[] = [];
   readonly slots: number;
   readonly lifespan: AppOptions<S>["lifespan"];
+  readonly numbers: Numbers;
   readonly #options: AppOptions<S>;
   #client: Client | undefined;
 
   constructor(options: AppOptions<S> = {}) {
     super();
-    const { slots = 10, lifespan } = options;
-    if (!(slots >= 1 && slots <= 1000)) throw new DeclarationError(`\`slots\` is ${slots}: 1 to 1,000 are allowed`);
+    refuseUnknown(options, OPTIONS, "`App`", DeclarationError);
+    const { slots = 10, lifespan, numbers = "checked" } = options;
+    if (!Number.isInteger(slots) || slots < 1 || slots > 1000) {
+      throw new DeclarationError(`\`slots\` is ${slots}: a whole number from 1 to 1,000 is allowed`);
+    }
+    checkNumbers("App", numbers);
     this.slots = slots;
     this.lifespan = lifespan;
+    this.numbers = numbers;
     this.#options = options;
   }
 
@@ -46,6 +60,7 @@ export class App<S = undefined> extends Declarations<S, TaskOptions, Task<never,
 
   /** Wraps each attempt in a function; the first one is the outermost. */
   around(wrap: Around<S>): void {
+    checkFunction("app.around", wrap);
     this.arounds.push(wrap);
   }
 
@@ -56,6 +71,10 @@ export class App<S = undefined> extends Declarations<S, TaskOptions, Task<never,
 
   protected override create(name: string, definition: Definition, handler: Handler): Task<never, unknown> {
     return new Task(this, name, definition, handler);
+  }
+
+  protected override get defaultNumbers(): Numbers {
+    return this.numbers;
   }
 
   /** Client of the API. */

@@ -7,7 +7,9 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { batches, type Context, running } from "./context.ts";
 import { ApiError, apiError, type Problem, TaskFailed, TimedOut } from "./errors.ts";
 import { type Duration, milliseconds } from "./outcomes.ts";
-import { encode } from "./schema.ts";
+import { decode, encode } from "./json.ts";
+import { refuseUnknown } from "./names.ts";
+import { textOf } from "./shown.ts";
 import type { Call, Submitted, Target } from "./task.ts";
 
 export const DEFAULT_URL = "http://127.0.0.1:8080";
@@ -91,7 +93,9 @@ export class Handle<R = unknown> {
   }
 
   /** Returns the task with `depth` levels of tasks below it, at most `limit` tasks. */
-  tree({ depth, limit }: { depth?: number; limit?: number } = {}): Promise<TreeNode> {
+  async tree(options: { depth?: number; limit?: number } = {}): Promise<TreeNode> {
+    refuseUnknown(options, ["depth", "limit"], "`tree`");
+    const { depth, limit } = options;
     return this.#client.request("GET", this.#path("/tree", { depth, limit }));
   }
 
@@ -106,7 +110,9 @@ export class Handle<R = unknown> {
   }
 
   /** Runs an ended task again, or with `onlyFailed` the failed tasks of its tree, and returns the number of the run. */
-  async retry({ onlyFailed = false, reason }: { onlyFailed?: boolean; reason?: string } = {}): Promise<number> {
+  async retry(options: { onlyFailed?: boolean; reason?: string } = {}): Promise<number> {
+    refuseUnknown(options, ["onlyFailed", "reason"], "`retry`");
+    const { onlyFailed = false, reason } = options;
     const body = encode({ only_failed: onlyFailed, reason });
     const path = `${this.#base}/retry`;
     const answer = await this.#client.request<{ run: number; status: Status }>("POST", path, body, isWithoutEffect);
@@ -115,8 +121,10 @@ export class Handle<R = unknown> {
   }
 
   /** Returns the status document now and at every change, until the task has ended. Throws `TimedOut`. */
-  async *watch({ timeout, signal }: WaitOptions = {}): AsyncGenerator<Status, Status> {
+  async *watch(options: WaitOptions = {}): AsyncGenerator<Status, Status> {
     refuseInAttempt();
+    refuseUnknown(options, ["timeout", "signal"], "a wait");
+    const { timeout, signal } = options;
     const deadline = timeout === undefined ? undefined : AbortSignal.timeout(Math.min(milliseconds(timeout), MAX_TIMER_MS));
     const stop = AbortSignal.any([deadline, signal].filter((each) => each !== undefined));
     let last: Status | undefined;
@@ -144,11 +152,12 @@ export class Handle<R = unknown> {
       const { done, value } = await statuses.next();
       if (!done) continue;
       if (value.state !== "succeeded") throw new TaskFailed(value);
-      return this.#task.decode(value.result);
+      return this.#task.received(value.result);
     }
   }
 
   get #base(): string {
+    checkId(this.id);
     return `/v1/tasks/${encodeURIComponent(this.id).replaceAll("%3A", ":")}`;
   }
 
@@ -166,7 +175,9 @@ export class Client {
   patienceMs = 30_000;
   readonly #token: string | undefined;
 
-  constructor({ url, token }: { url?: string | undefined; token?: string | undefined } = {}) {
+  constructor(options: { url?: string | undefined; token?: string | undefined } = {}) {
+    refuseUnknown(options, ["url", "token"], "`Client`");
+    const { url, token } = options;
     this.url = (url ?? process.env["KAFLEET_API"] ?? DEFAULT_URL).replace(/\/+$/, "");
     if (!/^https?:\/\/./.test(this.url) || !URL.canParse(this.url)) {
       const address = this.url.split("://").at(-1);
@@ -205,7 +216,7 @@ export class Client {
    * the request may be sent again after an error.
    */
   async request<T>(method: string, path: string, body?: string, isRepeatable = isTemporary): Promise<T> {
-    return (await this.#exchange(method, path, body, { isRepeatable })).json() as Promise<T>;
+    return decode(await (await this.#exchange(method, path, body, { isRepeatable })).text()).value as T;
   }
 
   /** Reads a stream of server-sent events until it ends or is lost. */
@@ -359,7 +370,7 @@ async function* eventsOf(body: AsyncIterable<Uint8Array>, onLine: () => void): A
     const colon = line.indexOf(":");
     const [name, value] = [line.slice(0, colon), line.slice(colon + 1).trim()];
     if (name === "event") kind = value;
-    else if (name === "data") yield { kind, data: JSON.parse(value) as unknown };
+    else if (name === "data") yield { kind, data: decode(value).value };
   }
 }
 
@@ -380,8 +391,22 @@ export function refuseInAttempt(): void {
   throw new Error("an attempt must not wait for another task, which may need its slot; hint: use `cx.then(…)`");
 }
 
+/** Throws an error for an id that a URL changes, which would reach another document: that with which the API refuses it. */
+function checkId(id: unknown): void {
+  const detail = typeof id === "string" ? problemOfId(id) : `\`${textOf(id)}\` is not an id`;
+  if (detail) throw apiError(400, { code: "bad_id", detail });
+}
+
+function problemOfId(id: string): string | undefined {
+  if (!id) return "the id is empty: give 1 to 128 characters of A-Z a-z 0-9 . _ ~ @ -";
+  if (!id.isWellFormed()) return `the id \`${textOf(id)}\` has half of a character`;
+  const dropped = id.split(":").find((segment) => segment === "." || segment === "..");
+  return dropped && `\`${dropped}\` cannot be an id or a segment of one: URLs drop it; choose another name`;
+}
+
 function submission(call: Call<unknown>): string {
   const document = call.document("submit");
+  for (const id of [document["id"], document["parent"]]) if (id !== undefined) checkId(id);
   const cx = running.getStore();
   document["id"] ??= cx ? idInAttempt(cx, document) : newId();
   return encode(document);
@@ -398,7 +423,7 @@ function newId(): string {
 
 /** Returns an id that is the same in every attempt, so that a repeated attempt creates the same task. */
 function idInAttempt(cx: Context, { type, params, parent }: Record<string, unknown>): string {
-  const digest = hash(encode([cx.idempotencyKey, type, params, parent]));
+  const digest = hash(encode([cx.idempotencyKey, type, params, parent ?? null]));
   const count = (cx.submits.get(digest) ?? 0) + 1;
   cx.submits.set(digest, count);
   return hash(`${digest}/${count}`).slice(0, 32);
@@ -415,7 +440,7 @@ export type Recorded = { type: string; params: unknown; id: string } & Record<st
 export const recorder = new AsyncLocalStorage<Recorded[]>();
 
 function record<R>(recorded: Recorded[], call: Call<R>, text: string): Handle<R> {
-  const document = JSON.parse(text) as Recorded;
+  const document = decode(text).value as Recorded;
   recorded.push(document);
   return new Handle(call.target, document.id);
 }

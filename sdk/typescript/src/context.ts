@@ -1,10 +1,13 @@
 /** Context of an attempt: the API available to a handler. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
+import { types } from "node:util";
 
+import { encode, encodeText, exceeds } from "./json.ts";
+import { hintFor } from "./names.ts";
 import type { CallOptions, ChildOptions, ThenOptions } from "./options.ts";
 import { Cancelled, Fail } from "./outcomes.ts";
-import { encode, encodeText, exceeds } from "./schema.ts";
+import { attempted, clipped, isError, messageOf, stackOf, textOf } from "./shown.ts";
 import { type Arguments, Call, type Target } from "./task.ts";
 
 /** Limits of a worker that does not send them, in bytes; `children` and `calls` are numbers. */
@@ -33,7 +36,14 @@ export interface AttemptMessage {
   number: number;
   left_ms: number;
   trace?: { parent: string; state?: string };
+  name?: string;
+  tags?: string[];
+  creator?: string;
+  options?: Record<string, unknown>;
+  headers?: Record<string, string>;
   params: unknown;
+  /** Whether the params may be unsuitable for the handler. */
+  isSuspect?: boolean;
 }
 
 /** Receiver of an attempt's messages: the worker, or a test. */
@@ -57,6 +67,9 @@ const BATCH = 256 << 10;
 
 /** Length of a warning and of the reason to retire; the worker keeps no more. */
 const MAX_TEXT_CHARS = 4000;
+
+/** Number of lines that are logged together: more would be over the limit of the log. */
+const MAX_LINES = 1 << 20;
 
 /** Number of tasks that are created together. */
 const BATCH_ITEMS = 1000;
@@ -99,6 +112,16 @@ export class Context<S = unknown> {
   readonly run: number;
   /** Number of the attempt in its run, from 1. */
   readonly number: number;
+  /** Display name of the task. */
+  readonly name: string | undefined;
+  /** Tags of the task. */
+  readonly tags: readonly string[];
+  /** Creator of the task. */
+  readonly creator: string | undefined;
+  /** Options of the task: the JSON object that was stored with it. */
+  readonly options: Readonly<Record<string, unknown>>;
+  /** Headers that were given with the task, and those of its record that the type keeps (`keep_headers`). */
+  readonly headers: Readonly<Record<string, string>>;
   /** W3C trace context of the attempt, or of the producer if the attempt has none. */
   readonly trace: { parent: string; state?: string } | undefined;
   /** Value of the app's `lifespan`. */
@@ -130,6 +153,11 @@ export class Context<S = unknown> {
     this.id = attempt.id;
     this.run = attempt.run;
     this.number = attempt.number;
+    this.name = attempt.name;
+    this.tags = attempt.tags ?? [];
+    this.creator = attempt.creator;
+    this.options = attempt.options ?? {};
+    this.headers = attempt.headers ?? {};
     this.trace = attempt.trace;
     this.state = channel.state as S;
     this.#channel = channel;
@@ -163,21 +191,32 @@ export class Context<S = unknown> {
     if (this.reason !== undefined) throw new Cancelled(this.reason);
   }
 
-  /** Publishes the state of the work, any JSON; the newest value replaces earlier ones. */
-  progress(value: unknown, { silent = false } = {}): void {
-    const text = encode(value);
-    const limit = this.#channel.limits.progress;
-    if (exceeds(text, limit)) return this.log(`a progress value of over ${limit} bytes was dropped`);
-    if (!this.#channel.isCrowded) return this.#message("progress", `"value":${text}`, silent);
-    this.#progress = this.#line("progress", `"value":${text}`, silent);
-    this.#channel.buffered(this as Context);
+  /**
+   * Publishes the state of the work, any JSON; the newest value replaces earlier ones. One that has no JSON form or is too
+   * large is dropped, with a line in the log.
+   */
+  progress(value: unknown, options?: Silent): void {
+    const silent = this.#isSilent(options);
+    this.#unlessRefused("a progress value", () => {
+      const text = encode(value);
+      const limit = this.#channel.limits.progress;
+      if (exceeds(text, limit)) throw new TypeError(`it has over ${limit} bytes`);
+      if (!this.#channel.isCrowded) return this.#message("progress", `"value":${text}`, silent);
+      this.#progress = this.#line("progress", `"value":${text}`, silent);
+      this.#channel.buffered(this as Context);
+    });
   }
 
-  /** Appends lines to the task's log. `silent` ones do not count as activity for `stallTimeout`. */
-  log(lines: string | readonly string[], { silent = false } = {}): void {
+  /**
+   * Appends lines to the task's log: text, an array of lines, or any value, which is shown as `console.log` does. `silent`
+   * ones do not count as activity for `stallTimeout`.
+   */
+  log(lines: unknown, options?: Silent): void {
+    const silent = this.#isSilent(options);
     if (silent !== this.#silent) this.#channel.send(this.flush());
     this.#silent = silent;
-    this.#append((typeof lines === "string" ? [lines] : lines).flatMap((line) => line.split("\n")));
+    const values = attempted(() => Array.isArray(lines) && (Array.prototype.slice.call(lines, 0, MAX_LINES) as unknown[]));
+    this.#append((values || [lines]).flatMap((line) => loggedText(line).split("\n")));
   }
 
   /**
@@ -194,22 +233,29 @@ export class Context<S = unknown> {
     if (lines.length) this.#append(lines);
   }
 
-  /** Marks the task with a warning until it ends. */
-  warn(message: string, { silent = false } = {}): void {
-    this.#message("warn", `"message":${encodeText(message.slice(0, MAX_TEXT_CHARS))}`, silent);
+  /** Marks the task with a warning until it ends: text, an error, or any value, which is shown as text. */
+  warn(message: unknown, options?: Silent): void {
+    const text = typeof message === "string" ? clipped(message, MAX_TEXT_CHARS) : textOf(message);
+    this.#message("warn", `"message":${encodeText(text)}`, this.#isSilent(options));
   }
 
-  /** Stores a small value with the task, replacing an earlier one of the same name. */
-  attach(name: string, data: string | Uint8Array, { media = "application/octet-stream" } = {}): void {
-    const bytes = Buffer.from(data as Uint8Array);
-    const limit = this.#channel.limits.attachment;
-    if (bytes.length > limit) {
-      throw new Fail(`the attachment has ${bytes.length} bytes: at most ${limit} are allowed`, { kind: "bad_attachment" });
-    }
-    if (name.length + media.length > MAX_TEXT_CHARS) {
-      throw new Fail("the name or the media type of the attachment is too long", { kind: "bad_attachment" });
-    }
-    this.#message("attach", encode({ name, media, data: bytes.toString("base64") }).slice(1, -1), false);
+  /**
+   * Stores a small value with the task, replacing an earlier one of the same name. One that is too large or has no valid
+   * name is dropped, with a line in the log.
+   */
+  attach(name: string, data: string | Uint8Array, options?: { media?: string }): void {
+    this.#checkOptions(options, ["media"], "attach");
+    this.#unlessRefused(`the attachment \`${clipped(textOf(name), 100)}\``, () => {
+      const media = options?.media ?? "application/octet-stream";
+      if (typeof data !== "string" && !types.isUint8Array(data))
+        throw new TypeError("its data is neither text nor a `Uint8Array`");
+      const bytes = Buffer.from(data as Uint8Array);
+      const limit = this.#channel.limits.attachment;
+      if (bytes.length > limit) throw new TypeError(`it has ${bytes.length} bytes: at most ${limit} are allowed`);
+      if (typeof name !== "string" || typeof media !== "string") throw new TypeError("its name or media type is no text");
+      if (name.length + media.length > MAX_TEXT_CHARS) throw new TypeError("its name or media type is too long");
+      this.#message("attach", encode({ name, media, data: bytes.toString("base64") }).slice(1, -1), false);
+    });
   }
 
   /** Reports activity, which restarts the type's `stallTimeout`. */
@@ -219,7 +265,7 @@ export class Context<S = unknown> {
 
   /** Ends this process once its running attempts have ended; the worker replaces it. */
   retire(reason: string): void {
-    this.#channel.send(`${this.flush()}{"retire":{"reason":${encodeText(reason.slice(0, MAX_TEXT_CHARS))}}}\n`);
+    this.#channel.send(`${this.flush()}{"retire":{"reason":${encodeText(textOf(reason))}}}\n`);
   }
 
   /**
@@ -280,6 +326,26 @@ export class Context<S = unknown> {
     return this.flush() + (succeeded ? this.#takeChildren() : "");
   }
 
+  /** Sends something that is shown with the task. What cannot be sent never fails the attempt: the log has the reason. */
+  #unlessRefused(what: string, send: () => void): void {
+    try {
+      send();
+    } catch (error) {
+      this.log(`${what} was dropped: ${messageOf(error)}`);
+    }
+  }
+
+  #isSilent(options: Silent | undefined): boolean {
+    this.#checkOptions(options, ["silent"], "progress, log and warn");
+    return attempted(() => options?.silent) === true;
+  }
+
+  #checkOptions(options: object | undefined, allowed: string[], owner: string): void {
+    const names = typeof options === "object" ? attempted(() => Object.keys(options)) : undefined;
+    const unknown = names?.find((name) => !allowed.includes(name));
+    if (unknown !== undefined) this.log(`\`${clipped(unknown, 64)}\` is not an option of ${owner}${hintFor(unknown, allowed)}`);
+  }
+
   #append(lines: readonly string[]): void {
     const { log, log_line } = this.#channel.limits;
     for (const line of lines) {
@@ -317,7 +383,14 @@ export class Context<S = unknown> {
 
   /** Returns the document of a task, which must fit into a message. */
   #checked(call: Call<unknown>, use: "spawn" | "then", name: string): string {
-    const document = encode(call.document(use));
+    const fields = call.document(use);
+    for (const label of LABELS) {
+      const whole = wellFormed(fields[label]);
+      if (whole === fields[label]) continue;
+      fields[label] = whole;
+      this.log(`half of a character in \`${label}\` of a ${name} of type \`${call.target.name}\` was replaced`);
+    }
+    const document = encode(fields);
     if (exceeds(document, this.#channel.limits.params + (64 << 10))) {
       throw new Fail(`a ${name} of type \`${call.target.name}\` is too large`, { kind: "bad_child" });
     }
@@ -344,6 +417,11 @@ export interface Ended<T = unknown> {
   error?: { kind: string; message: string; attempt?: number };
 }
 
+/** Option of progress, log lines and warnings: they do not count as activity for `stallTimeout`. */
+interface Silent {
+  silent?: boolean;
+}
+
 /** Context of a continuation with the outcomes of the task before it and of that task's children. */
 export class Joined<T = unknown, S = unknown> extends Context<S> {
   /** Task that this one continues. */
@@ -356,6 +434,22 @@ export class Joined<T = unknown, S = unknown> extends Context<S> {
     this.task = task;
     this.results = results;
   }
+}
+
+/** Fields of a task that are text for people. */
+const LABELS = ["name", "tags", "creator"];
+
+/** Returns text, or a list with texts, that UTF-8 can represent; the value itself if it is. */
+function wellFormed(value: unknown): unknown {
+  if (typeof value === "string") return value.toWellFormed();
+  if (!Array.isArray(value) || value.every((each) => wellFormed(each) === each)) return value;
+  return value.map(wellFormed);
+}
+
+/** Returns what the log has of a value: of an error its stack, as `console.log`. */
+function loggedText(value: unknown): string {
+  if (typeof value === "string") return value;
+  return (isError(value) && stackOf(value)) || textOf(value);
 }
 
 function truncated(line: string, limit: number): string {

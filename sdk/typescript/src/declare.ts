@@ -1,11 +1,14 @@
 /** Declaration of tasks: as types of an app, or in bundles, which are types of many tasks. */
 
 import type { AnyApp } from "./app.ts";
+import { types } from "node:util";
+
 import { DeclarationError } from "./errors.ts";
-import { type ErrorClass, type Policy, splitPolicy, type SplitPolicy } from "./options.ts";
+import { checkNumbers, type ErrorClass, type Numbers, type Policy, splitPolicy, type SplitPolicy } from "./options.ts";
 import { Dead, Wait } from "./outcomes.ts";
 import type { InputOf, OutputOf, Schema, Wire } from "./schema.ts";
-import { checkName, type Definition, type Handler, type Run, type RunJoined, type Target, Task } from "./task.ts";
+import { classOf } from "./shown.ts";
+import { checkName, type Definition, type Handler, type Run, type RunJoined, Target, Task } from "./task.ts";
 
 /** Length of a description that the worker accepts. */
 const MAX_DOC_CHARS = 10_000;
@@ -21,7 +24,11 @@ interface SchemaOptions {
   output?: Schema;
   /** Description for people. */
   doc?: string;
+  /** Numbers of the params and of the result. Default: those of the app. */
+  numbers?: Numbers;
 }
+
+const SCHEMA_OPTIONS = ["params", "output", "doc", "numbers"];
 
 /** Declaration of a task type besides its handler. */
 export interface TaskOptions extends SchemaOptions, Policy {}
@@ -91,6 +98,9 @@ export abstract class Declarations<S, Allowed extends SchemaOptions, D extends {
 
   protected abstract create(name: string, definition: Definition, handler: Handler): D;
 
+  /** Numbers of tasks that do not say it. */
+  protected abstract get defaultNumbers(): Numbers;
+
   #declare(name: string, rest: unknown[], joined: boolean): unknown {
     const [options, handler] = rest.length > 1 ? rest : [{}, rest[0]];
     if (typeof handler !== "function") {
@@ -98,10 +108,44 @@ export abstract class Declarations<S, Allowed extends SchemaOptions, D extends {
         `\`${name}\` has no handler; hint: write \`app.task("${name}", { … }, async (params, cx) => …)\``,
       );
     }
-    const { params, output, doc, results, ...policy } = options as TaskOptions & { results?: Schema };
-    const definition = { params, output, results: joined ? results : undefined, doc, joined, policy: splitPolicy(name, policy) };
+    checkFunction(name, handler);
+    const {
+      params,
+      output,
+      doc,
+      numbers = this.defaultNumbers,
+      results,
+      ...keys
+    } = options as TaskOptions & { results?: Schema };
+    checkNumbers(name, numbers);
+    const schemas = joined ? { params, output, results } : { params, output };
+    for (const [key, schema] of Object.entries(schemas)) checkSchema(name, key, schema);
+    const policy = splitPolicy(name, joined || results === undefined ? keys : ({ ...keys, results } as Policy), SCHEMA_OPTIONS);
+    const definition = { params, output, results: joined ? results : undefined, doc, joined, numbers, policy };
     return this.add(this.create(name, definition, handler as Handler));
   }
+}
+
+/** Throws a `DeclarationError` for a function that would not run when it is called. */
+export function checkFunction(name: string, run: unknown): void {
+  const hint = "hint: write `async (…) => …`";
+  if (typeof run !== "function")
+    throw new DeclarationError(`\`${name}\` has no function, but a value of type ${classOf(run)}; ${hint}`);
+  if (types.isGeneratorFunction(run)) {
+    throw new DeclarationError(`\`${name}\` has a generator function, of which a call runs nothing; ${hint}, without \`*\``);
+  }
+  if (/^class\b/.test(Function.prototype.toString.call(run))) {
+    throw new DeclarationError(`\`${name}\` has a class, which cannot be called; ${hint}`);
+  }
+}
+
+/** Throws a `DeclarationError` for a schema that no library has made, such as a JSON Schema. */
+function checkSchema(name: string, key: string, schema: unknown): void {
+  if (schema === undefined || schema instanceof Target) return;
+  const standard = (schema as Partial<Schema> | null)?.["~standard"];
+  if (typeof standard?.validate === "function") return;
+  const hint = "hint: use one of zod, arktype, valibot or another library with Standard Schema";
+  throw new DeclarationError(`\`${name}\`: \`${key}\` is no schema, but a value of type ${classOf(schema)}; ${hint}`);
 }
 
 /** Task type of many tasks, which share its topic, policy and concurrency. The params name the task. */
@@ -149,6 +193,10 @@ export class Bundle<S = unknown> extends Declarations<S, BundledOptions, Task<ne
     const { fields } = this.#policy;
     const policy = Object.keys(fields).length ? fields : undefined;
     return { name: this.name, params, doc: lines.join("\n").slice(0, MAX_DOC_CHARS), policy };
+  }
+
+  protected override get defaultNumbers(): Numbers {
+    return this.app.numbers;
   }
 
   protected override create(name: string, definition: Definition, handler: Handler): Task<never, unknown> {

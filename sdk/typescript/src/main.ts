@@ -5,12 +5,12 @@ import { pathToFileURL } from "node:url";
 import { isMainThread } from "node:worker_threads";
 
 import { type AnyApp, App } from "./app.ts";
-import { stackOf } from "./attempt.ts";
 import { type Connection, ConnectionProblem, stdinKind, takeSocket } from "./connection.ts";
 import { running } from "./context.ts";
-import { captureOutput } from "./output.ts";
-import { encode } from "./schema.ts";
+import { encodeText } from "./json.ts";
+import { captureOutput, Reports } from "./output.ts";
 import { PROTOCOL, Session, type Welcome } from "./session.ts";
+import { classOf, isInstance, stackOf, textOf } from "./shown.ts";
 
 /** Name of the variable that keeps child processes from taking their stdin for the socket of a worker. */
 const TAKEN = "KAFLEET_SOCKET_TAKEN";
@@ -18,6 +18,12 @@ const TAKEN = "KAFLEET_SOCKET_TAKEN";
 const NO_SOCKET =
   "kafleet: file descriptor 0 is not the socket of a worker, so that no app is served; hint: in `command`, programs that copy " +
   "stdin break the socket: `script`, `nodemon`, `docker run -i`";
+
+/**
+ * Age of a process before it asks for its replacement because of an error outside of all attempts: one that fails soon
+ * after each start is not replaced again and again.
+ */
+const MIN_AGE_MS = 30_000;
 
 /** The app cannot serve; the message is shown to people. */
 class Unable extends Error {}
@@ -46,6 +52,8 @@ export function serveIfStarted(): void {
 class Server {
   readonly #connection: Connection;
   readonly #early: string[] = [];
+  readonly #reports = new Reports();
+  #isRetiring = false;
   #session: Session | undefined;
   #lifespan: AsyncGenerator | Generator | undefined;
   #welcomed = false;
@@ -79,22 +87,30 @@ class Server {
     }
   }
 
-  /** Ends the attempt that an error belongs to; without one, this process. */
+  /** Ends the attempt that an error belongs to; without one, lets the running attempts end, and then this process. */
   onError(error: unknown): void {
     if (this.#ending) return;
-    if (error instanceof ConnectionProblem) die(error.message);
-    if (!this.#session) {
-      this.#ending = true;
-      const message = error instanceof Unable ? error.message : withHint(error, stackOf(error) ?? String(error));
-      this.#connection.send(`{"unable":{"message":${encode(message)}}}\n`);
-      void this.#connection.close().then(() => process.exit(0));
-      return;
-    }
+    if (isInstance(error, ConnectionProblem)) die(error.message);
+    const session = this.#session;
+    if (!session) return this.#refuse(error);
     const cx = running.getStore();
-    if (this.#session.failed(cx, error)) return;
-    const text = stackOf(error) ?? String(error);
-    if (!cx) die(`an error outside of all attempts ends the process: ${text}`);
-    console.error(`kafleet: an error after the end of the attempt ${cx.n} at \`${cx.id}\`: ${text}`);
+    if (session.failed(cx, error)) return;
+    const text = reported(error);
+    if (cx) return this.#reports.write(`an error after the end of the attempt ${cx.n} at \`${cx.id}\`: ${text}`);
+    this.#reports.write(`an error outside of all attempts; the process is replaced when its attempts have ended: ${text}`);
+    if (this.#isRetiring) return;
+    this.#isRetiring = true;
+    const reason = encodeText(`an error outside of all attempts: ${textOf(error)}`);
+    const retire = () => session.send(`{"retire":{"reason":${reason}}}\n`);
+    setTimeout(retire, Math.max(0, MIN_AGE_MS - performance.now())).unref();
+  }
+
+  /** Reports that the app cannot serve. */
+  #refuse(error: unknown): void {
+    this.#ending = true;
+    const message = isInstance(error, Unable) ? error.message : withHint(error, reported(error));
+    this.#connection.send(`{"unable":{"message":${encodeText(message)}}}\n`);
+    void this.#connection.close().then(() => process.exit(0));
   }
 
   /** Sends everything that is pending. */
@@ -118,11 +134,17 @@ class Server {
   }
 
   async #enter(app: AnyApp): Promise<unknown> {
-    this.#lifespan = app.lifespan?.();
+    if (!app.lifespan) return undefined;
     try {
-      return (await this.#lifespan?.next())?.value;
+      this.#lifespan = app.lifespan();
+      if (typeof this.#lifespan?.next !== "function") {
+        throw new TypeError(`it returns a value of type ${classOf(this.#lifespan)}; ${LIFESPAN_HINT}`);
+      }
+      const { value, done } = await this.#lifespan.next();
+      if (done) throw new TypeError(`it ends without a \`yield\`; ${LIFESPAN_HINT}`);
+      return value;
     } catch (error) {
-      throw new Unable(`the lifespan of the app failed: ${stackOf(error) ?? String(error)}`);
+      throw new Unable(`the lifespan of the app failed: ${reported(error)}`);
     }
   }
 
@@ -130,18 +152,26 @@ class Server {
     if (this.#ending) return;
     this.#ending = true;
     try {
-      await this.#lifespan?.next();
+      const end = await this.#lifespan?.next();
+      if (end && !end.done) throw new TypeError(`it has a second \`yield\`; ${LIFESPAN_HINT}`);
       await this.#connection.close();
       process.exit(0);
     } catch (error) {
-      die(`the lifespan of the app failed: ${stackOf(error) ?? String(error)}`);
+      die(`the lifespan of the app failed: ${reported(error)}`);
     }
   }
 }
 
+const LIFESPAN_HINT = "hint: write `async function* () { …; yield state; … }`";
+
+/** Returns the text about an error in reports. */
+function reported(error: unknown): string {
+  return stackOf(error) ?? textOf(error);
+}
+
 /** Adds a hint where Node knows the place of a syntax error, but shows it only itself. */
 function withHint(error: unknown, message: string): string {
-  if (!(error instanceof SyntaxError) || /:\d+/.test(message)) return message;
+  if (!isInstance(error, SyntaxError) || /:\d+/.test(message)) return message;
   return `${message}\nhint: \`node ${process.argv[1]}\` shows the line`;
 }
 

@@ -1,8 +1,22 @@
 /** Options of task types and of single tasks, in the words of kafleet.toml and of the API. */
 
 import { DeclarationError } from "./errors.ts";
+import { hintFor } from "./names.ts";
+import { classOf, textOf } from "./shown.ts";
 import type { Call } from "./task.ts";
 import type { Duration } from "./outcomes.ts";
+
+/**
+ * Numbers of JSON that a JavaScript number would change, such as integers beyond 2^53. `checked`: they are refused.
+ * `exact`: integers are `bigint`, others the objects of `JSON.rawJSON`, with their digits in `rawJSON`.
+ */
+export type Numbers = "checked" | "exact";
+
+/** Throws a `DeclarationError` for a value that `numbers` does not have. */
+export function checkNumbers(owner: string, numbers: unknown): void {
+  if (numbers === "checked" || numbers === "exact") return;
+  throw new DeclarationError(`\`${owner}\`: \`numbers\` is \`${textOf(numbers)}\`; hint: write \`checked\` or \`exact\``);
+}
 
 /** Class of errors. */
 export type ErrorClass = abstract new (...args: never[]) => Error;
@@ -15,6 +29,7 @@ interface Limits {
   backoffReset?: Duration;
   maxWait?: Duration;
   timeout?: Duration;
+  stallTimeout?: Duration;
 }
 
 /** Policy of a task type: keys of `[types.NAME]`, which override it. */
@@ -24,7 +39,6 @@ export interface Policy extends Limits {
   rate?: Readonly<Record<string, unknown>>;
   order?: "none" | "key" | "partition";
   totalTimeout?: Duration;
-  stallTimeout?: Duration;
   /** Classes of errors, which match subclasses too, and names of kinds. */
   retryOn?: readonly (string | ErrorClass)[];
   /** Classes of errors, which match subclasses too, and names of kinds. */
@@ -42,6 +56,8 @@ interface CommonOptions extends Limits {
   key?: string;
   name?: string;
   tags?: readonly string[];
+  /** Headers for the handlers of the task. */
+  headers?: Readonly<Record<string, string>>;
   onFailure?: "fail" | "ignore";
   failFast?: boolean;
   maxFailed?: number;
@@ -85,7 +101,8 @@ export type CallOptions = SubmitOptions & ThenOptions;
 export type Scope = "submit" | "spawn" | "then";
 
 const COMMON =
-  "key name tags retries minBackoff maxBackoff backoffReset maxWait timeout onFailure failFast maxFailed then actions checks";
+  "key name tags headers retries minBackoff maxBackoff backoffReset maxWait timeout stallTimeout onFailure failFast maxFailed then " +
+  "actions checks";
 const CHILD = `${COMMON} id creator link totalTimeout replyTo options delay at expires`;
 const ALLOWED: Record<Scope, Set<string>> = {
   submit: new Set(`${CHILD} parent`.split(" ")),
@@ -104,7 +121,10 @@ const POLICY = new Set(
 export function taskFields(type: string, options: CallOptions, scope: Scope): Record<string, unknown> {
   const fields: Record<string, unknown> = {};
   for (const [key, value] of Object.entries(options)) {
-    if (!ALLOWED[scope].has(key)) throw new TypeError(`\`${key}\` is not an option of ${PLACES[scope]} (\`${type}\`)`);
+    if (!ALLOWED[scope].has(key)) {
+      const hint = hintFor(key, [...ALLOWED[scope]]);
+      throw new TypeError(`\`${key}\` is not an option of ${PLACES[scope]} (\`${type}\`)${hint}`);
+    }
     if (value !== undefined) fields[snakeCase(key)] = value;
   }
   return fields;
@@ -117,13 +137,18 @@ export interface SplitPolicy {
   retryOn: ErrorClass[];
 }
 
-/** Separates classes of errors from the keys for the worker. Throws a `DeclarationError` for an unknown key. */
-export function splitPolicy(name: string, policy: Policy): SplitPolicy {
+/**
+ * Separates classes of errors from the keys for the worker. Throws a `DeclarationError` for an unknown key. `declared`:
+ * other options beside those of the policy, for the hint.
+ */
+export function splitPolicy(name: string, policy: Policy, declared: readonly string[] = []): SplitPolicy {
   const split: SplitPolicy = { fields: {}, failOn: [], retryOn: [] };
   for (const [key, value] of Object.entries(policy)) {
-    if (!POLICY.has(key)) throw new DeclarationError(`\`${name}\`: \`${key}\` is not a key of a policy`);
+    if (!POLICY.has(key)) {
+      throw new DeclarationError(`\`${name}\`: \`${key}\` is not a key of a policy${hintFor(key, [...POLICY, ...declared])}`);
+    }
     if (key === "failOn" || key === "retryOn") {
-      const listed = value as readonly (string | ErrorClass)[];
+      const listed = errorKinds(name, key, value);
       split[key] = listed.filter((kind) => typeof kind === "function");
       const kinds = listed.filter((kind) => typeof kind === "string");
       if (kinds.length) split.fields[snakeCase(key)] = kinds;
@@ -132,6 +157,21 @@ export function splitPolicy(name: string, policy: Policy): SplitPolicy {
     }
   }
   return split;
+}
+
+/** Returns a list of classes of errors and names of kinds. Others would match no error: what an import has not defined yet. */
+function errorKinds(name: string, key: string, value: unknown): (string | ErrorClass)[] {
+  const kinds: unknown[] = value === undefined ? [] : Array.isArray(value) ? value : [value];
+  const wrong = kinds.find((kind) => typeof kind !== "string" && !isErrorClass(kind));
+  if (Array.isArray(value ?? []) && wrong === undefined && !kinds.includes(undefined)) return kinds as (string | ErrorClass)[];
+  const found = Array.isArray(value)
+    ? `has \`${typeof wrong === "function" ? wrong.name : textOf(wrong)}\``
+    : `is of type ${classOf(value)}`;
+  throw new DeclarationError(`\`${name}\`: \`${key}\` ${found}; hint: list classes of errors, and names of kinds`);
+}
+
+function isErrorClass(kind: unknown): boolean {
+  return kind === Error || (typeof kind === "function" && kind.prototype instanceof Error);
 }
 
 function snakeCase(key: string): string {

@@ -1,5 +1,8 @@
 /** Errors that decide the outcome of an attempt. */
 
+import { refuseUnknown } from "./names.ts";
+import { kindOf, textOf } from "./shown.ts";
+
 /** Duration: text such as `30s`, or milliseconds. */
 export type Duration = number | `${number}${"ms" | "s" | "m" | "h" | "d"}`;
 
@@ -15,7 +18,9 @@ export abstract class Outcome extends Error {
   /** Stable name for programs. */
   readonly kind: string;
 
-  constructor(message = "", { kind, cause }: OutcomeOptions = {}) {
+  constructor(message = "", options: OutcomeOptions = {}) {
+    refuseUnknown(options, ["kind", "cause"], `\`${new.target.name}\``);
+    const { kind, cause } = options;
     super(message || new.target.name, cause === undefined ? undefined : { cause });
     this.name = new.target.name;
     this.kind = kindOf(kind ?? (BASES.has(new.target.name) ? "error" : new.target.name));
@@ -48,8 +53,10 @@ export class Retry extends Outcome {
   readonly afterMs: number | undefined;
 
   constructor(message = "", options: OutcomeOptions & { after?: Duration } = {}) {
-    super(message, options);
-    this.afterMs = options.after === undefined ? undefined : Math.max(milliseconds(options.after), 0);
+    const { after, ...rest } = options;
+    if (after === undefined) refuseUnknown(rest, ["kind", "cause", "after"], `\`${new.target.name}\``);
+    super(message, rest);
+    this.afterMs = after === undefined ? undefined : Math.max(milliseconds(after), 0);
   }
 }
 
@@ -77,22 +84,10 @@ export class Cancelled extends Error {
 
 const UNITS: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
-/** Returns a duration in whole milliseconds. Throws a `TypeError` for text that is no duration. */
+/** Returns a duration in whole milliseconds. Throws a `TypeError` for what is no duration, or too long for an exact number. */
 export function milliseconds(duration: Duration): number {
-  if (typeof duration === "number") return Math.round(duration);
-  const [, number, unit] = /^(\d+)(ms|s|m|h|d)$/.exec(duration) ?? [];
-  if (!number)
-    throw new TypeError(`\`${duration}\` is not a duration; hint: write \`1500ms\`, \`30s\`, \`10m\`, \`2h\` or \`7d\``);
-  return Number(number) * UNITS[unit!]!;
-}
-
-/** Returns a name with the characters and the length that the protocol allows for a kind. */
-export function kindOf(name: string): string {
-  return name.replace(/[^A-Za-z0-9._-]/g, "_").slice(0, 64) || "error";
-}
-
-/** Returns the class name of an error, which is the kind of a failure that is not an `Outcome`. */
-export function nameOf(error: unknown): string {
-  if (!(error instanceof Error)) return "error";
-  return error.name && error.name !== "Error" ? error.name : error.constructor.name;
+  const [, number, unit] = /^(\d+)(ms|s|m|h|d)$/.exec(`${duration}`) ?? [];
+  const result = typeof duration === "number" ? Math.round(duration) : Number(number) * UNITS[unit!]!;
+  if (Number.isSafeInteger(result)) return result;
+  throw new TypeError(`\`${textOf(duration)}\` is not a duration; hint: write \`1500ms\`, \`30s\`, \`10m\`, \`2h\` or \`7d\``);
 }

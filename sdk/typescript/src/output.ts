@@ -1,6 +1,7 @@
-/** Output of handlers: `console` goes to the log of the running task. */
+/** Output: `console` goes to the log of the running task, and reports about errors without a task to stderr. */
 
 import { running } from "./context.ts";
+import { attempted } from "./shown.ts";
 
 type Write = (text: string | Uint8Array, ...rest: unknown[]) => boolean;
 
@@ -24,4 +25,32 @@ function capture(stream: NodeJS.WriteStream): void {
     return true;
   };
   stream.write = write as typeof stream.write;
+}
+
+/** Number of reports in a minute; further ones are counted. */
+const MAX_REPORTS = 20;
+const REPORTS_MS = 60_000;
+
+/** Reports on stderr: so many in a minute, since what fails once may fail a million times. */
+export class Reports {
+  #begin = -Infinity;
+  #count = 0;
+
+  /** Writes a text, unless there were too many before. */
+  write(text: string): void {
+    const now = performance.now();
+    if (now - this.#begin >= REPORTS_MS) {
+      const omitted = this.#count - MAX_REPORTS;
+      if (omitted > 0) writeError(`${omitted} further errors were not shown`);
+      [this.#begin, this.#count] = [now, 0];
+    }
+    this.#count += 1;
+    if (this.#count <= MAX_REPORTS) writeError(text);
+    if (this.#count === MAX_REPORTS) writeError("further errors of this minute are counted only");
+  }
+}
+
+/** Writes to stderr, also where the program has replaced `console` or the stream. */
+function writeError(text: string): void {
+  attempted(() => running.exit(() => process.stderr.write(`kafleet: ${text}\n`)));
 }

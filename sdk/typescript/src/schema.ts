@@ -1,4 +1,4 @@
-/** Schemas of params and results: the interface of Standard Schema and Standard JSON Schema, and the form of a value in JSON. */
+/** Schemas of params and results: the interface of Standard Schema and Standard JSON Schema. */
 
 /** Schema of a library that implements Standard Schema (https://standardschema.dev), such as zod, arktype or valibot. */
 export interface Schema<Input = unknown, Output = Input> {
@@ -27,7 +27,7 @@ export type InputOf<S extends Schema> = NonNullable<S["~standard"]["types"]>["in
 /** Type that a schema returns. */
 export type OutputOf<S extends Schema> = NonNullable<S["~standard"]["types"]>["output"];
 
-/** Form of a value after it has travelled as JSON: a `Date` is a string, `undefined` is null. */
+/** Form of a value after it has travelled as JSON: a `Date` is a string, `undefined` is null, a small `bigint` a number. */
 export type Wire<T> = 0 extends 1 & T
   ? T
   : T extends { toJSON(): infer J }
@@ -36,13 +36,15 @@ export type Wire<T> = 0 extends 1 & T
       ? T
       : T extends undefined | void
         ? null
-        : T extends bigint | symbol | ((...args: never[]) => unknown)
-          ? never
-          : T extends readonly unknown[]
-            ? { [K in keyof T]: Wire<T[K]> }
-            : T extends object
-              ? { [K in keyof T]: undefined extends T[K] ? Wire<Exclude<T[K], undefined>> | undefined : Wire<T[K]> }
-              : T;
+        : T extends bigint
+          ? number | bigint
+          : T extends symbol | ((...args: never[]) => unknown)
+            ? never
+            : T extends readonly unknown[]
+              ? { [K in keyof T]: Wire<Exclude<T[K], undefined>> }
+              : T extends object
+                ? { [K in keyof T]: undefined extends T[K] ? Wire<Exclude<T[K], undefined>> | undefined : Wire<T[K]> }
+                : T;
 
 /** A value does not have the form that its schema requires. */
 export class Mismatch extends Error {}
@@ -63,50 +65,4 @@ function text(issue: Issue): string {
 /** Returns the JSON Schema that describes the input of a schema; nothing if its library has none. */
 export function jsonSchema(schema: Schema | undefined): Record<string, unknown> | undefined {
   return schema?.["~standard"].jsonSchema?.input({ target: "draft-2020-12" });
-}
-
-/** Returns a value as JSON. Throws a `TypeError` for values that JSON would change silently, such as NaN or a `Map`. */
-export function encode(value: unknown): string {
-  return JSON.stringify(value === undefined ? null : value, check) ?? unsupported(value);
-}
-
-/** Returns text for people as JSON; surrogates without their pair, which UTF-8 cannot represent, are replaced. */
-export function encodeText(text: string): string {
-  return JSON.stringify(text.toWellFormed());
-}
-
-/** Classes whose instances would lose their contents. */
-const OPAQUE = [Map, Set, WeakMap, WeakSet, Promise, Error, RegExp, ArrayBuffer];
-
-function check(this: unknown, key: string, value: unknown): unknown {
-  if (!key.isWellFormed()) throw new TypeError("a name of a member has half of a character, which has no JSON form");
-  switch (typeof value) {
-    case "string":
-      if (!value.isWellFormed()) throw new TypeError("a text with half of a character (a lone surrogate) has no JSON form");
-      return value;
-    case "number":
-      if (!Number.isFinite(value)) throw new TypeError(`\`${value}\` has no JSON form`);
-      return value;
-    case "bigint":
-      throw new TypeError(`\`${value}n\` has no JSON form; hint: use a string`);
-    case "function":
-    case "symbol":
-      return unsupported(value);
-    case "object":
-      if (value === null) {
-        const original = (this as Record<string, unknown>)[key];
-        if (original instanceof Date) throw new TypeError("an invalid `Date` has no JSON form");
-      } else if (OPAQUE.some((opaque) => value instanceof opaque) || ArrayBuffer.isView(value)) unsupported(value);
-  }
-  return value;
-}
-
-function unsupported(value: unknown): never {
-  const name = typeof value === "object" && value ? value.constructor.name : typeof value;
-  throw new TypeError(`a value of type ${name} has no JSON form`);
-}
-
-/** Returns whether a text has more bytes in UTF-8 than a limit. */
-export function exceeds(text: string, limit: number): boolean {
-  return text.length > limit || (text.length * 3 > limit && Buffer.byteLength(text) > limit);
 }

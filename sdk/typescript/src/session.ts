@@ -1,12 +1,13 @@
 /** A session with the worker: receives attempts, runs them, and sends their answers. */
 
 import type { AnyApp } from "./app.ts";
-import { Attempt, errorLine } from "./attempt.ts";
+import { Attempt, errorLine, isSuspect } from "./attempt.ts";
 import { type Connection, ConnectionProblem } from "./connection.ts";
-import { type AttemptMessage, type Channel, type Context, LIMITS, type Limits } from "./context.ts";
+import { type AttemptMessage, type Channel, type Context, LIMITS, type Limits, running } from "./context.ts";
 import type { Bundle } from "./declare.ts";
-import { type Outcome, Retry, SpawnFailed } from "./outcomes.ts";
-import { encode } from "./schema.ts";
+import { decode, encode } from "./json.ts";
+import { Outcome, Retry, SpawnFailed } from "./outcomes.ts";
+import { isInstance, kindOf, messageOf, nameOf } from "./shown.ts";
 import type { Task } from "./task.ts";
 import { VERSION } from "./version.ts";
 
@@ -17,10 +18,6 @@ const LOG_DELAY_MS = 20;
 
 /** Interval of the messages that find out whether the worker still receives, after it has ended its stream. */
 const PROBE_MS = 1000;
-
-/** Lines of at least this length, and numbers of at least this many digits, may be valid JSON that JavaScript cannot represent. */
-const LONG_LINE = 8 << 10;
-const LARGE_NUMBER = /\d{300}|\d[eE]\+?\d{3}/;
 
 /** First message of the worker. */
 export interface Welcome {
@@ -72,9 +69,9 @@ export class Session implements Channel {
   receive(line: string): void {
     const message = parse(line);
     if (message === undefined) return this.#unreadable(line);
-    const [kind, fields] = message;
-    if (kind === "attempt") this.#start(fields as unknown as AttemptMessage, line);
-    else if (kind === "cancel") this.#running.get(fields["n"] as number)?.cx.cancel(fields["reason"] as string);
+    const { kind, fields, isExact } = message;
+    if (kind === "attempt") this.#start({ ...(fields as unknown as AttemptMessage), isSuspect: isSuspect(line, isExact) });
+    else if (kind === "cancel") this.#cancel(fields["n"] as number, fields["reason"] as string);
     else if (kind === "reply") this.#reply(fields as unknown as Reply);
     else if (kind === "ping") this.send(`{"pong":{"at":${encode(fields["at"])}}}\n`);
   }
@@ -136,19 +133,22 @@ export class Session implements Channel {
     this.#unsent.clear();
   }
 
-  #start(message: AttemptMessage, line: string): void {
-    let task: Task<never, unknown>;
+  #start(message: AttemptMessage): void {
+    let attempt: Attempt;
     try {
-      task = this.#select(message);
+      attempt = new Attempt(this.#select(message), message, this);
     } catch (error) {
-      const { outcome, kind, message: reason } = error as Outcome;
-      return this.send(errorLine(message.n, outcome, kind, reason));
+      const { outcome, kind } = isInstance(error, Outcome) ? error : { outcome: "retry", kind: kindOf(nameOf(error)) };
+      return this.send(errorLine(message.n, outcome, kind, messageOf(error)));
     }
-    const problem = unrepresentable(message.params, line);
-    if (problem) return this.send(errorLine(message.n, "dead", "bad_params", `the params cannot be read: ${problem}`));
-    const attempt = new Attempt(task, message, this);
     this.#running.set(message.n, attempt);
     void attempt.run().then((lines) => this.#answer(attempt, lines));
+  }
+
+  #cancel(n: number, reason: string): void {
+    const cx = this.#running.get(n)?.cx;
+    // Within the attempt, to which errors of the signal's listeners belong.
+    if (cx) running.run(cx, () => cx.cancel(reason));
   }
 
   /** Returns the task that runs an attempt. Throws the outcome of an attempt that none runs. */
@@ -191,22 +191,18 @@ interface Reply {
 
 const ENDED = { kind: "shutdown", message: "the worker is shutting down: it publishes no more children" };
 
-function parse(line: string): [string, Record<string, unknown>] | undefined {
-  try {
-    const entries = Object.entries(JSON.parse(line) as object);
-    return entries.length === 1 ? (entries[0] as [string, Record<string, unknown>]) : undefined;
-  } catch {
-    return undefined;
-  }
+interface Message {
+  kind: string;
+  fields: Record<string, unknown>;
+  isExact: boolean;
 }
 
-/** Returns the reason why params differ from their JSON: numbers that are too large, or too deep nesting. */
-function unrepresentable(params: unknown, line: string): string | undefined {
-  if (line.length < LONG_LINE && !LARGE_NUMBER.test(line)) return undefined;
+function parse(line: string): Message | undefined {
   try {
-    encode(params);
+    const { value, isExact } = decode(line);
+    const [entry, more] = Object.entries(value as Record<string, Record<string, unknown>>);
+    return entry && !more ? { kind: entry[0], fields: entry[1], isExact } : undefined;
+  } catch {
     return undefined;
-  } catch (error) {
-    return error instanceof RangeError ? "they are nested too deeply" : (error as Error).message;
   }
 }

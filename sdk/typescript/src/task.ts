@@ -4,8 +4,18 @@ import type { AnyApp } from "./app.ts";
 import { Handle, refuseInAttempt } from "./client.ts";
 import type { Context, Joined } from "./context.ts";
 import { type ApiError, DeclarationError } from "./errors.ts";
-import { type CallOptions, type ErrorClass, type Scope, type SplitPolicy, type SubmitOptions, taskFields } from "./options.ts";
-import { jsonSchema, type Schema, validated } from "./schema.ts";
+import {
+  type CallOptions,
+  type ErrorClass,
+  type Numbers,
+  type Scope,
+  type SplitPolicy,
+  type SubmitOptions,
+  taskFields,
+} from "./options.ts";
+import { unsuitable } from "./json.ts";
+import { jsonSchema, Mismatch, type Schema, validated } from "./schema.ts";
+import { messageOf } from "./shown.ts";
 
 /** Arguments of a call: the params may be omitted if they may be `undefined`. */
 export type Arguments<P, O> = undefined extends P ? [params?: P, options?: O] : [params: P, options?: O];
@@ -71,8 +81,20 @@ export abstract class Target<P, R> {
     return { name: this.name, ...fields, tags: [...new Set<unknown>([this.name, ...tags])] };
   }
 
+  /** Whether numbers that a JavaScript number would change are kept; otherwise they are refused. */
+  get isExact(): boolean {
+    return this.app.numbers === "exact";
+  }
+
   /** Returns a result from the JSON that is stored with a task. */
   abstract decode(result: unknown): Promise<R>;
+
+  /** Returns a result as a client receives it. Throws `Mismatch` for numbers that are to be refused. */
+  async received(result: unknown): Promise<R> {
+    const problem = unsuitable(result, this.isExact);
+    if (problem) throw new Mismatch(`the result of \`${this.name}\` cannot be read: ${problem}`);
+    return this.decode(result);
+  }
 
   /** Returns a task to create, for `App.submitMany`, `Context.spawnNow` and `then`. */
   call(...[params, options]: Arguments<P, CallOptions>): Call<R> {
@@ -114,6 +136,7 @@ export interface Definition {
   results: Schema | Target<never, unknown> | undefined;
   joined: boolean;
   doc: string | undefined;
+  numbers: Numbers;
   policy: SplitPolicy;
 }
 
@@ -129,6 +152,10 @@ export class Task<P, R, F = Handler> extends Target<P, R> {
     this.fn = fn;
     this.definition = definition;
     this.joined = definition.joined;
+  }
+
+  override get isExact(): boolean {
+    return this.definition.numbers === "exact";
   }
 
   override async decode(result: unknown): Promise<R> {
@@ -161,8 +188,7 @@ export class Task<P, R, F = Handler> extends Target<P, R> {
       const params = this.bundled ? { properties: { params: own } } : own;
       return this.joined ? joinedSchema(params) : params;
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
-      throw new DeclarationError(`the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${reason}`);
+      throw new DeclarationError(`the schema of the ${part} of \`${this.name}\` has no JSON Schema: ${messageOf(error)}`);
     }
   }
 }

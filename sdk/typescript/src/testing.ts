@@ -10,9 +10,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Attempt } from "./attempt.ts";
 import { type Recorded, recorder } from "./client.ts";
 import { type Channel, type Context, type Ended, type Joined, LIMITS, type Limits } from "./context.ts";
+import { decode, encode } from "./json.ts";
+import { refuseUnknown } from "./names.ts";
 import { captureOutput } from "./output.ts";
 import { findProgram } from "./program.ts";
-import { encode } from "./schema.ts";
 import type { Arguments, Handler, Task } from "./task.ts";
 
 const START_MS = 90_000;
@@ -61,7 +62,7 @@ export class Trial<R> implements Channel {
   async room(): Promise<void> {}
 
   async call(cx: Context, tasks: string[]): Promise<string[]> {
-    const children = tasks.map((task) => JSON.parse(task) as TaskDocument);
+    const children = tasks.map((task) => decode(task).value as TaskDocument);
     const first = this.children.length;
     this.children.push(...children);
     return children.map((child, n) => `${cx.id}:${child["id"] ?? first + n}`);
@@ -70,7 +71,7 @@ export class Trial<R> implements Channel {
   buffered(): void {}
 
   #receive(line: string): void {
-    const message = JSON.parse(line) as Record<string, Record<string, unknown>>;
+    const message = decode(line).value as Record<string, Record<string, unknown>>;
     const [kind, fields] = Object.entries(message)[0]!;
     if (kind === "ok") this.result = { value: fields["output"] as R };
     else if (kind === "error") this.failure = failureOf(fields);
@@ -102,23 +103,27 @@ export interface TrialOptions {
   cancelled?: "cancelled" | "timeout" | "stalled" | "shutdown";
 }
 
+const TRIAL_OPTIONS = ["id", "run", "number", "state", "task", "results", "cancelled"];
+
 /** Runs one attempt in this process, through JSON and the schemas of the type. */
 export async function trial<P, R>(
   task: Task<P, R, (params: never, cx: never) => unknown>,
   ...[params, options = {}]: Arguments<NoInfer<P>, TrialOptions>
 ): Promise<Trial<R>> {
+  refuseUnknown(options, TRIAL_OPTIONS, "`trial`");
   const { id = "trial", run = 1, number = 1, state, cancelled } = options;
   const channel = new Trial<R>(state);
   const { task: before = { id, state: "succeeded" }, results = [] } = options;
   const own = task.wrapped(params);
   const given = task.joined ? { params: own, task: before, results } : own;
-  const message = { n: 1, type: task.type, id, run, number, left_ms: 60_000, params: JSON.parse(encode(given)) as unknown };
+  const { value } = decode(encode(given));
+  const message = { n: 1, type: task.type, id, run, number, left_ms: 60_000, params: value, isSuspect: true };
   const attempt = new Attempt(task as Task<never, unknown, Handler>, message, channel);
   if (cancelled) attempt.cx.cancel(cancelled);
   captureOutput();
   channel.send(await attempt.run());
   attempt.cx.ended = true;
-  if (channel.result) channel.result = { value: await task.decode(channel.result.value) };
+  if (channel.result) channel.result = { value: await task.received(channel.result.value) };
   return channel;
 }
 
@@ -174,7 +179,9 @@ export class Fleet implements AsyncDisposable {
 }
 
 /** Runs `kafleet dev` with an app, in memory, on a free port. The program is KAFLEET_BINARY or that of the npm packages. */
-export async function fleet({ target, command, cwd }: FleetOptions = {}): Promise<Fleet> {
+export async function fleet(options: FleetOptions = {}): Promise<Fleet> {
+  refuseUnknown(options, ["target", "command", "cwd"], "`fleet`");
+  const { target, command, cwd } = options;
   const program = findProgram();
   const folder = await mkdtemp(join(tmpdir(), "kafleet-dev-"));
   const log = await open(join(folder, "log"), "w");

@@ -14,6 +14,8 @@ export interface Request {
   path: string;
   headers: NodeJS.Dict<string | string[]>;
   body: any;
+  /** Body as it was sent. */
+  text: string;
 }
 
 export class FakeApi {
@@ -32,7 +34,7 @@ export class FakeApi {
       let text = "";
       for await (const chunk of request) text += chunk;
       const { method = "", url = "", headers } = request;
-      api.requests.push({ method, path: url, headers, body: text && JSON.parse(text) });
+      api.requests.push({ method, path: url, headers, body: text && JSON.parse(text), text });
       const answer = answers.shift() ?? document(500, { code: "no_answer_left" });
       if ("cut" in answer) return void request.socket.end(answer.cut);
       response.writeHead(answer.status, { "content-type": answer.stream ? "text/event-stream" : "application/json" });

@@ -1,10 +1,10 @@
 /** `trial` and `recorded`. */
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
+import { describe, test } from "node:test";
 
 import { type } from "arktype";
-import { App, type Joined, Retry, type Schema, Unavailable, Wait } from "kafleet";
+import { App, type Context, type Joined, Retry, type Schema, Unavailable, Wait } from "kafleet";
 import { recorded, trial } from "kafleet/testing";
 import { z } from "zod";
 
@@ -77,6 +77,98 @@ test("halves of characters are replaced in text and refused in results", async (
   const failed = await trial(prints, 1);
   assert.deepEqual([failed.log, failed.failure?.message], [["a\ufffd"], "b\ufffd"]);
   assert.equal((await trial(prints, 0)).failure?.kind, "bad_output");
+});
+
+describe("what is shown with a task never fails it", () => {
+  const half = "🎉".slice(0, 1);
+  const child = app.remote("child");
+  const large = "x".repeat(70_000);
+
+  for (const [name, use, log] of [
+    ["progress of NaN", (cx) => cx.progress({ loss: NaN }), "a progress value was dropped: `NaN` at `/loss` has no JSON form"],
+    ["progress of a Map", (cx) => cx.progress(new Map()), /^a progress value was dropped: a value of type Map has no JSON form/],
+    ["progress that is too large", (cx) => cx.progress(large), "a progress value was dropped: it has over 16384 bytes"],
+    ["log of a number", (cx) => cx.log(5), "5"],
+    ["log of nothing", (cx) => cx.log(undefined), "undefined"],
+    ["log of an object", (cx) => cx.log([{ a: [1] }]), "{ a: [ 1 ] }"],
+    ["log of an error", (cx) => cx.log(new RangeError("x")), /^RangeError: x$/],
+    [
+      "attachment that is too large",
+      (cx) => cx.attach("a", large),
+      "the attachment `a` was dropped: it has 70000 bytes: at most 65536 are allowed",
+    ],
+    [
+      "attachment with half a character in its name",
+      (cx) => cx.attach(half, "x"),
+      /^the attachment `\ufffd` was dropped: a text with half/,
+    ],
+    [
+      "attachment of a number",
+      (cx) => cx.attach("a", 5 as never),
+      "the attachment `a` was dropped: its data is neither text nor a `Uint8Array`",
+    ],
+    [
+      "name with half of a character",
+      (cx) => cx.spawn(child, 1, { name: half }),
+      "half of a character in `name` of a child of type `child` was replaced",
+    ],
+    [
+      "tag with half of a character",
+      (cx) => cx.then(child, 1, { tags: ["a", half] }),
+      "half of a character in `tags` of a continuation of type `child` was replaced",
+    ],
+  ] as [string, (cx: Context) => unknown, string | RegExp][]) {
+    test(name, async () => {
+      const run = await trial(app.task(`task-${app.tasks.size}`, async (_: unknown, cx) => (await use(cx as Context), "done")));
+      assert.equal(run.output, "done");
+      if (typeof log === "string") assert.equal(run.log[0], log);
+      else assert.match(run.log[0]!, log);
+      if (/with half of a character$/.test(name)) assert.ok(JSON.stringify([run.children, run.then]).includes("\ufffd"));
+    });
+  }
+
+  test("warnings", async () => {
+    const warns = app.task("warns", (_: unknown, cx) => {
+      for (const value of [new Error("low on memory"), 5, { a: 1 }, half]) cx.warn(value);
+    });
+    assert.deepEqual((await trial(warns)).warnings, ["Error: low on memory", "5", "{ a: 1 }", "\ufffd"]);
+  });
+});
+
+describe("message of what is thrown", () => {
+  const cause = new Error("inner");
+  for (const [name, error, message, kind] of [
+    ["object", { code: 5, details: "no such customer" }, "{ code: 5, details: 'no such customer' }", "error"],
+    ["object without a prototype", Object.create(null), "[Object: null prototype] {}", "error"],
+    ["nothing", undefined, "undefined", "error"],
+    ["symbol", Symbol("s"), "Symbol(s)", "error"],
+    ["list", [1, "a", [null]], "[ 1, 'a', [ null ] ]", "error"],
+    ["map", new Map([["a", new Set([1])]]), "Map [ [ 'a', Set [ 1 ] ] ]", "error"],
+    ["instance", new (class Point { x = 1; })(), "Point { x: 1 }", "error"], // prettier-ignore
+    ["class without members", new Headers(), "[Headers]", "error"],
+    ["bytes", { body: new Uint8Array(5) }, "{ body: [Uint8Array of 5 bytes] }", "error"],
+    ["levels", { a: { a: { a: { a: {} } } } }, "{ a: { a: { a: { a: [Object] } } } }", "error"],
+    ["message that is a number", Object.assign(new Error("a"), { message: 5 }), "5", "Error"],
+    ["name that is a number", Object.assign(new RangeError("a"), { name: 5 }), "a", "RangeError"],
+    ["several errors", new AggregateError([new Error("a"), new Error("b")], ""), "a; b", "AggregateError"],
+    ["cause that is the error", Object.assign(cause, { cause }), "inner", "Error"],
+    [
+      "many members",
+      Object.fromEntries(Array.from({ length: 1000 }, (_, n) => [`k${n}`, n])),
+      /^\{ k0: 0, .* k19: 19, … 980 more \}$/,
+      "error",
+    ],
+  ] as [string, unknown, string | RegExp, string][]) {
+    test(name, async () => {
+      const task = app.task(`task-${app.tasks.size}`, () => {
+        throw error;
+      });
+      const { failure } = await trial(task);
+      assert.deepEqual([failure?.outcome, failure?.kind], ["retry", kind]);
+      if (typeof message === "string") assert.equal(failure!.message, message);
+      else assert.match(failure!.message, message);
+    });
+  }
 });
 
 test("values that JSON would empty are refused", async () => {
@@ -190,10 +282,9 @@ test("attempt does not wait for another task", async () => {
 test("values without JSON form are refused when a task is submitted", async () => {
   const remote = app.remote("a");
   const wrong: [unknown, RegExp][] = [
-    [NaN, /`NaN` has no JSON form/],
-    [{ deep: [new Set()] }, /a value of type Set has no JSON form/],
-    [5n, /`5n` has no JSON form; hint: use a string/],
-    [() => 1, /a value of type function has no JSON form/],
+    [NaN, /`NaN` at `\/params` has no JSON form/],
+    [{ deep: [new Set()] }, /a value of type Set at `\/params\/deep\/0` has no JSON form; hint: copy what is needed/],
+    [() => 1, /a value of type function at `\/params` has no JSON form/],
   ];
   for (const [params, message] of wrong)
     await assert.rejects(

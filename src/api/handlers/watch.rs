@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::{HeaderName, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -27,6 +28,10 @@ use crate::runtime;
 
 /// Interval of keep-alive comments.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Headers that make proxies pass each event on at once: `x-accel-buffering` is nginx's, and `no-transform` keeps
+/// Cloudflare and compressing middleware from collecting a body in order to compress it.
+const UNBUFFERED: [(HeaderName, &str); 2] =
+    [(HeaderName::from_static("x-accel-buffering"), "no"), (header::CACHE_CONTROL, "no-store, no-transform")];
 /// Maximum events queued for the client.
 const QUEUE: usize = 16;
 /// Time after which a client with a full queue is disconnected.
@@ -51,7 +56,8 @@ where
     let last = sender.clone().try_reserve_owned().ok();
     runtime::spawn(write(Events { sender, last, timeout: SLOW_CLIENT_TIMEOUT }));
     let events = ReceiverStream::new(receiver).map(Ok::<Event, Infallible>);
-    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL)).into_response()
+    let stream = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL));
+    (UNBUFFERED, stream).into_response()
 }
 
 /// Sending half of a stream.
@@ -133,7 +139,8 @@ async fn follow(api: &Arc<Api>, found: TaskView, subscription: &Subscription, mu
     }
 }
 
-/// Waits for a possible change of a task and reads it. `None` if the store is unavailable; try again later.
+/// Waits for a possible change of a task and reads it. `None` if the store is unavailable or is projected again; try
+/// again later.
 pub(crate) async fn wait_for_change(
     api: &Api,
     id: &TaskId,
@@ -170,6 +177,18 @@ fn has_changed(last_sent: Option<&Status>, now: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_stream_sends_a_comment_every_15_seconds() {
+        let started = tokio::time::Instant::now();
+        let response = event_stream(|events| async move { events.closed().await });
+        let mut body = response.into_body().into_data_stream();
+        for comments in 1..=3 {
+            let comment = body.next().await.unwrap().unwrap();
+            assert!(comment.starts_with(b":"), "{comment:?}");
+            assert_eq!(started.elapsed().as_secs(), 15 * comments);
+        }
+    }
 
     #[tokio::test]
     async fn slow_client_is_disconnected_with_a_reason() {

@@ -64,6 +64,8 @@ async fn dispatch(api: Arc<Api>, route: &'static Route, segments: Segments, requ
             ApiError::internal().into_response()
         }
     };
+    #[cfg(debug_assertions)]
+    let response = super::self_check::checked(route, response).await;
     let status = response.status().as_u16();
     let took = started.elapsed();
     api.ops.record_request(&route.label(), status, took);
@@ -112,7 +114,8 @@ async fn handle(
 /// Adds the headers common to all responses.
 fn with_common_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A stream has a stricter value.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
@@ -152,7 +155,7 @@ pub(crate) fn wrong_method(request: &Request) -> ApiError {
 pub(crate) fn ops_router(ops: Ops) -> Router {
     Router::new()
         .route("/healthz", get(|| async { ok_response() }))
-        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response()) }))
+        .route("/readyz", get(|State(ops): State<Ops>| async move { ops.ready().map(|()| ready_response(&[])) }))
         .route("/metrics", get(|State(ops): State<Ops>| async move { ops.render_metrics() }))
         .fallback(|request| async move { unknown_route(&request) })
         .method_not_allowed_fallback(|request| async move { wrong_method(&request) })

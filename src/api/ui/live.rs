@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -285,10 +284,7 @@ fn open(Ui { api, live }: &Ui, request: &Request) -> Result<Response, ApiError> 
     };
     let subscription = live.subscribe(topic, partition)?;
     let drain = api.reads.shutdown.drain.clone();
-    let mut response = event_stream(|events| follow(subscription, drain, events));
-    // Proxies must not collect events.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(event_stream(|events| follow(subscription, drain, events)))
 }
 
 async fn follow(mut subscription: Subscription, drain: CancellationToken, mut events: Events) {

@@ -2,11 +2,10 @@
 
 use std::sync::LazyLock;
 
-use croner::Cron;
-use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
+use super::cron::CronTimes;
 use super::{Spec, SpecError};
 use crate::model::task::id::clip;
 use crate::model::task::parse_time;
@@ -14,8 +13,6 @@ use crate::model::units::duration::Millis;
 
 /// Maximum jitter of a schedule.
 pub const MAX_JITTER: Millis = Millis::secs(86_400);
-/// Number of clock changes searched ahead, several years' worth.
-const MAX_CHANGES: usize = 16;
 const DEFAULT_ZONE: &str = "UTC";
 const CRON_HINT: &str =
     "five fields: minute hour day-of-month month day-of-week, such as `0 3 * * MON-FRI`; six with seconds in front";
@@ -41,7 +38,7 @@ pub struct Times {
 
 #[derive(Clone, Debug)]
 enum Rule {
-    Cron(Box<Cron>, TimeZone),
+    Cron(Box<CronTimes>),
     Every { ms: i64, anchor_ms: i64 },
 }
 
@@ -106,22 +103,9 @@ impl Times {
                 let done = after_ms.checked_sub(*anchor_ms)?.div_euclid(*ms);
                 anchor_ms.checked_add(done.checked_add(1)?.checked_mul(*ms)?)
             }
-            Rule::Cron(cron, zone) => next_of_cron(cron, zone, Timestamp::from_millisecond(after_ms).ok()?),
+            Rule::Cron(cron) => Some(cron.next(Timestamp::from_millisecond(after_ms).ok()?)?.as_millisecond()),
         }
     }
-}
-
-/// Finds the next time of a cron rule. The parser's search stops at a clock gap of more than two hours, for example
-/// where a zone crossed the date line and skipped a day; the search then resumes after the gap.
-fn next_of_cron(cron: &Cron, zone: &TimeZone, after: Timestamp) -> Option<i64> {
-    let found = cron.find_next_occurrence(&after.to_zoned(zone.clone()), false).ok();
-    let behind = || {
-        let changes = zone.following(after).take(MAX_CHANGES);
-        changes
-            .filter_map(|change| cron.find_next_occurrence(&change.timestamp().to_zoned(zone.clone()), true).ok())
-            .next()
-    };
-    found.or_else(behind).map(|next| next.timestamp().as_millisecond()).filter(|next| *next > after.as_millisecond())
 }
 
 fn rule(spec: &Spec, start_ms: Option<i64>, errors: &mut Vec<SpecError>) -> Option<Rule> {
@@ -139,12 +123,10 @@ fn rule(spec: &Spec, start_ms: Option<i64>, errors: &mut Vec<SpecError>) -> Opti
         }
         (Some(cron), None) => {
             let zone = zone(spec.timezone.as_deref().unwrap_or(DEFAULT_ZONE), errors);
-            let cron = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build().parse(cron);
-            match cron {
-                Ok(cron) => zone.map(|zone| Rule::Cron(Box::new(cron), zone)),
+            match CronTimes::parse(cron, zone.clone().unwrap_or(TimeZone::UTC)) {
+                Ok(cron) => zone.map(|_| Rule::Cron(Box::new(cron))),
                 Err(why) => {
-                    let given = clip(spec.cron.as_deref().unwrap_or_default());
-                    let what = format!("`{given}` is not a cron expression: {}", lower(&why.to_string()));
+                    let what = format!("`{}` is not a cron expression: {}", clip(cron), lower(&why));
                     errors.push(SpecError::new("cron", what).hint(CRON_HINT));
                     None
                 }

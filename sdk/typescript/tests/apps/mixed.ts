@@ -109,14 +109,27 @@ app.task("rejects-later", ({ file }: { file: string }) => {
 });
 
 let outside: () => void = () => {};
-setTimeout(() => (outside = () => void Promise.reject(new Error("outside"))), 0);
-app.task("rejects-outside", () => {
-  // The timer of the module, not of the attempt, starts the rejection.
+setTimeout(() => {
+  outside = () => {
+    for (let n = 0; n < 100; n++) void Promise.reject(new Error("outside"));
+  };
+}, 0);
+app.task("rejects-outside", async (_: unknown, cx) => {
+  // The timer of the module, not of the attempt, starts the rejections.
   pending = outside;
-  return sleep(600_000);
+  await sleep(600_000, undefined, { signal: cx.signal }).catch(() => {});
+  return "finished";
 });
 let pending: (() => void) | undefined;
 setInterval(() => pending?.(), 5).unref();
+
+app.task("listener-throws", (_: unknown, cx) => {
+  cx.signal.addEventListener("abort", () => {
+    throw new RangeError("listener");
+  });
+  cx.heartbeat();
+  return sleep(600_000);
+});
 
 app.task("large", ({ bytes }: { bytes: number }) => "x".repeat(bytes));
 

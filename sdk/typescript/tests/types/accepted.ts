@@ -67,6 +67,11 @@ export const plain = app.task("plain", () => current().id);
 
 export const described = app.task("described", { doc: "Adds.", retries: 0 }, (numbers: number[]) => Math.max(...numbers));
 
+export const pay = app.task("pay", { numbers: "exact", params: z.any().transform(BigInt) }, (wei) => {
+  same<typeof wei>().as<bigint>(true);
+  return { half: wei / 2n, list: [1, undefined] as (number | undefined)[] };
+});
+
 const small = app.bundle("small", { concurrency: 4, retries: 3, timeout: "30s", failOn: [TypeError, "bad_width"] });
 
 export const resize = small.task(
@@ -105,6 +110,8 @@ export async function uses(): Promise<void> {
   const outcomes = await app.submitMany(["a", "b"].map((path) => thumbnail.call({ path })));
   same<typeof outcomes>().as<(Handle<{ path: string; made: Date }> | ApiError)[]>(true);
   same<boolean>().as<Awaited<ReturnType<typeof ark.run>>>(true);
+  const paid = await pay.run(5n);
+  same<typeof paid>().as<{ half: number | bigint; list: number[] }>(true);
   await plain.submit();
   await described.submit([1, 2], { then: [plain.call(undefined, { on: "failed" })] });
   const bundled = await resize.submit({ path: "a.jpg" }, { tags: ["shop"] });

@@ -35,6 +35,9 @@ sheet.call({ heading: "a" }); // error
 await trial(album, {}); // error
 await trial(album, { folder: "a" }, { numbr: 2 }); // error
 new App({ slot: 1 }); // error
+new App({ numbers: "big" }); // error
+app.task("numbers", { numbers: true }, () => 1); // error
+app.around((_, next) => next(1)); // error
 new Retry("busy", { after: "thirty seconds" }); // error
 new Fail("busy", { after: "30s" }); // error
 

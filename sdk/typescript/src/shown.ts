@@ -1,0 +1,132 @@
+/**
+ * Text about values and errors, for people. Values of users may do anything when they are read: getters and proxies
+ * throw, names are no text, causes form circles. Nothing here throws, and every text is bounded.
+ */
+
+import { fileURLToPath } from "node:url";
+import { types } from "node:util";
+
+import { inspected } from "./inspected.ts";
+
+const MAX_MESSAGE_CHARS = 2000;
+const MAX_STACK_CHARS = 16 << 10;
+
+/** Number of errors of which a stack consists: the error itself, its causes, and those that it aggregates. */
+const MAX_STACKS = 10;
+
+const SDK_FOLDER = fileURLToPath(new URL(".", import.meta.url));
+
+/** Number of prototypes of an object. A proxy may claim to be its own prototype, which is an endless chain. */
+const MAX_PROTOTYPES = 100;
+
+/** Integers from here on, of about 100,000 digits: their conversion to text takes seconds. */
+const LARGE_INTEGER = 1n << 340_000n;
+
+/** Returns what a function returns, or `undefined` if it throws. For reading values of users. */
+export function attempted<T>(read: () => T): T | undefined {
+  try {
+    return read();
+  } catch {
+    return undefined;
+  }
+}
+
+/** Whether a value is an error, also one of another realm. */
+export function isError(value: unknown): value is Error {
+  return isInstance(value, Error) || types.isNativeError(value);
+}
+
+/** Whether a value is of a class, as `instanceof`, which throws or never ends for some proxies. */
+export function isInstance<T>(value: unknown, kind: abstract new (...args: never[]) => T): value is T {
+  return prototypesOf(value).includes(kind.prototype as object);
+}
+
+/** Returns the prototypes of an object, the nearest first; none if they cannot be read. */
+export function prototypesOf(value: unknown): object[] {
+  const found: object[] = [];
+  const next = (at: object) => attempted(() => Object.getPrototypeOf(at) as object | null);
+  if (typeof value !== "object" || value === null) return found;
+  for (let at = next(value); at && found.length < MAX_PROTOTYPES; at = next(at)) found.push(at);
+  return found.length < MAX_PROTOTYPES ? found : [];
+}
+
+/** Whether an integer has too many digits for a conversion to text. */
+export function isLargeInteger(value: bigint): boolean {
+  return value >= LARGE_INTEGER || value <= -LARGE_INTEGER;
+}
+
+/** Returns any value as one text, an object with its fields. */
+export function textOf(value: unknown): string {
+  if (typeof value === "string") return clipped(value, MAX_MESSAGE_CHARS);
+  if (isError(value)) return clipped(`${nameOf(value)}: ${messageOf(value)}`, MAX_MESSAGE_CHARS);
+  return clipped(inspected(value), MAX_MESSAGE_CHARS);
+}
+
+/** Returns the message of anything that was thrown; never an empty text. */
+export function messageOf(error: unknown): string {
+  if (!isError(error)) return textOf(error) || "error";
+  const message = attempted(() => ({ text: error.message as unknown }));
+  if (!message) return "(the message of the error throws when it is read)";
+  if (typeof message.text !== "string") return textOf(message.text);
+  const inner = message.text || aggregated(error).map(messageOf).join("; ");
+  return clipped(inner, MAX_MESSAGE_CHARS) || nameOf(error);
+}
+
+/** Returns the class name of an error, which is the kind of a failure that is not an `Outcome`. */
+export function nameOf(error: unknown): string {
+  if (!isError(error)) return "error";
+  const name: unknown = attempted(() => error.name);
+  return typeof name === "string" && name && name !== "Error" ? clipped(name, MAX_MESSAGE_CHARS) : classOf(error);
+}
+
+/** Returns a name with the characters and the length that the protocol allows for a kind. */
+export function kindOf(name: unknown): string {
+  return (typeof name === "string" && name.slice(0, 64).replace(/[^A-Za-z0-9._-]/g, "_")) || "error";
+}
+
+/** Returns the name of the class of a value, or that of its type. */
+export function classOf(value: unknown): string {
+  if (typeof value !== "object" || value === null) return value === null ? "null" : typeof value;
+  const name: unknown = attempted(() => value.constructor.name);
+  if (typeof name === "string" && name && name !== "Object") return clipped(name, 64);
+  // The classes of generators and of some iterators have no name of their own.
+  const tag = attempted(() => Object.prototype.toString.call(value).slice("[object ".length, -1));
+  return clipped(tag ?? "object", 64);
+}
+
+/** Returns the stack of an error and of its causes, without the frames of the SDK and of Node. */
+export function stackOf(error: unknown): string | undefined {
+  if (!isError(error)) return undefined;
+  const seen = new Set<unknown>();
+  const stacks: string[] = [];
+  const waiting: [string, unknown][] = [["", error]];
+  for (const [link, at] of waiting) {
+    if (seen.size === MAX_STACKS) break;
+    if (seen.has(at)) continue;
+    seen.add(at);
+    stacks.push(link + (isError(at) ? ownStack(at) : textOf(at)));
+    const cause = isError(at) ? attempted(() => at.cause) : undefined;
+    if (cause !== undefined) waiting.push(["caused by ", cause]);
+    waiting.push(...aggregated(at).map((each): [string, unknown] => ["one of them: ", each]));
+  }
+  return clipped(stacks.join("\n"), MAX_STACK_CHARS);
+}
+
+/** Returns a text for people that UTF-8 can represent, with at most so many characters. */
+export function clipped(text: string, maxChars: number): string {
+  return text.slice(0, maxChars).toWellFormed();
+}
+
+/** Returns the first errors of an `AggregateError`. */
+function aggregated(error: unknown): unknown[] {
+  if (!isInstance(error, AggregateError)) return [];
+  const errors = attempted(() => Array.prototype.slice.call(error.errors, 0, MAX_STACKS) as unknown);
+  return Array.isArray(errors) ? errors : [];
+}
+
+function ownStack(error: Error): string {
+  const stack: unknown = attempted(() => error.stack);
+  if (typeof stack !== "string") return textOf(error);
+  const lines = stack.slice(0, MAX_STACK_CHARS).split("\n");
+  return lines.filter((line) => !/^\s+at /.test(line) || !(line.includes(SDK_FOLDER) || line.includes("node:"))).join("\n");
+}

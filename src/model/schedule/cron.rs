@@ -1,0 +1,122 @@
+//! Times of a cron expression in a time zone, also where its clock is set forward or back. As in Vixie cron, times with
+//! numbers in minute and hour (one, a list or a range) are points of the calendar, each of which fires once; with a `*` in
+//! one of them they recur with the clock. Seconds are always within the minute, and make no difference.
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
+use jiff::{SignedDuration, Timestamp};
+
+/// Maximum number of clock changes that one search looks past.
+const MAX_CHANGES: usize = 64;
+/// Longest gap after which the times in it fire. A longer one is a correction of the calendar, such as the day that
+/// Samoa skipped to cross the date line.
+const MAX_GAP: SignedDuration = SignedDuration::from_hours(3);
+/// More than the difference of any two offsets.
+const TWO_DAYS: SignedDuration = SignedDuration::from_hours(48);
+
+/// Times of a cron expression.
+#[derive(Clone, Debug)]
+pub(super) struct CronTimes {
+    cron: Cron,
+    zone: TimeZone,
+    is_recurring: bool,
+}
+
+/// Instant of a time of the calendar.
+enum Instant {
+    At(Timestamp),
+    /// The calendar has no such time, and continues with this one.
+    Missing(DateTime),
+}
+
+impl CronTimes {
+    /// Parses an expression of five fields, of six with seconds in front, or a nickname such as `@daily`.
+    pub(super) fn parse(text: &str, zone: TimeZone) -> Result<Self, String> {
+        let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
+        let cron = parser.parse(text).map_err(|why| why.to_string())?;
+        let fields: Vec<&str> = cron.pattern.as_str().split_whitespace().collect();
+        let minute = usize::from(fields.len() > 5);
+        let is_recurring = fields.iter().skip(minute).take(2).any(|field| field.contains('*'));
+        Ok(Self { cron, zone, is_recurring })
+    }
+
+    /// First time after an instant; `None` if there is none.
+    pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        if self.is_recurring { self.next_recurring(after) } else { self.next_fixed(after) }
+    }
+
+    /// First instant after `after` at which the clock shows a matching time.
+    fn next_recurring(&self, after: Timestamp) -> Option<Timestamp> {
+        let (mut from, mut is_inclusive) = (after, false);
+        for _ in 0..MAX_CHANGES {
+            let offset = self.zone.to_offset(from);
+            let found = offset.to_timestamp(self.matching(offset.to_datetime(from), is_inclusive)?).ok()?;
+            let change = self.change(from, |next| next != offset).filter(|change| *change <= found);
+            let Some(change) = change else { return Some(found) };
+            // The clock cannot show a matching time before, whatever its offset is by then.
+            from = found.checked_sub(TWO_DAYS).map_or(change, |before| change.max(before));
+            is_inclusive = true;
+        }
+        None
+    }
+
+    /// First instant after `after` of a matching time of the calendar.
+    fn next_fixed(&self, after: Timestamp) -> Option<Timestamp> {
+        let (mut from, mut is_inclusive) = match self.end_of_repetition(after) {
+            Some(end) => (end, true),
+            None => (self.zone.to_datetime(after), false),
+        };
+        for _ in 0..MAX_CHANGES {
+            let time = self.matching(from, is_inclusive)?;
+            (from, is_inclusive) = match self.instant(time)? {
+                Instant::At(at) if at > after => return Some(at),
+                Instant::At(_) => (time, false),
+                Instant::Missing(next) => (next, true),
+            };
+        }
+        None
+    }
+
+    /// First matching time of the calendar, on a clock without changes.
+    fn matching(&self, from: DateTime, is_inclusive: bool) -> Option<DateTime> {
+        self.cron.find_next_occurrence(&from, is_inclusive).ok()
+    }
+
+    /// Instant of a time of the calendar: of two equal ones the first, and of one in a gap its end.
+    fn instant(&self, time: DateTime) -> Option<Instant> {
+        let (before, after) = match self.zone.to_ambiguous_timestamp(time).offset() {
+            AmbiguousOffset::Unambiguous { offset } | AmbiguousOffset::Fold { before: offset, .. } => {
+                return offset.to_timestamp(time).ok().map(Instant::At);
+            }
+            AmbiguousOffset::Gap { before, after } => (before, after),
+        };
+        let change = self.change(after.to_timestamp(time).ok()?, |offset| offset == after)?;
+        Some(if before.duration_until(after) > MAX_GAP {
+            Instant::Missing(after.to_datetime(change))
+        } else {
+            Instant::At(change)
+        })
+    }
+
+    /// End of a range of times that the clock shows for the second time at this instant.
+    fn end_of_repetition(&self, at: Timestamp) -> Option<DateTime> {
+        let offset = self.zone.to_offset(at);
+        match self.zone.to_ambiguous_timestamp(self.zone.to_datetime(at)).offset() {
+            AmbiguousOffset::Fold { before, after } if offset == after => {
+                let next = at.checked_add(SignedDuration::from_nanos(1)).ok()?;
+                let mut earlier = self.zone.preceding(next).take(MAX_CHANGES);
+                let change = earlier.find(|change| change.offset() == after)?;
+                Some(before.to_datetime(change.timestamp()))
+            }
+            _ => None,
+        }
+    }
+
+    /// First clock change after an instant to an offset of this kind.
+    fn change(&self, after: Timestamp, is_wanted: impl Fn(Offset) -> bool) -> Option<Timestamp> {
+        let mut changes = self.zone.following(after).take(MAX_CHANGES);
+        changes.find(|change| is_wanted(change.offset())).map(|change| change.timestamp())
+    }
+}
