@@ -198,7 +198,6 @@ impl BenchTopics {
                 true => vec![
                     ("message.timestamp.type".into(), "LogAppendTime".into()),
                     ("retention.ms".into(), "-1".into()),
-                    ("max.message.bytes".into(), crate::topics::MAX_RECORD_BYTES.to_string()),
                 ],
                 false => Vec::new(),
             },
@@ -270,7 +269,7 @@ impl BenchTopics {
                 group: Some(group.to_owned()),
                 topics: Vec::new(),
                 prefetch_bytes: 1 << 20,
-                ..ConsumerSpec::default()
+                read_uncommitted: false,
             })?),
         };
         let offsets = reader.committed(&partitions, CALL_DEADLINE)?;

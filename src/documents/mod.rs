@@ -14,7 +14,6 @@ use crate::model::task::document::{ChangeFields, CreateFields, ShownFields, docu
 use crate::model::task::field::Scope;
 use crate::model::task::patch::{FieldChanges, given};
 use crate::model::units::duration::Millis;
-use crate::model::units::time::Expires;
 
 mod bulk;
 mod dead_letters;
@@ -42,13 +41,10 @@ pub struct CreateTask {
     #[serde(rename = "type")]
     pub task_type: String,
     #[serde(default)]
-    pub params: RawJson,
+    pub params: Value,
     /// Task id. Default: a UUIDv7. With a parent: one path segment, or the whole path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Beginning of the id, to which a UUIDv7 is added: `order-` gives `order-0192…`. Mutually exclusive with `id`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub id_prefix: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Ordering key. Default: the task id.
@@ -60,9 +56,9 @@ pub struct CreateTask {
     /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Expire the task if it has not started within this time after creation, or at this time.
+    /// Expire the task if it has not started within this time after creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Expires>,
+    pub expires: Option<Millis>,
     /// External tasks: ignore reports after the task has ended. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_when_done: Option<bool>,
@@ -83,9 +79,9 @@ pub struct PatchTask {
     /// Start time (RFC 3339). Mutually exclusive with `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Expire the task if it has not started within this time from now, or at this time.
+    /// Expire the task if it has not started within this time from now.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
-    pub expires: Option<Option<Expires>>,
+    pub expires: Option<Option<Millis>>,
     #[serde(flatten, skip_deserializing)]
     #[schemars(!skip_deserializing, with = "ChangeFields")]
     pub changes: FieldChanges,
@@ -95,7 +91,6 @@ document!(PatchTask, Scope::Change, changes);
 
 /// Status of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(remote = "Self")]
 pub struct Status {
     pub id: String,
     pub parent: Option<String>,
@@ -109,13 +104,12 @@ pub struct Status {
     pub run: u32,
     pub attempt: u32,
     /// Waits of the run, which do not count as attempts.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: u32,
-    #[serde(flatten, skip_deserializing)]
-    #[schemars(!skip_deserializing)]
+    #[serde(flatten)]
     pub fields: ShownFields,
     /// Notifications sent so far. Only in `GET /v1/tasks/{id}`, and only for tasks with actions or checks.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deliveries: Option<Deliveries>,
     /// Creation time, as given by the producer.
     pub created_at: Option<String>,
@@ -139,19 +133,17 @@ pub struct Status {
     pub position: String,
     /// Terminal events after the first one of a run.
     pub duplicates: u32,
-    /// Starts of attempts of the run that ended without an outcome, such as by a stop of their worker, and do not count as
-    /// attempts.
-    #[serde(default)]
-    pub interruptions: u32,
     /// The task, or one of its ancestors, belongs to an earlier run of its parent and is excluded from its counts.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
     /// Trace of the task's run, if it is sampled: 32 hexadecimal digits.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
 }
 
-document!(Status, Scope::Status, fields);
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
 
 /// Counts of direct children.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -192,35 +184,32 @@ pub struct StateDocument {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPage {
     pub tasks: Vec<Status>,
-    /// Cursor of the next page; null on the last page.
+    /// Cursor of the next page; absent on the last page.
     pub next: Option<String>,
     /// Number of tasks that match, on all pages together; null unless counters know it.
     #[serde(default)]
     pub total: Option<u64>,
     /// Index or tree from which the page was filled.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ListSource>,
     /// Records scanned to fill this page, if a filter required a scan.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned: Option<u64>,
     /// With `scanned`: time at which the last record scanned was first seen or, in a list of all trees, its root.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanned_to: Option<String>,
     /// The scan limit was reached before the page was full; continue with `next`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped_early: bool,
     /// With `stopped_early`: how to continue, and which filters shorten the search.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Ids of the query that do not exist.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
     /// Only if no scanned task matches: the conditions that exclude some of them.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Excluded>,
-    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
-    #[serde(default)]
-    pub incomplete: Vec<u32>,
 }
 
 /// Condition of a search without matches.
@@ -282,7 +271,7 @@ pub struct HistoryItem {
     #[serde(default)]
     pub error_kind: Option<String>,
     /// Waits of the run, if this event reports one.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub waits: u32,
     /// Start of the attempt that this event ends, if there is no `started` event for it.
     #[serde(default)]
@@ -321,7 +310,7 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<RawJson>,
+    pub result: Option<Value>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -356,13 +345,13 @@ pub struct RetryOutcome {
 pub struct BatchItem {
     /// Index of the item in the request, from 0.
     pub index: usize,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     pub outcome: ItemOutcome,
     /// Position of the task's `submitted` event, or of a later event if the task existed.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
 }
 
@@ -419,9 +408,6 @@ pub enum EndReason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Types {
     pub types: Vec<TypeDocument>,
-    /// Events partitions of which the store has lost data, or which no tracker projects: tasks are missing or outdated.
-    #[serde(default)]
-    pub incomplete: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -439,8 +425,8 @@ pub struct TypeDocument {
     /// Limits in effect.
     #[serde(default)]
     pub limits: TypeLimits,
-    /// State of the circuit that an operator has set; null: each worker decides.
-    #[serde(default)]
+    /// State of the circuit that an operator has set; each worker decides if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub circuit: Option<CircuitDocument>,
     /// Names of kill switches that can match tasks of this type.
     #[serde(default)]
@@ -449,23 +435,20 @@ pub struct TypeDocument {
     #[serde(default)]
     pub worker_totals: Option<WorkerTotals>,
     /// Name of the app that declares the type.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
     /// Description of the type.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doc: Option<String>,
     /// JSON Schema of the params, if this API has the type or `kafleet topics apply` has declared it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
     /// JSON Schema of the result.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
     /// Queue of the type. Only in `GET /v1/types/{type}`, and only if Kafka has answered.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueDocument>,
-    /// As in the list of types; only in a response with one type.
-    #[serde(default)]
-    pub incomplete: Vec<u32>,
 }
 
 /// Response of `GET /v1/types/{type}/backlog`.

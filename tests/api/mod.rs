@@ -11,8 +11,6 @@ mod create;
 mod dead_letter_resolution;
 pub mod dead_letters;
 mod declared_types;
-mod doors;
-mod emptied_store;
 pub mod faulty_backends;
 pub mod fixture;
 mod hooks;

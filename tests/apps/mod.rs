@@ -1,5 +1,6 @@
 //! Processes of apps, with real programs.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ fn program(command: &[&str]) -> AppProgram {
         name: "shop".to_owned(),
         command: command.iter().map(|word| (*word).to_owned()).collect(),
         cwd: PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/apps"),
-        env: Default::default(),
+        env: BTreeMap::new(),
         start_timeout: DEADLINE,
         types: None,
         slots: None,

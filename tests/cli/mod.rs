@@ -1,6 +1,5 @@
 //! The command line: the built binary, its output and its exit codes.
 
-mod app_deaths;
 mod app_test;
 mod apps;
 mod atomic;
@@ -14,9 +13,8 @@ mod manual;
 mod offline;
 mod operate;
 mod reload;
-pub mod run;
+mod run;
 mod runbook;
 mod schedules;
-mod secrets;
 mod services;
 mod watch;

@@ -15,7 +15,6 @@ mod host;
 mod journal;
 mod offset_oracle;
 mod outages;
-mod repeats;
 mod request_oracle;
 mod requests;
 mod retries;

@@ -6,7 +6,6 @@
 mod cases;
 mod fixture;
 mod losses;
-mod permissions;
 mod redis_only;
 mod topologies;
 

@@ -4,7 +4,6 @@
 
 mod attempt_services;
 mod backoff;
-mod balance;
 mod blocking;
 mod blocking_calls;
 mod children;
@@ -16,9 +15,7 @@ mod failed_producer;
 mod faults;
 mod fleet;
 mod heartbeats;
-mod held_retries;
 mod hooks;
-mod interruptions;
 mod kafka;
 mod limits;
 mod live_limits;

@@ -8,7 +8,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::blame::{note_death, note_lasting};
 use super::replacement::watch_memory;
 use super::status::count_end;
 use super::{AppPool, ProcessHandle};
@@ -26,8 +25,8 @@ const END_DEADLINE: Duration = Duration::from_secs(13);
 const MAX_FINISHING: usize = 4;
 
 /// Process with its supervisor. Dropping it kills the process.
-pub(super) struct Supervised {
-    pub handle: Arc<ProcessHandle>,
+struct Supervised {
+    handle: Arc<ProcessHandle>,
     /// `None` after the end.
     supervisor: Option<JoinHandle<ProcessEnd>>,
 }
@@ -59,7 +58,7 @@ impl AppPool {
                     None => break,
                 },
             };
-            let mut current = self.supervise(process, false);
+            let mut current = self.supervise(process);
             if let Some(old) = served.take() {
                 self.close(&old.handle);
                 let_finish(self.name(), &mut finishing, old);
@@ -110,7 +109,7 @@ impl AppPool {
         self.stop.run_until_cancelled(tokio::time::sleep(backoff.next_wait())).await;
     }
 
-    pub(super) async fn start_process(&self, number: u32) -> Result<AppProcess, StartError> {
+    async fn start_process(&self, number: u32) -> Result<AppProcess, StartError> {
         let (process, declaration) = self.program.start(number, &self.welcome).await?;
         match self.declaration.difference(&declaration) {
             None => Ok(process),
@@ -121,19 +120,17 @@ impl AppPool {
         }
     }
 
-    pub(super) fn supervise(self: &Arc<Self>, process: AppProcess, is_spare: bool) -> Supervised {
+    fn supervise(self: &Arc<Self>, process: AppProcess) -> Supervised {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let handle = self.add(&process, requests, is_spare);
+        let handle = self.add(&process, requests);
         let (pool, own) = (self.clone(), handle.clone());
         let supervisor = runtime::spawn(async move {
             let end = tokio::select! {
                 biased;
                 end = process.run(receiver, |event| pool.process_event(&own, event)) => end,
                 never = watch_memory(&pool, &own) => match never {},
-                never = note_lasting(&pool, &own) => match never {},
             };
             pool.state.lock().remove(own.id);
-            note_death(&pool, &own, &end);
             note_end(&pool, &own, &end);
             end
         });
@@ -183,7 +180,7 @@ impl AppPool {
     }
 
     /// Ends a process; its running attempts may finish for some seconds.
-    pub(super) async fn end(&self, mut process: Supervised) {
+    async fn end(&self, mut process: Supervised) {
         // Fails if the process has ended.
         let _ = process.handle.requests.send(ProcessRequest::Stop);
         let _ = timeout(END_DEADLINE, process.ended()).await;
@@ -226,7 +223,7 @@ impl Supervised {
     }
 
     /// Waits for the end of the process.
-    pub(super) async fn ended(&mut self) {
+    async fn ended(&mut self) {
         if let Some(supervisor) = &mut self.supervisor {
             // After a panic the process has been dropped, which kills it.
             let _ = supervisor.await;

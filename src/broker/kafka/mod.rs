@@ -16,7 +16,6 @@ use rdkafka::{Offset, Timestamp, TopicPartitionList};
 
 use self::admin::Cluster;
 use self::consumer::KafkaConsumer;
-use self::native::Isolation;
 use self::producer::{KafkaProducer, KafkaTransactionalProducer};
 use self::reader::Reader;
 use self::settings::Settings;
@@ -90,15 +89,11 @@ impl Broker for Kafka {
     }
 
     fn end_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
-        self.cluster.list_offsets(partitions, Offset::End, Isolation::Uncommitted, deadline)
+        self.cluster.list_offsets(partitions, Offset::End, deadline)
     }
 
     fn start_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
-        self.cluster.list_offsets(partitions, Offset::Beginning, Isolation::Uncommitted, deadline)
-    }
-
-    fn stable_offsets(&self, partitions: &[Partition], deadline: Duration) -> Result<Vec<Option<i64>>, BrokerError> {
-        self.cluster.list_offsets(partitions, Offset::End, Isolation::Committed, deadline)
+        self.cluster.list_offsets(partitions, Offset::Beginning, deadline)
     }
 
     fn first_visible(

@@ -24,7 +24,6 @@ pub mod hash;
 #[doc(hidden)]
 pub mod header;
 pub mod id;
-pub mod limits;
 #[doc(hidden)]
 pub mod partition;
 #[doc(hidden)]

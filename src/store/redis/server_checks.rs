@@ -31,9 +31,7 @@ pub(super) async fn memory(connector: &Connector) -> Result<Vec<MemoryUse>, Stor
 }
 
 /// Connects to the master, or to all masters of a cluster.
-pub(super) async fn connect_to_masters(
-    connector: &Connector,
-) -> Result<Vec<(MultiplexedConnection, ConnectionInfo)>, StoreError> {
+async fn connect_to_masters(connector: &Connector) -> Result<Vec<(MultiplexedConnection, ConnectionInfo)>, StoreError> {
     let (mut connection, info) = connector.connect().await.map_err(|error| connector.explain(&error))?;
     if !matches!(connector.address, Address::Cluster(_)) {
         return Ok(vec![(connection, info)]);
@@ -46,7 +44,7 @@ pub(super) async fn connect_to_masters(
     Ok(connected)
 }
 
-pub(super) async fn ask<T: FromRedisValue>(
+async fn ask<T: FromRedisValue>(
     connector: &Connector,
     connection: &mut MultiplexedConnection,
     words: &[&str],

@@ -15,7 +15,6 @@ mod permits;
 mod quarantine;
 mod queue;
 mod reporter;
-mod retries;
 mod running;
 mod start;
 mod tasks;
@@ -46,7 +45,6 @@ use crate::control::{ControlWatch, PolicyUpdates};
 use crate::handlers::blocking_pool::BlockingPool;
 use crate::handlers::context::TypeEnv;
 use crate::handlers::{Registered, Schema, SharedState};
-use crate::model::task::limits::TaskLimits;
 use crate::runtime::Health;
 use crate::telemetry::Metrics;
 use crate::worker::spans::AttemptSpans;
@@ -62,7 +60,6 @@ pub(super) struct DispatcherDeps {
     pub registered: Registered,
     pub state: SharedState,
     pub config: WorkerConfig,
-    pub limits: TaskLimits,
     pub events: EventWriter,
     pub dead_letters: DeadLetterWriter,
     pub completions: Arc<Completions>,
@@ -114,7 +111,6 @@ impl Dispatcher {
             worker: deps.events.worker.clone(),
             state: deps.state.clone(),
             sink: output.clone(),
-            limits: deps.limits,
             blocking_pool: BlockingPool::new(&deps.task_type),
         });
         let tasks = Tasks::new(&deps, output, quarantine.is_enabled());

@@ -98,10 +98,9 @@ pub(super) async fn resolve_all(
     outcomes
 }
 
-/// Whether Kafka or the store has not answered, or the store does not cover the task's partition.
+/// Whether Kafka or the store has not answered.
 fn is_unavailable(outcome: &Result<(), ApiError>) -> bool {
-    let codes = [Code::KafkaUnavailable, Code::StoreUnavailable, Code::NotVisibleYet];
-    outcome.as_ref().is_err_and(|error| codes.iter().any(|code| error.is(*code)))
+    outcome.as_ref().is_err_and(|error| error.is(Code::KafkaUnavailable) || error.is(Code::StoreUnavailable))
 }
 
 /// Resolves as many leading dead letters as fit into one transaction. Retries after being fenced and after

@@ -73,8 +73,7 @@ pub(crate) async fn matches(
         page.missing = missing;
         Source::of_tasks(found, after)
     };
-    let found = page.fill(source, &filter).await?;
-    Ok(Matches { incomplete: reads.incomplete().await?, ..found })
+    page.fill(source, &filter).await
 }
 
 /// The conditions of a query one by one, to explain a search without matches.
@@ -209,25 +208,23 @@ pub(crate) struct Matches {
     stopped_early: bool,
     missing: Vec<TaskId>,
     excluded: Vec<Excluded>,
-    incomplete: Vec<u32>,
 }
 
 impl From<Matches> for TaskPage {
     fn from(found: Matches) -> Self {
-        let Matches { tasks, next, scanned, total, source, .. } = found;
-        let hint = found.stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
+        let Matches { tasks, next, scanned, total, source, scanned_to, stopped_early, missing, excluded } = found;
+        let hint = stopped_early.then(|| early_hint(scanned.unwrap_or_default(), tasks.len()));
         Self {
             tasks: tasks.iter().map(status).collect(),
             next,
             total,
             source: Some(source),
             scanned,
-            scanned_to: found.scanned_to,
-            stopped_early: found.stopped_early,
+            scanned_to,
+            stopped_early,
             hint,
-            missing: found.missing.iter().map(TaskId::to_string).collect(),
-            excluded: found.excluded,
-            incomplete: found.incomplete,
+            missing: missing.iter().map(TaskId::to_string).collect(),
+            excluded,
         }
     }
 }
@@ -328,7 +325,6 @@ impl Page {
             stopped_early: end == End::Early,
             missing: self.missing,
             excluded: excluded.map(|part| Excluded { term: part.term, tasks: part.excluded }).collect(),
-            incomplete: Vec::new(),
         }
     }
 }
